@@ -1,0 +1,53 @@
+# `make test` on a fresh machine needs Python 3.11 and make; everything else is set up in .venv and .cache.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One job a core: the machines that run this are small and shared.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Tests must not depend on, or write to, what the user keeps in ~/.ansible.
+export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
+
+.PHONY: help setup lint unit check nccl lab-tests collection test demo bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
+
+setup: $(VENV)/.done ## the virtual environment, pinned by constraints.txt
+
+$(VENV)/.done: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Busbar needs Python 3.11 or later on the control node, this is %d.%d; pass PYTHON=..." % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lab,report]'
+	@touch $@
+
+lint: setup ## ruff, mypy strict, ansible-lint production
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/ansible-lint --offline -q
+
+unit: setup ## pure core, modules, structure: no root, no network
+	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/lab tests/samples
+
+check: lint unit ## what to run before every commit, under 3 minutes
+
+nccl: setup ## lint and proof against real libnccl wheels (downloads 1.5 GB once)
+	$(BIN)/pytest -q tests/nccl
+
+site: setup ## whole playbook runs on simulated nodes
+	$(BIN)/pytest -q -n $(JOBS) tests/site
+
+collection: setup ## build, install into an empty place, run by FQCN; sanity where it can run
+	$(BIN)/pytest -q -rs tests/collection
+
+test: check nccl site collection ## everything that CI runs
+
+demo: setup ## two simulated nodes: converge, break one, see the finding; rootless
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/demo.sh
+
+bench: setup ## figures, printed and never asserted
+	$(BIN)/pytest -q -s tests/bench
+
+clean: ## what make made
+	rm -rf $(VENV) .cache .demo build dist

@@ -1,0 +1,66 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Reads the intent for one host out of the inventory. Runs on the control node; documented in library/intent.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.module_utils import intent, profile
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+
+# plugins/action/ in the collection, action_plugins/ in a checkout: the profiles lie beside either's parent.
+BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS: frozenset[str] = frozenset()
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = {name: self._templar.template(variables[name]) for name in variables if intent.mine(name)}
+        try:
+            values = intent.read(given)
+            folders = [Path(variables.get("inventory_dir") or ".") / "profiles", *BUILT_IN]
+            path, data = load(values["busbar_platform"], folders)
+            name = values["busbar_platform"]
+            if data.get("rails"):
+                profile.for_fabric(profile.parse(data, name), values["busbar_fabric"] or None)
+            else:
+                profile.parse(data, name)
+        except ParseError as error:
+            # One sentence per mistake, and nothing has been touched yet.
+            result.update(failed=True, msg=f"{variables.get('inventory_hostname')}: {error}")
+            return result
+        result.update(changed=False, values=values, profile=data, profile_name=name, profile_path=str(path))
+        return result
+
+
+def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
+    """The profile file of a platform and what it holds; the site's own folder comes first. Raises ParseError."""
+    known: set[str] = set()
+    for folder in folders:
+        site = folder == folders[0]
+        names = {path.stem for path in folder.glob("*.yml")} if folder.is_dir() else set()
+        # The suite's custom.yml is the template for a site's own, not a platform.
+        known |= names if site else names - {"custom"}
+        if name in names and (site or name != "custom"):
+            path = folder / f"{name}.yml"
+            try:
+                data = yaml.safe_load(path.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+                raise ParseError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from error
+            if not isinstance(data, dict):
+                raise ParseError(f"profile {path} is not a mapping")
+            return path, data
+    raise ParseError(intent.unknown_platform(name, sorted(known)))
+
+
+__all__ = ["ActionModule", "load"]

@@ -1,0 +1,98 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar lint``: what NCCL would make of an nccl.conf, printed for people.
+
+Exit code 0: nothing to say. 1: findings. 2: a file, a library or an argument could not be read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library, nccl_lint, nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import FILE_LIMIT, ParseError, ReadError
+
+_COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
+_RESET = "\033[0m"
+
+
+def run(paths: Sequence[str], libraries: Sequence[str], version: str | None) -> int:
+    """Lint files ("-": standard input) against libraries, or against a version where there is no library."""
+    try:
+        wanted = nccl_variables.parse_version(version) if version is not None else None
+        scanned = [nccl_library.scan(path) for path in libraries]
+    except (ParseError, ReadError) as error:
+        return _cannot(str(error))
+    code = 0
+    read = 0
+    findings: list[Finding] = []
+    for path in paths:
+        name = "<stdin>" if path == "-" else path
+        try:
+            text = _read(path, name)
+        except ReadError as error:
+            code = _cannot(str(error))
+            continue
+        read += 1
+        findings += nccl_lint.lint(text, scanned, wanted, name)
+    colour = sys.stdout.isatty()
+    for finding in findings:
+        print(_format(finding, colour))
+    if read:
+        print(_summary(findings, read))
+    return code or int(bool(findings))
+
+
+def _cannot(message: str) -> int:
+    print(f"busbar lint: {_printable(message)}", file=sys.stderr)
+    return 2
+
+
+def _read(path: str, name: str) -> str:
+    """Text of a file, byte order mark and carriage returns included: both are findings."""
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(FILE_LIMIT + 1)
+        else:
+            with open(path, "rb") as stream:
+                data = stream.read(FILE_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ReadError(name, f"cannot be read: {reason}") from error
+    if len(data) > FILE_LIMIT:
+        raise ReadError(name, f"is larger than {FILE_LIMIT >> 20} MiB")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ReadError(name, f"is not text (byte {error.start})") from error
+    if "\0" in text:
+        raise ReadError(name, "is not text (it holds a zero byte)")
+    return text
+
+
+def _format(finding: Finding, colour: bool) -> str:
+    severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
+    if colour:
+        severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
+    rule = finding.check.rsplit(".", 1)[1]
+    return (
+        f"{_printable(finding.source)}: {severity}: {_printable(finding.have or '')} [{rule}]\n"
+        f"    {_printable(finding.why)}\n"
+        f"    {_printable(finding.fix)}"
+    )
+
+
+def _printable(text: str) -> str:
+    """File names come from the command line and may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _summary(findings: Sequence[Finding], files: int) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
+    where = f"{files} file{'' if files == 1 else 's'}"
+    return f"{total} in {where}" + (f": {detail}" if detail else "")

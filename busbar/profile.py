@@ -1,0 +1,87 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar profile capture``: drafts a site profile from a host, for a person to review and commit."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+import yaml
+
+from . import ROOT
+
+MODULE = "busbar.fabric.topology_info"
+ARGUMENTS = "draft=true hardware_root={{ busbar_hardware_root | default('/') }} system_root={{ busbar_system_root | default('/') }}"
+
+
+def capture(host: str, inventory: Path, output: Path | None) -> int:
+    """Prints or writes the draft and its doubts. 0 drafted, 1 drafted with doubts, 2 not drafted."""
+    if not inventory.exists():
+        return _fail(f"inventory {inventory} does not exist")
+    if output is not None and output.exists():
+        return _fail(
+            f"{output} exists; a profile is intent, so it is never overwritten: review the draft, then move it"
+        )
+    result = _ask(host, inventory)
+    if isinstance(result, str):
+        return _fail(result)
+    draft, doubts = result["draft"], result["doubts"]
+    text = render(draft, doubts, host)
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+        print(f"draft written to {output}")
+    for doubt in doubts:
+        print(f"look at this before you commit it: {doubt}", file=sys.stderr)
+    return 1 if doubts else 0
+
+
+def render(draft: dict[str, Any], doubts: list[str], host: str) -> str:
+    """The profile file. What is in doubt stands on top, so that nobody commits it unread."""
+    lines = [
+        "---",
+        f"# Drafted from {host}. It takes effect once it is committed as profiles/NAME.yml beside the inventory and",
+        "# busbar_platform says NAME. Whatever was wrong with that host would become the intent: read it first.",
+    ]
+    lines += [f"# CHECK: {' '.join(doubt.split())}" for doubt in doubts]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(draft, sort_keys=False, default_flow_style=None, width=110)
+
+
+def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
+    """What the module returned on the host, or a sentence that says why there is nothing."""
+    config = ROOT / "ansible.cfg"
+    environment = {"ANSIBLE_CONFIG": str(config)} if config.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="busbar-") as private:
+        run = ansible_runner.run(
+            private_data_dir=private,
+            inventory=os.path.abspath(inventory),
+            host_pattern=host,
+            module=MODULE,
+            module_args=ARGUMENTS,
+            envvars=environment,
+            quiet=True,
+        )
+        results = {}
+        for event in run.events:
+            data = event.get("event_data", {})
+            if event.get("event", "").startswith("runner_on_") and "res" in data:
+                results[data.get("host")] = data["res"]
+        if not results:
+            return f"no host of {inventory} matches {host!r}, or Ansible could not start (rc {run.rc})"
+        if len(results) > 1:
+            return f"{host!r} matches {len(results)} hosts; a profile is drafted from one"
+        result: dict[str, Any] = next(iter(results.values()))
+        if run.rc != 0 or "draft" not in result:
+            return f"{host}: {' '.join(str(result.get('msg', 'no result')).split())}"
+        return result
+
+
+def _fail(message: str) -> int:
+    print(f"busbar profile capture: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,55 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The group that a play targets, or an error that says why there is nobody to target. Documented in target_nodes.yml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ansible.errors import AnsibleFilterError
+from ansible.inventory.manager import split_host_pattern
+
+GROUP = "gpu_nodes"
+
+
+def target_nodes(
+    groups: Mapping[str, Sequence[str]], selected: Sequence[str], limit: str | None, sources: Sequence[str] | None
+) -> str:
+    """The name of the group, for ``hosts:``. A filter there runs even when no host matches, a task would not."""
+    where = ", ".join(str(source) for source in sources or []) or "no inventory at all"
+    missing = [str(source) for source in sources or [] if "," not in str(source) and not Path(str(source)).exists()]
+    if missing:
+        raise AnsibleFilterError(f"inventory {', '.join(missing)} does not exist; pass an existing one with -i")
+    nodes = groups.get(GROUP)
+    if nodes is None:
+        raise AnsibleFilterError(f"the inventory ({where}) has no group {GROUP}; put the GPU nodes into it")
+    if not nodes:
+        raise AnsibleFilterError(f"the group {GROUP} of the inventory ({where}) is empty")
+    if limit is not None and not _patterns(limit):
+        raise AnsibleFilterError(
+            f"--limit {limit!r} is empty, and Ansible takes an empty limit for all hosts; name hosts, or leave it out"
+        )
+    if not set(nodes) & set(selected):
+        raise AnsibleFilterError(f"--limit {limit!r} leaves no host of the group {GROUP}")
+    return GROUP
+
+
+def _patterns(limit: str) -> list[str]:
+    """The patterns in a limit. An @file is read, as Ansible does: an empty one would again mean all hosts."""
+    patterns: list[str] = []
+    for pattern in split_host_pattern(limit):
+        if pattern.startswith("@"):
+            try:
+                lines = Path(pattern[1:]).read_text().splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise AnsibleFilterError(f"--limit {pattern}: cannot be read: {error}") from error
+            patterns += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        elif pattern.strip():
+            patterns.append(pattern)
+    return patterns
+
+
+class FilterModule:
+    def filters(self) -> dict[str, Callable[..., str]]:
+        return {"target_nodes": target_nodes}

@@ -1,0 +1,50 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: intent
+short_description: Read and check what the inventory wants of a host
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Collects the variables of the suite that the inventory sets for a host, rejects unknown names and wrong types, and
+    finds the platform profile that C(busbar_platform) names, first in C(profiles/) beside the inventory, then in the
+    suite.
+  - Runs on the control node and touches no host.
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: There is nothing to change.
+notes:
+  - C(docs/variables.md) lists the variables.
+"""
+
+EXAMPLES = r"""
+- name: Check the intent of every host before any host is touched
+  busbar.fabric.intent:
+  register: busbar_intent
+"""
+
+RETURN = r"""
+values:
+  description: Every variable of the suite, as set or by default.
+  type: dict
+  returned: success
+profile:
+  description: The platform profile as it stands in its file.
+  type: dict
+  returned: success
+profile_name:
+  description: The platform.
+  type: str
+  returned: success
+profile_path:
+  description: The file that the profile came from.
+  type: str
+  returned: success
+"""

@@ -1,0 +1,195 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: topology_info
+short_description: Read GPUs, NICs, PCIe paths and NVLinks, and hold them to a platform profile
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Reads the machine from sysfs, procfs and nvidia-smi, classifies every NIC with the reason, and gives the path class
+    of every pair of GPU and NIC.
+  - With O(profile) it returns findings for everything in which the host differs from the profile.
+  - Changes nothing. A tool that hangs is abandoned after O(tool_timeout) seconds.
+attributes:
+  check_mode:
+    support: full
+    description: Reads only, so check mode and the real run are the same.
+  diff_mode:
+    support: full
+    description: There is never a difference to show.
+options:
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml). Without it the module only reads.
+    type: dict
+  profile_name:
+    description: Name of the profile, for messages.
+    type: str
+    default: unnamed
+  fabric:
+    description: The site's fabric; needed where the profile exists with both.
+    type: str
+    choices: ["", infiniband, ethernet]
+    default: ""
+  address_family:
+    description: Kind of RoCE v2 address that an Ethernet rail must have.
+    type: str
+    choices: [ipv4, ipv6]
+    default: ipv4
+  cross_checks:
+    description: Second sources to compare with sysfs.
+    type: list
+    elements: str
+    choices: [nvidia_smi_topo]
+    default: []
+  nccl_topo_file:
+    description: A file that NCCL wrote through NCCL_TOPO_DUMP_FILE, or a cloud's NCCL_TOPO_FILE, to compare with sysfs.
+    type: path
+    default: ""
+  tool_timeout:
+    description: Seconds granted to each tool.
+    type: float
+    default: 20
+  draft:
+    description: Also return a profile that this host meets, for a person to review.
+    type: bool
+    default: false
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc) and C(/usr).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Read the topology
+  busbar.fabric.topology_info:
+  register: machine
+
+- name: Hold the host to its profile
+  busbar.fabric.topology_info:
+    profile: "{{ busbar_intent.profile }}"
+    fabric: infiniband
+  register: platform_result
+"""
+
+RETURN = r"""
+topology:
+  description: GPUs, NICs with role and reason, paths, NVIDIA driver, virtualization and what could not be read.
+  type: dict
+  returned: success
+draft:
+  description: A profile that this host meets.
+  type: dict
+  returned: when O(draft) is set
+doubts:
+  description: What a person must look at before the draft becomes intent.
+  type: list
+  elements: str
+  returned: when O(draft) is set
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    nccl_topology,
+    nvidia_smi_topo,
+    platform,
+    profile,
+    topology,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+
+def smi_cross_check(host: Host, machine: topology.Topology) -> platform.CrossCheck:
+    source = "nvidia-smi topo -m"
+    try:
+        return platform.CrossCheck(source, tuple(nvidia_smi_topo.disagreements(nvidia_smi_topo.read(host), machine)))
+    except ReadError as error:
+        return platform.CrossCheck(source, problem=error.problem)
+    except ParseError as error:
+        return platform.CrossCheck(source, problem=Problem(source, str(error)))
+
+
+def nccl_cross_check(host: Host, machine: topology.Topology, path: str) -> platform.CrossCheck:
+    try:
+        text = host.read_system(path)
+        if text is None:
+            return platform.CrossCheck(path, problem=Problem(path, "does not exist"))
+        return platform.CrossCheck(path, tuple(nccl_topology.disagreements(nccl_topology.parse(text), machine)))
+    except ReadError as error:
+        return platform.CrossCheck(path, problem=error.problem)
+    except ParseError as error:
+        return platform.CrossCheck(path, problem=Problem(path, str(error)))
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "profile": {"type": "dict"},
+            "profile_name": {"type": "str", "default": "unnamed"},
+            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+            "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
+            "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},
+            "nccl_topo_file": {"type": "path", "default": ""},
+            "tool_timeout": {"type": "float", "default": 20},
+            "draft": {"type": "bool", "default": False},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"], given["tool_timeout"])
+    machine = topology.read(host)
+    plan = Plan()
+    if given["profile"] is not None:
+        try:
+            want = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        except ParseError as error:
+            module.fail_json(msg="profile %s: %s" % (given["profile_name"], error))
+        cross_checks = []
+        if "nvidia_smi_topo" in given["cross_checks"] and machine.gpus:
+            cross_checks.append(smi_cross_check(host, machine))
+        if given["nccl_topo_file"]:
+            cross_checks.append(nccl_cross_check(host, machine, given["nccl_topo_file"]))
+        plan = platform.plan(machine, want, cross_checks, given["address_family"])
+    result = plan.result()
+    if given["draft"]:
+        result["draft"], result["doubts"] = profile.draft(machine)
+    module.exit_json(topology=topology.to_dict(machine), **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: verdict
+short_description: Print the findings of all hosts, worst first, and fail on anything but ok
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Reads the variable C(ROLE_result) of every host of the play for each role named, and judges all of them at once.
+  - A host without a result, unreachable or failed, counts as C(unknown).
+  - Fails in check mode too, where Ansible itself ends with return code 0 on drift.
+attributes:
+  check_mode:
+    support: full
+    description: Judges what the roles found; changes no host.
+  diff_mode:
+    support: none
+    description: There is nothing to change.
+options:
+  roles:
+    description: The roles that had to report. With C(--tags) or C(--skip-tags), roles that ran nowhere are named but
+      not counted.
+    type: list
+    elements: str
+    required: true
+  path:
+    description: File on the control node that takes the findings as JSON; nothing is written where it is empty.
+    type: path
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Print the verdict
+  busbar.fabric.verdict:
+    roles: [platform, nccl_conf]
+"""
+
+RETURN = r"""
+ok:
+  description: Whether every check on every host is ok.
+  type: bool
+  returned: always
+not_ok:
+  description: Names of the hosts that are not.
+  type: list
+  elements: str
+  returned: always
+"""

@@ -1,0 +1,266 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The two doors through which readers see a machine: files under two roots, and tools with a time limit.
+
+A reader gets a ``Host`` and nothing else, so a directory tree is a test machine. The *hardware root* holds /sys
+and /proc, the *system root* /etc, /usr, /home and /root; on a real node both are "/". Only files and tools are
+read here; what they mean is decided in the nouns beside this file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import stat
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Sequence, Tuple
+
+# A tool's output is text for people: more than this is a runaway, not an answer.
+OUTPUT_LIMIT = 16 * 1024 * 1024
+FILE_LIMIT = 4 * 1024 * 1024
+TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be read or understood: ``source`` is the file or command, ``message`` says the rest."""
+
+    source: str
+    message: str
+
+    def __str__(self) -> str:
+        return "%s: %s" % (self.source, self.message)
+
+
+class ReadError(Exception):
+    """A file or tool did not answer. Carries the Problem to report."""
+
+    def __init__(self, source: str, message: str) -> None:
+        super().__init__("%s: %s" % (source, message))
+        self.problem = Problem(source, message)
+
+
+class ToolMissing(ReadError):
+    """The tool is not installed."""
+
+
+class ToolHung(ReadError):
+    """The tool did not end in time; it was killed and left behind."""
+
+
+class ParseError(ValueError):
+    """The text is not what the tool or file is known to print. The message quotes the offending part."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a tool printed. ``command`` is the argv as one line, for provenance."""
+
+    command: str
+    rc: int
+    stdout: str
+    stderr: str
+
+
+class Host:
+    """Files and tools of one machine.
+
+    hardware_root, system_root: directories that stand for "/".
+    timeout: seconds granted to each tool.
+    """
+
+    def __init__(self, hardware_root: str = "/", system_root: str = "/", timeout: float = 20.0) -> None:
+        self.hardware_root = hardware_root
+        self.system_root = system_root
+        self.timeout = timeout
+
+    # -- hardware root -------------------------------------------------------------------------------------------
+
+    def hardware(self, path: str) -> str:
+        """Where /sys or /proc path ``path`` lies on this machine."""
+        return _under(self.hardware_root, path)
+
+    def read(self, path: str) -> Optional[str]:
+        """Text of a file below the hardware root, stripped; None where there is none.
+
+        Raises ReadError when it is there and cannot be read, is not text, or is empty of everything but blanks.
+        """
+        text = _read_text(self.hardware(path), path)
+        if text is None:
+            return None
+        text = text.strip()
+        if not text:
+            raise ReadError(path, "is empty")
+        return text
+
+    def listdir(self, path: str) -> List[str]:
+        """Sorted names in a directory below the hardware root; [] where there is none."""
+        return _listdir(self.hardware(path), path)
+
+    def realpath(self, path: str) -> Optional[str]:
+        """``path`` with links followed, still as seen from the hardware root; None where there is nothing."""
+        full = self.hardware(path)
+        if not os.path.lexists(full):
+            return None
+        real = os.path.realpath(full)
+        root = os.path.realpath(self.hardware_root)
+        if root == "/":
+            return real
+        if not (real + "/").startswith(root + "/"):
+            raise ReadError(path, "is a link that leaves the hardware root %s" % self.hardware_root)
+        return real[len(root) :] or "/"
+
+    # -- system root ---------------------------------------------------------------------------------------------
+
+    def system(self, path: str) -> str:
+        """Where /etc, /usr, /home path ``path`` lies on this machine."""
+        return _under(self.system_root, path)
+
+    def read_system(self, path: str) -> Optional[str]:
+        """Text of a file below the system root, byte for byte; None where there is none. Raises ReadError."""
+        return _read_text(self.system(path), path)
+
+    def listdir_system(self, path: str) -> List[str]:
+        """Sorted names in a directory below the system root; [] where there is none."""
+        return _listdir(self.system(path), path)
+
+    def mode_system(self, path: str) -> Optional[int]:
+        """Permission bits of a file below the system root; None where there is none."""
+        try:
+            return stat.S_IMODE(os.stat(self.system(path)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+
+    # -- tools ---------------------------------------------------------------------------------------------------
+
+    def tool(self, name: str) -> str:
+        """Full path of a tool, looked for in the usual places below the system root. Raises ToolMissing."""
+        for directory in TOOL_PATH:
+            path = self.system("%s/%s" % (directory, name))
+            if os.access(path, os.X_OK) and os.path.isfile(path):
+                return path
+        raise ToolMissing(name, "is not installed (looked in %s)" % ", ".join(TOOL_PATH))
+
+    def run(self, argv: Sequence[str], timeout: Optional[float] = None) -> Output:
+        """Run a tool and return what it printed, whatever its exit code.
+
+        Raises ToolMissing, ToolHung, or ReadError when it could not be started or did not print text.
+        The output is read until the tool closes it; a tool that hangs is killed and *abandoned*: a process in
+        uninterruptible sleep (nvidia-smi on a dead GPU) does not die, and waiting for it would hang us too.
+        """
+        argv = [self.tool(argv[0])] + list(argv[1:])
+        limit = self.timeout if timeout is None else timeout
+        name = " ".join([os.path.basename(argv[0])] + argv[1:])
+        environment = {"PATH": ":".join(TOOL_PATH), "LC_ALL": "C", "HOME": "/"}
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ReadError(name, "could not be started: %s" % error.strerror) from error
+        assert process.stdout is not None and process.stderr is not None
+        streams = [process.stdout.fileno(), process.stderr.fileno()]
+        deadline = time.monotonic() + limit
+        try:
+            chunks, complete = _drain(streams, deadline)
+            rc = _reap(process, deadline) if complete else None
+            if rc is None:
+                _kill_group(process.pid)
+                _reap(process, time.monotonic() + 0.5)
+        finally:
+            process.stdout.close()
+            process.stderr.close()
+        if any(len(data) > OUTPUT_LIMIT for data in chunks):
+            raise ReadError(name, "printed more than %d MiB" % (OUTPUT_LIMIT >> 20))
+        if rc is None:
+            raise ToolHung(name, "gave no answer within %g s and was abandoned" % limit)
+        stdout, stderr = (_decode(data, name) for data in chunks)
+        return Output(command=name, rc=rc, stdout=stdout, stderr=stderr)
+
+
+def _under(root: str, path: str) -> str:
+    return path if root == "/" else os.path.join(root, path.lstrip("/"))
+
+
+def _read_text(full: str, path: str) -> Optional[str]:
+    try:
+        with open(full, "rb") as stream:
+            data = stream.read(FILE_LIMIT + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+    if len(data) > FILE_LIMIT:
+        raise ReadError(path, "is larger than %d MiB" % (FILE_LIMIT >> 20))
+    return _decode(data, path)
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ReadError(source, "is not text (byte %d)" % error.start) from error
+    if "\0" in text:
+        raise ReadError(source, "is not text (it holds a zero byte)")
+    return text
+
+
+def _listdir(full: str, path: str) -> List[str]:
+    try:
+        return sorted(os.listdir(full))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ReadError(path, "cannot be listed: %s" % error.strerror) from error
+
+
+def _drain(streams: Sequence[int], deadline: float) -> Tuple[List[bytes], bool]:
+    """What each stream yields until all are closed (complete) or the deadline or the size limit is met."""
+    buffers: Dict[int, List[bytes]] = {stream: [] for stream in streams}
+    sizes = dict.fromkeys(streams, 0)
+    open_streams = set(streams)
+    complete = True
+    while open_streams:
+        left = deadline - time.monotonic()
+        ready = select.select(list(open_streams), [], [], left)[0] if left > 0 else []
+        if not ready:
+            complete = False
+            break
+        for stream in ready:
+            data = os.read(stream, 65536)
+            if not data:
+                open_streams.discard(stream)
+            buffers[stream].append(data)
+            sizes[stream] += len(data)
+        if max(sizes.values()) > OUTPUT_LIMIT:
+            complete = False
+            break
+    return [b"".join(buffers[stream]) for stream in streams], complete
+
+
+def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
+    """Exit code if the process ends before the deadline. Polls: Popen.wait would block on a D-state child."""
+    while True:
+        rc = process.poll()
+        if rc is not None or time.monotonic() >= deadline:
+            return rc
+        time.sleep(0.01)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.EPERM):
+            raise

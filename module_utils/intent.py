@@ -1,0 +1,177 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The site's intent: every variable that an inventory may set, its type, and the profile it names.
+
+Ansible itself rejects neither an unknown variable nor a default of the wrong type (style.md 3.11), so it is done
+here, before any host is touched. This table is the one place where a site value is declared; roles' defaults and
+argument specs repeat it and a test compares them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .finding import DISRUPTIONS
+from .host import ParseError
+from .platform import ADDRESS_FAMILIES
+from .profile import FABRICS
+
+GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
+CROSS_CHECKS = ("nvidia_smi_topo",)
+CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
+
+
+@dataclass(frozen=True)
+class Value:
+    """type as in Ansible's argument specs. keys: for a dict, its known keys. A required value has no default."""
+
+    type: str
+    default: Any = None
+    required: bool = False
+    choices: Tuple[str, ...] = ()
+    keys: Optional[Mapping[str, Value]] = None
+
+
+VALUES: Dict[str, Value] = {
+    "busbar_platform": Value("str", required=True),
+    "busbar_fabric": Value("str", "", choices=("", *sorted(FABRICS))),
+    "busbar_roce": Value(
+        "dict",
+        {},
+        keys={
+            "dscp": Value("int"),
+            "address_family": Value("str", choices=ADDRESS_FAMILIES),
+        },
+    ),
+    "busbar_gpudirect": Value("str", "auto", choices=GPUDIRECT_MODES),
+    "busbar_max_disruption": Value("str", "none", choices=DISRUPTIONS),
+    "busbar_management_interface": Value("str", ""),
+    "busbar_nccl_libraries": Value("list", []),
+    "busbar_nccl_version": Value("str", ""),
+    "busbar_hardware_root": Value("path", "/"),
+    "busbar_system_root": Value("path", "/"),
+    "busbar_findings_path": Value("path", ""),
+    "platform_cross_checks": Value("list", ["nvidia_smi_topo"], choices=CROSS_CHECKS),
+    "platform_nccl_topo_file": Value("path", ""),
+    "nccl_conf_path": Value("path", "/etc/nccl.conf"),
+    "nccl_conf_backup": Value("bool", True),
+    "nccl_conf_extra": Value("dict", {}),
+    "nccl_conf_containers": Value("list", [], choices=CONTAINER_RUNTIMES),
+}
+# What the suite itself registers under such names during a run.
+REGISTERED = ("busbar_intent", "platform_result", "nccl_conf_result")
+# Variables that nccl_conf derives and nobody overrides, with the value to set instead.
+_DERIVED = {
+    "NCCL_IB_HCA": "the rails of the profile",
+    "NCCL_SOCKET_IFNAME": "busbar_management_interface",
+    "NCCL_IB_TC": "busbar_roce.dscp",
+    "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
+}
+# "platform_" is a common word: only near misses of our own names are errors there.
+_OWN_PREFIXES = ("busbar_", "nccl_conf_")
+_TYPES: Mapping[str, Tuple[type, ...]] = {
+    "str": (str,),
+    "path": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "list": (list, tuple),
+    "dict": (dict,),
+}
+
+
+def mine(name: str) -> bool:
+    """Whether a variable of this name is, or looks like, one of ours."""
+    if name in VALUES:
+        return True
+    if name.startswith("__") or name in REGISTERED:
+        return False
+    # Comparing all of a host's few hundred variables letter by letter would take longer than the rest of the check.
+    if name.startswith(_OWN_PREFIXES):
+        return True
+    return name.startswith(("platform_", "bus", "nccl_")) and bool(difflib.get_close_matches(name, VALUES, 1, 0.9))
+
+
+def read(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """Every value of VALUES, set or default. Raises ParseError that names *all* variables that are wrong."""
+    errors: List[str] = []
+    for name in sorted(variables):
+        if name not in VALUES:
+            near = difflib.get_close_matches(name, VALUES, 1)
+            errors.append(
+                "%s is not a variable of this suite%s" % (name, "; did you mean %s?" % near[0] if near else "")
+            )
+    result: Dict[str, Any] = {}
+    for name, value in VALUES.items():
+        given = variables.get(name)
+        if given is None:
+            if value.required:
+                errors.append("%s is not set" % name)
+            result[name] = value.default
+            continue
+        errors.extend(_errors(name, given, value))
+        result[name] = given
+    if not errors:
+        errors.extend(_inconsistent(result))
+    if errors:
+        raise ParseError("; ".join(errors))
+    return result
+
+
+def _errors(name: str, given: Any, value: Value) -> List[str]:
+    # YAML's `yes` is a bool and a bool is an int: both are mistakes where a number is wanted.
+    right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
+    if not right:
+        return ["%s is %r (%s), expected %s" % (name, given, type(given).__name__, value.type)]
+    if value.type == "list":
+        wrong = [item for item in given if not isinstance(item, str)]
+        if wrong:
+            return ["%s holds %r, expected text" % (name, wrong[0])]
+        wrong = [item for item in given if value.choices and item not in value.choices]
+        if wrong:
+            return ["%s holds %r, expected some of %s" % (name, wrong[0], ", ".join(value.choices))]
+    elif value.choices and given not in value.choices:
+        return ["%s is %r, expected one of %s" % (name, given, ", ".join(choice for choice in value.choices if choice))]
+    if value.type == "path" and given and not str(given).startswith("/"):
+        return ["%s is %r, expected an absolute path" % (name, given)]
+    if value.keys is None:
+        return []
+    errors: List[str] = []
+    for key, item in given.items():
+        if key not in value.keys:
+            errors.append("%s has unknown key %r; known: %s" % (name, key, ", ".join(value.keys)))
+        else:
+            errors.extend(_errors("%s.%s" % (name, key), item, value.keys[key]))
+    return errors
+
+
+def _inconsistent(values: Mapping[str, Any]) -> List[str]:
+    errors: List[str] = []
+    dscp = values["busbar_roce"].get("dscp")
+    if dscp is not None and not 0 <= dscp <= 63:
+        errors.append("busbar_roce.dscp is %d, expected 0 to 63" % dscp)
+    for name, instead in _DERIVED.items():
+        if name in values["nccl_conf_extra"]:
+            errors.append("nccl_conf_extra.%s is derived, not set: use %s" % (name, instead))
+    for name, item in values["nccl_conf_extra"].items():
+        if isinstance(item, bool) or not isinstance(item, (str, int)):
+            errors.append("nccl_conf_extra.%s is %r, expected text or a whole number" % (name, item))
+    if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
+        errors.append("busbar_roce is set, but busbar_fabric is infiniband")
+    return errors
+
+
+def unknown_platform(name: str, known: Sequence[str]) -> str:
+    """The sentence for a platform that has no profile."""
+    if name == "custom":
+        return (
+            "busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: "
+            "draft one with `busbar profile capture HOST`, review it and commit it there"
+        )
+    near = difflib.get_close_matches(name, known, 1)
+    return "busbar_platform is %r, but there is no profile of that name%s; known: %s" % (
+        name,
+        " (did you mean %s?)" % near[0] if near else "",
+        ", ".join(known),
+    )

@@ -1,0 +1,497 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""/etc/nccl.conf: which variables this host's rails justify, the canonical file that says so, and the plan to get there.
+
+Rails come from the profile, device names from the host. Only what facts justify is written: every further line is
+one more thing that rots. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
+src/graph/paths.cc (GDR level); nccl.md 1-4.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from . import nccl_lint, platform
+from .finding import Finding
+from .host import Host, ReadError
+from .nccl_library import Library
+from .nccl_proof import Proof
+from .plan import FileChange, Plan
+from .profile import Profile, active_port
+from .rails import Rails, match
+from .rdma import rocev2_ipv4
+from .topology import Topology
+
+Version = Tuple[int, int, int]
+# From here on NCCL finds the GID of the right kind by itself, and a fixed index is wrong as soon as one shifts.
+DYNAMIC_GID: Version = (2, 21, 0)
+MODE = 0o644
+HEADER = (
+    "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
+    "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
+)
+# Files that NCCL, or the login shell, reads before /etc/nccl.conf: the first definition wins.
+ENVIRONMENT = "/etc/environment"
+USER_FILE = ".nccl.conf"
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    value: str
+    reason: str  # becomes a comment, so it holds no "=" (NCCL before 2.26 would take it for an assignment)
+
+
+@dataclass(frozen=True)
+class Want:
+    """The site's part of the intent, beside the profile. Empty text and None: not set."""
+
+    gpudirect: str = "auto"  # auto, peermem, dmabuf, off
+    dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only
+    address_family: str = "ipv4"  # of the rails' RoCE v2 addresses
+    management_interface: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """variables: in the order of the file. blockers: why nothing can be written; then variables is empty."""
+
+    variables: Tuple[Variable, ...]
+    blockers: Tuple[Finding, ...] = ()
+
+    @property
+    def meant(self) -> Dict[str, str]:
+        return {variable.name: variable.value for variable in self.variables}
+
+
+@dataclass(frozen=True)
+class Have:
+    """text and mode are None where there is no file. earlier: file -> the variables it sets before ours are read."""
+
+    text: Optional[str]
+    mode: Optional[int]
+    earlier: Mapping[str, Mapping[str, str]]
+    problems: Tuple[Finding, ...] = ()
+
+
+# -- what the file should say ----------------------------------------------------------------------------------------
+
+
+def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[Version]) -> Derivation:
+    """The variables that profile, facts and site values justify.
+
+    versions: of the libraries that jobs use; empty where none is known.
+    """
+    rails = match(topology, profile)
+    blockers = _missing_rails(topology, profile)
+    if blockers:
+        return Derivation((), tuple(blockers))
+    variables: List[Variable] = []
+    numbers = sorted(rails.nics)
+    if numbers:
+        names = [_hca(rails, number) for number in numbers]
+        variables.append(
+            Variable(
+                "NCCL_IB_HCA",
+                "=" + ",".join(names),
+                "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names exact;"
+                " without it mlx5_1 also takes in mlx5_10." % profile.name,
+            )
+        )
+    interface, reason = _socket_interface(topology, want)
+    if interface is None:
+        blockers.append(_no_interface())
+    else:
+        variables.append(Variable("NCCL_SOCKET_IFNAME", "=" + interface, reason))
+    if numbers and _link_layer(rails) == "Ethernet":
+        roce, blocked = _roce(rails, want, versions)
+        variables.extend(roce)
+        blockers.extend(blocked)
+    level = _gdr_level(profile, rails, want)
+    if numbers and level is not None:
+        variables.append(Variable("NCCL_NET_GDR_LEVEL", *level))
+    variables = [variable for variable in variables if variable.name not in want.extra]
+    for name, value in sorted(want.extra.items()):
+        variables.append(Variable(name, value, "Set by the site in nccl_conf_extra."))
+    if blockers:
+        return Derivation((), tuple(blockers))
+    return Derivation(tuple(variables))
+
+
+def render(variables: Sequence[Variable]) -> str:
+    """The canonical form that every NCCL version parses alike: NAME=VALUE, LF, no blanks, comments in column 0."""
+    lines = list(HEADER)
+    for variable in variables:
+        lines += ["#", "# " + variable.reason.replace("=", "equals"), "%s=%s" % (variable.name, variable.value)]
+    return "\n".join(lines) + "\n"
+
+
+def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
+    judged = platform.plan(topology, profile).findings
+    return [
+        _finding(
+            "nccl_conf.rails",
+            finding.subject,
+            "unknown",
+            "critical",
+            "a device for %s" % finding.subject,
+            finding.have,
+            finding.source,
+            "a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
+            "mend %s first, then run site.yml --tags nccl_conf for this host again" % finding.check,
+            because=finding.id,
+        )
+        for finding in judged
+        if finding.check == "platform.rail_device" and not finding.ok
+    ]
+
+
+def _hca(rails: Rails, number: int) -> str:
+    nic = rails.nics[number]
+    assert nic.rdma is not None  # rails.match returns only NICs with an RDMA device
+    port = active_port(nic)
+    if port is not None and len(nic.rdma.ports) > 1:
+        return "%s:%d" % (nic.rdma.name, port.number)
+    return nic.rdma.name
+
+
+def _link_layer(rails: Rails) -> Optional[str]:
+    layers = {port.link_layer for port in map(active_port, rails.nics.values()) if port is not None}
+    return layers.pop() if len(layers) == 1 else None
+
+
+def _socket_interface(topology: Topology, want: Want) -> Tuple[Optional[str], str]:
+    if want.management_interface:
+        return (
+            want.management_interface,
+            "Bootstrap traffic uses the interface named in busbar_management_interface, and no other.",
+        )
+    if not topology.routes:
+        return None, ""
+    route = topology.routes[0]
+    return (
+        route.netdev,
+        "Bootstrap traffic uses the interface of the default route (%s), and no other: docker0 or a storage"
+        " network would do for NCCL, too." % route.source,
+    )
+
+
+def _no_interface() -> Finding:
+    return _finding(
+        "nccl_conf.socket_interface",
+        "NCCL_SOCKET_IFNAME",
+        "unknown",
+        "major",
+        "the management interface",
+        "no default route",
+        "/proc/net/route, /proc/net/ipv6_route",
+        "NCCL needs one interface that reaches every node for its bootstrap, and would guess",
+        "set busbar_management_interface in the inventory",
+    )
+
+
+def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
+    variables: List[Variable] = []
+    blockers: List[Finding] = []
+    if any(version < DYNAMIC_GID for version in versions):
+        found, blocked = _gid_index(rails, versions)
+        variables.extend(found)
+        blockers.extend(blocked)
+    if want.address_family == "ipv6":
+        variables.append(
+            Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", "The rails' addresses are IPv6 (busbar_roce.address_family).")
+        )
+    if want.dscp is not None:
+        variables.append(
+            Variable(
+                "NCCL_IB_TC",
+                str(want.dscp << 2),
+                "Traffic class of the fabric's lossless queue: DSCP %d (busbar_roce.dscp) shifted left by two."
+                % want.dscp,
+            )
+        )
+    return variables, blockers
+
+
+def _gid_index(rails: Rails, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
+    oldest = ".".join(map(str, min(versions)))
+    seen: Dict[str, Optional[int]] = {}
+    for number, nic in sorted(rails.nics.items()):
+        port = active_port(nic)
+        gid = rocev2_ipv4(port) if port is not None else None
+        seen["rail %d" % number] = gid.index if gid is not None else None
+    indexes = set(seen.values())
+    if len(indexes) == 1 and None not in indexes:
+        reason = "NCCL %s does not find the RoCE v2 IPv4 GID by itself; it has this index on every rail." % oldest
+        return [Variable("NCCL_IB_GID_INDEX", str(indexes.pop()), reason)], []
+    have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(seen.items()))
+    return [], [
+        _finding(
+            "nccl_conf.gid_index",
+            "NCCL_IB_GID_INDEX",
+            "unknown",
+            "critical",
+            "one index of the RoCE v2 IPv4 GID for all rails",
+            have,
+            "/sys/class/infiniband/*/ports/*/gid_attrs/types",
+            "NCCL %s takes one index for all rails, and these differ" % oldest,
+            "update NCCL to 2.21 or later, which finds the GID by itself, or give every rail the same addresses",
+        )
+    ]
+
+
+def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str, str]]:
+    """NCCL_NET_GDR_LEVEL and its reason; None where NCCL's default (PXB) is right."""
+    mode = want.gpudirect
+    if mode == "off":
+        return "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect)."
+    functions = [nic.label for nic in rails.nics.values() if nic.role == "vf"]
+    if functions and mode == "auto":
+        return (
+            "LOC",
+            "%s is an SR-IOV virtual function: GPUDirect RDMA is off until busbar_gpudirect says peermem or dmabuf."
+            % functions[0],
+        )
+    paths = {path for rail in profile.rails for path in rail.paths.values()}
+    if "SYS" in paths and mode != "auto":
+        return "SYS", "The profile puts rails across sockets from their GPUs, and busbar_gpudirect asks for GPUDirect."
+    if paths & {"PHB", "NODE"}:
+        return "PHB", "The profile puts rails behind the host bridge (PHB or NODE); NCCL's default ends at PXB."
+    return None
+
+
+# -- what is there ---------------------------------------------------------------------------------------------------
+
+
+def read(host: Host, path: str) -> Have:
+    """The file, its mode, and every file that is read before it."""
+    problems: List[Finding] = []
+
+    def text_of(source: str) -> Optional[str]:
+        try:
+            return host.read_system(source)
+        except ReadError as error:
+            problems.append(_unreadable(source, error.problem.message))
+            return None
+
+    text = text_of(path)
+    homes = ["/root"] + ["/home/%s" % name for name in host.listdir_system("/home")]
+    earlier: Dict[str, Mapping[str, str]] = {}
+    for source in ["%s/%s" % (home, USER_FILE) for home in homes]:
+        found = text_of(source)
+        if found is not None:
+            earlier[source] = assignments(found)
+    found = text_of(ENVIRONMENT)
+    if found is not None:
+        earlier[ENVIRONMENT] = parse_environment(found)
+    return Have(text=text, mode=host.mode_system(path), earlier=earlier, problems=tuple(problems))
+
+
+def assignments(text: str) -> Dict[str, str]:
+    """What NCCL takes from a configuration file: the first definition of a name wins."""
+    result: Dict[str, str] = {}
+    for line in nccl_lint.parse(text):
+        if line.kind == "assignment" and line.name is not None:
+            result.setdefault(line.name, line.value or "")
+    return result
+
+
+def parse_environment(text: str) -> Dict[str, str]:
+    """/etc/environment as pam_env reads it: NAME=VALUE, an optional ``export``, quotes round the value dropped."""
+    result: Dict[str, str] = {}
+    for line in text.splitlines():
+        matched = re.match(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*?)\s*$", line)
+        if matched:
+            value = matched.group(2)
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            result[matched.group(1)] = value
+    return result
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    have: Have,
+    derivation: Derivation,
+    path: str,
+    libraries: Sequence[Library] = (),
+    version: Optional[Version] = None,
+    proofs: Sequence[Tuple[str, Proof]] = (),
+    hcas: Sequence[str] = (),
+) -> Plan:
+    """What is wrong with the file and how to mend it.
+
+    libraries, version: what the text is linted against. proofs: (library path, what its parser made of the text).
+    hcas: every RDMA device of the host, so that the linter can say what a prefix would take in.
+    """
+    findings = list(have.problems) + list(derivation.blockers)
+    if derivation.blockers:
+        return Plan(tuple(findings))
+    text = render(derivation.variables)
+    linted = nccl_lint.lint(text, libraries, version, path, hcas)
+    findings += linted
+    findings += [_proof_finding(library, proof, path) for library, proof in proofs]
+    for source, pairs in have.earlier.items():
+        found = nccl_lint.conflicts(derivation.meant, pairs, source)
+        findings += found or [_no_conflict(source, path)]
+    unsafe = [f.id for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
+    unsafe += [f.id for f in findings if f.check == "nccl_conf.proof" and f.state == "drift"]
+    file_finding = _file_finding(have, text, path)
+    mode_finding = _mode_finding(have, path)
+    findings += [finding for finding in (file_finding, mode_finding) if finding is not None]
+    changes: List[FileChange] = []
+    wrong = not file_finding.ok or (mode_finding is not None and not mode_finding.ok)
+    if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
+        changes.append(FileChange(path, have.text, text, mode=MODE, mode_before=have.mode))
+    return Plan(tuple(findings), tuple(changes))
+
+
+def _file_finding(have: Have, text: str, path: str) -> Finding:
+    described = "absent" if have.text is None else "as rendered" if have.text == text else _difference(have.text, text)
+    return _finding(
+        "nccl_conf.file",
+        path,
+        "ok" if have.text == text else "drift",
+        "critical",
+        "as rendered",
+        described,
+        path,
+        "without it, or with another list, NCCL picks interfaces and devices by itself and differently on each host",
+        "run site.yml --tags nccl_conf for this host",
+        aspect="persisted",
+    )
+
+
+def _difference(old: str, new: str) -> str:
+    have, want = assignments(old), assignments(new)
+    names = [name for name in sorted(set(have) | set(want)) if have.get(name) != want.get(name)]
+    return "differs in %s" % ", ".join(names) if names else "differs in comments or layout"
+
+
+def _mode_finding(have: Have, path: str) -> Optional[Finding]:
+    if have.mode is None:
+        return None
+    return _finding(
+        "nccl_conf.file_mode",
+        path,
+        "ok" if have.mode == MODE else "drift",
+        "critical",
+        "mode 0644",
+        "mode %04o" % have.mode,
+        path,
+        "NCCL skips a file that the job's user cannot read, without a word",
+        "run site.yml --tags nccl_conf for this host",
+        aspect="persisted",
+    )
+
+
+def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
+    states = {"proven": "ok", "mismatch": "drift", "not_provable": "unknown"}
+    return _finding(
+        "nccl_conf.proof",
+        library,
+        states[proof.outcome],
+        "critical" if proof.outcome == "mismatch" else "major",
+        "reads back what was meant",
+        "does" if proof.outcome == "proven" else proof.message,
+        "%s reading %s" % (library, path),
+        "only the library's own parser knows what it takes from the file",
+        "read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
+        " busbar_nccl_libraries",
+        aspect="persisted",
+    )
+
+
+def _no_conflict(source: str, path: str) -> Finding:
+    return _finding(
+        "nccl_conf.conflict",
+        source,
+        "ok",
+        "major",
+        "defines nothing that %s defines" % path,
+        "defines nothing of it",
+        source,
+        "the first definition wins, and this file is read first",
+        "",
+        aspect="persisted",
+    )
+
+
+def _unreadable(source: str, message: str) -> Finding:
+    return _finding(
+        "nccl_conf.readable",
+        source,
+        "unknown",
+        "major",
+        "a readable text file",
+        message,
+        source,
+        "what this file sets cannot be judged",
+        "look at the file; remove it if nobody needs it",
+        aspect="persisted",
+    )
+
+
+def plan_file(before: Optional[str], target: str, text: str) -> Plan:
+    """A file for a container runtime, beside nccl.conf itself."""
+    finding = _finding(
+        "nccl_conf.containers",
+        target,
+        "ok" if before == text else "drift",
+        "major",
+        "as rendered",
+        "absent" if before is None else "as rendered" if before == text else "differs",
+        target,
+        "a container does not see the host's nccl.conf, and its jobs run with NCCL's guesses",
+        "run site.yml --tags nccl_conf for this host",
+        aspect="persisted",
+    )
+    return Plan((finding,), () if finding.ok else (FileChange(target, before, text, mode=MODE),))
+
+
+def unreadable_library(path: str, message: str) -> Finding:
+    """For a listed libnccl.so.2 that cannot be scanned."""
+    return _finding(
+        "nccl_conf.library",
+        path,
+        "unknown",
+        "major",
+        "a libnccl.so.2",
+        message,
+        path,
+        "without the library that jobs use, nobody knows which variables it reads",
+        "correct busbar_nccl_libraries, or install NCCL there",
+    )
+
+
+def _finding(
+    check: str,
+    subject: str,
+    state: str,
+    severity: str,
+    want: str,
+    have: Optional[str],
+    source: str,
+    why: str,
+    fix: str,
+    aspect: str = "live",
+    because: Optional[str] = None,
+) -> Finding:
+    return Finding(
+        check=check,
+        subject=subject,
+        state=state,
+        severity=severity,
+        want=want,
+        have=have,
+        source=source,
+        why=why,
+        fix="" if state == "ok" else fix,
+        aspect=aspect,
+        because=because,
+    )

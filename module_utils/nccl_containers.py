@@ -1,0 +1,43 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What containers need in order to see the host's /etc/nccl.conf: a file per runtime, rendered on request.
+
+Sources: enroot's mounts.d (fstab(5) with x-create), docker run --volume, Kubernetes hostPath of type File.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+_HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by themselves.\n"
+
+# runtime -> file on the node, text with the path of nccl.conf as {path}
+_FILES: Dict[str, Tuple[str, str]] = {
+    "enroot": (
+        "/etc/enroot/mounts.d/50-busbar-nccl-conf.fstab",
+        "{path} /etc/nccl.conf none x-create=file,bind,ro,nosuid,nodev,noexec\n",
+    ),
+    "docker": (
+        "/etc/busbar/containers/docker-run.args",
+        "# Pass this to docker run. A running container keeps the file it was started with.\n"
+        "--volume={path}:/etc/nccl.conf:ro\n",
+    ),
+    "kubernetes": (
+        "/etc/busbar/containers/kubernetes-pod.yml",
+        "# Merge this into the pod's spec. A running pod keeps the file it was started with.\n"
+        "spec:\n"
+        "  volumes:\n"
+        "    - name: nccl-conf\n"
+        "      hostPath: {{path: {path}, type: File}}\n"
+        "  containers:\n"
+        "    - name: CONTAINER\n"
+        "      volumeMounts:\n"
+        "        - {{name: nccl-conf, mountPath: /etc/nccl.conf, readOnly: true}}\n",
+    ),
+}
+
+
+def render(runtime: str, path: str) -> Tuple[str, str]:
+    """The file that a runtime gets and its text. ``path``: nccl.conf on the node. KeyError for another runtime."""
+    target, text = _FILES[runtime]
+    return target, _HEADER % path + text.format(path=path)

@@ -1,0 +1,92 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A Plan is what a planner returns: what was found, and the changes that would mend it.
+
+Check mode shows a plan, apply executes the same plan: they cannot disagree. A plan of its own result is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Optional, Tuple
+
+from .finding import DISRUPTIONS, Finding
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it."""
+
+    path: str
+    before: Optional[str]
+    after: Optional[str]
+    mode: int = 0o644
+    mode_before: Optional[int] = None
+    disruption: str = "none"
+
+    def diff(self) -> Dict[str, str]:
+        """Ansible's diff structure; the mode is part of it so that a pure chmod shows."""
+        return {
+            "before_header": _header(self.path, self.before, self.mode_before),
+            "after_header": _header(self.path, self.after, self.mode if self.after is not None else None),
+            "before": self.before or "",
+            "after": self.after or "",
+        }
+
+
+def _header(path: str, text: Optional[str], mode: Optional[int]) -> str:
+    if text is None:
+        return "%s (absent)" % path
+    return path if mode is None else "%s (mode %04o)" % (path, mode)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """findings: one per check asked for. changes: in the order in which they must be executed."""
+
+    findings: Tuple[Finding, ...] = ()
+    changes: Tuple[FileChange, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.changes)
+
+    def limit(self, max_disruption: str) -> Plan:
+        """The same plan with every change above ``max_disruption`` withheld, and its findings saying so."""
+        allowed = DISRUPTIONS.index(max_disruption)
+
+        def above(disruption: str) -> bool:
+            return DISRUPTIONS.index(disruption) > allowed
+
+        return Plan(
+            findings=tuple(
+                replace(f, state="withheld") if f.state == "drift" and above(f.disruption) else f for f in self.findings
+            ),
+            changes=tuple(change for change in self.changes if not above(change.disruption)),
+        )
+
+    def result(self) -> Dict[str, Any]:
+        """What every module of the suite returns.
+
+        ``findings`` holds what is not ok; of what is ok only the ids travel (``passed``): a thousand hosts with a
+        hundred checks each would otherwise carry 60 MB of good news through the control node.
+        """
+        return {
+            "changed": self.changed,
+            "diff": [change.diff() for change in self.changes],
+            "findings": [finding.to_dict() for finding in self.findings if not finding.ok],
+            "passed": [finding.id for finding in self.findings if finding.ok],
+            "commands": [],
+            "reboot_required": [],
+            "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
+        }
+
+
+def merge(*plans: Plan) -> Plan:
+    """One plan out of several, in their order."""
+    findings: List[Finding] = []
+    changes: List[FileChange] = []
+    for plan in plans:
+        findings.extend(plan.findings)
+        changes.extend(plan.changes)
+    return Plan(tuple(findings), tuple(changes))

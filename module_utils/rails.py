@@ -1,0 +1,128 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which NIC is which rail: the profile's rails matched with the NICs that are there.
+
+Guessing is worse than failing here: a storage NIC taken for a missing rail would be written into nccl.conf.
+So a rail is matched by its PCI address where the profile names one, else by its path to its GPUs, else not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .gpu import Gpu
+from .profile import Profile, Rail, active_port
+from .topology import Nic, Topology
+
+
+@dataclass(frozen=True)
+class Rails:
+    """nics: rail number -> its NIC. missing: rail number -> why there is none.
+
+    gpus: profile GPU index -> the GPU, None when GPUs are missing and nothing tells which.
+    """
+
+    nics: Mapping[int, Nic]
+    missing: Mapping[int, str]
+    gpus: Optional[Mapping[int, Gpu]]
+
+
+def match(topology: Topology, profile: Profile) -> Rails:
+    """Pure and total: every rail of the profile is either in ``nics`` or in ``missing``."""
+    gpus = gpu_indices(topology, profile)
+    nics: Dict[int, Nic] = {}
+    missing: Dict[int, str] = {}
+    if profile.rails and profile.rails[0].pci:
+        _by_address(topology, profile.rails, nics, missing)
+    elif gpus is None:
+        _by_order(topology, profile.rails, nics, missing)
+    else:
+        groups: Dict[Tuple[Tuple[int, str], ...], List[Rail]] = {}
+        for rail in profile.rails:
+            groups.setdefault(tuple(sorted(rail.paths.items())), []).append(rail)
+        for paths, rails in groups.items():
+            _by_path(topology, gpus, paths, rails, nics, missing)
+    return Rails(nics, missing, gpus)
+
+
+def gpu_indices(topology: Topology, profile: Profile) -> Optional[Dict[int, Gpu]]:
+    """Profile GPU index -> GPU: by address where the profile names them, by PCI order if the count is right."""
+    if profile.gpus.pci:
+        by_address = {gpu.pci: gpu for gpu in topology.gpus}
+        return {index: by_address[pci] for index, pci in enumerate(profile.gpus.pci) if pci in by_address}
+    if len(topology.gpus) == profile.gpus.count:
+        return dict(enumerate(topology.gpus))
+    return None
+
+
+def _by_address(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], missing: Dict[int, str]) -> None:
+    by_address = {nic.pci: nic for nic in topology.nics}
+    for rail in rails:
+        nic = by_address.get(rail.pci or "")
+        if nic is None:
+            missing[rail.number] = "no NIC at %s" % rail.pci
+        elif nic.rdma is None:
+            missing[rail.number] = "%s has no RDMA device (is its driver loaded?)" % nic.label
+        else:
+            nics[rail.number] = nic
+
+
+def _by_path(
+    topology: Topology,
+    gpus: Mapping[int, Gpu],
+    paths: Sequence[Tuple[int, str]],
+    rails: Sequence[Rail],
+    nics: Dict[int, Nic],
+    missing: Dict[int, str],
+) -> None:
+    """Rails with equal paths (two NICs behind one switch) share their candidates; PCI order numbers them."""
+    near = [
+        nic
+        for nic in _eligible(topology)
+        if all(index in gpus and topology.paths.get((gpus[index].pci, nic.pci)) == path for index, path in paths)
+    ]
+    fitting = [nic for nic in near if _fits(nic, rails[0])]
+    found = fitting if len(fitting) >= len(rails) else near
+    what = " and ".join("%s of GPU %d" % (path, index) for index, path in paths)
+    if len(found) > len(rails):
+        for rail in rails:
+            missing[rail.number] = "%d NICs are at %s (%s): name its address in a site profile" % (
+                len(found),
+                what,
+                ", ".join(nic.label for nic in found),
+            )
+        return
+    nics.update({rail.number: nic for rail, nic in zip(rails, found)})
+    for rail in rails[len(found) :]:
+        missing[rail.number] = "no NIC at %s" % what
+        if found:
+            missing[rail.number] += " besides %s" % ", ".join(nic.label for nic in found)
+
+
+def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], missing: Dict[int, str]) -> None:
+    """GPUs are missing and nothing says which: paths prove nothing, but a full set of NICs keeps its PCI order."""
+    fitting = [nic for nic in _eligible(topology) if rails and _fits(nic, rails[0])]
+    active = [nic for nic in fitting if nic.role != "down"]
+    found = active if len(active) == len(rails) else fitting
+    if len(found) == len(rails):
+        nics.update({rail.number: nic for rail, nic in zip(rails, found)})
+        return
+    for rail in rails:
+        missing[rail.number] = "GPUs are missing and %d NICs fit %d rails: nothing tells which NIC is which rail" % (
+            len(found),
+            len(rails),
+        )
+
+
+def _eligible(topology: Topology) -> List[Nic]:
+    """RDMA NICs that can be a rail at all. In a guest every NIC may be a virtual function; on bare metal none is."""
+    out = ("management", "bond") if topology.virtualization.is_vm else ("management", "bond", "vf")
+    return [nic for nic in topology.nics if nic.rdma is not None and nic.role not in out]
+
+
+def _fits(nic: Nic, rail: Rail) -> bool:
+    port = active_port(nic)
+    if port is None or port.link_layer not in rail.link_layers:
+        return False
+    return port.state != "ACTIVE" or port.rate_gbps == rail.rate_gbps

@@ -1,0 +1,74 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import rdma
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, Port
+
+
+def test_h100_node_with_eight_ndr_rails_and_a_bond(samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "sys/class").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband").symlink_to(samples / "gpud/sys-class-infiniband-h100.0")
+    devices, problems = rdma.read(Host(str(tmp_path)))
+    assert problems == ()
+    assert [device.name for device in devices] == [
+        *("mlx5_%d" % number for number in (0, 1, 4, 5, 6, 7, 8, 9)),
+        "mlx5_bond_0",
+    ]
+    for device in devices[:8]:
+        port = device.ports[0]
+        assert (port.state, port.phys_state, port.rate_gbps, port.link_layer) == (
+            "ACTIVE",
+            "LinkUp",
+            400.0,
+            "InfiniBand",
+        )
+        assert device.firmware == "28.41.1000"
+    bond = devices[8].ports[0]
+    assert (bond.rate_gbps, bond.rate_name, bond.link_layer) == (200.0, "2X NDR", "Ethernet")
+
+
+@pytest.mark.parametrize(
+    ("name", "rocev2"),
+    [
+        ("cx5-roce-plus-ib-port-5gids.txt", {"mlx5_0": 3}),
+        ("roce-ib-sriov-mixed-19gids.txt", {"mlx5_2": 3, "mlx5_3": 3}),
+    ],
+)
+def test_rocev2_ipv4_gid_is_the_one_that_show_gids_prints(samples: Path, name: str, rocev2: dict[str, int]) -> None:
+    tables: dict[str, list[Gid]] = {}
+    for line in (samples / "show_gids" / name).read_text().splitlines():
+        words = line.split()
+        if not line.startswith("mlx5_"):
+            continue
+        kind = "RoCE v2" if "v2" in words else "IB/RoCE v1"
+        gid = Gid(int(words[2]), rdma.parse_gid(words[3]), kind, None)
+        assert gid.gid == words[3]
+        assert gid.ipv4 == (words[4] if "." in words[4] else None)
+        tables.setdefault(words[0], []).append(gid)
+    found = {
+        device: gid.index
+        for device, gids in tables.items()
+        for gid in [rdma.rocev2_ipv4(Port(1, None, None, None, None, None, None, None, tuple(gids)))]
+        if gid is not None
+    }
+    assert found == rocev2
+
+
+@pytest.mark.parametrize("name", ["gcm-learn_good.json", "gcm-learn_ib_misbound_if.json"])
+def test_every_state_and_rate_of_a_sysfs_dump_parses(samples: Path, name: str) -> None:
+    dump = json.loads((samples / "sysfs-json" / name).read_text())
+    seen = 0
+    for path, text in dump.items():
+        if "/infiniband/" in path and path.endswith(("/state", "/phys_state")):
+            assert rdma.parse_state(text.strip()) in ("ACTIVE", "LinkUp")
+            seen += 1
+        if "/infiniband/" in path and path.endswith("/rate"):
+            assert rdma.parse_rate(text.strip())[0] in (100.0, 200.0)
+            seen += 1
+    assert seen >= 24

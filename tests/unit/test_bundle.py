@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import bundle
+
+MODULE_UTILS = Path(__file__).resolve().parent.parent.parent / "module_utils"
+MAIN = """
+from busbar_bundle import host, topology
+print(json.dumps(topology.to_dict(topology.read(host.Host({root!r}, {root!r})))))
+"""
+
+
+def source_of(name: str) -> str:
+    return (MODULE_UTILS / f"{name}.py").read_text()
+
+
+def run(script: str, python: str = sys.executable) -> str:
+    done = subprocess.run(
+        [python, "-I", "-S", "-"], input=script, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_closure_takes_in_what_the_topology_needs_and_no_more() -> None:
+    sources = bundle.closure(["topology"], source_of)
+    assert {"topology", "host", "pci", "rdma", "netdev", "gpu", "virtualization"} <= set(sources)
+    assert not {"verdict", "profile", "nccl_conf"} & set(sources)
+
+
+def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: Path) -> None:
+    script = bundle.script(bundle.closure(["topology"], source_of), MAIN.format(root=str(tmp_path)))
+    answer = json.loads(run(script))
+    assert answer["gpus"] == []
+    assert answer["problems"]  # an empty tree cannot say whether it is a virtual machine
+
+
+@pytest.mark.parametrize(("name", "function"), [("platform", "plan"), ("nccl_conf", "plan"), ("verdict", "judge")])
+def test_every_planner_can_be_bundled(name: str, function: str) -> None:
+    main = f"\nfrom busbar_bundle import {name}\nprint({name}.{function})"
+    assert "function" in run(bundle.script(bundle.closure([name], source_of), main))
+
+
+def test_a_module_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        bundle.closure(["no_such_module"], source_of)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import host as host_module
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError, ToolHung, ToolMissing
+
+
+def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:
+    path = tmp_path / "usr" / "bin" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return Host(str(tmp_path), str(tmp_path), timeout=5)
+
+
+def test_absent_is_none_and_empty_is_an_error(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    assert host.read("/sys/x") is None
+    assert host.listdir("/sys") == []
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "sys" / "x").write_text("\n")
+    with pytest.raises(ReadError, match="/sys/x: is empty"):
+        host.read("/sys/x")
+
+
+@pytest.mark.parametrize(("data", "message"), [(b"\xff\xfe", "not text"), (b"1\x002", "zero byte")])
+def test_binary_files_are_named_not_decoded(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(ReadError, match=message):
+        Host(str(tmp_path)).read("/x")
+
+
+def test_a_directory_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ReadError, match="cannot be read"):
+        Host(str(tmp_path)).read("/x")
+
+
+def test_huge_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "FILE_LIMIT", 10)
+    (tmp_path / "x").write_text("x" * 11)
+    with pytest.raises(ReadError, match="larger"):
+        Host(str(tmp_path)).read("/x")
+
+
+def test_the_two_roots_are_apart(tmp_path: Path) -> None:
+    (tmp_path / "hw").mkdir()
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "hw" / "a").write_text("hardware")
+    (tmp_path / "sys" / "a").write_text("system\n")
+    host = Host(str(tmp_path / "hw"), str(tmp_path / "sys"))
+    assert host.read("/a") == "hardware"
+    assert host.read_system("/a") == "system\n"
+
+
+def test_realpath_stays_inside_the_hardware_root(tmp_path: Path) -> None:
+    (tmp_path / "sys" / "devices" / "a").mkdir(parents=True)
+    (tmp_path / "sys" / "link").symlink_to("devices/a")
+    (tmp_path / "sys" / "out").symlink_to("/etc")
+    host = Host(str(tmp_path))
+    assert host.realpath("/sys/link") == "/sys/devices/a"
+    assert host.realpath("/sys/none") is None
+    with pytest.raises(ReadError, match="leaves the hardware root"):
+        host.realpath("/sys/out")
+
+
+def test_a_tool_answers_with_output_and_code(tmp_path: Path) -> None:
+    output = tool(tmp_path, 'echo "$@"; echo oops >&2; exit 3').run(["nvidia-smi", "topo", "-m"])
+    assert (output.rc, output.stdout, output.stderr) == (3, "topo -m\n", "oops\n")
+    assert output.command == "nvidia-smi topo -m"
+
+
+def test_a_missing_tool_is_named_with_the_places_searched(tmp_path: Path) -> None:
+    with pytest.raises(ToolMissing, match=r"nvidia-smi: is not installed \(looked in /usr/local/sbin"):
+        Host(system_root=str(tmp_path)).run(["nvidia-smi"])
+
+
+def test_a_tool_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    host = tool(tmp_path, "")
+    (tmp_path / "usr/bin/nvidia-smi").write_text("#!/no/such/interpreter\n")
+    with pytest.raises(ReadError, match="could not be started"):
+        host.run(["nvidia-smi"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "exec sleep 60",
+        "sleep 60 & exec sleep 60",
+        "trap '' TERM INT; exec sleep 60",
+        "exec >&- 2>&-; exec sleep 60",  # closes its output and goes on
+    ],
+)
+def test_a_hanging_tool_is_abandoned_in_time(tmp_path: Path, body: str) -> None:
+    host = tool(tmp_path, body)
+    start = time.monotonic()
+    with pytest.raises(ToolHung, match="abandoned"):
+        host.run(["nvidia-smi"], timeout=0.3)
+    assert time.monotonic() - start < 5
+
+
+def test_a_child_that_left_the_group_and_keeps_the_pipe_does_not_block(tmp_path: Path) -> None:
+    host = tool(tmp_path, "setsid sleep 5 & echo started")
+    start = time.monotonic()
+    with pytest.raises(ToolHung):
+        host.run(["nvidia-smi"], timeout=0.5)
+    assert time.monotonic() - start < 4
+
+
+def test_a_process_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stands for a task in uninterruptible sleep: the kill has no effect, and nothing may wait for it.
+    monkeypatch.setattr("os.killpg", lambda pid, signal: None)
+    host = tool(tmp_path, "echo $$ >&2; exec sleep 8")
+    start = time.monotonic()
+    with pytest.raises(ToolHung):
+        host.run(["nvidia-smi"], timeout=0.3)
+    assert time.monotonic() - start < 5
+
+
+def test_binary_output_is_named_not_decoded(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="nvidia-smi -L: is not text"):
+        tool(tmp_path, r"printf '\377\376'").run(["nvidia-smi", "-L"])
+
+
+def test_runaway_output_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "OUTPUT_LIMIT", 1000)
+    with pytest.raises(ReadError, match="printed more than"):
+        tool(tmp_path, "exec yes").run(["nvidia-smi"])
+
+
+def test_tools_do_not_inherit_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    output = tool(tmp_path, "env").run(["nvidia-smi"])
+    assert "hunter2" not in output.stdout
+    assert "LC_ALL=C" in output.stdout
+
+
+def test_no_descriptors_leak(tmp_path: Path) -> None:
+    host = tool(tmp_path, "exec sleep 60")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ToolHung):
+        host.run(["nvidia-smi"], timeout=0.2)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.action.intent import load
+from ansible_collections.busbar.fabric.plugins.module_utils import intent
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_defaults_fill_what_is_not_set() -> None:
+    values = intent.read({"busbar_platform": "hgx-h100"})
+    assert values["nccl_conf_path"] == "/etc/nccl.conf"
+    assert set(values) == set(intent.VALUES)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "busbar_platform is not set"),
+        (
+            {"busbar_platfrom": "hgx-h100"},
+            "busbar_platfrom is not a variable of this suite; did you mean busbar_platform",
+        ),
+        ({"busbar_fabric": "roce"}, "busbar_fabric is 'roce', expected one of ethernet, infiniband"),
+        ({"busbar_fabric": True}, "busbar_fabric is True .bool., expected str"),
+        ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' .str., expected int"),
+        ({"busbar_roce": {"dscp": 64}}, "expected 0 to 63"),
+        ({"busbar_roce": {"dcsp": 26}}, "busbar_roce has unknown key 'dcsp'; known: dscp"),
+        ({"busbar_roce": {"dscp": 26}, "busbar_fabric": "infiniband"}, "busbar_roce is set, but busbar_fabric is inf"),
+        ({"busbar_nccl_libraries": "/usr/lib/libnccl.so.2"}, "busbar_nccl_libraries is .* expected list"),
+        ({"busbar_nccl_libraries": [2]}, "holds 2, expected text"),
+        ({"nccl_conf_path": "nccl.conf"}, "expected an absolute path"),
+        ({"nccl_conf_backup": "yes"}, "nccl_conf_backup is 'yes' .str., expected bool"),
+        ({"nccl_conf_containers": ["podman"]}, "expected some of enroot, docker, kubernetes"),
+        ({"nccl_conf_extra": {"NCCL_DEBUG": ["WARN"]}}, "expected text or a whole number"),
+        ({"nccl_conf_extra": {"NCCL_IB_HCA": "mlx5_0"}}, "NCCL_IB_HCA is derived, not set: use the rails"),
+        ({"busbar_max_disruption": "some"}, "expected one of none, link, driver, reboot"),
+    ],
+)
+def test_a_wrong_inventory_names_the_variable(variables: dict[str, Any], message: str) -> None:
+    base = {} if not variables else {"busbar_platform": "hgx-h100"}
+    with pytest.raises(ParseError, match=message):
+        intent.read({**base, **variables})
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    with pytest.raises(ParseError) as caught:
+        intent.read({"busbar_fabric": "x", "busbar_gpudirect": "y", "busbar_zzz": 1})
+    for name in ("busbar_fabric", "busbar_gpudirect", "busbar_zzz", "busbar_platform"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["busbar_anything", "nccl_conf_pth", "platform_cros_checks", "busbar_platform"])
+def test_our_names_and_near_misses_are_looked_at(name: str) -> None:
+    assert intent.mine(name)
+
+
+@pytest.mark.parametrize("name", ["platform_team", "ansible_host", "__nccl_conf_x", "busbar_intent", "platform_result"])
+def test_other_peoples_variables_are_left_alone(name: str) -> None:
+    assert not intent.mine(name)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(intent.VALUES)) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text()
+        | st.lists(st.text() | st.integers())
+        | st.dictionaries(st.text(), st.text()),
+        max_size=5,
+    )
+)
+def test_any_inventory_is_values_or_a_parse_error(variables: dict[str, Any]) -> None:
+    try:
+        assert set(intent.read(variables)) == set(intent.VALUES)
+    except ParseError as error:
+        assert str(error)
+
+
+def test_the_sites_profile_comes_before_the_suites(tmp_path: Path) -> None:
+    site = tmp_path / "profiles"
+    site.mkdir()
+    (site / "hgx-h100.yml").write_text("description: mine\n")
+    assert load("hgx-h100", [site, ROOT / "profiles"]) == (site / "hgx-h100.yml", {"description": "mine"})
+    assert load("hgx-a100", [site, ROOT / "profiles"])[0] == ROOT / "profiles" / "hgx-a100.yml"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hgx-h10", "no profile of that name .did you mean hgx-h100[?].; known: hgx-a100"),
+        ("custom", "busbar profile capture HOST"),
+        ("../../etc/passwd", "no profile of that name"),
+    ],
+)
+def test_an_unknown_platform_is_an_error_that_says_what_is_known(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        load(name, [tmp_path / "profiles", ROOT / "profiles"])
+
+
+def test_custom_is_the_sites_own(tmp_path: Path) -> None:
+    (tmp_path / "custom.yml").write_text("description: mine\n")
+    assert load("custom", [tmp_path, ROOT / "profiles"])[0] == tmp_path / "custom.yml"
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n", "", "\x00"])
+def test_a_broken_profile_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "site.yml").write_text(text)
+    with pytest.raises(ParseError, match=r"site\.yml (cannot be read|is not a mapping)"):
+        load("site", [tmp_path])
+
+
+def test_role_defaults_and_specs_say_what_the_intent_says() -> None:
+    for role in ("platform", "nccl_conf"):
+        defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
+        options = yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())
+        options = options["argument_specs"]["main"]["options"]
+        assert {name: option["default"] for name, option in options.items()} == defaults
+        for name, default in defaults.items():
+            value = intent.VALUES[name]
+            assert value.default == default
+            assert options[name]["type"] == value.type
+            assert tuple(options[name].get("choices", ())) == value.choices

@@ -1,0 +1,128 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Scanning a library file, on small ELF files made here."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+VERSION = b"NCCL version 2.27.7+cuda12.9\0"
+CONSTANTS = VERSION + b"NCCL_IB_HCA\0xNCCL_IB_TC\0%s NCCL_NOT_AT_THE_END %d\0NCCL_lower\0"
+NOTE = struct.pack("<III", 4, 4, 3) + b"GNU\0" + bytes.fromhex("00c0ffee")
+
+
+def elf(sections: dict[str, bytes], ident: bytes = b"\x7fELF\x02\x01\x01" + bytes(9)) -> bytes:
+    """An ELF file with these sections and nothing else."""
+    contents = {"": b"", **sections, ".shstrtab": b""}
+    names = b"".join(name.encode() + b"\0" for name in contents)
+    contents[".shstrtab"] = names
+    body, table, name_at = b"", b"", 0
+    for name, data in contents.items():
+        table += struct.pack("<IIQQQQIIQQ", name_at, 1, 0, 0, 64 + len(body), len(data), 0, 0, 1, 0)
+        body += data
+        name_at += len(name) + 1
+    count = len(contents)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, count, count - 1)
+    return header + body + table
+
+
+GOOD = elf({".note.gnu.build-id": NOTE, ".rodata": CONSTANTS, ".nv_fatbin": b"NCCL_ELSEWHERE\0" * 3})
+
+
+def scan(data: bytes, tmp_path: Path) -> nccl_library.Library:
+    path = tmp_path / "libnccl.so.2"
+    path.write_bytes(data)
+    return nccl_library.scan(str(path))
+
+
+def test_version_names_and_build_id_come_from_the_file(tmp_path: Path) -> None:
+    library = scan(GOOD, tmp_path)
+    assert library.version == (2, 27, 7)
+    assert library.names == {"NCCL_IB_HCA", "NCCL_IB_TC"}
+    assert library.build_id == "00c0ffee"
+    assert library.path == str(tmp_path / "libnccl.so.2")
+
+
+def test_a_library_without_build_id_is_none_there(tmp_path: Path) -> None:
+    assert scan(elf({".rodata": CONSTANTS}), tmp_path).build_id is None
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is not an ELF file"),
+        (b"#!/bin/sh\n", "is not an ELF file"),
+        (b"\x7fELF\x02\x01", "is a damaged ELF file"),
+        (elf({".rodata": CONSTANTS}, b"\x7fELF\x01\x01\x01" + bytes(9)), "is not a 64-bit little-endian ELF file"),
+        (elf({".rodata": CONSTANTS}, b"\x7fELF\x02\x02\x01" + bytes(9)), "is not a 64-bit little-endian ELF file"),
+        (elf({".text": CONSTANTS}), "has no .rodata section"),
+        (elf({".rodata": b"NCCL_IB_HCA\0"}), "holds no text like 'NCCL version"),
+        (elf({".rodata": b"NCCL version 2.27+cuda12.9\0"}), "'2.27' is not a NCCL version"),
+        (GOOD[:-70], "is cut off or damaged"),
+        (GOOD[: len(GOOD) // 2], "is cut off or damaged"),
+    ],
+)
+def test_what_is_no_library_is_named_with_its_path(data: bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=message) as raised:
+        scan(data, tmp_path)
+    assert raised.value.problem.source == str(tmp_path / "libnccl.so.2")
+
+
+def test_a_header_that_claims_gigabytes_is_refused_before_reading(tmp_path: Path) -> None:
+    data = bytearray(GOOD)
+    table = struct.unpack_from("<Q", data, 40)[0]
+    struct.pack_into("<Q", data, table + 2 * 64 + 32, 1 << 62)
+    with pytest.raises(ReadError, match=r"its \.rodata should end at byte"):
+        scan(bytes(data), tmp_path)
+
+
+def test_missing_directories_and_pipes_are_read_errors(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="No such file"):
+        nccl_library.scan(str(tmp_path / "absent"))
+    with pytest.raises(ReadError, match="is not a regular file"):
+        nccl_library.scan(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ReadError, match="is not a regular file"):
+        nccl_library.scan(str(tmp_path / "pipe"))
+    with pytest.raises(ReadError, match="is not a file name"):
+        nccl_library.scan("lib\0nccl")
+
+
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(GOOD)))
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_file_is_a_library_or_a_read_error(changes: list[tuple[int, int]], length: int) -> None:
+    data = bytearray(GOOD)
+    for offset, value in changes:
+        data[offset] = value
+    with tempfile.NamedTemporaryFile() as stream:
+        stream.write(data[:length] if length % 2 else data)
+        stream.flush()
+        try:
+            assert nccl_library.scan(stream.name).names
+        except ReadError as error:
+            assert error.problem.source == stream.name
+
+
+def test_find_lists_each_installed_file_once(tmp_path: Path) -> None:
+    host = Host(system_root=str(tmp_path))
+    assert nccl_library.find(host) == ()
+    debian = tmp_path / "usr/lib/x86_64-linux-gnu"
+    debian.mkdir(parents=True)
+    (debian / "libnccl.so.2.27.7").write_bytes(GOOD)
+    (debian / "libnccl.so.2").symlink_to("libnccl.so.2.27.7")
+    local = tmp_path / "usr/local/lib"
+    local.mkdir(parents=True)
+    (local / "libnccl.so.2").symlink_to("../../lib/x86_64-linux-gnu/libnccl.so.2")
+    enterprise = tmp_path / "usr/lib64"
+    enterprise.mkdir()
+    (enterprise / "libnccl.so.2").write_bytes(GOOD)
+    assert nccl_library.find(host) == ("/usr/lib/x86_64-linux-gnu/libnccl.so.2", "/usr/lib64/libnccl.so.2")

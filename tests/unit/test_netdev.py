@@ -1,0 +1,226 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev import DefaultRoute, Netdev
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+ROUTE = HEADING + (
+    "bond0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+    "eth0\t00000000\t0100000A\t0003\t0\t0\t50\t00000000\t0\t0\t0\n"
+    "eth1\t00000000\t0100000A\t0002\t0\t0\t1\t00000000\t0\t0\t0\n"
+    "*\t00000000\t00000000\t0201\t0\t0\t2\t00000000\t0\t0\t0\n"
+    "eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+)
+ZERO = "0" * 32
+NEXT_HOP = "fe80000000000000000000fffe000001"
+IPV6_ROUTE = (
+    f"fd000000000000000000000000000000 40 {ZERO} 00 {ZERO} 00000100 00000001 00000000 00000001     eth0\n"
+    f"{ZERO} 00 {ZERO} 00 {NEXT_HOP} 00000400 00000002 00000000 00000003     eth0\n"
+    f"{ZERO} 00 {ZERO} 00 {ZERO} ffffffff 00000001 00000000 00200200       lo\n"
+)
+
+
+def interface(root: Path, name: str, device: str | None = None, **files: str) -> Path:
+    """One interface; ``device`` is what its ``device`` links to, below /sys/devices."""
+    path = root / "sys/class/net" / name
+    path.mkdir(parents=True)
+    content = {
+        "address": "B8:3f:d2:00:00:01",
+        "mtu": "9000",
+        "operstate": "up",
+        "speed": "400000",
+        "dev_port": "0",
+        "type": "1",
+        **files,
+    }
+    for attribute, text in content.items():
+        (path / attribute).write_text(text + "\n")
+    if device is not None:
+        target = root / "sys/devices" / device
+        target.mkdir(parents=True, exist_ok=True)
+        (path / "device").symlink_to(os.path.relpath(target, path))
+    return path
+
+
+def read(root: Path) -> tuple[dict[str, Netdev], list[str]]:
+    netdevs, problems = netdev.read(Host(str(root)))
+    return {found.name: found for found in netdevs}, [str(problem) for problem in problems]
+
+
+def test_ipv4_default_routes_that_are_up_come_by_metric() -> None:
+    assert netdev.parse_route(ROUTE) == (
+        DefaultRoute("eth0", 50, 4, "/proc/net/route"),
+        DefaultRoute("bond0", 100, 4, "/proc/net/route"),
+    )
+    assert netdev.parse_route(HEADING) == ()
+
+
+def test_ipv6_default_route_has_a_hexadecimal_metric_and_rejects_do_not_count() -> None:
+    assert netdev.parse_ipv6_route(IPV6_ROUTE) == (DefaultRoute("eth0", 1024, 6, "/proc/net/ipv6_route"),)
+    assert netdev.parse_ipv6_route("") == ()
+
+
+@pytest.mark.parametrize("text", ["", "garbage", ROUTE[: len(HEADING) + 20], HEADING + "eth0 zz 0 1 0 0 0 0 0 0 0"])
+def test_truncated_route_table_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        netdev.parse_route(text)
+
+
+@pytest.mark.parametrize("text", ["garbage", IPV6_ROUTE[:100], IPV6_ROUTE.replace("00000400", "0x400")])
+def test_truncated_ipv6_route_table_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        netdev.parse_ipv6_route(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.builds(
+            lambda good, at, bad: good[:at] + bad + good[at + 1 :],
+            st.sampled_from([ROUTE, IPV6_ROUTE]),
+            st.integers(0, 400),
+            st.text(max_size=3),
+        ),
+        st.builds(lambda good, at: good[:at], st.sampled_from([ROUTE, IPV6_ROUTE]), st.integers(0, 400)),
+    )
+)
+def test_route_parsers_give_routes_or_a_parse_error(text: str) -> None:
+    for parse in (netdev.parse_route, netdev.parse_ipv6_route):
+        try:
+            routes = parse(text)
+        except ParseError:
+            continue
+        assert all(route.netdev and isinstance(route.metric, int) for route in routes)
+
+
+def test_routes_of_both_families_come_by_metric(tmp_path: Path) -> None:
+    proc = tmp_path / "proc/net"
+    proc.mkdir(parents=True)
+    (proc / "route").write_text(ROUTE.replace("\t100\t", "\t1024\t"))
+    (proc / "ipv6_route").write_text(IPV6_ROUTE)
+    routes, problems = netdev.default_routes(Host(str(tmp_path)))
+    assert [(route.netdev, route.metric, route.family) for route in routes] == [
+        ("eth0", 50, 4),
+        ("bond0", 1024, 4),
+        ("eth0", 1024, 6),
+    ]
+    assert problems == ()
+
+
+def test_empty_ipv6_table_is_no_problem_and_an_empty_ipv4_one_is(tmp_path: Path) -> None:
+    proc = tmp_path / "proc/net"
+    proc.mkdir(parents=True)
+    (proc / "route").write_text("")
+    (proc / "ipv6_route").write_text("")
+    routes, problems = netdev.default_routes(Host(str(tmp_path)))
+    assert routes == ()
+    assert [problem.source for problem in problems] == ["/proc/net/route"]
+    (proc / "ipv6_route").write_text("garbage")
+    assert len(netdev.default_routes(Host(str(tmp_path)))[1]) == 2
+
+
+def test_interface_is_read_whole(tmp_path: Path) -> None:
+    interface(tmp_path, "ens1f0np0", "pci0000:15/0000:15:01.0/0000:16:00.0")
+    netdevs, problems = read(tmp_path)
+    assert problems == []
+    assert netdevs["ens1f0np0"] == Netdev(
+        name="ens1f0np0",
+        pci="0000:16:00.0",
+        mac="b8:3f:d2:00:00:01",
+        mtu=9000,
+        operstate="up",
+        speed_mbps=400000,
+        dev_port=0,
+        arp_type=1,
+        master=None,
+        lower=(),
+        is_bond=False,
+        is_vf=False,
+        source="/sys/class/net/ens1f0np0",
+    )
+
+
+def test_bond_its_member_and_a_vlan_above_it_know_each_other(tmp_path: Path) -> None:
+    bond = interface(tmp_path, "bond0")
+    (bond / "bonding").mkdir()
+    (bond / "lower_eno1").symlink_to("../eno1")
+    (interface(tmp_path, "eno1", "pci0000:00/0000:00:1c.0") / "master").symlink_to("../bond0")
+    (interface(tmp_path, "bond0.7") / "lower_bond0").symlink_to("../bond0")
+    (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
+    netdevs, problems = read(tmp_path)
+    assert problems == []
+    assert list(netdevs) == ["bond0", "bond0.7", "eno1"]
+    assert (netdevs["bond0"].is_bond, netdevs["bond0"].lower, netdevs["bond0"].pci) == (True, ("eno1",), None)
+    assert (netdevs["eno1"].master, netdevs["eno1"].is_bond) == ("bond0", False)
+    assert netdevs["bond0.7"].lower == ("bond0",)
+
+
+@pytest.mark.parametrize(
+    ("device", "address"),
+    [
+        ("pci0000:00/0000:00:03.0/virtio2", "0000:00:03.0"),
+        ("pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0", None),
+        ("pci0000:15/0000:16:00.0/mlx5_core.sf.4", None),
+        ("LNXSYSTM:00/VMBUS:00/47505500-0001", None),
+    ],
+)
+def test_pci_function_is_that_of_the_interface_itself(tmp_path: Path, device: str, address: str | None) -> None:
+    interface(tmp_path, "eth0", device)
+    assert read(tmp_path)[0]["eth0"].pci == address
+
+
+def test_virtual_function_is_marked(tmp_path: Path) -> None:
+    path = interface(tmp_path, "ens1f0v0", "pci0000:15/0000:16:00.2")
+    (path / "device/physfn").symlink_to("../0000:16:00.0")
+    assert read(tmp_path)[0]["ens1f0v0"].is_vf
+
+
+@pytest.mark.parametrize("speed", ["-1", "4294967295", "0"])
+def test_speed_that_the_driver_does_not_know_is_none_without_a_problem(tmp_path: Path, speed: str) -> None:
+    interface(tmp_path, "eth0", speed=speed)
+    netdevs, problems = read(tmp_path)
+    assert netdevs["eth0"].speed_mbps is None
+    assert problems == []
+
+
+def test_speed_refused_by_a_port_that_is_down_and_the_empty_address_of_a_tunnel_are_no_problem(tmp_path: Path) -> None:
+    tunnel = interface(tmp_path, "tun0", address="")
+    (tunnel / "speed").unlink()
+    (tunnel / "speed").mkdir()  # stands for EINVAL
+    netdevs, problems = read(tmp_path)
+    assert (netdevs["tun0"].speed_mbps, netdevs["tun0"].mac) == (None, None)
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field"),
+    [
+        ("mtu", "", "mtu"),
+        ("mtu", "many", "mtu"),
+        ("speed", "[N/A]", "speed_mbps"),
+        ("operstate", "UPPISH", "operstate"),
+        ("address", "zz:00", "mac"),
+        ("address", "", "mac"),
+        ("type", "\x1b[1m", "arp_type"),
+    ],
+)
+def test_unreadable_attribute_is_none_and_a_problem(tmp_path: Path, name: str, text: str, field: str) -> None:
+    interface(tmp_path, "eth0", "pci0000:00/0000:00:03.0", **{name: text})
+    netdevs, problems = read(tmp_path)
+    assert getattr(netdevs["eth0"], field) is None
+    assert [problem.split(": ")[0] for problem in problems] == ["/sys/class/net/eth0/" + name]
+    assert "\x1b" not in problems[0]
+
+
+def test_no_interfaces_at_all_is_a_problem(tmp_path: Path) -> None:
+    assert read(tmp_path) == ({}, ["/sys/class/net: lists no interface"])

@@ -1,0 +1,234 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The matrix of nvidia-smi topo -m in the shapes that drivers give it, and where it differs from sysfs."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nvidia_smi_topo
+from ansible_collections.busbar.fabric.plugins.module_utils.gpu import Gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.rdma import RdmaDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.virtualization import Virtualization
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+TABS = (
+    "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV18\tPIX\tNODE\t0-47,96-143\t0\t\tN/A\n"
+    "GPU1\tNV18\t X \tSYS\tPIX\t48-95\t1\t\tN/A\n"
+    "NIC0\tPIX\tSYS\t X \tSYS\n"
+    "NIC1\tNODE\tPIX\tSYS\t X \n"
+    "\nLegend:\n\n  X    = Self\n  PIX  = Connection traversing at most a single PCIe bridge\n"
+    "\nNIC Legend:\n\n  NIC0: mlx5_3\n  NIC1: mlx5_0\n"
+)
+OLD = (
+    "\tGPU0\tmlx5_0\tmlx5_bond_0\tCPU Affinity\tNUMA Affinity\n"
+    "GPU0\t X \tPXB\tSYS\t\t\n"
+    "mlx5_0\tPXB\t X \tSYS\t\n"
+    "mlx5_bond_0\tSYS\tSYS\t X \t\n"
+)
+GPUS = ("0000:1b:00.0", "0000:5d:00.0")
+NICS = {"mlx5_3": "0000:1c:00.0", "mlx5_0": "0000:5e:00.0"}
+PATHS = {
+    (GPUS[0], NICS["mlx5_3"]): "PIX",
+    (GPUS[0], NICS["mlx5_0"]): "NODE",
+    (GPUS[1], NICS["mlx5_3"]): "SYS",
+    (GPUS[1], NICS["mlx5_0"]): "PIX",
+}
+
+
+def device(address: str) -> PciDevice:
+    return PciDevice(address, 0x030200, 0x10DE, 0x2330, 0, (), None, None, None, None, None, None, "/sys/devices")
+
+
+def gpu(index: int, nvlinks: "int | None" = 18, in_driver: bool = True) -> Gpu:
+    pci = GPUS[index]
+    return Gpu(pci, index, device(pci), "NVIDIA H100", "GPU-%d" % index, in_driver, nvlinks, nvlinks, None, None, ())
+
+
+def nic(name: str) -> Nic:
+    rdma = RdmaDevice(name, NICS[name], None, None, None, None, None, (), "/sys/class/infiniband/" + name)
+    return Nic(NICS[name], device(NICS[name]), "compute", "PIX to a GPU", rdma, ())
+
+
+TOPOLOGY = Topology(
+    gpus=(gpu(0), gpu(1)),
+    nics=(nic("mlx5_3"), nic("mlx5_0")),
+    paths=PATHS,
+    driver=None,
+    routes=(),
+    virtualization=Virtualization(False, "none", "/proc/cpuinfo"),
+    software_rdma=(),
+    problems=(),
+)
+
+
+def test_nics_are_named_by_the_legend_which_need_not_count_up() -> None:
+    matrix = nvidia_smi_topo.parse(TABS)
+    assert matrix.gpus == ("GPU0", "GPU1")
+    assert matrix.nics == {"NIC0": "mlx5_3", "NIC1": "mlx5_0"}
+    assert matrix.cells["GPU0", "GPU1"] == "NV18"
+    assert matrix.cells["GPU1", "NIC0"] == "SYS"
+    assert matrix.cells["NIC1", "GPU0"] == "NODE"
+    assert matrix.cells["NIC1", "NIC1"] == "X"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TABS.expandtabs(8),
+        TABS.replace("\n", "\r\n"),
+        TABS.replace("\x1b[4m", "").replace("\x1b[0m", ""),
+        TABS.replace("\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID", ""),
+        TABS.replace("\tNIC1\tCPU Affinity", "\n\tNIC1\tCPU\nAffinity"),
+        TABS.replace("0-47,96-143\t0\t\tN/A", ""),
+        TABS.replace("0-47,96-143\t0\t\tN/A", "0-47,96-143\t0,2-3\t\t4,12-18\tmore"),
+    ],
+    ids=["blanks", "crlf", "plain", "no affinity columns", "wrapped header", "empty affinity", "many NUMA nodes"],
+)
+def test_the_same_matrix_in_other_clothes(text: str) -> None:
+    assert nvidia_smi_topo.parse(text) == nvidia_smi_topo.parse(TABS)
+
+
+def test_old_drivers_name_the_devices_in_the_columns() -> None:
+    matrix = nvidia_smi_topo.parse(OLD)
+    assert matrix.nics == {"mlx5_0": "mlx5_0", "mlx5_bond_0": "mlx5_bond_0"}
+    assert matrix.cells["GPU0", "mlx5_0"] == "PXB"
+
+
+def test_without_a_legend_a_numbered_nic_has_no_name() -> None:
+    assert nvidia_smi_topo.parse(TABS[: TABS.index("\nNIC Legend")]).nics == {"NIC0": None, "NIC1": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("", "no row"),
+        ("No devices were found", "No devices were found"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "NVIDIA-SMI has failed"),
+        (TABS[: TABS.index("NIC1\tNODE")], "expected the row of NIC1"),
+        (TABS.replace("\tPIX\tNODE\t0-47,96-143\t0\t\tN/A", ""), "from GPU0 to NIC0"),
+        (TABS.replace("\tNODE\t0-47", "\tN/A\t0-47"), "'N/A' cannot be the path from GPU0 to NIC1"),
+        (TABS.replace("GPU0\t X ", "GPU0\tPIX"), "from GPU0 to GPU0"),
+        (TABS.replace("NV18\t X \tSYS", "NV18\t X \tX"), "from GPU1 to NIC0"),
+        (TABS.replace("NIC0\tPIX", "NIC2\tPIX"), "expected the row of NIC0"),
+        (TABS.replace("GPU0\tGPU1", "GPU0\tGPU0"), "different columns"),
+        (TABS.replace("\tNIC1\tCPU", "\tCPU"), "more rows"),
+        (TABS[TABS.index("GPU0\t X ") :], "begins with a GPU"),
+        ("$ nvidia-smi topo -m\n" + TABS, "cannot be a column"),
+    ],
+)
+def test_what_is_not_a_whole_matrix_is_refused(text: str, quoted: str) -> None:
+    with pytest.raises(ParseError, match=quoted):
+        nvidia_smi_topo.parse(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([TABS, OLD]), st.data())
+def test_any_text_and_any_damage_gives_a_matrix_or_a_parse_error(good: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(good)))
+    end = data.draw(st.integers(start, len(good)))
+    put_in = data.draw(st.text(max_size=20) | st.sampled_from(["N/A", "\tPIX", "GPU9", "\n", "\x1b["]))
+    for text in (good[:start] + put_in + good[end:], put_in):
+        with suppress(ParseError):
+            nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY)
+
+
+def test_a_matrix_that_agrees_says_nothing() -> None:
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(TABS), TOPOLOGY) == []
+
+
+def test_a_path_that_differs_names_the_pair_and_both_opinions() -> None:
+    text = TABS.replace("NV18\t X \tSYS\tPIX", "NV18\t X \tSYS\tNODE")
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY) == [
+        "GPU1 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m says NODE, sysfs says PIX"
+    ]
+
+
+def test_a_gpu_that_nvidia_smi_lacks_stops_the_comparison_by_number() -> None:
+    one = "\tGPU0\nGPU0\t X \n"
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(one), TOPOLOGY) == [
+        "nvidia-smi topo -m lists 1 GPUs, sysfs has 2"
+    ]
+
+
+def test_gpus_that_the_driver_lacks_are_not_numbered() -> None:
+    lost_first = replace(TOPOLOGY, gpus=(gpu(0, None, in_driver=False), gpu(1, None)))
+    text = "\tGPU0\tmlx5_0\nGPU0\t X \tSYS\nmlx5_0\tSYS\t X \n"
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), lost_first) == [
+        "nvidia-smi topo -m lists 1 GPUs, sysfs has 2",
+        "GPU0 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m says SYS, sysfs says PIX",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "nvlinks", "said"),
+    [
+        ("NV18", 18, []),
+        ("NV18", None, []),
+        ("NV18", 17, ["GPU0 0000:1b:00.0: nvidia-smi topo -m says 18 NVLinks, nvidia-smi nvlink -s says 17"]),
+        # Links are up and no peer is reached: the fabric manager does not run.
+        ("SYS", 18, ["GPU0 0000:1b:00.0: nvidia-smi topo -m says 0 NVLinks, nvidia-smi nvlink -s says 18"]),
+        ("SYS", 0, []),
+    ],
+)
+def test_nvlinks_are_held_against_those_that_are_up(cell: str, nvlinks: "int | None", said: "list[str]") -> None:
+    topology = replace(TOPOLOGY, gpus=(gpu(0, nvlinks), gpu(1, None)))
+    matrix = nvidia_smi_topo.parse(TABS.replace("NV18", cell))
+    assert nvidia_smi_topo.disagreements(matrix, topology) == said
+
+
+@pytest.mark.parametrize(
+    ("nvlinks", "differ"),
+    [(4, 0), (8, 0), (6, 3)],
+    ids=["through NVSwitch each cell is the count", "cabled GPU to GPU the cells add up", "neither"],
+)
+def test_nvlinks_to_several_peers(nvlinks: int, differ: int) -> None:
+    text = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV4\tNV4\nGPU1\tNV4\tX\tNV4\nGPU2\tNV4\tNV4\tX\n"
+    third = replace(gpu(1, nvlinks), pci="0000:9d:00.0", index=2)
+    topology = replace(TOPOLOGY, gpus=(gpu(0, nvlinks), gpu(1, nvlinks), third))
+    assert len(nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), topology)) == differ
+
+
+def test_software_rdma_devices_have_no_path_to_compare() -> None:
+    rxe = RdmaDevice("rxe0", None, None, None, None, None, None, (), "/sys/class/infiniband/rxe0")
+    text = "\tGPU0\tGPU1\trxe0\nGPU0\tX\tNV18\tSYS\nGPU1\tNV18\tX\tSYS\nrxe0\tSYS\tSYS\tX\n"
+    topology = replace(TOPOLOGY, software_rdma=(rxe,))
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), topology) == []
+
+
+def test_a_lone_gpu_has_no_peer_to_count_nvlinks_by() -> None:
+    topology = replace(TOPOLOGY, gpus=(gpu(0, 18),))
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse("\tGPU0\nGPU0\t X \t0-15\n"), topology) == []
+
+
+def test_nics_that_sysfs_has_not_and_nics_without_a_name_are_said() -> None:
+    text = TABS.replace("NIC0: mlx5_3", "NIC0: mlx5_9").replace("  NIC1: mlx5_0\n", "")
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY) == [
+        "mlx5_9: nvidia-smi topo -m lists it, sysfs has no such RDMA device",
+        "NIC1: nvidia-smi topo -m does not say which RDMA device that is",
+    ]
+
+
+def host(root: Path, script: str) -> Host:
+    tool = root / "usr/bin/nvidia-smi"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\n" + script)
+    tool.chmod(0o755)
+    return Host(system_root=str(root))
+
+
+def test_read_asks_for_the_matrix(tmp_path: Path) -> None:
+    (tmp_path / "matrix").write_text(TABS)
+    script = '[ "$*" = "topo -m" ] && cat %s/matrix' % tmp_path
+    assert nvidia_smi_topo.read(host(tmp_path, script)) == nvidia_smi_topo.parse(TABS)
+
+
+def test_read_quotes_a_tool_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="nvidia-smi topo -m: ended with exit code 9: 'it has failed'"):
+        nvidia_smi_topo.read(host(tmp_path, "echo it has failed; exit 9"))

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.platform import CrossCheck, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.rails import match
+from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+
+
+def bad(topology: Topology, profile: Profile, *cross: CrossCheck) -> list[Finding]:
+    return [finding for finding in plan(topology, profile, cross).findings if not finding.ok]
+
+
+def one(topology: Topology, profile: Profile, *cross: CrossCheck) -> Finding:
+    findings = bad(topology, profile, *cross)
+    assert len(findings) == 1, [finding.id for finding in findings]
+    return findings[0]
+
+
+def checks(findings: list[Finding]) -> dict[str, int]:
+    roots = [finding.check for finding in findings]
+    return {check: roots.count(check) for check in roots}
+
+
+@pytest.mark.parametrize("name", ["infiniband", "roce"])
+def test_a_healthy_machine_has_only_good_findings(name: str, request: pytest.FixtureRequest) -> None:
+    topology = request.getfixturevalue(name)
+    profile = request.getfixturevalue("hgx_h100" if name == "infiniband" else "hgx_h100_roce")
+    findings = plan(topology, profile).findings
+    assert bad(topology, profile) == []
+    assert len(findings) > 80
+    gids = [finding for finding in findings if finding.check == "platform.rail_gid"]
+    assert len(gids) == (0 if name == "infiniband" else 8)  # no intent, no finding
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "check", "have"),
+    [
+        (1, {"device_current_width": 8}, "platform.rail_pcie", "32 GT/s x8"),
+        (1, {"device_current_speed_gts": 16.0}, "platform.rail_pcie", "16 GT/s x16"),
+        (4, {"device_numa_node": 0}, "platform.rail_numa", "node 0"),
+        (5, {"port_rate_gbps": 200.0, "port_rate_name": "4X HDR"}, "platform.rail_rate", "200 Gbit/s (4X HDR)"),
+        (6, {"port_state": "INIT"}, "platform.rail_state", "INIT (LinkUp)"),
+    ],
+)
+def test_one_wrong_nic_is_one_finding(
+    infiniband: Topology, hgx_h100: Profile, edit: Any, index: int, change: dict[str, Any], check: str, have: str
+) -> None:
+    finding = one(edit.nic(infiniband, index, **change), hgx_h100)
+    assert (finding.check, finding.state, finding.because) == (check, "drift", None)
+    assert finding.subject.startswith(infiniband.nics[index].pci)
+    assert str(finding.have).startswith(have)
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({"port_rate_gbps": None}, "platform.rail_rate"),
+        ({"port_state": None}, "platform.rail_state"),
+        ({"port_link_layer": None}, "platform.rail_link_layer"),
+        ({"device_current_width": None}, "platform.rail_pcie"),
+        ({"device_numa_node": None}, "platform.rail_numa"),
+    ],
+)
+def test_what_could_not_be_read_is_unknown(
+    infiniband: Topology, hgx_h100: Profile, edit: Any, change: dict[str, Any], check: str
+) -> None:
+    sick = edit.nic(infiniband, 2, **change)
+    roots = [finding for finding in bad(sick, hgx_h100) if finding.because is None]
+    assert [(finding.check, finding.state) for finding in roots] == [(check, "unknown")]
+
+
+def test_an_unreadable_file_is_named(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
+    sick = edit.nic(infiniband, 2, device_numa_node=None)
+    path = f"{sick.nics[2].device.source}/numa_node"
+    sick = replace(sick, problems=(Problem(path, "is empty"),))
+    assert f"{path}: is empty" in str(one(sick, hgx_h100).have)
+
+
+def test_a_port_that_is_down_explains_its_rate(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
+    down = edit.nic(
+        infiniband,
+        2,
+        role="down",
+        port_state="DOWN",
+        port_phys_state="Polling",
+        port_rate_gbps=2.5,
+        port_rate_name="1X SDR",
+    )
+    root, follows = bad(down, hgx_h100)
+    assert (root.check, root.have) == ("platform.rail_state", "DOWN (Polling)")
+    assert (follows.check, follows.because) == ("platform.rail_rate", root.id)
+
+
+def test_a_missing_nic_names_its_rail(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
+    finding = one(edit.without_nic(infiniband, 3), hgx_h100)
+    assert (finding.check, finding.subject, finding.have) == (
+        "platform.rail_device",
+        "rail 3",
+        "no NIC at PIX of GPU 3",
+    )
+
+
+def test_a_nic_of_another_slot_is_not_taken_for_the_missing_rail(infiniband: Topology, hgx_h100: Profile) -> None:
+    paths = {pair: ("NODE" if pair[1] == infiniband.nics[3].pci else path) for pair, path in infiniband.paths.items()}
+    finding = one(replace(infiniband, paths=paths), hgx_h100)
+    assert (finding.check, finding.subject) == ("platform.rail_device", "rail 3")
+
+
+def test_no_nic_at_all_is_one_cause(infiniband: Topology, hgx_h100: Profile) -> None:
+    findings = bad(replace(infiniband, nics=(), paths={}), hgx_h100)
+    roots = [finding for finding in findings if finding.because is None]
+    assert [(finding.check, finding.subject) for finding in roots] == [("platform.rail_device", "rails")]
+    assert len(findings) == 9
+
+
+@pytest.mark.parametrize("role", ["vf", "bond", "management"])
+def test_what_is_not_a_rail_is_never_matched(infiniband: Topology, hgx_h100: Profile, edit: Any, role: str) -> None:
+    finding = one(edit.nic(infiniband, 0, role=role), hgx_h100)
+    assert (finding.check, finding.subject) == ("platform.rail_device", "rail 0")
+
+
+def test_two_candidates_are_told_apart_by_rate_or_not_at_all(
+    infiniband: Topology, hgx_h100: Profile, edit: Any
+) -> None:
+    pair = {(infiniband.gpus[0].pci, infiniband.nics[1].pci): "PIX"}
+    both = replace(infiniband, paths={**infiniband.paths, **pair})
+    finding = next(f for f in bad(both, hgx_h100) if f.subject == "rail 0")
+    assert "2 NICs are at PIX of GPU 0" in str(finding.have)
+    slower = edit.nic(both, 1, port_rate_gbps=200.0)
+    assert 0 in match(slower, hgx_h100).nics
+
+
+def test_two_rails_behind_one_switch_are_numbered_in_pci_order(infiniband: Topology) -> None:
+    data = {
+        "description": "pairs",
+        "gpus": {"count": 8, "models": ["NVIDIA H100 80GB HBM3"]},
+        "rail_defaults": {"rate_gbps": 400, "link_layers": ["InfiniBand"]},
+        "rails": [{"paths": {0: "PXB", 1: "PXB"}}, {"paths": {0: "PXB", 1: "PXB"}}],
+    }
+    near = {(infiniband.gpus[g].pci, infiniband.nics[n].pci): "PXB" for g in (0, 1) for n in (0, 1)}
+    rails = match(replace(infiniband, paths={**infiniband.paths, **near}), parse(data, "pairs"))
+    assert [rails.nics[number].pci for number in (0, 1)] == [infiniband.nics[0].pci, infiniband.nics[1].pci]
+
+
+def test_a_lost_gpu_is_the_cause_of_what_it_hides(infiniband: Topology, hgx_h100: Profile) -> None:
+    seven = tuple(replace(g, index=i) for i, g in enumerate(g for g in infiniband.gpus if g.index != 6))
+    findings = bad(replace(infiniband, gpus=seven), hgx_h100)
+    root = findings[0]
+    assert (root.check, root.have) == ("platform.gpu_count", "7 GPUs")
+    assert all(finding.because == root.id for finding in findings[1:])
+    assert {finding.check for finding in findings[1:]} == {"platform.rail_path", "platform.rail_numa"}
+
+
+def test_a_site_profile_names_the_slot_of_a_lost_gpu_and_of_a_lost_nic(infiniband: Topology, edit: Any) -> None:
+    from ansible_collections.busbar.fabric.plugins.module_utils.profile import draft
+
+    site = for_fabric(parse(draft(infiniband)[0], "site"), None)
+    seven = tuple(replace(g, index=i) for i, g in enumerate(g for g in infiniband.gpus if g.index != 6))
+    root = bad(replace(infiniband, gpus=seven), site)[0]
+    assert root.have == f"7 GPUs, none at {infiniband.gpus[6].pci}"
+    finding = one(edit.without_nic(infiniband, 3), site)
+    assert (finding.subject, finding.have) == ("rail 3", f"no NIC at {infiniband.nics[3].pci}")
+
+
+def test_a_site_profile_sees_a_changed_path(infiniband: Topology) -> None:
+    from ansible_collections.busbar.fabric.plugins.module_utils.profile import draft
+
+    site = for_fabric(parse(draft(infiniband)[0], "site"), None)
+    pair = (infiniband.gpus[3].pci, infiniband.nics[3].pci)
+    finding = one(replace(infiniband, paths={**infiniband.paths, pair: "SYS"}), site)
+    assert (finding.check, finding.want, finding.have) == ("platform.rail_path", "GPU 3: PIX", "GPU 3: SYS")
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({"model": "NVIDIA H100 PCIe"}, "platform.gpu_model"),
+        ({"nvlinks_active": 17}, "platform.nvlinks"),
+    ],
+)
+def test_one_wrong_gpu_is_one_finding(
+    infiniband: Topology, hgx_h100: Profile, edit: Any, change: dict[str, Any], check: str
+) -> None:
+    finding = one(edit.gpu(infiniband, 5, **change), hgx_h100)
+    assert (finding.check, finding.identity) == (check, infiniband.gpus[5].pci)
+
+
+def test_an_idle_gpus_slow_link_is_no_fault_but_a_narrow_one_is(
+    infiniband: Topology, hgx_h100: Profile, edit: Any
+) -> None:
+    device = infiniband.gpus[7].device
+    assert bad(edit.gpu(infiniband, 7, device=replace(device, current_speed_gts=2.5)), hgx_h100) == []
+    assert one(edit.gpu(infiniband, 7, device=replace(device, current_width=8)), hgx_h100).check == "platform.gpu_pcie"
+    assert (
+        one(edit.gpu(infiniband, 7, device=replace(device, max_speed_gts=16.0)), hgx_h100).check == "platform.gpu_pcie"
+    )
+
+
+def test_a_gpu_without_driver_explains_what_nobody_could_ask_it(
+    infiniband: Topology, hgx_h100: Profile, edit: Any
+) -> None:
+    lost = edit.gpu(
+        infiniband, 2, in_driver=False, model=None, nvlinks_active=None, fabric_state=None, fabric_status=None
+    )
+    findings = bad(lost, hgx_h100, CrossCheck("nvidia-smi topo -m", ("7 GPUs, sysfs has 8",)))
+    root = next(finding for finding in findings if finding.because is None)
+    assert (root.check, root.identity) == ("platform.gpu_driver", infiniband.gpus[2].pci)
+    assert {finding.check for finding in findings if finding.because == root.id} == {
+        "platform.gpu_model",
+        "platform.nvlinks",
+        "platform.cross_check",
+    }
+    assert all(finding.because in (None, root.id) for finding in findings)
+
+
+def test_no_driver_is_one_cause(infiniband: Topology, hgx_h100: Profile) -> None:
+    gpus = tuple(
+        replace(g, in_driver=False, model=None, nvlinks_active=None, fabric_state=None, fabric_status=None)
+        for g in infiniband.gpus
+    )
+    findings = bad(replace(infiniband, gpus=gpus, driver=None), hgx_h100)
+    assert [f.subject for f in findings if f.because is None] == ["nvidia driver"]
+
+
+def test_a_silent_nvidia_smi_is_one_cause(infiniband: Topology, hgx_h100: Profile) -> None:
+    gpus = tuple(
+        replace(g, nvlinks_active=None, nvlinks_total=None, fabric_state=None, fabric_status=None)
+        for g in infiniband.gpus
+    )
+    hung = Problem("nvidia-smi --query-gpu", "gave no answer within 20 s and was abandoned")
+    findings = bad(
+        replace(infiniband, gpus=gpus, problems=(hung,)), hgx_h100, CrossCheck("nvidia-smi topo -m", problem=hung)
+    )
+    root = next(finding for finding in findings if finding.because is None)
+    assert (root.check, root.state) == ("platform.gpu_tool", "unknown")
+    assert "abandoned" in str(root.have)
+    assert all(finding.because == root.id for finding in findings if finding is not root)
+    assert checks(findings) == {
+        "platform.gpu_tool": 1,
+        "platform.nvlinks": 8,
+        "platform.nvlink_fabric": 1,
+        "platform.cross_check": 1,
+    }
+
+
+@pytest.mark.parametrize("state", ["In Progress", "Not Started"])
+def test_an_unfinished_fabric_is_one_finding_for_the_node(infiniband: Topology, hgx_h100: Profile, state: str) -> None:
+    gpus = tuple(replace(g, fabric_state=state, fabric_status=None) for g in infiniband.gpus)
+    finding = one(replace(infiniband, gpus=gpus), hgx_h100)
+    assert (finding.check, finding.subject) == ("platform.nvlink_fabric", "nvlink fabric")
+
+
+def test_a_rail_without_an_address_is_a_finding(roce: Topology, hgx_h100_roce: Profile, edit: Any) -> None:
+    port = roce.nics[0].rdma.ports[0]  # type: ignore[union-attr]
+    bare = edit.nic(roce, 0, port_gids=port.gids[:2])
+    finding = one(bare, hgx_h100_roce)
+    assert (finding.check, finding.have) == ("platform.rail_gid", "none among 2 GIDs")
+
+
+def test_sources_that_disagree_prove_nothing(infiniband: Topology, hgx_h100: Profile) -> None:
+    finding = one(infiniband, hgx_h100, CrossCheck("nvidia-smi topo -m", ("GPU3 - mlx5_3: says NODE",)))
+    assert (finding.check, finding.state, finding.have) == (
+        "platform.cross_check",
+        "unknown",
+        "GPU3 - mlx5_3: says NODE",
+    )

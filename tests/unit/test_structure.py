@@ -1,0 +1,175 @@
+"""What holds for every part of the suite, also for the one that is added tomorrow."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import intent
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
+MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
+ACTIONS = sorted(path.stem for path in (ROOT / "action_plugins").glob("*.py"))
+FILTERS = sorted(path.stem for path in (ROOT / "filter_plugins").glob("*.py"))
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
+NODE_CODE = sorted((ROOT / "module_utils").glob("*.py")) + sorted((ROOT / "library").glob("*.py"))
+ON_NODES = [name for name in MODULES if name not in ACTIONS]
+RETURNED = {"findings", "passed", "commands", "reboot_required", "withheld"}
+
+
+def documentation(name: str) -> dict[str, Any]:
+    module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
+    return dict(yaml.safe_load(module.DOCUMENTATION))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_documents_itself_and_its_modes(name: str) -> None:
+    document = documentation(name)
+    assert document["module"] == name
+    support = {mode: document["attributes"][mode]["support"] for mode in ("check_mode", "diff_mode")}
+    assert support["check_mode"] == "full"
+    assert support["diff_mode"] == "full" or document["attributes"]["diff_mode"]["description"]
+
+
+@pytest.mark.parametrize("name", ON_NODES)
+def test_every_module_returns_the_currency(name: str) -> None:
+    module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
+    assert set(yaml.safe_load(module.RETURN)) >= RETURNED
+
+
+@pytest.mark.parametrize("name", ON_NODES)
+def test_arguments_are_what_the_documentation_says(name: str) -> None:
+    tree = ast.parse((ROOT / "library" / f"{name}.py").read_text())
+    call = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "AnsibleModule"
+    )
+    spec = ast.literal_eval(next(keyword.value for keyword in call.keywords if keyword.arg == "argument_spec"))
+    options = documentation(name)["options"]
+    assert set(spec) == set(options)
+    for option, described in options.items():
+        for key in ("type", "elements", "choices", "default", "required"):
+            assert spec[option].get(key) == described.get(key), (option, key)
+    for value in intent.VALUES.values():
+        assert value.type in intent._TYPES
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_every_action_plugin_has_its_documentation_in_the_library(name: str) -> None:
+    assert (ROOT / "library" / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_every_filter_has_its_sidecar(name: str) -> None:
+    document = yaml.safe_load((ROOT / "filter_plugins" / f"{name}.yml").read_text())
+    assert document["DOCUMENTATION"]["name"] == name
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_every_role_has_its_parts_and_registers_its_result(name: str) -> None:
+    role = ROOT / "roles" / name
+    for part in ("README.md", "defaults/main.yml", "meta/argument_specs.yml", "meta/main.yml", "tasks/main.yml"):
+        assert (role / part).is_file(), part
+    tasks = "".join(path.read_text() for path in (role / "tasks").glob("*.yml"))
+    assert f"register: {name}_result" in tasks
+    assert f"{name}_result" in intent.REGISTERED
+    assert f"roles: [{', '.join(sorted(ROLES, reverse=True))}]" in (ROOT / "playbooks" / "verdict.yml").read_text()
+
+
+def test_every_site_value_is_documented() -> None:
+    text = (ROOT / "docs" / "variables.md").read_text()
+    assert [name for name in intent.VALUES if f"`{name}`" not in text] == []
+
+
+def test_every_play_targets_the_gpu_nodes() -> None:
+    for path in [ROOT / "site.yml", *(ROOT / "playbooks").glob("*.yml")]:
+        for play in yaml.safe_load(path.read_text()):
+            if "hosts" in play:
+                assert play["hosts"] == "gpu_nodes" or "target_nodes" in play["hosts"], path
+
+
+def test_no_errors_are_ignored() -> None:
+    for path in [*(ROOT / "roles").rglob("*.yml"), *(ROOT / "playbooks").glob("*.yml")]:
+        assert "ignore_errors" not in path.read_text(), path
+
+
+def test_the_collection_is_a_view_without_cycles() -> None:
+    links = [path for path in VIEW.rglob("*") if path.is_symlink()]
+    assert len(links) >= 9
+    for link in links:
+        target = link.resolve(strict=True)
+        assert target.is_relative_to(ROOT)
+        assert not VIEW.is_relative_to(target), f"{link} points at an ancestor"
+
+
+def test_one_version() -> None:
+    import busbar
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    galaxy = yaml.safe_load((VIEW / "galaxy.yml").read_text())["version"]
+    assert project == galaxy == busbar.__version__
+    assert f"## {project}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("path", NODE_CODE, ids=lambda path: path.name)
+def test_node_code_is_python_38_and_standard_library(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        for name in names:
+            head = name.split(".")[0]
+            assert head in sys.stdlib_module_names or (
+                path.parent.name == "library"
+                and name.startswith(("ansible.module_utils.", "ansible_collections.busbar"))
+            ), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", NODE_CODE, ids=lambda path: path.name)
+def test_node_code_has_no_broad_except_and_no_shell(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None
+            assert ast.unparse(node.type) not in ("Exception", "BaseException"), f"{path.name}:{node.lineno}"
+        if isinstance(node, ast.keyword) and node.arg == "shell":
+            raise AssertionError(f"{path.name} uses a shell")
+
+
+@pytest.mark.parametrize("path", [*NODE_CODE, *(ROOT / "busbar").rglob("*.py")], ids=lambda path: path.name)
+def test_every_file_names_its_licence(path: Path) -> None:
+    assert "GNU General Public License v3.0+" in "\n".join(path.read_text().splitlines()[:4])
+
+
+def test_the_lab_and_the_product_share_no_code() -> None:
+    for path in (ROOT / "busbar" / "lab").glob("*.py"):
+        assert "ansible_collections" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("python", ["python3.8"])
+def test_node_code_compiles_on_the_oldest_python_where_there_is_one(python: str) -> None:
+    try:
+        done = subprocess.run(
+            [
+                python,
+                "-I",
+                "-c",
+                "import sys; [compile(open(p).read(), p, 'exec') for p in sys.argv[1:]]",
+                *map(str, NODE_CODE),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip(f"{python} is not installed; the syntax was checked by ast")
+    assert done.returncode == 0 or "version" in done.stderr, done.stderr

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.busbar.fabric.plugins.filter.target_nodes import target_nodes
+
+GROUPS = {"all": ["a", "b", "s"], "gpu_nodes": ["a", "b"], "storage": ["s"]}
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> str:
+    path = tmp_path / "hosts.yml"
+    path.write_text("---\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("limit", [None, "a", "all:!s", "gpu_nodes"])
+def test_the_group_is_targeted(inventory: str, limit: str | None) -> None:
+    assert target_nodes(GROUPS, ["a"], limit, [inventory]) == "gpu_nodes"
+
+
+def test_a_host_list_is_an_inventory_too() -> None:
+    assert target_nodes(GROUPS, ["a"], None, ["a,b,"]) == "gpu_nodes"
+
+
+def test_a_missing_inventory_is_named() -> None:
+    with pytest.raises(AnsibleFilterError, match=r"inventory /no/such does not exist"):
+        target_nodes({"all": []}, [], None, ["/no/such"])
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"), [({"all": ["a"]}, "has no group gpu_nodes"), ({"gpu_nodes": []}, "gpu_nodes .* is empty")]
+)
+def test_nobody_to_target_is_an_error(inventory: str, groups: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=message):
+        target_nodes(groups, [], None, [inventory])
+
+
+@pytest.mark.parametrize("limit", ["", " ", ":", ","])
+def test_an_empty_limit_never_means_all(inventory: str, limit: str) -> None:
+    with pytest.raises(AnsibleFilterError, match="takes an empty limit for all hosts"):
+        target_nodes(GROUPS, ["a", "b", "s"], limit, [inventory])
+
+
+def test_a_limit_file_is_read(inventory: str, tmp_path: Path) -> None:
+    retry = tmp_path / "site.retry"
+    retry.write_text("a\n")
+    assert target_nodes(GROUPS, ["a"], f"@{retry}", [inventory]) == "gpu_nodes"
+    retry.write_text("\n# nobody failed\n")
+    with pytest.raises(AnsibleFilterError, match="is empty"):
+        target_nodes(GROUPS, ["a", "b", "s"], f"@{retry}", [inventory])
+    with pytest.raises(AnsibleFilterError, match="cannot be read"):
+        target_nodes(GROUPS, ["a"], f"@{tmp_path}/none", [inventory])
+
+
+def test_a_limit_outside_the_group_is_an_error(inventory: str) -> None:
+    with pytest.raises(AnsibleFilterError, match="'s' leaves no host of the group gpu_nodes"):
+        target_nodes(GROUPS, ["s"], "s", [inventory])
