@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
                 result.update(failed=True, msg=f"busbar_findings_path {arguments['path']}: {error.strerror}")
                 return result
         bad = [host.host for host in judged.hosts if not host.ok]
-        result.update(changed=False, ok=judged.ok, not_ok=bad)
+        result.update(changed=False, ok=judged.ok)
         if not judged.ok:
             names = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             result.update(failed=True, msg=f"not ok on {names or 'any host'}; the table above says what and why")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__, lint, profile
-from .lab import store
+from .lab import faults, store
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,3 +67,33 @@ def _lab(parser: argparse.ArgumentParser) -> None:
         action.add_argument("node")
         action.add_argument("fault", help="a name from `busbar lab faults`" + (", or all" if name == "repair" else ""))
         action.set_defaults(run=_lab_break if name == "break" else _lab_repair)
+
+
+def _lab_create(arguments: argparse.Namespace) -> int:
+    store.create(arguments.directory)
+    print(f"two simulated nodes in {arguments.directory}; inventory: {arguments.directory / 'inventory'}")
+    return 0
+
+
+def _lab_status(arguments: argparse.Namespace) -> int:
+    for node, present in store.status(arguments.directory).items():
+        print(f"{node}: {', '.join(present) or 'healthy'} (simulated)")
+    return 0
+
+
+def _lab_faults(arguments: argparse.Namespace) -> int:
+    for fault in faults.FAULTS.values():
+        print(f"{fault.name:18} {fault.description} -> {fault.check}")
+    return 0
+
+
+def _lab_break(arguments: argparse.Namespace) -> int:
+    store.break_(arguments.directory, arguments.node, arguments.fault)
+    print(f"{arguments.node}: {faults.named(arguments.fault).description} (simulated)")
+    return 0
+
+
+def _lab_repair(arguments: argparse.Namespace) -> int:
+    taken = store.repair(arguments.directory, arguments.node, arguments.fault)
+    print(f"{arguments.node}: repaired {', '.join(taken) or 'nothing'}")
+    return 0

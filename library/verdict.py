@@ -43,9 +43,4 @@ ok:
   description: Whether every check on every host is ok.
   type: bool
   returned: always
-not_ok:
-  description: Names of the hosts that are not.
-  type: list
-  elements: str
-  returned: always
 """

@@ -261,10 +261,12 @@ class _Listing:
     gpus: Dict[str, _Answer]  # by PCI address
 
 
-def read(host: Host, devices: Mapping[str, PciDevice]) -> Tuple[Tuple[Gpu, ...], Optional[Driver], Tuple[Problem, ...]]:
+def read(
+    host: Host, devices: Mapping[str, PciDevice], ask_nvidia_smi: bool = True
+) -> Tuple[Tuple[Gpu, ...], Optional[Driver], Tuple[Problem, ...]]:
     """GPUs in PCI order, the driver, and what could not be read.
 
-    devices: PCI functions by address. nvidia-smi is not run where there is no GPU or no driver, nor again after
+    devices: PCI functions by address. ask_nvidia_smi: without it NVLinks and fabric stay None. It is not run where there is no GPU or no driver, nor again after
     it hung: the next call would hang too.
     """
     problems: List[Problem] = []
@@ -278,7 +280,7 @@ def read(host: Host, devices: Mapping[str, PciDevice]) -> Tuple[Tuple[Gpu, ...],
     links: Optional[List[NvlinkStatus]] = None
     if addresses and not loaded:
         problems.append(Problem(VERSION, "is not there: the NVIDIA driver is not loaded"))
-    elif addresses:
+    elif addresses and ask_nvidia_smi:
         try:
             listing = _list_gpus(host, problems)
             links = _understood(_run(host, NVLINK, problems), parse_nvlink_status, problems)

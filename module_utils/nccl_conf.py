@@ -10,6 +10,7 @@ src/graph/paths.cc (GDR level); nccl.md 1-4.
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -125,7 +126,8 @@ def render(variables: Sequence[Variable]) -> str:
     """The canonical form that every NCCL version parses alike: NAME=VALUE, LF, no blanks, comments in column 0."""
     lines = list(HEADER)
     for variable in variables:
-        lines += ["#", "# " + variable.reason.replace("=", "equals"), "%s=%s" % (variable.name, variable.value)]
+        lines += ["#"] + textwrap.wrap(variable.reason, 110, initial_indent="# ", subsequent_indent="# ")
+        lines.append("%s=%s" % (variable.name, variable.value))
     return "\n".join(lines) + "\n"
 
 
@@ -283,20 +285,11 @@ def read(host: Host, path: str) -> Have:
     for source in ["%s/%s" % (home, USER_FILE) for home in homes]:
         found = text_of(source)
         if found is not None:
-            earlier[source] = assignments(found)
+            earlier[source] = nccl_lint.settings(nccl_lint.parse(found))
     found = text_of(ENVIRONMENT)
     if found is not None:
         earlier[ENVIRONMENT] = parse_environment(found)
     return Have(text=text, mode=host.mode_system(path), earlier=earlier, problems=tuple(problems))
-
-
-def assignments(text: str) -> Dict[str, str]:
-    """What NCCL takes from a configuration file: the first definition of a name wins."""
-    result: Dict[str, str] = {}
-    for line in nccl_lint.parse(text):
-        if line.kind == "assignment" and line.name is not None:
-            result.setdefault(line.name, line.value or "")
-    return result
 
 
 def parse_environment(text: str) -> Dict[str, str]:
@@ -368,7 +361,7 @@ def _file_finding(have: Have, text: str, path: str) -> Finding:
 
 
 def _difference(old: str, new: str) -> str:
-    have, want = assignments(old), assignments(new)
+    have, want = (nccl_lint.settings(nccl_lint.parse(text)) for text in (old, new))
     names = [name for name in sorted(set(have) | set(want)) if have.get(name) != want.get(name)]
     return "differs in %s" % ", ".join(names) if names else "differs in comments or layout"
 

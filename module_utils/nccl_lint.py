@@ -185,6 +185,7 @@ _EXPORT = re.compile(r"[ \t]*(?:export|setenv|set|declare[ \t]+-x)[ \t]+(.*)", r
 _INLINE_COMMENT = re.compile(r"[ \t]+#")
 _PLAIN = re.compile(r"[ -~\t]*")
 _MAX_HCAS = 32
+_DRIVERS = ("mlx4", "mlx5")  # end in a digit and are meant as prefixes
 
 
 @dataclass(frozen=True)
@@ -618,7 +619,7 @@ def _unread(name: str, use: _Use) -> Optional[_Fault]:
     if use.libraries:
         lacking = [library.version for library in use.libraries if name not in library.names]
         where = ", ".join(
-            "%s (%s)" % (library.path, format_version(library.version))
+            "%s (%s)" % (_show(library.path), format_version(library.version))
             for library in use.libraries
             if name not in library.names
         )
@@ -814,7 +815,7 @@ def _device_list(name: str, value: str, use: _Use, hcas: Sequence[str]) -> Itera
     if hcas:
         yield from _known_devices(body, exclude, exact, hcas)
     elif not exact:
-        digits = [device for device in names if device[-1:].isdigit()]
+        digits = [device for device in names if device[-1:].isdigit() and device not in _DRIVERS]
         # An excluded docker0 or virbr0 is meant to take its kind along.
         if digits and not (exclude and name != "NCCL_IB_HCA"):
             why = "Without = each name is a prefix: %s also matches %s0, %s1 and so on." % ((_show(digits[0], 40),) * 3)

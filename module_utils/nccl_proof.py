@@ -10,9 +10,11 @@ library has set. The real /etc is never touched, and nothing is left behind.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import pwd
+import resource
 import select
 import shutil
 import signal
@@ -129,15 +131,17 @@ def _in_child(library_path: str, directory: str, timeout: float) -> Tuple[Option
     os.close(result_write)
     os.close(output_write)
     deadline = time.monotonic() + timeout
+    complete = False
     try:
         result, output, complete = _collect(result_read, output_read, deadline)
     finally:
         os.close(result_read)
         os.close(output_read)
-        status = _end(pid)
+        os.kill(pid, signal.SIGKILL)
+        status = _reap(pid)
     if not complete:
         return None, output, "the library gave no answer within %g s" % timeout
-    if status is not None and os.WIFSIGNALED(status):
+    if not result and status is not None and os.WIFSIGNALED(status):
         return None, output, "the library ended the process with signal %d" % os.WTERMSIG(status)
     try:
         answer = json.loads(result.decode("ascii"))
@@ -151,11 +155,12 @@ def _collect(result_fd: int, output_fd: int, deadline: float) -> Tuple[bytes, by
     result = b""
     output = b""
     waiting = [result_fd, output_fd]
-    while result_fd in waiting:
-        left = deadline - time.monotonic()
-        ready = select.select(waiting, [], [], left)[0] if left > 0 else []
-        if not ready or len(result) > _RESULT_LIMIT:
-            return result, output, False
+    while waiting:
+        # Once the result is there, take what is left of the output without waiting for more.
+        left = max(deadline - time.monotonic(), 0.0)
+        ready = select.select(waiting, [], [], left if result_fd in waiting else 0.0)[0]
+        if not ready or not left or len(result) > _RESULT_LIMIT:
+            break
         for stream in ready:
             data = os.read(stream, 65536)
             if not data:
@@ -164,24 +169,18 @@ def _collect(result_fd: int, output_fd: int, deadline: float) -> Tuple[bytes, by
                 result += data
             else:
                 output = (output + data)[-_OUTPUT_LIMIT:]
-    return result, output, True
+    return result, output, result_fd not in waiting
 
 
-def _end(pid: int) -> Optional[int]:
-    """Kill the child and reap it; one in uninterruptible sleep is abandoned after half a second (None)."""
+def _reap(pid: int) -> Optional[int]:
+    """How the child ended. One in uninterruptible sleep is abandoned after half a second (None)."""
     deadline = time.monotonic() + 0.5
-    killed = False
-    while True:
+    while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            return None if killed and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else status
-        if time.monotonic() >= deadline:
-            if killed:
-                return None
-            os.kill(pid, signal.SIGKILL)
-            killed = True
-            deadline = time.monotonic() + 0.5
+            return status
         time.sleep(0.005)
+    return None
 
 
 # -- child -------------------------------------------------------------------------------------------------------
@@ -190,6 +189,9 @@ def _end(pid: int) -> Optional[int]:
 def _child(library_path: str, directory: str, result_fd: int, output_fd: int) -> None:
     """Never returns, and runs nothing of the parent's: no exit handlers, no buffers."""
     try:
+        # A crash is an answer, not an event: no traceback of ours, no core file.
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output_fd, 1)

@@ -17,7 +17,7 @@ from xml.etree.ElementTree import Element
 from .gpu import parse_markup
 from .host import ParseError
 from .pci import nccl_class, parse_address
-from .topology import Nic, Topology
+from .topology import Nic, Topology, is_far_for_want_of_numa
 
 _INTEGER = re.compile(r"^-?[0-9]{1,18}$")
 # Deeper than any PCI hierarchy: a bus number has eight bits.
@@ -173,6 +173,9 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
         for listed in nccl.gpus:
             have = topology.paths.get((listed.busid, own.pci)) if own else None
             path = nccl.paths[listed.busid, net.label]
+            gpu = gpus.get(listed.busid)
+            if path == "PHB" and gpu and own and is_far_for_want_of_numa(topology, gpu, own):
+                continue
             if have is not None and nccl_class(have) != path:
                 subject = "GPU%d %s - %s" % (gpus[listed.busid].index, listed.busid, net.label)
                 said.append("%s: NCCL says %s, sysfs says %s" % (subject, path, have))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from .host import Host, ParseError, ReadError
-from .topology import Topology
+from .topology import Topology, is_far_for_want_of_numa
 
 COMMAND = ("nvidia-smi", "topo", "-m")
 
@@ -119,6 +119,8 @@ def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
         for nic_label, name in matrix.nics.items():
             have = topology.paths.get((gpu.pci, nics[name].pci)) if name in nics else None
             cell = matrix.cells[label, nic_label]
+            if cell == "NODE" and name in nics and is_far_for_want_of_numa(topology, gpu, nics[name]):
+                continue
             if have is not None and cell != have:
                 said.append("%s - %s: nvidia-smi topo -m says %s, sysfs says %s" % (subject, name, cell, have))
         peers = [matrix.cells[label, peer] for peer in matrix.gpus if peer != label]

@@ -286,7 +286,7 @@ def _one_gpu(
                 "platform.nvlinks",
                 subject,
                 "%d active" % want.nvlinks,
-                _said(topology, have_links, gpu.pci, "nvidia-smi nvlink"),
+                _said(topology, have_links, gpu.pci, "nvidia-smi"),
                 "nvidia-smi nvlink -s",
                 _state(gpu.nvlinks_active, gpu.nvlinks_active == want.nvlinks),
                 because=lost or _if_bad(tool),

@@ -101,10 +101,17 @@ def _by_path(
 
 
 def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], missing: Dict[int, str]) -> None:
-    """GPUs are missing and nothing says which: paths prove nothing, but a full set of NICs keeps its PCI order."""
-    fitting = [nic for nic in _eligible(topology) if rails and _fits(nic, rails[0])]
-    active = [nic for nic in fitting if nic.role != "down"]
-    found = active if len(active) == len(rails) else fitting
+    """GPUs are missing and nothing says which: paths prove nothing, but a full set of NICs keeps its PCI order.
+
+    The NICs of the GPUs that are left are near one, in whatever state; those of the lost GPUs are told by their port.
+    """
+    distances = {path for rail in rails for path in rail.paths.values()}
+    found = [
+        nic
+        for nic in _eligible(topology)
+        if any(topology.paths.get((gpu.pci, nic.pci)) in distances for gpu in topology.gpus)
+        or (nic.role != "down" and _fits(nic, rails[0]))
+    ]
     if len(found) == len(rails):
         nics.update({rail.number: nic for rail, nic in zip(rails, found)})
         return

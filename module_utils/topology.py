@@ -55,14 +55,17 @@ class Topology:
     problems: Tuple[Problem, ...]
 
 
-def read(host: Host) -> Topology:
-    """Ask every reader and join what they say. What could not be read is in ``problems``."""
+def read(host: Host, ask_nvidia_smi: bool = True) -> Topology:
+    """Ask every reader and join what they say. What could not be read is in ``problems``.
+
+    ask_nvidia_smi: it takes seconds on some machines and is the one source of NVLinks and fabric state only.
+    """
     devices, pci_problems = pci.read(host)
     rdma_devices, rdma_problems = rdma.read(host)
     netdevs, netdev_problems = netdev.read(host)
     routes, route_problems = netdev.default_routes(host)
     machine, machine_problems = virtualization.read(host)
-    gpus, driver, gpu_problems = gpu.read(host, devices)
+    gpus, driver, gpu_problems = gpu.read(host, devices, ask_nvidia_smi)
     problems = pci_problems + rdma_problems + netdev_problems + route_problems + machine_problems + gpu_problems
     return join(devices, rdma_devices, netdevs, routes, gpus, driver, machine, problems)
 
@@ -125,6 +128,12 @@ def join(
         software_rdma=without_pci,
         problems=tuple(said),
     )
+
+
+def is_far_for_want_of_numa(topology: Topology, gpu: Gpu, nic: Nic) -> bool:
+    """Whether a pair is SYS only because a NUMA node is not known: another source may then well say NODE."""
+    unknown = gpu.device.numa_node is None or nic.device.numa_node is None
+    return unknown and topology.paths.get((gpu.pci, nic.pci)) == "SYS"
 
 
 def to_dict(topology: Topology) -> Dict[str, Any]:

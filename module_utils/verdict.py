@@ -256,7 +256,7 @@ def _remedies(rows: Sequence[_Row], width: int) -> List[str]:
         if (finding.check, finding.fix) in seen:
             continue
         seen.add((finding.check, finding.fix))
-        lines.append("%s: %s." % (finding.check, finding.why))
+        lines += textwrap.wrap("%s: %s" % (finding.check, finding.why), width - 4, subsequent_indent="    ")
         lines += textwrap.wrap("do: " + finding.fix, width - 4, initial_indent="    ", subsequent_indent="        ")
     return lines + [""]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf, nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import Have, Variable, Want, derive, render
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof
@@ -35,9 +35,7 @@ def moved(topology: Topology, path: str) -> Topology:
     return replace(topology, paths={pair: path if was == "PIX" else was for pair, was in topology.paths.items()})
 
 
-def test_infiniband_needs_the_rails_and_the_interface_and_nothing_else(
-    infiniband: Topology, hgx_h100: Profile
-) -> None:
+def test_infiniband_needs_the_rails_and_the_interface_and_nothing_else(infiniband: Topology, hgx_h100: Profile) -> None:
     names = [nic.rdma.name for nic in infiniband.nics if nic.rdma]
     assert meant(infiniband, hgx_h100, Want(), NEW) == {
         "NCCL_IB_HCA": "=" + ",".join(names),
@@ -160,7 +158,7 @@ def test_the_rendered_file_is_canonical(roce: Topology, hgx_h100_roce: Profile) 
             assert "=" not in line  # NCCL before 2.26 would take the comment for an assignment
         else:
             assert line.split("=", 1)[0] in derivation.meant
-    assert nccl_conf.assignments(text) == derivation.meant
+    assert nccl_lint.settings(nccl_lint.parse(text)) == derivation.meant
 
 
 def good_plan(topology: Topology, profile: Profile, have: Have, **options: Any) -> Any:
@@ -202,7 +200,8 @@ def test_a_file_that_is_read_earlier_and_says_otherwise_is_a_conflict(infiniband
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state", "written"), [("proven", "ok", True), ("mismatch", "drift", False), ("not_provable", "unknown", True)]
+    ("outcome", "state", "written"),
+    [("proven", "ok", True), ("mismatch", "drift", False), ("not_provable", "unknown", True)],
 )
 def test_what_the_library_reads_decides_whether_the_file_is_written(
     infiniband: Topology, hgx_h100: Profile, outcome: str, state: str, written: bool
@@ -226,7 +225,7 @@ def test_the_reader_sees_the_file_its_mode_and_what_is_read_before_it(tmp_path: 
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nccl.conf").write_text("NCCL_DEBUG=WARN\n")
     (tmp_path / "etc/nccl.conf").chmod(0o600)
-    (tmp_path / "etc/environment").write_text('PATH="/bin"\nexport NCCL_DEBUG=\'INFO\'\n')
+    (tmp_path / "etc/environment").write_text("PATH=\"/bin\"\nexport NCCL_DEBUG='INFO'\n")
     (tmp_path / "home/user1").mkdir(parents=True)
     (tmp_path / "home/user1/.nccl.conf").write_text("NCCL_DEBUG=INFO\nNCCL_DEBUG=WARN\n")
     have = nccl_conf.read(Host(system_root=str(tmp_path)), PATH)
@@ -248,5 +247,7 @@ def test_an_unreadable_file_is_unknown_and_is_not_overwritten(
     assert ("nccl_conf.readable", "unknown") in [(f.check, f.state) for f in plan.findings]
 
 
-def test_reasons_never_hold_an_equals_sign() -> None:
-    assert "=" not in render([Variable("A", "1", "because x=y")]).replace("A=1", "")
+def test_long_reasons_are_wrapped_into_whole_comment_lines() -> None:
+    lines = render([Variable("A", "1", "because " * 40)]).splitlines()
+    assert lines[-1] == "A=1"
+    assert all(line.startswith("#") and len(line) <= 110 for line in lines[:-1])

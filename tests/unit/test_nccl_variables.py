@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
@@ -29,17 +31,15 @@ def test_a_version_is_three_numbers(text: str, version: tuple[int, int, int]) ->
     "text", ["", "2", "2.27", "2.27.7-1", "v2.27.7", "2.27.7\n", " 2.27.7", "2.27.x", "٢.٢.٢", "2.99999.1"]
 )
 def test_anything_else_is_quoted_in_the_error(text: str) -> None:
-    with pytest.raises(ParseError, match="is not a NCCL version, expected a form like 2.27.7"):
+    with pytest.raises(ParseError, match="is not a NCCL version, expected a form like"):
         parse_version(text)
 
 
 @given(st.text(max_size=30))
 @settings(max_examples=100)
 def test_any_text_is_a_version_or_a_parse_error(text: str) -> None:
-    try:
+    with contextlib.suppress(ParseError):
         assert len(parse_version(text)) == 3
-    except ParseError:
-        pass
 
 
 # Counted in the sources of the releases.

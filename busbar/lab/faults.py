@@ -1,0 +1,433 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Faults by name, and what each has to be reported as.
+
+A fault changes the model of the machine or one file of the node's system root. It states the one finding it must
+cause (its root) and the checks that may follow from that. Any set of compatible faults can be applied together;
+faults that hide each other exclude each other.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+
+from .machine import NVIDIA, LabError, Link, Machine
+
+CONF = "/etc/nccl.conf"
+HGX = ("hgx-h100", "hgx-h200")
+ALL = (*HGX, "h200-vm")
+
+
+@dataclass(frozen=True)
+class FileFault:
+    """Somebody's change of one file below the system root.
+
+    edit: the text there is (None: no file) -> the text there will be (None: no file).   mode: None keeps it.
+    """
+
+    path: str
+    edit: Callable[[Machine, str | None], str | None]
+    mode: int | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """check: id of the finding that is the root.
+
+    subject: its identity, from the healthy machine; None where the check's own wording decides.
+    state: of the root.   consequences: checks that follow from it, each finding ``because`` of the root.
+    platforms: where it applies.   excludes: faults it hides or is hidden by (either may say so).
+    """
+
+    name: str
+    description: str
+    check: str
+    subject: Callable[[Machine], str] | None
+    change: Callable[[Machine], None] | FileFault
+    state: str = "drift"
+    consequences: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = HGX
+    excludes: tuple[str, ...] = ()
+
+    def apply(self, machine: Machine) -> Machine:
+        """The machine with this fault. A file fault leaves the machine as it is."""
+        broken = deepcopy(machine)
+        if not isinstance(self.change, FileFault):
+            self.change(broken)
+        return broken
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A finding that has to be there.
+
+    subject: identity of the subject, None for any: a consequence may show on several.
+    state: None for any but ok.   because: check of the root it follows from, None for a root.
+    """
+
+    check: str
+    subject: str | None
+    state: str | None
+    because: str | None = None
+
+
+# -- what the faults do ----------------------------------------------------------------------------------------------
+
+
+def _nic(rail: int) -> Callable[[Machine], str]:
+    return lambda machine: machine.rail(rail).address
+
+
+def _gpu(number: int) -> Callable[[Machine], str]:
+    return lambda machine: machine.gpu(number).address
+
+
+def _said(text: str) -> Callable[[Machine], str]:
+    return lambda machine: text
+
+
+def _unplug_nic(machine: Machine) -> None:
+    machine.unplug(machine.rail(3).address)
+
+
+def _port_down(machine: Machine) -> None:
+    machine.take_down(machine.rail(2), "2: Polling")
+
+
+def _slow_port(machine: Machine) -> None:
+    rdma = machine.rail(5)
+    rdma.rate = "200 Gb/sec (4X HDR)"
+    for netdev in machine.netdevs:
+        if netdev.address == rdma.address:
+            netdev.speed = 200000
+
+
+def _width(machine: Machine, address: str, width: int) -> None:
+    link = machine.function(address).link
+    if link:
+        machine.set_link(address, Link(link.speed, width))
+
+
+def _speed(machine: Machine, address: str, speed: str) -> None:
+    link = machine.function(address).link
+    if link:
+        machine.set_link(address, Link(f"{speed} GT/s PCIe", link.width))
+
+
+def _wrong_node(machine: Machine) -> None:
+    function = machine.function(machine.rail(4).address)
+    function.numa_node = next(node.number for node in machine.nodes if node.number != function.numa_node)
+
+
+def _unplug_gpu(machine: Machine) -> None:
+    machine.unplug(machine.gpu(6).address)
+
+
+def _lose_gpu(machine: Machine) -> None:
+    gpu = machine.gpu(2)
+    gpu.in_driver = False
+    machine.function(gpu.address).driver = None
+
+
+def _swap_gpu(machine: Machine) -> None:
+    gpu = machine.gpu(0)
+    function = machine.function(gpu.address)
+    function.vendor, function.device, function.subsystem = NVIDIA, "0x2331", "0x1626"
+    gpu.name, gpu.memory_mib = "NVIDIA H100 PCIe", 81559
+
+
+def _drop_nvlink(machine: Machine) -> None:
+    machine.gpu(5).nvlinks[11] = False
+
+
+def _fabric(machine: Machine) -> None:
+    machine.fabric = ("In Progress", "N/A")
+
+
+def _drop_ipv4_gids(machine: Machine) -> None:
+    rdma = machine.rail(0)
+    rdma.gids = [gid for gid in rdma.gids if ":ffff:" not in gid.value]
+
+
+def _move_nic(machine: Machine) -> None:
+    if machine.spare_slot is None:
+        raise LabError(f"{machine.hostname} has no free slot to move a NIC to")
+    machine.move_nic(machine.rail(3), machine.spare_slot)
+
+
+def _tool(behaviour: str) -> Callable[[Machine], None]:
+    def change(machine: Machine) -> None:
+        machine.gpu_tool = behaviour
+
+    return change
+
+
+def _truncate_numa(machine: Machine) -> None:
+    machine.damaged[f"{machine.rail(2).address}/numa_node"] = ""
+
+
+def _garbled_rate(machine: Machine) -> None:
+    machine.rail(7).rate = "[Unknown Error]"
+
+
+def _provisioned(text: str | None) -> str:
+    if text is None:
+        raise LabError(f"there is no {CONF} yet: provision the node first")
+    return text
+
+
+def _hca_by_prefix(machine: Machine, text: str | None) -> str:
+    """The same NICs, named without the = that makes NCCL compare whole names."""
+    names = ",".join(rdma.name for rdma in machine.rdma if rdma.rail is not None) or "mlx5_0"
+    lines = [line for line in _provisioned(text).splitlines() if not line.startswith("NCCL_IB_HCA=")]
+    return "\n".join([*lines, f"NCCL_IB_HCA={names}"]) + "\n"
+
+
+def _remove(machine: Machine, text: str | None) -> None:
+    _provisioned(text)
+
+
+def _keep(machine: Machine, text: str | None) -> str:
+    return _provisioned(text)
+
+
+def _append(line: str) -> Callable[[Machine, str | None], str]:
+    return lambda machine, text: f"{text or ''}{line}\n"
+
+
+# -- the catalogue ---------------------------------------------------------------------------------------------------
+
+_GPU_FAULTS = ("gpu-lost", "gpu-slot-degraded", "wrong-gpu", "nvlink-down")
+_TOOL_FAULTS = ("smi-missing", "smi-hang", "smi-garbage")
+_CONF_FAULTS = ("conf-edited", "conf-removed", "conf-mode")
+# Without all its rails nobody can say what nccl.conf should hold, nor what contradicts it.
+_NO_RAIL_HIDES = (*_CONF_FAULTS, "user-conf", "environment-conf")
+
+
+def _broken_tool(name: str, description: str, behaviour: str) -> Fault:
+    return Fault(
+        name,
+        description,
+        "platform.gpu_tool",
+        _said("nvidia-smi"),
+        _tool(behaviour),
+        state="unknown",
+        consequences=("platform.nvlinks", "platform.nvlink_fabric", "platform.cross_check"),
+        platforms=ALL,
+        excludes=(*_TOOL_FAULTS, "nvlink-down", "gpu-lost", "fabric-not-ready"),
+    )
+
+
+_CATALOGUE = (
+    Fault(
+        "rail-missing",
+        "the NIC of rail 3 has fallen off the bus",
+        "platform.rail_device",
+        _said("rail 3"),
+        _unplug_nic,
+        consequences=("nccl_conf.rails",),
+        excludes=("nic-moved", "gpu-missing", *_NO_RAIL_HIDES),
+    ),
+    Fault(
+        "nic-moved",
+        "the NIC of rail 3 sits in a slot away from its GPU",
+        "platform.rail_device",
+        _said("rail 3"),
+        _move_nic,
+        consequences=("nccl_conf.rails",),
+        excludes=("gpu-missing", *_NO_RAIL_HIDES),
+    ),
+    Fault(
+        "port-down",
+        "the cable of rail 2 is out: the port polls",
+        "platform.rail_state",
+        _nic(2),
+        _port_down,
+        consequences=("platform.rail_rate", "platform.rail_gid"),
+    ),
+    Fault("rate-low", "rail 5 runs at 200 Gb/s instead of 400", "platform.rail_rate", _nic(5), _slow_port),
+    Fault(
+        "rate-garbage",
+        "the driver cannot tell the rate of rail 7",
+        "platform.rail_rate",
+        _nic(7),
+        _garbled_rate,
+        state="unknown",
+    ),
+    Fault(
+        "slot-degraded",
+        "the NIC of rail 1 has trained to x8 of x16",
+        "platform.rail_pcie",
+        _nic(1),
+        lambda machine: _width(machine, machine.rail(1).address, 8),
+    ),
+    Fault(
+        "slot-speed",
+        "the NIC of rail 6 runs at 16 GT/s of 32",
+        "platform.rail_pcie",
+        _nic(6),
+        lambda machine: _speed(machine, machine.rail(6).address, "16.0"),
+    ),
+    Fault("numa-wrong", "the NIC of rail 4 reports the other socket", "platform.rail_numa", _nic(4), _wrong_node),
+    Fault(
+        "numa-truncated",
+        "numa_node of rail 2's NIC is empty",
+        "platform.rail_numa",
+        _nic(2),
+        _truncate_numa,
+        state="unknown",
+    ),
+    Fault(
+        "gid-missing",
+        "rail 0 has lost its IPv4 GIDs",
+        "platform.rail_gid",
+        _nic(0),
+        _drop_ipv4_gids,
+        platforms=("hgx-h200",),
+    ),
+    Fault(
+        "gpu-missing",
+        "GPU 6 has fallen off the bus",
+        "platform.gpu_count",
+        _said("gpus"),
+        _unplug_gpu,
+        consequences=("platform.rail_path", "platform.rail_numa"),
+        platforms=ALL,
+        # Which GPU a rail belongs to is not known then, so neither is what NUMA node it should have.
+        excludes=(*_GPU_FAULTS, "numa-wrong", "numa-truncated"),
+    ),
+    Fault(
+        "gpu-lost",
+        "GPU 2 is on the bus, but the driver does not have it",
+        "platform.gpu_driver",
+        _gpu(2),
+        _lose_gpu,
+        consequences=("platform.gpu_model", "platform.nvlinks", "platform.cross_check"),
+        platforms=ALL,
+    ),
+    Fault(
+        "gpu-slot-degraded",
+        "GPU 7 has trained to x8 of x16",
+        "platform.gpu_pcie",
+        _gpu(7),
+        lambda machine: _width(machine, machine.gpu(7).address, 8),
+        platforms=ALL,
+    ),
+    Fault("wrong-gpu", "GPU 0 is another model", "platform.gpu_model", _gpu(0), _swap_gpu, platforms=ALL),
+    Fault("nvlink-down", "GPU 5 has 17 of 18 NVLinks", "platform.nvlinks", _gpu(5), _drop_nvlink, platforms=ALL),
+    Fault(
+        "fabric-not-ready",
+        "the GPUs have not joined the NVLink fabric",
+        "platform.nvlink_fabric",
+        _said("nvlink fabric"),
+        _fabric,
+        platforms=ALL,
+    ),
+    _broken_tool("smi-missing", "nvidia-smi is not installed", "missing"),
+    _broken_tool("smi-hang", "nvidia-smi never answers", "hang"),
+    _broken_tool("smi-garbage", "nvidia-smi prints binary", "garbage"),
+    Fault(
+        "conf-edited",
+        f"an operator named the HCAs in {CONF} by prefix",
+        "nccl_conf.file",
+        _said(CONF),
+        FileFault(CONF, _hca_by_prefix),
+        platforms=ALL,
+        excludes=_CONF_FAULTS,
+    ),
+    Fault(
+        "conf-removed",
+        f"{CONF} is gone",
+        "nccl_conf.file",
+        _said(CONF),
+        FileFault(CONF, _remove),
+        platforms=ALL,
+        excludes=_CONF_FAULTS,
+    ),
+    Fault(
+        "conf-mode",
+        f"{CONF} is readable by root only, so NCCL skips it",
+        "nccl_conf.file_mode",
+        _said(CONF),
+        FileFault(CONF, _keep, mode=0o600),
+        platforms=ALL,
+        excludes=_CONF_FAULTS,
+    ),
+    Fault(
+        "user-conf",
+        "/root/.nccl.conf sets NCCL_IB_HCA",
+        "nccl_conf.conflict",
+        _said("/root/.nccl.conf NCCL_IB_HCA"),
+        FileFault("/root/.nccl.conf", _append("NCCL_IB_HCA=mlx5_0")),
+        platforms=ALL,
+    ),
+    Fault(
+        "environment-conf",
+        "/etc/environment sets NCCL_SOCKET_IFNAME",
+        "nccl_conf.conflict",
+        _said("/etc/environment NCCL_SOCKET_IFNAME"),
+        FileFault("/etc/environment", _append("NCCL_SOCKET_IFNAME=docker0")),
+        platforms=ALL,
+    ),
+)
+FAULTS = {fault.name: fault for fault in _CATALOGUE}
+
+
+def named(name: str) -> Fault:
+    """Raises LabError, with the names there are."""
+    if name not in FAULTS:
+        raise LabError(f"there is no fault {name!r}; there are {', '.join(FAULTS)}")
+    return FAULTS[name]
+
+
+def compatible(names: Iterable[str]) -> bool:
+    """Whether each of these faults shows when all are applied. A fault does not go with itself."""
+    faults = [named(name) for name in names]
+    return not any(_hides(one, other) for n, one in enumerate(faults) for other in faults[:n])
+
+
+def _hides(one: Fault, other: Fault) -> bool:
+    return one.name == other.name or one.name in other.excludes or other.name in one.excludes
+
+
+def draw(rng: random.Random, count: int, platform: str) -> list[str]:
+    """``count`` compatible faults at random. Raises LabError where the platform has not so many."""
+    pool = [fault.name for fault in _CATALOGUE if platform in fault.platforms]
+    rng.shuffle(pool)
+    drawn: list[str] = []
+    for name in pool:
+        if len(drawn) < count and compatible([*drawn, name]):
+            drawn.append(name)
+    if len(drawn) < count:
+        raise LabError(
+            f"{platform or 'this platform'} has no {count} compatible faults, only {', '.join(drawn) or 'none'}"
+        )
+    return drawn
+
+
+def expected(machine: Machine, names: Iterable[str]) -> list[Expectation]:
+    """What has to be found on ``machine``, healthy as given, with these faults: roots and their consequences.
+
+    A consequence is on its root's subject where that is a device, and on whatever it follows for otherwise.
+    """
+    expectations = []
+    for fault in map(named, names):
+        subject = fault.subject(machine) if fault.subject else None
+        expectations.append(Expectation(fault.check, subject, fault.state))
+        device = subject if subject and re.match(r"[0-9a-f]{4}:", subject) else None
+        for check in fault.consequences:
+            if _applies(machine, check):
+                expectations.append(Expectation(check, device, None, because=fault.check))
+    return expectations
+
+
+def _applies(machine: Machine, check: str) -> bool:
+    """Nothing asks for GIDs on InfiniBand, nor for rails where there are none."""
+    rails = any(rdma.rail is not None for rdma in machine.rdma)
+    if check == "platform.rail_gid":
+        return rails and machine.site["busbar_fabric"] == "ethernet"
+    return rails or not check.startswith("platform.rail_")

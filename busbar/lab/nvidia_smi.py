@@ -1,0 +1,285 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A stand-in for nvidia-smi: a shell script that answers from text files, and those files for a Machine.
+
+Words, separators, exit codes and error texts are those of nvidia-smi 580.159 on an H200, tried argument by argument;
+the NIC columns of ``topo -m`` are from published output. A script, so that it runs wherever the lab's tree does.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.sax.saxutils import escape
+
+from .machine import NVLINK_GBPS, Gpu, Link, Machine
+
+_PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
+
+SCRIPT = r"""#!/bin/sh
+# Part of a simulated machine: answers from the files beside ../share/busbar-lab/SIMULATED.
+data=${0%/*}/../share/busbar-lab/nvidia-smi
+refuse() { printf '%s\n\n' "$2"; exit "$1"; }
+
+case $1 in
+topo | nvlink)
+    case "$1 $2" in
+    'topo -m' | 'topo --matrix') exec cat "$data/topo-m" ;;
+    'nvlink -s' | 'nvlink --status') exec cat "$data/nvlink-s" ;;
+    esac
+    printf 'Option "%s" is not recognized.\n' "$2"
+    exit 2
+    ;;
+esac
+
+query= xml= fields= asked= format=csv
+for argument in "$@"; do
+    case $argument in
+    -L | --list-gpus) exec cat "$data/list" ;;
+    -q | --query) query=1 ;;
+    -x | --xml-format) xml=1 ;;
+    --query-gpu=*) fields=${argument#*=} asked=1 ;;
+    --format=*) format=${argument#*=} ;;
+    --query-gpu | --format)
+        refuse 255 "ERROR: Option $argument is missing its value. Please run 'nvidia-smi -h' for help." ;;
+    *) refuse 255 "ERROR: Option $argument is not recognized. Please run 'nvidia-smi -h'." ;;
+    esac
+done
+
+if [ "$query$xml" = 11 ]; then
+    now=$(LC_ALL=C date '+%a %b %e %H:%M:%S %Y')
+    exec sed "s|<timestamp/>|<timestamp>$now</timestamp>|" "$data/query.xml"
+fi
+[ -z "$xml" ] || refuse 2 "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an \
+XML query.  Please run 'nvidia-smi -h' for help."
+if [ -z "$asked" ]; then
+    echo 'busbar lab: this use of nvidia-smi is not simulated' >&2
+    exit 64
+fi
+
+header=1 units=1
+for word in $(printf %s "$format" | tr , ' '); do
+    case $word in
+    csv) ;;
+    noheader) header= ;;
+    nounits) units= ;;
+    *) echo 'Format modifier is not recognized.'; exit 2 ;;
+    esac
+done
+# query.tsv: field names, headings, then a line for each GPU.
+exec awk -F '\t' -v fields="$fields" -v header="$header" -v units="$units" '
+NR == 1 {
+    for (i = 1; i <= NF; i++) column[$i] = i
+    column["gpu_name"] = column["name"]
+    column["gpu_uuid"] = column["uuid"]
+    column["gpu_bus_id"] = column["pci.bus_id"]
+    count = split(fields, field, ",")
+    for (i = 1; i <= count; i++) if (!(field[i] in column)) {
+        printf "Field \"%s\" is not a valid field to query.\n\n", field[i]
+        exit 2
+    }
+    next
+}
+NR == 2 && !header { next }
+{
+    line = ""
+    for (i = 1; i <= count; i++) {
+        value = $column[field[i]]
+        if (NR > 2 && !units) sub(/ MiB$/, "", value)
+        line = line (i > 1 ? ", " : "") value
+    }
+    print line
+}' "$data/query.tsv"
+"""
+
+# What is left of the tool under the faults that break it.
+HANGING_SCRIPT = "#!/bin/sh\nexec sleep 2147483647\n"
+GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\n"
+
+
+def answers(machine: Machine) -> dict[str, str]:
+    """File name -> text, for the script's data directory."""
+    gpus = machine.driver_gpus()
+    return {
+        "list": "".join(f"{_title(index, gpu)}\n" for index, gpu in enumerate(gpus)),
+        "nvlink-s": "".join(_nvlink(index, gpu) for index, gpu in enumerate(gpus)),
+        "query.tsv": _query(machine, gpus),
+        "query.xml": _xml(machine, gpus),
+        "topo-m": _matrix(machine, gpus),
+    }
+
+
+def path_class(machine: Machine, one: str, other: str) -> str:
+    """How nvidia-smi names the PCIe path between two functions: PIX, PXB, PHB, NODE or SYS."""
+    chains = [machine.chain(one), machine.chain(other)]
+    shared = 0
+    for above, beside in zip(*chains, strict=False):
+        if above != beside:
+            break
+        shared += 1
+    if shared == 0:
+        nodes = {machine.function(address).numa_node for address in (one, other)}
+        return "NODE" if len(nodes) == 1 else "SYS"
+    if shared == 1:
+        return "PHB"
+    # Bridges on either side below the last shared one: one is the port of a single switch, more are more switches.
+    return "PIX" if max(len(chain) - shared - 1 for chain in chains) <= 1 else "PXB"
+
+
+def _title(index: int, gpu: Gpu) -> str:
+    return f"GPU {index}: {gpu.name} (UUID: {gpu.uuid})"
+
+
+def _nvlink(index: int, gpu: Gpu) -> str:
+    states = [f"{NVLINK_GBPS} GB/s" if active else "<inactive>" for active in gpu.nvlinks]
+    return "".join([f"{_title(index, gpu)}\n"] + [f"\t Link {n}: {state}\n" for n, state in enumerate(states)])
+
+
+def _bus_id(gpu: Gpu) -> str:
+    return f"0000{gpu.address}".upper()
+
+
+def _link(link: Link | None) -> tuple[int, int]:
+    """Generation and width of a GPU's link."""
+    return (_PCIE_GEN[link.speed.split()[0]], link.width) if link else (0, 0)
+
+
+def _query(machine: Machine, gpus: list[Gpu]) -> str:
+    rows = []
+    for index, gpu in enumerate(gpus):
+        function = machine.function(gpu.address)
+        now_gen, now_width = _link(function.link)
+        max_gen, max_width = _link(function.max_link)
+        rows.append(
+            {
+                "index": index,
+                "name": gpu.name,
+                "uuid": gpu.uuid,
+                "pci.bus_id": _bus_id(gpu),
+                "serial": gpu.serial,
+                "fabric.state": machine.fabric[0],
+                "fabric.status": machine.fabric[1],
+                "pcie.link.gen.current": now_gen,
+                "pcie.link.gen.max": max_gen,
+                "pcie.link.width.current": now_width,
+                "pcie.link.width.max": max_width,
+                "driver_version": machine.driver_version,
+                "memory.total": f"{gpu.memory_mib} MiB",
+            }
+        )
+    names = list(rows[0])
+    headings = [f"{name} [MiB]" if name == "memory.total" else name for name in names]
+    return "".join("\t".join(map(str, line)) + "\n" for line in [names, headings, *(row.values() for row in rows)])
+
+
+def _matrix(machine: Machine, gpus: list[Gpu]) -> str:
+    """``topo -m``: GPUs, then RDMA devices as NICn, which the legend maps to names."""
+    nics = sorted(machine.rdma, key=lambda r: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", r.name)])
+    gpu_names = [f"GPU{n}" for n in range(len(gpus))]
+    nic_names = [f"NIC{n}" for n in range(len(nics))]
+    items: list[tuple[str, str, Gpu | None]] = [
+        *((name, gpu.address, gpu) for name, gpu in zip(gpu_names, gpus, strict=True)),
+        *((name, nic.address, None) for name, nic in zip(nic_names, nics, strict=True)),
+    ]
+    affinity = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    lines = ["\t\x1b[4m" + "\t".join([*gpu_names, *nic_names, *affinity]) + "\x1b[0m"]
+    for name, address, gpu in items:
+        cells = []
+        for other_name, other_address, other in items:
+            if name == other_name:
+                cells.append(" X ")
+            elif gpu and other and any(gpu.nvlinks) and any(other.nvlinks):
+                cells.append(f"NV{min(sum(gpu.nvlinks), sum(other.nvlinks))}")
+            else:
+                cells.append(path_class(machine, address, other_address))
+        if gpu:
+            node = machine.nodes[max(0, machine.function(address).numa_node)]
+            cells += [node.cpulist, str(node.number), "", "N/A"]
+        lines.append("\t".join([name, *cells]))
+    lines += ["", "Legend:", "", *_LEGEND]
+    if nics:
+        lines += ["", "NIC Legend:", "", *(f"  NIC{n}: {nic.name}" for n, nic in enumerate(nics)), ""]
+    return "\n".join(lines) + "\n"
+
+
+_LEGEND = (
+    "  X    = Self",
+    "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)",
+    "  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node",
+    "  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)",
+    "  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)",
+    "  PIX  = Connection traversing at most a single PCIe bridge",
+    "  NV#  = Connection traversing a bonded set of # NVLinks",
+)
+
+
+def _xml(machine: Machine, gpus: list[Gpu]) -> str:
+    """``-q -x``, as much of it as says what the GPU is and how it is connected. The script puts in the time."""
+    lines = [
+        '<?xml version="1.0" ?>',
+        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">',
+        "<nvidia_smi_log>",
+        "\t<timestamp/>",
+        f"\t<driver_version>{machine.driver_version}</driver_version>",
+        f"\t<cuda_version>{machine.cuda_version}</cuda_version>",
+        f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
+    ]
+    for index, gpu in enumerate(gpus):
+        lines += [*_xml_gpu(machine, index, gpu), ""]
+    return "\n".join([*lines, "</nvidia_smi_log>"]) + "\n"
+
+
+def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
+    function = machine.function(gpu.address)
+    now_gen, now_width = _link(function.link)
+    max_gen, max_width = _link(function.max_link)
+    registered = machine.fabric[0] == "Completed"
+
+    def element(depth: int, name: str, value: object) -> str:
+        return "\t" * depth + f"<{name}>{escape(str(value))}</{name}>"
+
+    return [
+        f'\t<gpu id="{_bus_id(gpu)}">',
+        element(2, "product_name", gpu.name),
+        element(2, "product_brand", "NVIDIA"),
+        element(2, "product_architecture", "Hopper"),
+        element(2, "serial", gpu.serial),
+        element(2, "uuid", gpu.uuid),
+        element(2, "minor_number", index),
+        element(2, "vbios_version", gpu.vbios),
+        "\t\t<pci>",
+        element(3, "pci_bus", gpu.address[5:7].upper()),
+        element(3, "pci_device", gpu.address[8:10].upper()),
+        element(3, "pci_domain", gpu.address[:4].upper()),
+        element(3, "pci_device_id", f"{function.device[2:]}{function.vendor[2:]}".upper()),
+        element(3, "pci_bus_id", _bus_id(gpu)),
+        element(3, "pci_sub_system_id", f"{function.subsystem[2:]}{function.vendor[2:]}".upper()),
+        "\t\t\t<pci_gpu_link_info>",
+        "\t\t\t\t<pcie_gen>",
+        element(5, "max_link_gen", max_gen),
+        element(5, "current_link_gen", now_gen),
+        element(5, "device_current_link_gen", now_gen),
+        element(5, "max_device_link_gen", max_gen),
+        "\t\t\t\t</pcie_gen>",
+        "\t\t\t\t<link_widths>",
+        element(5, "max_link_width", f"{max_width}x"),
+        element(5, "current_link_width", f"{now_width}x"),
+        "\t\t\t\t</link_widths>",
+        "\t\t\t</pci_gpu_link_info>",
+        "\t\t</pci>",
+        "\t\t<fb_memory_usage>",
+        element(3, "total", f"{gpu.memory_mib} MiB"),
+        "\t\t</fb_memory_usage>",
+        "\t\t<fabric>",
+        element(3, "state", machine.fabric[0]),
+        element(3, "status", machine.fabric[1]),
+        element(3, "cliqueId", 0 if registered else "N/A"),
+        element(3, "clusterUuid", "00000000-0000-0000-0000-000000000000" if registered else "N/A"),
+        "\t\t\t<health>",
+        element(4, "bandwidth", "N/A"),
+        element(4, "route_recovery_in_progress", "N/A"),
+        element(4, "route_unhealthy", "N/A"),
+        element(4, "access_timeout_recovery", "N/A"),
+        "\t\t\t</health>",
+        "\t\t</fabric>",
+        "\t</gpu>",
+    ]

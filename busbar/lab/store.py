@@ -1,0 +1,202 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A lab in a directory: simulated nodes, an inventory for them, and the faults they have at present.
+
+DIR/inventory/hosts.yml          and group_vars/gpu_nodes.yml: ansible-playbook site.yml -i DIR/inventory
+DIR/<node>/hw, DIR/<node>/sys    the hardware root and the system root
+DIR/<node>/machine.json          the healthy machine (machine.py)
+DIR/<node>/faults.json           names of the faults present
+DIR/<node>/backup/<fault>.json   what a fault of a file has replaced
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import tree
+from .faults import FileFault, compatible, named
+from .machine import LabError, Machine, from_dict, hgx_h100, hgx_h200_roce, to_dict
+
+STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
+
+
+@dataclass(frozen=True)
+class _State:
+    """A file: its text and mode, both None where there is no file."""
+
+    text: str | None
+    mode: int | None
+
+
+def create(directory: Path, names: Mapping[str, Callable[[str], Machine]] = STANDARD) -> None:
+    """A lab with a node for each name, built by ``builder(name)``. Raises LabError where there is a lab already."""
+    directory = directory.resolve()
+    if directory.is_dir() and any(directory.iterdir()):
+        raise LabError(f"{directory} is not empty: a lab wants a directory of its own")
+    for name in names:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name == "inventory":
+            raise LabError(f"{name!r} cannot be a node: its name must be a host name, and not inventory")
+    machines = {name: builder(name) for name, builder in names.items()}
+    for name, machine in machines.items():
+        node = directory / name
+        tree.write(machine, node / "hw", node / "sys")
+        _save(node / "machine.json", to_dict(machine))
+        _save(node / "faults.json", [])
+    _write_inventory(directory, machines)
+
+
+def nodes(directory: Path) -> list[str]:
+    """Names of the lab's nodes. Raises LabError where there is no lab."""
+    found = sorted(path.parent.name for path in directory.glob("*/machine.json"))
+    if not found:
+        raise LabError(f"there is no lab in {directory}")
+    return found
+
+
+def healthy(directory: Path, node: str) -> Machine:
+    """The node's machine as it is without faults: what expectations are made from."""
+    return from_dict(_load(_node(directory, node) / "machine.json"))
+
+
+def status(directory: Path) -> dict[str, list[str]]:
+    """Node -> the faults it has, in the order they were made."""
+    return {node: list(_load(directory / node / "faults.json")) for node in nodes(directory)}
+
+
+def break_(directory: Path, node: str, fault: str) -> None:
+    """Give a node a fault. Raises LabError where it is unknown, there already, hidden by another, or cannot be."""
+    path, machine, wanted = _node(directory, node), healthy(directory, node), named(fault)
+    present = status(directory)[node]
+    if machine.platform not in wanted.platforms:
+        raise LabError(f"{fault} does not apply to {node} ({machine.platform}), only to {', '.join(wanted.platforms)}")
+    if fault in present:
+        raise LabError(f"{node} has {fault} already")
+    if rivals := [other for other in present if not compatible([fault, other])]:
+        raise LabError(f"{fault} does not show beside {', '.join(rivals)}: repair {node} first")
+    broken = _with(machine, [*present, fault])
+    if isinstance(wanted.change, FileFault):
+        _break_file(path, fault, wanted.change, machine)
+    _save(path / "faults.json", [*present, fault])
+    _render(path, broken)
+
+
+def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
+    """Take one fault, or all, from a node; the names of those taken. Raises LabError where the node has it not.
+
+    A file that somebody has changed since the fault (mended it, say) stays as it is now.
+    """
+    path, machine = _node(directory, node), healthy(directory, node)
+    present = status(directory)[node]
+    if fault != "all":
+        named(fault)
+        if fault not in present:
+            raise LabError(f"{node} does not have {fault}; it has {', '.join(present) or 'no fault'}")
+    taken = [name for name in present if fault in (name, "all")]
+    for name in taken:
+        change = named(name).change
+        if isinstance(change, FileFault):
+            _repair_file(path, name, change)
+    left = [name for name in present if name not in taken]
+    _save(path / "faults.json", left)
+    _render(path, _with(machine, left))
+    return taken
+
+
+def _node(directory: Path, node: str) -> Path:
+    if node not in nodes(directory):
+        raise LabError(f"there is no node {node!r} in the lab; there are {', '.join(nodes(directory))}")
+    return directory / node
+
+
+def _with(machine: Machine, faults: list[str]) -> Machine:
+    for name in faults:
+        machine = named(name).apply(machine)
+    return machine
+
+
+def _render(node: Path, machine: Machine) -> None:
+    tree.write_hardware(machine, node / "hw")
+    tree.write_tool(machine, node / "sys")
+
+
+# -- faults of files -------------------------------------------------------------------------------------------------
+
+
+def _break_file(node: Path, name: str, fault: FileFault, machine: Machine) -> None:
+    file = node / "sys" / fault.path.lstrip("/")
+    before = _read(file)
+    text = fault.edit(machine, before.text)
+    after = _State(text, None if text is None else fault.mode or before.mode or 0o644)
+    if after == before:
+        raise LabError(f"{name} changes nothing: {fault.path} is like that already")
+    _save(node / "backup" / f"{name}.json", {"before": asdict(before), "after": asdict(after)})
+    _replace(file, after)
+
+
+def _repair_file(node: Path, name: str, fault: FileFault) -> None:
+    file, backup = node / "sys" / fault.path.lstrip("/"), node / "backup" / f"{name}.json"
+    states = _load(backup)
+    if _read(file) == _State(**states["after"]):
+        _replace(file, _State(**states["before"]))
+    backup.unlink()
+
+
+def _read(file: Path) -> _State:
+    # Whatever bytes there are have to come back: JSON keeps what surrogateescape makes of those that are not UTF-8.
+    if not file.exists():
+        return _State(None, None)
+    return _State(file.read_bytes().decode("utf-8", "surrogateescape"), file.stat().st_mode & 0o7777)
+
+
+def _replace(file: Path, state: _State) -> None:
+    if state.text is None or state.mode is None:
+        file.unlink(missing_ok=True)
+        return
+    new = file.with_name(f".{file.name}.lab")
+    new.write_bytes(state.text.encode("utf-8", "surrogateescape"))
+    new.chmod(state.mode)
+    new.replace(file)
+
+
+# -- the lab's own files ---------------------------------------------------------------------------------------------
+
+
+def _save(file: Path, data: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(json.dumps(data, indent=1) + "\n")
+    new.replace(file)
+
+
+def _load(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise LabError(f"{file} cannot be used: {error}") from error
+
+
+def _write_inventory(directory: Path, machines: Mapping[str, Machine]) -> None:
+    """JSON values are YAML, so nothing in them needs quoting rules."""
+    lines = ["---", "gpu_nodes:", "  hosts:"]
+    for name, machine in machines.items():
+        roots = {
+            "busbar_hardware_root": str(directory / name / "hw"),
+            "busbar_system_root": str(directory / name / "sys"),
+        }
+        lines.append(f"    {name}:")
+        lines += [f"      {key}: {json.dumps(value)}" for key, value in {**machine.site, **roots}.items()]
+    group = [
+        "---",
+        "ansible_connection: local",
+        'ansible_python_interpreter: "{{ ansible_playbook_python }}"',
+        "# No libnccl.so.2 on simulated nodes: the text is linted against this version's table, and not proven.",
+        "busbar_nccl_version: 2.27.7",
+    ]
+    (directory / "inventory" / "group_vars").mkdir(parents=True)
+    (directory / "inventory" / "hosts.yml").write_text("\n".join(lines) + "\n")
+    (directory / "inventory" / "group_vars" / "gpu_nodes.yml").write_text("\n".join(group) + "\n")

@@ -1,0 +1,83 @@
+"""Simulated nodes, and the suite's own modules run on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.modules import nccl_conf, topology_info
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODULES = {"topology_info": topology_info, "nccl_conf": nccl_conf}
+
+
+@pytest.fixture(scope="session")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory)
+    return directory
+
+
+@pytest.fixture
+def lab(_lab: Path) -> Iterator[Path]:
+    """Two healthy nodes: node01 hgx-h100 on InfiniBand, node02 hgx-h200 on RoCE. Repaired after each test."""
+    yield _lab
+    for node in store.nodes(_lab):
+        store.repair(_lab, node)
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run_module(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs a module's real main() and gives back what it returned."""
+
+    def run(name: str, check_mode: bool = False, **arguments: Any) -> dict[str, Any]:
+        arguments |= {"_ansible_check_mode": check_mode, "_ansible_remote_tmp": str(tmp_path)}
+        capsys.readouterr()
+        with patch_module_args(arguments), pytest.raises(SystemExit):
+            MODULES[name].main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+def site_values(lab: Path, node: str) -> dict[str, Any]:
+    """What the lab's inventory says of a node."""
+    inventory = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())
+    group = yaml.safe_load((lab / "inventory" / "group_vars" / "gpu_nodes.yml").read_text())
+    return {**group, **inventory["gpu_nodes"]["hosts"][node]}
+
+
+@pytest.fixture
+def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
+    """Runs a module on a node of the lab with the arguments that its role would give it."""
+
+    def run(name: str, node: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
+        values = site_values(lab, node)
+        profile = yaml.safe_load((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text())
+        arguments = {
+            "profile": profile,
+            "profile_name": values["busbar_platform"],
+            "fabric": values["busbar_fabric"],
+            "hardware_root": values["busbar_hardware_root"],
+            "system_root": values["busbar_system_root"],
+        }
+        if name == "topology_info":
+            arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5}
+        else:
+            arguments |= {
+                "nccl_version": values["busbar_nccl_version"],
+                "dscp": values.get("busbar_roce", {}).get("dscp"),
+            }
+        return run_module(name, check_mode, **(arguments | more))
+
+    return run

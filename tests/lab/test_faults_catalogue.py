@@ -1,0 +1,338 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Every fault of the catalogue shows on a node and can be taken back, alone and in company."""
+
+import json
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from busbar.lab import store
+from busbar.lab.faults import ALL, FAULTS, Expectation, FileFault, compatible, draw, expected
+from busbar.lab.machine import LabError, h200_vm, hgx_h100, hgx_h200_roce
+
+BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "vm01": h200_vm}
+CONF = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab") / "lab"
+    started = time.perf_counter()
+    store.create(directory, BUILDERS)
+    print(f"{len(BUILDERS)} nodes created in {time.perf_counter() - started:.2f} s")
+    for node in BUILDERS:
+        (directory / node / "sys/etc/nccl.conf").write_text(CONF)
+    return directory
+
+
+def snapshot(directory: Path) -> dict[str, tuple[int, bytes | str | None]]:
+    """Everything below a directory with its mode: bytes of files, targets of links, None for directories."""
+    found: dict[str, tuple[int, bytes | str | None]] = {}
+    for path in directory.rglob("*"):
+        name = str(path.relative_to(directory))
+        if path.is_symlink():
+            found[name] = (0, os.readlink(path))
+        else:
+            found[name] = (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+    return found
+
+
+def smi(lab: Path, node: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([lab / node / "sys/usr/bin/nvidia-smi", *arguments], capture_output=True, check=False)
+
+
+def nodes_of(name: str) -> list[str]:
+    machines = {node: builder(node) for node, builder in BUILDERS.items()}
+    return [node for node, machine in machines.items() if machine.platform in FAULTS[name].platforms]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
+    node = nodes_of(name)[-1]
+    before = snapshot(lab / node)
+    store.break_(lab, node, name)
+    assert store.status(lab)[node] == [name]
+    after = snapshot(lab / node)
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    changed = {path for path in changed if path.split("/")[0] in ("hw", "sys")}
+    assert changed
+    fault = FAULTS[name].change
+    if isinstance(fault, FileFault):
+        assert changed == {f"sys{fault.path}"}
+    else:
+        assert all(path.startswith(("hw/", "sys/usr/")) for path in changed)
+    assert store.repair(lab, node, name) == [name]
+    restored = snapshot(lab / node)
+    restored.pop("backup", None)
+    before.pop("backup", None)
+    assert restored == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_five_faults_at_once_all_show_and_are_repaired_together(lab: Path, seed: int) -> None:
+    node = ("node01", "node02")[seed % 2]
+    machine = store.healthy(lab, node)
+    names = draw(random.Random(seed), 5, machine.platform)
+    before = snapshot(lab / node / "hw")
+    for name in names:
+        store.break_(lab, node, name)
+    assert store.status(lab)[node] == names
+    roots = [(e.check, e.subject) for e in expected(machine, names) if e.because is None]
+    assert len(set(roots)) == 5
+    assert store.repair(lab, node) == names
+    assert snapshot(lab / node / "hw") == before
+
+
+@pytest.mark.parametrize("platform", ALL)
+def test_draws_are_compatible_apply_and_differ_from_seed_to_seed(platform: str) -> None:
+    draws = [draw(random.Random(seed), 5, platform) for seed in range(50)]
+    for names in draws:
+        assert len(set(names)) == 5
+        assert compatible(names)
+        assert all(platform in FAULTS[name].platforms for name in names)
+    assert draw(random.Random(3), 5, platform) == draws[3]
+    assert {name for names in draws for name in names} == {n for n, f in FAULTS.items() if platform in f.platforms}
+
+
+def test_more_faults_than_go_together_cannot_be_drawn() -> None:
+    with pytest.raises(LabError, match="no 30 compatible faults"):
+        draw(random.Random(1), 30, "hgx-h100")
+    with pytest.raises(LabError, match="no 1 compatible faults"):
+        draw(random.Random(1), 1, "unheard-of")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("rail-missing", "nic-moved"),
+        ("gpu-missing", "gpu-lost"),
+        ("gpu-missing", "rail-missing"),
+        ("smi-hang", "smi-garbage"),
+        ("smi-missing", "nvlink-down"),
+        ("smi-missing", "fabric-not-ready"),
+        ("conf-edited", "conf-mode"),
+        ("nic-moved", "conf-removed"),
+        ("rate-low", "rate-low"),
+    ],
+)
+def test_faults_that_hide_each_other_are_not_compatible(names: tuple[str, str]) -> None:
+    assert not compatible(names)
+    assert not compatible(reversed(names))
+
+
+def test_what_is_expected_names_the_device_from_the_healthy_machine() -> None:
+    machine = hgx_h200_roce()
+    assert expected(machine, ["rail-missing", "rate-garbage", "port-down"]) == [
+        Expectation("platform.rail_device", "rail 3", "drift"),
+        Expectation("nccl_conf.rails", None, None, because="platform.rail_device"),
+        Expectation("platform.rail_rate", "0000:dc:00.0", "unknown"),
+        Expectation("platform.rail_state", "0000:4d:00.0", "drift"),
+        Expectation("platform.rail_rate", "0000:4d:00.0", None, because="platform.rail_state"),
+        Expectation("platform.rail_gid", "0000:4d:00.0", None, because="platform.rail_state"),
+    ]
+    assert [e.check for e in expected(hgx_h100(), ["port-down"])] == ["platform.rail_state", "platform.rail_rate"]
+    assert [e.check for e in expected(h200_vm(), ["gpu-missing"])] == ["platform.gpu_count"]
+
+
+def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() -> None:
+    for fault in FAULTS.values():
+        assert set(fault.excludes) <= set(FAULTS), fault.name
+        assert set(fault.platforms) <= set(ALL), fault.name
+        for check in (fault.check, *fault.consequences):
+            assert check.startswith(("platform.", "nccl_conf.")), fault.name
+
+
+# -- what single faults look like ------------------------------------------------------------------------------------
+
+
+def read(lab: Path, node: str, path: str) -> str:
+    return (lab / node / "hw" / path).read_text().strip()
+
+
+def test_a_missing_nic_leaves_an_empty_slot(lab: Path) -> None:
+    address = store.healthy(lab, "node02").rail(3).address
+    port = (lab / "node02/hw/sys/bus/pci/devices" / address).resolve().parent
+    store.break_(lab, "node02", "rail-missing")
+    assert not (lab / "node02/hw/sys/bus/pci/devices" / address).is_symlink()
+    assert not (lab / "node02/hw/sys/class/infiniband/mlx5_9").is_symlink()
+    assert not (lab / "node02/hw/sys/class/net/enp94s0np0").is_symlink()
+    assert "enp94s0np0" not in read(lab, "node02", "proc/net/route")
+    assert (port / "current_link_width").read_text() == "0\n"
+    assert b"mlx5_9" not in smi(lab, "node02", "topo", "-m").stdout
+    store.repair(lab, "node02")
+
+
+def test_a_moved_nic_keeps_its_name_and_changes_its_address(lab: Path) -> None:
+    healthy = store.healthy(lab, "node01")
+    name = healthy.rail(3).name
+    store.break_(lab, "node01", "nic-moved")
+    device = (lab / f"node01/hw/sys/class/infiniband/{name}/device").resolve()
+    assert device.name == "0000:2a:00.0"
+    assert [path.name for path in (device / "net").iterdir()] == ["ibp42s0"]
+    assert (device / "numa_node").read_text() == "0\n"
+    store.repair(lab, "node01")
+
+
+def test_a_port_that_is_down_has_neither_gids_nor_speed(lab: Path) -> None:
+    rdma = store.healthy(lab, "node02").rail(2)
+    store.break_(lab, "node02", "port-down")
+    port = lab / f"node02/hw/sys/class/infiniband/{rdma.name}/ports/1"
+    assert [(port / f).read_text().strip() for f in ("state", "phys_state", "rate")] == [
+        "1: DOWN",
+        "2: Polling",
+        "2.5 Gb/sec (1X SDR)",
+    ]
+    assert {path.read_text() for path in (port / "gids").iterdir()} == {":".join(["0000"] * 8) + "\n"}
+    assert not list((port / "gid_attrs/types").iterdir())
+    netdev = next((port.parent.parent / "device/net").iterdir())
+    assert [(netdev / f).read_text().strip() for f in ("operstate", "carrier")] == ["down", "0"]
+    assert not (netdev / "speed").exists()
+    store.repair(lab, "node02")
+
+
+def test_a_lost_gpu_shifts_the_indexes_behind_it(lab: Path) -> None:
+    gpus = store.healthy(lab, "node01").gpus
+    store.break_(lab, "node01", "gpu-lost")
+    rows = smi(lab, "node01", "--query-gpu=index,uuid", "--format=csv,noheader").stdout.decode().splitlines()
+    assert rows[2] == f"2, {gpus[3].uuid}"
+    assert len(rows) == 7
+    assert (lab / "node01/hw/sys/bus/pci/devices" / gpus[2].address / "class").exists()
+    assert not (lab / "node01/hw/proc/driver/nvidia/gpus" / gpus[2].address).exists()
+    store.repair(lab, "node01")
+
+
+def test_an_inactive_nvlink_shows_in_the_status_and_in_the_matrix(lab: Path) -> None:
+    store.break_(lab, "node01", "nvlink-down")
+    lines = smi(lab, "node01", "nvlink", "-s").stdout.decode().splitlines()
+    assert [n for n, line in enumerate(lines) if "<inactive>" in line] == [5 * 19 + 1 + 11]
+    assert lines[5 * 19 + 12] == "\t Link 11: <inactive>"
+    assert smi(lab, "node01", "topo", "-m").stdout.decode().splitlines()[1].split("\t")[6] == "NV17"
+    store.repair(lab, "node01")
+
+
+def test_a_fabric_that_is_not_ready_shows_in_both_answers(lab: Path) -> None:
+    store.break_(lab, "node02", "fabric-not-ready")
+    out = smi(lab, "node02", "--query-gpu=fabric.state,fabric.status", "--format=csv,noheader").stdout.decode()
+    assert out.splitlines() == ["In Progress, N/A"] * 8
+    assert smi(lab, "node02", "-q", "-x").stdout.count(b"<state>In Progress</state>") == 8
+    store.repair(lab, "node02")
+
+
+def test_broken_tools_are_missing_silent_or_binary(lab: Path) -> None:
+    store.break_(lab, "node01", "smi-missing")
+    assert not (lab / "node01/sys/usr/bin/nvidia-smi").exists()
+    store.repair(lab, "node01")
+    store.break_(lab, "node01", "smi-garbage")
+    with pytest.raises(UnicodeDecodeError):
+        smi(lab, "node01", "-L").stdout.decode()
+    store.repair(lab, "node01")
+    store.break_(lab, "node01", "smi-hang")
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run([lab / "node01/sys/usr/bin/nvidia-smi", "-L"], capture_output=True, check=False, timeout=0.3)
+    store.repair(lab, "node01")
+    assert smi(lab, "node01", "-L").returncode == 0
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_do_not_exist_are_answered_with_those_that_do(lab: Path, tmp_path: Path) -> None:
+    for node in ("node09", "../lab/node01", "inventory"):
+        with pytest.raises(LabError, match="there are node01, node02, vm01"):
+            store.break_(lab, node, "rate-low")
+    with pytest.raises(LabError, match="no fault 'pfc-of'; there are rail-missing"):
+        store.break_(lab, "node01", "pfc-of")
+    with pytest.raises(LabError, match="no fault 'pfc-of'; there are rail-missing"):
+        store.repair(lab, "node01", "pfc-of")
+    with pytest.raises(LabError, match="node01 does not have rate-low; it has no fault"):
+        store.repair(lab, "node01", "rate-low")
+    with pytest.raises(LabError, match="no lab in"):
+        store.status(tmp_path)
+    with pytest.raises(LabError, match="cannot be a node"):
+        store.create(tmp_path / "lab", {"../node": hgx_h100})
+    with pytest.raises(LabError, match="is not empty"):
+        store.create(lab)
+
+
+def test_a_fault_that_cannot_show_is_refused_and_leaves_no_trace(lab: Path) -> None:
+    store.break_(lab, "node01", "rail-missing")
+    before = snapshot(lab / "node01")
+    for name, reason in {
+        "rail-missing": "has rail-missing already",
+        "nic-moved": "does not show beside rail-missing",
+        "gid-missing": "only to hgx-h200",
+    }.items():
+        with pytest.raises(LabError, match=reason):
+            store.break_(lab, "node01", name)
+    assert snapshot(lab / "node01") == before
+    store.repair(lab, "node01")
+
+
+def test_a_fault_of_a_file_that_is_not_provisioned_says_so(tmp_path: Path) -> None:
+    store.create(tmp_path / "lab", {"vm01": h200_vm})
+    for name in ("conf-edited", "conf-removed", "conf-mode"):
+        with pytest.raises(LabError, match=r"no /etc/nccl\.conf yet"):
+            store.break_(tmp_path / "lab", "vm01", name)
+    assert store.status(tmp_path / "lab") == {"vm01": []}
+
+
+def test_hardware_faults_and_repairs_leave_the_system_root_alone(lab: Path) -> None:
+    conf = lab / "node01/sys/etc/nccl.conf"
+    mine = lab / "node01/sys/etc/modprobe.d/mine.conf"
+    mine.parent.mkdir()
+    mine.write_text("options nvidia\n")
+    inode = conf.stat().st_ino
+    store.break_(lab, "node01", "gpu-missing")
+    store.repair(lab, "node01")
+    assert (conf.read_text(), conf.stat().st_ino, mine.read_text()) == (CONF, inode, "options nvidia\n")
+    mine.unlink()
+    mine.parent.rmdir()
+
+
+def test_repair_does_not_undo_what_somebody_mended(lab: Path) -> None:
+    conf = lab / "node02/sys/etc/nccl.conf"
+    store.break_(lab, "node02", "conf-edited")
+    assert "NCCL_IB_HCA=mlx5_6," in conf.read_text()
+    conf.write_text("# mended\n")
+    assert store.repair(lab, "node02", "conf-edited") == ["conf-edited"]
+    assert conf.read_text() == "# mended\n"
+    conf.write_text(CONF)
+
+
+def test_repair_also_mends_a_hardware_root_that_was_changed_by_hand(lab: Path) -> None:
+    root = lab / "node01/hw"
+    before = snapshot(root)
+    (root / "proc/cmdline").write_text("changed\n")
+    (root / "sys/class/net/extra").mkdir()
+    (root / "sys/class/infiniband/mlx5_0").unlink()
+    store.repair(lab, "node01")
+    assert snapshot(root) == before
+
+
+def test_an_unreadable_state_file_is_named(tmp_path: Path) -> None:
+    store.create(tmp_path / "lab", {"vm01": h200_vm})
+    (tmp_path / "lab/vm01/faults.json").write_text("[")
+    with pytest.raises(LabError, match=r"faults\.json cannot be used"):
+        store.status(tmp_path / "lab")
+
+
+def test_ansible_reads_the_inventory(lab: Path) -> None:
+    command = ["ansible-inventory", "-i", str(lab / "inventory"), "--list"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    data = json.loads(out)
+    assert data["gpu_nodes"]["hosts"] == ["node01", "node02", "vm01"]
+    host = data["_meta"]["hostvars"]["node02"]
+    assert host["busbar_hardware_root"] == str(lab / "node02/hw")
+    assert host["busbar_system_root"] == str(lab / "node02/sys")
+    assert (host["busbar_platform"], host["busbar_fabric"], host["busbar_roce"]) == (
+        "hgx-h200",
+        "ethernet",
+        {"dscp": 26},
+    )
+    assert host["ansible_connection"] == "local"
+    assert host["ansible_python_interpreter"] == "{{ ansible_playbook_python }}"

@@ -1,0 +1,169 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Scanner, linter and proof against NVIDIA's own libraries from 2.18 to 2.32."""
+
+from __future__ import annotations
+
+import ast
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_library import scan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_lint import lint, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_lint import settings as first_definitions
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof, prove
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_variables import known_names, parse_version
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.nccl
+
+# In the source of the release, and not in its binary.
+NOT_COMPILED = {"NCCL_PROXY_PROFILE": "only builds with profiling read it (until 2.23)"}
+# In the binary and no variable: ends of macros, messages and enumerations.
+NO_VARIABLES = (
+    "_INITIALIZER",
+    "NCCL_GIN_CONNECTION_",
+    "NCCL_IB_MAX_DEVS_PER_NIC",
+    "NCCL_IB_RECV_WR_ID_DUMMY",
+    "NCCL_IB_RESILIENCY_PORT_RECOVERY_ACK_MSG_ID",
+)
+MEANT = {
+    "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_10",
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_IB_TC": "106",
+    "NCCL_DEBUG": "WARN",
+    "NCCL_NET_GDR_LEVEL": "PXB",
+    "NCCL_DEBUG_FILE": "/nonexistent/nccl.%h.%p",
+}
+CANONICAL = "# Rendered by a test.\n" + "".join(
+    f"# The reason why {name} stands here.\n{name}={value}\n" for name, value in MEANT.items()
+)
+
+
+def checked(proof: Proof) -> Proof:
+    if proof.outcome == "not_provable":
+        pytest.fail(f"nothing can be proven here: {proof.message}")
+    return proof
+
+
+def test_the_scan_finds_version_and_every_variable_of_the_table(library: str, version: str) -> None:
+    start = time.monotonic()
+    scanned = scan(library)
+    took = time.monotonic() - start
+    print(f"{version}: {len(scanned.names)} names in {took * 1000:.1f} ms")
+    assert scanned.version == parse_version(version)
+    assert scanned.build_id is not None
+    assert known_names(scanned.version) - scanned.names <= set(NOT_COMPILED)
+    surplus = {
+        name for name in scanned.names - known_names(scanned.version) if not any(s in name for s in NO_VARIABLES)
+    }
+    assert surplus == set()
+
+
+def test_a_canonical_file_is_clean_and_proven(library: str) -> None:
+    assert lint(CANONICAL, [scan(library)], None, "/etc/nccl.conf") == []
+    proof = checked(prove(library, CANONICAL, MEANT))
+    assert (proof.outcome, proof.values, proof.rc) == ("proven", MEANT, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "names"),
+    [
+        ("NCCL_IB_HCA = mlx5", "blank", ("'NCCL_IB_HCA'", "'NCCL_IB_HCA '")),
+        ("NCCL_DEBUG=WARN ", "blank", ("'NCCL_DEBUG'",)),
+        ('NCCL_IB_TIMEOUT="22"', "quotes", ("'NCCL_IB_TIMEOUT'",)),
+        ("  # NCCL_IB_SL=3", "indented_comment", ("'  # NCCL_IB_SL'",)),
+        ("export NCCL_IB_TC=106", "export", ("'NCCL_IB_TC'", "'export NCCL_IB_TC'")),
+        ("NCCL_DEBUG=WARN # quiet", "inline_comment", ("'NCCL_DEBUG'",)),
+        ("\ufeffNCCL_IB_TC=106", "bom", ("'NCCL_IB_TC'", "'\\ufeffNCCL_IB_TC'")),
+    ],
+)
+def test_what_the_linter_rejects_is_a_mismatch(library: str, line: str, rule: str, names: tuple[str, ...]) -> None:
+    name, _, value = line.strip("\ufeff").split(" #")[0].partition("=")
+    meant = {name.replace("export ", "").strip(): value.strip(' "')} if value else {}
+    found = {finding.check.rsplit(".", 1)[1] for finding in lint(line + "\n", [scan(library)], None, "nccl.conf")}
+    assert rule in found
+    proof = checked(prove(library, line + "\n", meant))
+    assert proof.outcome == "mismatch"
+    for shown in names:
+        assert f"{shown}: " in proof.message
+
+
+def test_a_comment_with_an_equals_sign_is_an_assignment_before_2_26(library: str, version: str) -> None:
+    proof = checked(prove(library, "# NCCL_IB_SL=3\n", {}))
+    if parse_version(version) < (2, 26, 2):
+        assert (proof.outcome, proof.values) == ("mismatch", {"# NCCL_IB_SL": "3"})
+    else:
+        assert (proof.outcome, proof.values) == ("proven", {})
+
+
+def test_carriage_returns_stay_in_the_value_before_2_30(library: str, version: str) -> None:
+    proof = checked(prove(library, "NCCL_DEBUG=WARN\r\n", {"NCCL_DEBUG": "WARN"}))
+    assert proof.outcome == ("mismatch" if parse_version(version) < (2, 30, 3) else "proven")
+
+
+def test_a_wrong_interface_is_seen_in_the_return_code_and_the_file_is_still_proven(library: str) -> None:
+    meant = {"NCCL_SOCKET_IFNAME": "=nosuchinterface", "NCCL_DEBUG": "WARN"}
+    proof = checked(prove(library, "".join(f"{name}={value}\n" for name, value in meant.items()), meant))
+    assert proof.outcome == "proven"
+    assert proof.rc not in (0, None)
+    assert "no socket interface found" in proof.message
+
+
+def test_a_users_own_file_and_the_environment_are_kept_out(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".nccl.conf").write_text("NCCL_IB_TC=96\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / ".nccl.conf"))
+    monkeypatch.setenv("NCCL_IB_SL", "5")
+    assert checked(prove(library, "NCCL_IB_TC=106\n", {"NCCL_IB_TC": "106"})).outcome == "proven"
+
+
+PIECES = [
+    "NCCL_A",
+    "NCCL_B",
+    "=",
+    "#",
+    " ",
+    "\t",
+    "\n",
+    "\n",
+    "\r\n",
+    '"',
+    "export ",
+    "1",
+    "x",
+    "\u00e9",
+    "\ufeff",
+    "\0",
+]
+PIECES += ["y" * 600, "z" * 4093]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_our_reader_takes_every_file_as_the_library_does(library: str, version: str, text: str) -> None:
+    number = parse_version(version)
+    # Releases before 2.23 overrun a buffer there.
+    assume(number >= (2, 23, 4) or all(len(line.partition("=")[0].encode()) <= 1023 for line in text.split("\n")))
+    meant = first_definitions(parse(text, number))
+    proof = checked(prove(library, text, meant))
+    assert (proof.outcome, proof.values) == ("proven", meant)
+
+
+def test_a_scan_and_300_lines_take_less_than_five_seconds(library: str) -> None:
+    text = "".join(f"NCCL_UNHEARD_OF_{index}={index}\n" for index in range(300))
+    start = time.monotonic()
+    assert len(lint(text, [scan(library)], None, "nccl.conf")) == 300
+    took = time.monotonic() - start
+    print(f"scan and 300 unknown names: {took:.3f} s")
+    assert took < 5
+
+
+@pytest.mark.parametrize("name", ["nccl_variables", "nccl_library", "nccl_lint", "nccl_proof"])
+def test_the_code_that_runs_on_hosts_is_python_3_8(name: str) -> None:
+    source = Path(__file__).resolve().parents[2] / "module_utils" / f"{name}.py"
+    ast.parse(source.read_text(), feature_version=(3, 8))
