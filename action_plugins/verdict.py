@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        _, arguments = self.validate_argument_spec(
+        _validation, arguments = self.validate_argument_spec(
             argument_spec={
                 "roles": {"type": "list", "elements": "str", "required": True},
                 "path": {"type": "path", "default": ""},

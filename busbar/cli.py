@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import __version__, lint, profile
 from .lab import faults, store
+from .lab.machine import LabError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except store.LabError as error:
+    except LabError as error:
         print(f"busbar: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:

@@ -16,7 +16,13 @@ import yaml
 from . import ROOT
 
 MODULE = "busbar.fabric.topology_info"
-ARGUMENTS = "draft=true hardware_root={{ busbar_hardware_root | default('/') }} system_root={{ busbar_system_root | default('/') }}"
+ARGUMENTS = " ".join(
+    [
+        "draft=true",
+        "hardware_root={{ busbar_hardware_root | default('/') }}",
+        "system_root={{ busbar_system_root | default('/') }}",
+    ]
+)
 
 
 def capture(host: str, inventory: Path, output: Path | None) -> int:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The group that a play targets, or an error that says why there is nobody to target. Documented in target_nodes.yml."""
+"""The group that a play targets, or an error that says why there is nobody. Documented in target_nodes.yml."""
 
 from __future__ import annotations
 

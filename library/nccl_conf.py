@@ -152,6 +152,7 @@ withheld:
 import os
 import tempfile
 from dataclasses import replace
+from datetime import datetime
 from typing import List, Optional, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
@@ -176,10 +177,18 @@ class Task:
         self.module = module
         given = module.params
         self.host = Host(given["hardware_root"], given["system_root"])
+        self.host.require_roots()
         self.path: str = given["path"]
+        check_paths("path", [self.path])
+        check_paths("libraries", given["libraries"])
         self.profile = profile.for_fabric(
             profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None
         )
+        if given["dscp"] is not None and not 0 <= given["dscp"] <= 63:
+            raise ParseError("dscp is %d, expected 0 to 63" % given["dscp"])
+        errors = nccl_conf.extra_errors(given["extra"])
+        if errors:
+            raise ParseError("extra: %s" % "; ".join(errors))
         self.want = nccl_conf.Want(
             gpudirect=given["gpudirect"],
             dscp=given["dscp"],
@@ -187,7 +196,10 @@ class Task:
             management_interface=given["management_interface"],
             extra={name: str(value) for name, value in given["extra"].items()},
         )
-        self.version = nccl_variables.parse_version(given["nccl_version"]) if given["nccl_version"] else None
+        try:
+            self.version = nccl_variables.parse_version(given["nccl_version"]) if given["nccl_version"] else None
+        except ParseError as error:
+            raise ParseError("nccl_version: %s" % error) from error
         self.libraries, self.unreadable = self.scan()
 
     def scan(self) -> Tuple[List[nccl_library.Library], List[Finding]]:
@@ -235,19 +247,43 @@ class Task:
         return merge(Plan(findings=tuple(self.unreadable)), main_plan, *extra)
 
     def write(self, change: FileChange) -> Optional[str]:
-        """Whole or not at all: a job that starts meanwhile reads the old file or the new one. Returns the backup."""
+        """Whole or not at all: a job that starts meanwhile reads the old file or the new one. Returns the backup.
+
+        Raises ReadError; the file is as it was then. atomic_move would take over the old mode, and raise Exception.
+        """
+        try:
+            return self.replace(change)
+        except OSError as error:
+            raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
+
+    def replace(self, change: FileChange) -> Optional[str]:
         target = self.host.system(change.path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        folder, name = os.path.split(target)
+        os.makedirs(folder, exist_ok=True)
         backup = None
-        if change.before is not None and self.module.params["backup"]:
-            backup = self.module.backup_local(target)
-        with tempfile.NamedTemporaryFile("w", dir=self.module.tmpdir, delete=False, encoding="utf-8") as stream:
-            stream.write(change.after or "")
-        os.chmod(stream.name, change.mode)
-        self.module.atomic_move(stream.name, target, unsafe_writes=False)
-        # atomic_move keeps the mode of the file that it replaces.
-        os.chmod(target, change.mode)
+        descriptor, new = tempfile.mkstemp(prefix=".%s-" % name, dir=folder)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(change.after or "")
+                os.fchmod(descriptor, change.mode)
+                stream.flush()
+                os.fsync(descriptor)
+            if change.before is not None and self.module.params["backup"]:
+                # A second name for the old file, which is replaced and not overwritten: it needs no space.
+                backup = "%s.%d.%s~" % (target, os.getpid(), datetime.now().strftime("%Y-%m-%d@%H:%M:%S.%f"))
+                os.link(target, backup)
+            os.replace(new, target)
+        except OSError:
+            os.unlink(new)
+            raise
         return backup
+
+
+def check_paths(name: str, paths: Sequence[str]) -> None:
+    """Raises ParseError. Paths get into files for containers: a line break in one would become another line there."""
+    for path in paths:
+        if not path.startswith("/") or not path.isprintable():
+            raise ParseError("%s: %r is not an absolute path" % (name, path))
 
 
 def notes(task: Task, derivation: nccl_conf.Derivation) -> List[str]:
@@ -289,7 +325,7 @@ def main() -> None:
     )
     try:
         task = Task(module)
-    except ParseError as error:
+    except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     # Rails, paths and routes are all in sysfs and procfs.
     machine = topology.read(task.host, ask_nvidia_smi=False)
@@ -305,8 +341,6 @@ def main() -> None:
             after = task.plan(machine, derivation, proofs)
     except ReadError as error:
         module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg="cannot write %s: %s" % (error.filename or task.path, error.strerror))
     result = planned.result()
     files = {change.path for change in planned.changes}
     still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()

@@ -131,6 +131,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
+LONGEST_TIMEOUT = 3600
+
 
 def smi_cross_check(host: Host, machine: topology.Topology) -> platform.CrossCheck:
     source = "nvidia-smi topo -m"
@@ -171,7 +173,13 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    if not 0 < given["tool_timeout"] <= LONGEST_TIMEOUT:
+        module.fail_json(msg="tool_timeout is %g, expected seconds up to %d" % (given["tool_timeout"], LONGEST_TIMEOUT))
     host = Host(given["hardware_root"], given["system_root"], given["tool_timeout"])
+    try:
+        host.require_roots()
+    except ReadError as error:
+        module.fail_json(msg=str(error))
     machine = topology.read(host)
     plan = Plan()
     if given["profile"] is not None:

@@ -266,8 +266,8 @@ def read(
 ) -> Tuple[Tuple[Gpu, ...], Optional[Driver], Tuple[Problem, ...]]:
     """GPUs in PCI order, the driver, and what could not be read.
 
-    devices: PCI functions by address. ask_nvidia_smi: without it NVLinks and fabric stay None. It is not run where there is no GPU or no driver, nor again after
-    it hung: the next call would hang too.
+    devices: PCI functions by address. ask_nvidia_smi: without it NVLinks and fabric stay None. It is not run where
+    there is no GPU or no driver, nor again after it hung: the next call would hang too.
     """
     problems: List[Problem] = []
     addresses = sorted(

@@ -22,6 +22,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 # A tool's output is text for people: more than this is a runaway, not an answer.
 OUTPUT_LIMIT = 16 * 1024 * 1024
 FILE_LIMIT = 4 * 1024 * 1024
+_NULL_DEVICE = os.makedev(1, 3)
 TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -77,6 +78,12 @@ class Host:
         self.hardware_root = hardware_root
         self.system_root = system_root
         self.timeout = timeout
+
+    def require_roots(self) -> None:
+        """Raises ReadError for a root that is no directory: everything would seem absent, and be written, there."""
+        for name, root in (("hardware_root", self.hardware_root), ("system_root", self.system_root)):
+            if not os.path.isdir(root):
+                raise ReadError(name, "%r is not a directory" % root)
 
     # -- hardware root -------------------------------------------------------------------------------------------
 
@@ -190,12 +197,20 @@ class Host:
 
 
 def _under(root: str, path: str) -> str:
+    if "\0" in path:
+        raise ReadError(repr(path), "is not a file name: it holds a zero byte")
     return path if root == "/" else os.path.join(root, path.lstrip("/"))
 
 
 def _read_text(full: str, path: str) -> Optional[str]:
     try:
-        with open(full, "rb") as stream:
+        found = os.stat(full)
+        if found.st_rdev == _NULL_DEVICE and stat.S_ISCHR(found.st_mode):
+            return ""  # a common way to mask a file
+        # A pipe in the place of a user's file would hold us for ever, and opening a device may do anything.
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise ReadError(path, "is not a regular file")
+        with open(os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             data = stream.read(FILE_LIMIT + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .finding import DISRUPTIONS
 from .host import ParseError
+from .nccl_conf import extra_errors
 from .platform import ADDRESS_FAMILIES
 from .profile import FABRICS
 
@@ -123,7 +124,7 @@ def _errors(name: str, given: Any, value: Value) -> List[str]:
     # YAML's `yes` is a bool and a bool is an int: both are mistakes where a number is wanted.
     right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
     if not right:
-        return ["%s is %r (%s), expected %s" % (name, given, type(given).__name__, value.type)]
+        return ["%s is %r (%s), expected %s" % (name, given, _kind(given), value.type)]
     if value.type == "list":
         wrong = [item for item in given if not isinstance(item, str)]
         if wrong:
@@ -146,6 +147,12 @@ def _errors(name: str, given: Any, value: Value) -> List[str]:
     return errors
 
 
+def _kind(given: Any) -> str:
+    """Name of a value's type; Ansible's own subclasses of str and int go by the plain name."""
+    plain = (bool, int, float, str, list, dict)
+    return next((kind.__name__ for kind in plain if isinstance(given, kind)), type(given).__name__)
+
+
 def _inconsistent(values: Mapping[str, Any]) -> List[str]:
     errors: List[str] = []
     dscp = values["busbar_roce"].get("dscp")
@@ -154,9 +161,7 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
     for name, instead in _DERIVED.items():
         if name in values["nccl_conf_extra"]:
             errors.append("nccl_conf_extra.%s is derived, not set: use %s" % (name, instead))
-    for name, item in values["nccl_conf_extra"].items():
-        if isinstance(item, bool) or not isinstance(item, (str, int)):
-            errors.append("nccl_conf_extra.%s is %r, expected text or a whole number" % (name, item))
+    errors.extend("nccl_conf_extra: %s" % error for error in extra_errors(values["nccl_conf_extra"]))
     if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
         errors.append("busbar_roce is set, but busbar_fabric is infiniband")
     return errors

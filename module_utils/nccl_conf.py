@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""/etc/nccl.conf: which variables this host's rails justify, the canonical file that says so, and the plan to get there.
+"""/etc/nccl.conf: the variables that a host's rails justify, the canonical file, and the plan to get there.
 
 Rails come from the profile, device names from the host. Only what facts justify is written: every further line is
 one more thing that rots. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
@@ -19,10 +19,11 @@ from .finding import Finding
 from .host import Host, ReadError
 from .nccl_library import Library
 from .nccl_proof import Proof
+from .netdev import ROUTE_FILES
 from .plan import FileChange, Plan
 from .profile import Profile, active_port
 from .rails import Rails, match
-from .rdma import rocev2_ipv4
+from .rdma import rocev2_ipv4, rocev2_ipv6
 from .topology import Topology
 
 Version = Tuple[int, int, int]
@@ -35,6 +36,9 @@ HEADER = (
 )
 # Files that NCCL, or the login shell, reads before /etc/nccl.conf: the first definition wins.
 ENVIRONMENT = "/etc/environment"
+# The kernel lets names hold nearly anything. A line break or comma in one would say something else in the file.
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USER_FILE = ".nccl.conf"
 
 
@@ -94,20 +98,23 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     numbers = sorted(rails.nics)
     if numbers:
         names = [_hca(rails, number) for number in numbers]
+        blockers.extend(_odd_names(rails))
         variables.append(
             Variable(
                 "NCCL_IB_HCA",
                 "=" + ",".join(names),
-                "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names exact;"
-                " without it mlx5_1 also takes in mlx5_10." % profile.name,
+                "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names"
+                " exact; without it mlx5_1 also takes in mlx5_10." % profile.name,
             )
         )
     interface, reason = _socket_interface(topology, want)
     if interface is None:
-        blockers.append(_no_interface())
+        blockers.append(_no_interface(topology))
+    elif _DEVICE_NAME.fullmatch(interface) is None:
+        blockers.append(_odd_name("NCCL_SOCKET_IFNAME", interface, "the interface's name"))
     else:
         variables.append(Variable("NCCL_SOCKET_IFNAME", "=" + interface, reason))
-    if numbers and _link_layer(rails) == "Ethernet":
+    if any("Ethernet" in rail.link_layers for rail in profile.rails):
         roce, blocked = _roce(rails, want, versions)
         variables.extend(roce)
         blockers.extend(blocked)
@@ -126,9 +133,27 @@ def render(variables: Sequence[Variable]) -> str:
     """The canonical form that every NCCL version parses alike: NAME=VALUE, LF, no blanks, comments in column 0."""
     lines = list(HEADER)
     for variable in variables:
-        lines += ["#"] + textwrap.wrap(variable.reason, 110, initial_indent="# ", subsequent_indent="# ")
+        lines += ["#"] + textwrap.wrap(_comment(variable.reason), 110, initial_indent="# ", subsequent_indent="# ")
         lines.append("%s=%s" % (variable.name, variable.value))
     return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> str:
+    """Names of profiles and devices stand in reasons. NCCL before 2.26 takes a comment with "=" for an assignment."""
+    return "".join(char if " " <= char <= "~" and char != "=" else "?" for char in text)
+
+
+def extra_errors(extra: Mapping[str, object]) -> List[str]:
+    """What is wrong with the site's own variables: a sentence each. Anything odd in one would become another line."""
+    errors: List[str] = []
+    for name, value in extra.items():
+        if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name) is None:
+            errors.append("%r is not a variable's name" % (name,))
+        elif isinstance(value, bool) or not isinstance(value, (str, int)):
+            errors.append("%s is %r, expected text or a whole number" % (name, value))
+        elif not str(value).isprintable():
+            errors.append("%s is %r, expected one line of printable text" % (name, value))
+    return errors
 
 
 def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
@@ -153,16 +178,34 @@ def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
 
 def _hca(rails: Rails, number: int) -> str:
     nic = rails.nics[number]
-    assert nic.rdma is not None  # rails.match returns only NICs with an RDMA device
+    if nic.rdma is None:
+        raise AssertionError("rails.match returned a NIC without an RDMA device")
     port = active_port(nic)
     if port is not None and len(nic.rdma.ports) > 1:
         return "%s:%d" % (nic.rdma.name, port.number)
     return nic.rdma.name
 
 
-def _link_layer(rails: Rails) -> Optional[str]:
-    layers = {port.link_layer for port in map(active_port, rails.nics.values()) if port is not None}
-    return layers.pop() if len(layers) == 1 else None
+def _odd_names(rails: Rails) -> List[Finding]:
+    return [
+        _odd_name("rail %d" % number, nic.rdma.name, nic.rdma.source)
+        for number, nic in sorted(rails.nics.items())
+        if nic.rdma is not None and _DEVICE_NAME.fullmatch(nic.rdma.name) is None
+    ]
+
+
+def _odd_name(subject: str, name: str, source: str) -> Finding:
+    return _finding(
+        "nccl_conf.device_name",
+        subject,
+        "unknown",
+        "critical",
+        "a name of letters, digits, '_', '.' and '-'",
+        repr(name[:80]),
+        source,
+        "NCCL would read another name, or another variable, out of this one; the file is left untouched",
+        "find out who named it so, and rename it (rdma dev set, ip link set)",
+    )
 
 
 def _socket_interface(topology: Topology, want: Want) -> Tuple[Optional[str], str]:
@@ -171,7 +214,8 @@ def _socket_interface(topology: Topology, want: Want) -> Tuple[Optional[str], st
             want.management_interface,
             "Bootstrap traffic uses the interface named in busbar_management_interface, and no other.",
         )
-    if not topology.routes:
+    # Where one family's routes cannot be read, the other's default route may not be the one that wins.
+    if not topology.routes or _route_problems(topology):
         return None, ""
     route = topology.routes[0]
     return (
@@ -181,15 +225,19 @@ def _socket_interface(topology: Topology, want: Want) -> Tuple[Optional[str], st
     )
 
 
-def _no_interface() -> Finding:
+def _route_problems(topology: Topology) -> List[str]:
+    return [str(problem) for problem in topology.problems if problem.source in ROUTE_FILES]
+
+
+def _no_interface(topology: Topology) -> Finding:
     return _finding(
         "nccl_conf.socket_interface",
         "NCCL_SOCKET_IFNAME",
         "unknown",
         "major",
         "the management interface",
-        "no default route",
-        "/proc/net/route, /proc/net/ipv6_route",
+        "; ".join(_route_problems(topology)) or "no default route",
+        ", ".join(ROUTE_FILES),
         "NCCL needs one interface that reaches every node for its bootstrap, and would guess",
         "set busbar_management_interface in the inventory",
     )
@@ -199,10 +247,10 @@ def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[V
     variables: List[Variable] = []
     blockers: List[Finding] = []
     if any(version < DYNAMIC_GID for version in versions):
-        found, blocked = _gid_index(rails, versions)
+        found, blocked = _gid_index(rails, want.address_family, versions)
         variables.extend(found)
         blockers.extend(blocked)
-    if want.address_family == "ipv6":
+    elif want.address_family == "ipv6":
         variables.append(
             Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", "The rails' addresses are IPv6 (busbar_roce.address_family).")
         )
@@ -218,16 +266,17 @@ def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[V
     return variables, blockers
 
 
-def _gid_index(rails: Rails, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
+def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
+    rocev2, kind = (rocev2_ipv4, "IPv4") if address_family == "ipv4" else (rocev2_ipv6, "IPv6")
     oldest = ".".join(map(str, min(versions)))
     seen: Dict[str, Optional[int]] = {}
     for number, nic in sorted(rails.nics.items()):
         port = active_port(nic)
-        gid = rocev2_ipv4(port) if port is not None else None
+        gid = rocev2(port) if port is not None else None
         seen["rail %d" % number] = gid.index if gid is not None else None
     indexes = set(seen.values())
     if len(indexes) == 1 and None not in indexes:
-        reason = "NCCL %s does not find the RoCE v2 IPv4 GID by itself; it has this index on every rail." % oldest
+        reason = "NCCL %s does not find the RoCE v2 %s GID by itself; it has this index on every rail." % (oldest, kind)
         return [Variable("NCCL_IB_GID_INDEX", str(indexes.pop()), reason)], []
     have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(seen.items()))
     return [], [
@@ -236,7 +285,7 @@ def _gid_index(rails: Rails, versions: Sequence[Version]) -> Tuple[List[Variable
             "NCCL_IB_GID_INDEX",
             "unknown",
             "critical",
-            "one index of the RoCE v2 IPv4 GID for all rails",
+            "one index of the RoCE v2 %s GID for all rails" % kind,
             have,
             "/sys/class/infiniband/*/ports/*/gid_attrs/types",
             "NCCL %s takes one index for all rails, and these differ" % oldest,
@@ -280,7 +329,13 @@ def read(host: Host, path: str) -> Have:
             return None
 
     text = text_of(path)
-    homes = ["/root"] + ["/home/%s" % name for name in host.listdir_system("/home")]
+    homes = ["/root"]
+    mode = None
+    try:
+        homes += ["/home/%s" % name for name in host.listdir_system("/home")]
+        mode = host.mode_system(path)
+    except ReadError as error:
+        problems.append(_unreadable(error.problem.source, error.problem.message))
     earlier: Dict[str, Mapping[str, str]] = {}
     for source in ["%s/%s" % (home, USER_FILE) for home in homes]:
         found = text_of(source)
@@ -289,7 +344,7 @@ def read(host: Host, path: str) -> Have:
     found = text_of(ENVIRONMENT)
     if found is not None:
         earlier[ENVIRONMENT] = parse_environment(found)
-    return Have(text=text, mode=host.mode_system(path), earlier=earlier, problems=tuple(problems))
+    return Have(text=text, mode=mode, earlier=earlier, problems=tuple(problems))
 
 
 def parse_environment(text: str) -> Dict[str, str]:
@@ -326,8 +381,7 @@ def plan(
     if derivation.blockers:
         return Plan(tuple(findings))
     text = render(derivation.variables)
-    linted = nccl_lint.lint(text, libraries, version, path, hcas)
-    findings += linted
+    findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
     for source, pairs in have.earlier.items():
         found = nccl_lint.conflicts(derivation.meant, pairs, source)
@@ -342,6 +396,11 @@ def plan(
     if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
         changes.append(FileChange(path, have.text, text, mode=MODE, mode_before=have.mode))
     return Plan(tuple(findings), tuple(changes))
+
+
+def _is_advice(finding: Finding) -> bool:
+    """The linter advises against GPUDirect off and the like; here somebody decided it, in the inventory."""
+    return finding.check in ("nccl_conf.lint.advice", "nccl_conf.lint.gdr_off") and finding.severity != "critical"
 
 
 def _file_finding(have: Have, text: str, path: str) -> Finding:

@@ -463,7 +463,7 @@ def _line_faults(line: Line, use: _Use) -> Iterator[_Fault]:
                 "Write it as NAME=VALUE, or as a comment that starts with #.",
             )
         return
-    name, _, value = raw.partition("=")
+    name, _equals, value = raw.partition("=")
     sizes = len(name.encode("utf-8", "surrogatepass")), len(value.encode("utf-8", "surrogatepass"))
     if max(sizes) > _CANONICAL_LIMIT:
         crash = use.before(_SAFE_NAMES) if sizes[0] > _LIMIT else None

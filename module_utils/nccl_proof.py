@@ -280,7 +280,7 @@ def _environment(libc: ctypes.CDLL) -> Dict[str, str]:
     values: Dict[str, str] = {}
     index = 0
     while environ and environ[index] is not None:
-        name, _, value = environ[index].decode("utf-8", "surrogateescape").partition("=")
+        name, _equals, value = environ[index].decode("utf-8", "surrogateescape").partition("=")
         values.setdefault(name, value)
         index += 1
     return values

@@ -76,8 +76,8 @@ def parse(text: str) -> NcclTopology:
             elif pci.find("nic") is not None or kind.startswith("0x02"):
                 nets.extend((net, above) for net in _nets(pci, _busid(pci)) or [_unnamed(pci)])
     return NcclTopology(
-        gpus=tuple(gpu for gpu, _ in gpus),
-        nets=tuple(net for net, _ in nets),
+        gpus=tuple(gpu for gpu, _above in gpus),
+        nets=tuple(net for net, _above in nets),
         paths={(gpu.busid, net.label): _path(a, b) for gpu, a in gpus for net, b in nets},
     )
 

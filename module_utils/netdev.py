@@ -15,6 +15,7 @@ from .host import Host, ParseError, Problem, ReadError
 from .pci import natural_key, parse_address, parse_decimal, read_value
 
 INTERFACES = "/sys/class/net"
+ROUTE_FILES = ("/proc/net/route", "/proc/net/ipv6_route")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})*", re.IGNORECASE)  # 6 bytes, on InfiniBand 20
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 # Route flags (linux/route.h).

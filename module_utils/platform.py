@@ -8,7 +8,7 @@ Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from .finding import Finding
 from .gpu import Gpu
@@ -322,7 +322,7 @@ def _if_bad(finding: Optional[Finding]) -> Optional[Finding]:
 def _pcie(
     check: str, topology: Topology, device: PciDevice, subject: str, want: PcieLink, idle_speed_varies: bool
 ) -> Finding:
-    """Width as it is now. Speed as it is now for a NIC; an idle GPU trains its link down, so there the maximum counts."""
+    """Width as it is now. Speed as it is now for a NIC; an idle GPU trains its link down, there the maximum counts."""
     speed = device.max_speed_gts if idle_speed_varies else device.current_speed_gts
     width = device.current_width
     have = None

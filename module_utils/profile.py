@@ -142,9 +142,6 @@ def _rail(number: int, data: object, defaults: Mapping[str, Any], gpu_count: int
     layers = tuple(_text(item, where + ".link_layers") for item in _list(entry["link_layers"], where + ".link_layers"))
     if not layers or set(layers) - set(LINK_LAYERS):
         raise ParseError("%s.link_layers is %r, expected some of %s" % (where, list(layers), ", ".join(LINK_LAYERS)))
-    rate = entry["rate_gbps"]
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or rate <= 0:
-        raise ParseError("%s.rate_gbps is %r, expected a positive number of Gbit/s" % (where, rate))
     numa = entry.get("numa", "same")
     if numa not in ("same", "any"):
         raise ParseError("%s.numa is %r, expected same or any" % (where, numa))
@@ -154,7 +151,7 @@ def _rail(number: int, data: object, defaults: Mapping[str, Any], gpu_count: int
         number=number,
         pci=_address(entry["pci"], where + ".pci") if "pci" in entry else None,
         paths=paths,
-        rate_gbps=float(rate),
+        rate_gbps=_number(entry["rate_gbps"], where + ".rate_gbps", "Gbit/s"),
         link_layers=layers,
         pcie=_pcie(entry.get("pcie"), where + ".pcie"),
         numa=numa,
@@ -165,10 +162,8 @@ def _pcie(data: object, where: str) -> Optional[PcieLink]:
     if data is None:
         return None
     entry = _mapping(data, where, {"speed_gts", "width"}, {"speed_gts", "width"})
-    speed = entry["speed_gts"]
-    if isinstance(speed, bool) or not isinstance(speed, (int, float)) or speed <= 0:
-        raise ParseError("%s.speed_gts is %r, expected GT/s as a number" % (where, speed))
-    return PcieLink(float(speed), _integer(entry["width"], where + ".width", 1))
+    speed = _number(entry["speed_gts"], where + ".speed_gts", "GT/s")
+    return PcieLink(speed, _integer(entry["width"], where + ".width", 1))
 
 
 def _mapping(data: object, where: str, allowed: Any, required: Any) -> Dict[Any, Any]:
@@ -198,9 +193,16 @@ def _text(data: object, where: str) -> str:
     return str(data)
 
 
+def _number(data: object, where: str, unit: str) -> float:
+    # YAML has .nan and .inf, and whole numbers of any length.
+    if isinstance(data, bool) or not isinstance(data, (int, float)) or not 0 < data < 1e6:
+        raise ParseError("%s is %.80r, expected %s as a positive number" % (where, data, unit))
+    return float(data)
+
+
 def _integer(data: object, where: str, least: int) -> int:
     # JSON has no integer keys: a profile that travelled through Ansible may hold "0" for GPU 0.
-    if isinstance(data, str) and data.isascii() and data.isdigit():
+    if isinstance(data, str) and len(data) < 10 and data.isascii() and data.isdigit():
         data = int(data)
     if isinstance(data, bool) or not isinstance(data, int) or data < least:
         raise ParseError("%s is %r, expected a whole number of at least %d" % (where, data, least))

@@ -192,13 +192,13 @@ class Machine:
     damaged: dict[str, str] = field(default_factory=dict)
 
     def function(self, address: str) -> Function:
-        return _first(f for f in self.functions if f.address == address)
+        return _first(f"PCI function {address}", (f for f in self.functions if f.address == address))
 
     def gpu(self, number: int) -> Gpu:
-        return _first(g for g in self.gpus if g.number == number)
+        return _first(f"GPU {number}", (g for g in self.gpus if g.number == number))
 
     def rail(self, number: int) -> Rdma:
-        return _first(r for r in self.rdma if r.rail == number)
+        return _first(f"rail {number}", (r for r in self.rdma if r.rail == number))
 
     def driver_gpus(self) -> list[Gpu]:
         """The GPUs the driver has, in its order: the position is the index that nvidia-smi shows."""
@@ -262,8 +262,10 @@ class Machine:
             netdev.name, netdev.address = name, new
 
 
-def _first(found: Iterable[T]) -> T:
-    return next(iter(found))
+def _first(what: str, found: Iterable[T]) -> T:
+    for item in found:
+        return item
+    raise LabError(f"the machine has no {what}")
 
 
 def to_dict(machine: Machine) -> dict[str, Any]:
@@ -379,7 +381,7 @@ def _add(
     """A function below a bridge or host bridge, on the same NUMA node."""
     above: Function | HostBridge
     if parent.startswith("pci"):
-        above = _first(h for h in machine.host_bridges if h.name == parent)
+        above = _first(parent, (h for h in machine.host_bridges if h.name == parent))
     else:
         above = machine.function(parent)
         above.bus = address[:7]
@@ -676,7 +678,7 @@ def hgx_h100(
     for index, name in enumerate(("mlx5_10", "mlx5_11")):
         _infiniband(machine, _CX6, name, 8, f"0000:29:00.{index}", storage, 200, dual=True)
     machine.function(machine.spare_slot).bus = "0000:2a"
-    _bond(machine, _BLUEFIELD3, 9, "0000:aa:00", _root_port(machine, "pci0000:a9", node=1), 200, f"10.20.0.{host}")
+    _bond(machine, _BLUEFIELD3, 9, "0000:aa:00", _root_port(machine, "pci0000:a9", node=1), 200, f"10.40.0.{host}")
     machine.netdevs.append(Netdev(*_DOCKER, bridge=True))
     return machine
 
@@ -725,7 +727,7 @@ def hgx_h200_roce(
     machine.take_down(spare, "3: Disabled")
     _virtual_functions(machine, used, 8, ("mlx5_12", "mlx5_13"))
     machine.function(machine.spare_slot).bus = "0000:84"
-    _bond(machine, _CX6_DX, 9, "0000:e1:00", _root_port(machine, "pci0000:e0", node=1), 100, f"10.20.0.{host}")
+    _bond(machine, _CX6_DX, 9, "0000:e1:00", _root_port(machine, "pci0000:e0", node=1), 100, f"10.40.0.{host}")
     machine.netdevs.append(Netdev(*_DOCKER, bridge=True))
     return machine
 

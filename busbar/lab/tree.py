@@ -56,7 +56,7 @@ class Tree:
         for path in sorted(directories - there):
             os.makedirs(base + path, exist_ok=True)
         for path, text in self.files.items():
-            if path in there and Path(base + path).read_bytes() == text.encode():
+            if path in there and _holds(base + path, text.encode()):
                 continue
             target = base + path + (".new" if path in there else "")
             with open(target, "w", encoding="utf-8", newline="") as stream:
@@ -91,6 +91,11 @@ class Tree:
             else:
                 os.unlink(entry.path)
         return there
+
+
+def _holds(path: str, data: bytes) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read() == data
 
 
 def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:

@@ -5,8 +5,11 @@
 import json
 import os
 import random
+import stat
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ CONF = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("lab") / "lab"
     started = time.perf_counter()
     store.create(directory, BUILDERS)
@@ -30,16 +33,31 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def snapshot(directory: Path) -> dict[str, tuple[int, bytes | str | None]]:
-    """Everything below a directory with its mode: bytes of files, targets of links, None for directories."""
-    found: dict[str, tuple[int, bytes | str | None]] = {}
-    for path in directory.rglob("*"):
-        name = str(path.relative_to(directory))
-        if path.is_symlink():
-            found[name] = (0, os.readlink(path))
-        else:
-            found[name] = (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
-    return found
+@pytest.fixture
+def lab(three_nodes: Path) -> Iterator[Path]:
+    """Three healthy, provisioned nodes; repaired after the test."""
+    yield three_nodes
+    for node, faults in store.status(three_nodes).items():
+        if faults:
+            store.repair(three_nodes, node)
+
+
+def snapshot(directory: Path) -> dict[str, tuple[int, bytes | str]]:
+    """Everything below a directory with its mode: bytes of files, targets of links."""
+    found: dict[str, tuple[int, bytes | str]] = {}
+    for base, directories, files in os.walk(directory):
+        for name in directories + files:
+            path = os.path.join(base, name)
+            mode, content = os.lstat(path).st_mode, b""
+            if stat.S_ISLNK(mode):
+                found[path] = (mode, os.readlink(path))
+                continue
+            if stat.S_ISREG(mode):
+                with open(path, "rb") as stream:
+                    content = stream.read()
+            found[path] = (mode, content)
+    root = len(str(directory)) + 1
+    return {path[root:]: entry for path, entry in found.items()}
 
 
 def smi(lab: Path, node: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -137,6 +155,8 @@ def test_what_is_expected_names_the_device_from_the_healthy_machine() -> None:
     ]
     assert [e.check for e in expected(hgx_h100(), ["port-down"])] == ["platform.rail_state", "platform.rail_rate"]
     assert [e.check for e in expected(h200_vm(), ["gpu-missing"])] == ["platform.gpu_count"]
+    with pytest.raises(LabError, match="no rail 2"):
+        expected(h200_vm(), ["port-down"])
 
 
 def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() -> None:
@@ -164,7 +184,6 @@ def test_a_missing_nic_leaves_an_empty_slot(lab: Path) -> None:
     assert "enp94s0np0" not in read(lab, "node02", "proc/net/route")
     assert (port / "current_link_width").read_text() == "0\n"
     assert b"mlx5_9" not in smi(lab, "node02", "topo", "-m").stdout
-    store.repair(lab, "node02")
 
 
 def test_a_moved_nic_keeps_its_name_and_changes_its_address(lab: Path) -> None:
@@ -175,7 +194,6 @@ def test_a_moved_nic_keeps_its_name_and_changes_its_address(lab: Path) -> None:
     assert device.name == "0000:2a:00.0"
     assert [path.name for path in (device / "net").iterdir()] == ["ibp42s0"]
     assert (device / "numa_node").read_text() == "0\n"
-    store.repair(lab, "node01")
 
 
 def test_a_port_that_is_down_has_neither_gids_nor_speed(lab: Path) -> None:
@@ -192,7 +210,6 @@ def test_a_port_that_is_down_has_neither_gids_nor_speed(lab: Path) -> None:
     netdev = next((port.parent.parent / "device/net").iterdir())
     assert [(netdev / f).read_text().strip() for f in ("operstate", "carrier")] == ["down", "0"]
     assert not (netdev / "speed").exists()
-    store.repair(lab, "node02")
 
 
 def test_a_lost_gpu_shifts_the_indexes_behind_it(lab: Path) -> None:
@@ -203,7 +220,6 @@ def test_a_lost_gpu_shifts_the_indexes_behind_it(lab: Path) -> None:
     assert len(rows) == 7
     assert (lab / "node01/hw/sys/bus/pci/devices" / gpus[2].address / "class").exists()
     assert not (lab / "node01/hw/proc/driver/nvidia/gpus" / gpus[2].address).exists()
-    store.repair(lab, "node01")
 
 
 def test_an_inactive_nvlink_shows_in_the_status_and_in_the_matrix(lab: Path) -> None:
@@ -212,7 +228,6 @@ def test_an_inactive_nvlink_shows_in_the_status_and_in_the_matrix(lab: Path) -> 
     assert [n for n, line in enumerate(lines) if "<inactive>" in line] == [5 * 19 + 1 + 11]
     assert lines[5 * 19 + 12] == "\t Link 11: <inactive>"
     assert smi(lab, "node01", "topo", "-m").stdout.decode().splitlines()[1].split("\t")[6] == "NV17"
-    store.repair(lab, "node01")
 
 
 def test_a_fabric_that_is_not_ready_shows_in_both_answers(lab: Path) -> None:
@@ -220,7 +235,6 @@ def test_a_fabric_that_is_not_ready_shows_in_both_answers(lab: Path) -> None:
     out = smi(lab, "node02", "--query-gpu=fabric.state,fabric.status", "--format=csv,noheader").stdout.decode()
     assert out.splitlines() == ["In Progress, N/A"] * 8
     assert smi(lab, "node02", "-q", "-x").stdout.count(b"<state>In Progress</state>") == 8
-    store.repair(lab, "node02")
 
 
 def test_broken_tools_are_missing_silent_or_binary(lab: Path) -> None:
@@ -270,7 +284,6 @@ def test_a_fault_that_cannot_show_is_refused_and_leaves_no_trace(lab: Path) -> N
         with pytest.raises(LabError, match=reason):
             store.break_(lab, "node01", name)
     assert snapshot(lab / "node01") == before
-    store.repair(lab, "node01")
 
 
 def test_a_fault_of_a_file_that_is_not_provisioned_says_so(tmp_path: Path) -> None:
@@ -322,7 +335,7 @@ def test_an_unreadable_state_file_is_named(tmp_path: Path) -> None:
 
 
 def test_ansible_reads_the_inventory(lab: Path) -> None:
-    command = ["ansible-inventory", "-i", str(lab / "inventory"), "--list"]
+    command = [str(Path(sys.executable).parent / "ansible-inventory"), "-i", str(lab / "inventory"), "--list"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     data = json.loads(out)
     assert data["gpu_nodes"]["hosts"] == ["node01", "node02", "vm01"]

@@ -1,0 +1,66 @@
+"""The files that the suite renders mean to every real library what they were meant to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    nccl_conf,
+    nccl_library,
+    nccl_proof,
+    profile,
+    topology,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WANTS = {
+    "node01": [nccl_conf.Want(), nccl_conf.Want(gpudirect="off", extra={"NCCL_DEBUG": "WARN"})],
+    "node02": [nccl_conf.Want(dscp=26), nccl_conf.Want(dscp=26, address_family="ipv6", management_interface="bond0")],
+}
+PROFILES = {"node01": ("hgx-h100", "infiniband"), "node02": ("hgx-h200", "ethernet")}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory)
+    return directory
+
+
+def want_ipv6(node: str, index: int) -> bool:
+    return WANTS[node][index].address_family == "ipv6"
+
+
+@pytest.mark.nccl
+@pytest.mark.parametrize(("node", "index"), [(node, i) for node, wants in WANTS.items() for i in range(len(wants))])
+def test_a_rendered_file_is_read_back_as_meant_and_lints_clean(lab: Path, library: str, node: str, index: int) -> None:
+    name, fabric = PROFILES[node]
+    data = yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text())
+    want = profile.for_fabric(profile.parse(data, name), fabric)
+    machine = topology.read(Host(str(lab / node / "hw"), str(lab / node / "sys")), ask_nvidia_smi=False)
+    scanned = nccl_library.scan(library)
+    derivation = nccl_conf.derive(machine, want, WANTS[node][index], [scanned.version])
+    if want_ipv6(node, index) and scanned.version < (2, 21, 0):
+        # That library needs one index of an IPv6 GID, and the simulated rails have no IPv6 address.
+        assert [finding.check for finding in derivation.blockers] == ["nccl_conf.gid_index"]
+        return
+    assert derivation.blockers == ()
+    text = nccl_conf.render(derivation.variables)
+    proof = nccl_proof.prove(library, text, derivation.meant)
+    assert (proof.outcome, proof.message if proof.outcome != "proven" else "") == ("proven", "")
+    assert proof.values == derivation.meant
+    assert ("NCCL_IB_GID_INDEX" in derivation.meant) is (node == "node02" and scanned.version < (2, 21, 0))
+    hcas = [nic.rdma.name for nic in machine.nics if nic.rdma]
+    found = nccl_conf.plan(nccl_conf.Have(text, 0o644, {}), derivation, "/etc/nccl.conf", [scanned], hcas=hcas)
+    assert [finding for finding in found.findings if not finding.ok] == []
+    # The proof can fail: the same text with one blank in it is not what was meant.
+    spoilt = nccl_proof.prove(library, text.replace("NCCL_SOCKET_IFNAME=", "NCCL_SOCKET_IFNAME ="), derivation.meant)
+    assert spoilt.outcome == "mismatch"
+    assert "NCCL_SOCKET_IFNAME" in spoilt.message
+    assert replace(spoilt, values={}).rc is not None

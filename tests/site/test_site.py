@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Play = Callable[..., Any]
+
+
+def recap(out: str, host: str) -> dict[str, int]:
+    line = next(line for line in out.splitlines() if line.startswith(f"{host} ") and "changed=" in line)
+    return {key: int(value) for key, value in (word.split("=") for word in line.split(":")[1].split())}
+
+
+def test_fresh_converge_again_and_check(lab: Path, play: Play) -> None:
+    inventory = lab / "inventory"
+    fresh = play("-i", inventory, "--check", "--diff")
+    assert fresh.rc == 2  # drift is not ok, in check mode either
+    assert recap(fresh.out, "node02")["failed"] == 0
+    assert "+NCCL_IB_HCA==mlx5_" in fresh.out
+    assert "a run would repair on node01: nccl_conf.file" in fresh.verdict
+    assert not (lab / "node01/sys/etc/nccl.conf").exists()
+
+    first = play("-i", inventory)
+    assert (first.rc, recap(first.out, "node01")["changed"]) == (0, 1)
+    assert "VERDICT ok: 2 of 2 hosts ok" in first.verdict
+    assert "repaired on node01: nccl_conf.file" in first.out
+    assert "not proven" in first.verdict  # a simulated node has no library, and the verdict says so
+
+    for arguments in ([], ["--check"]):
+        again = play("-i", inventory, *arguments)
+        assert (again.rc, recap(again.out, "node01")["changed"]) == (0, 0)
+        assert recap(again.out, "node02")["changed"] == 0
+
+
+def test_one_broken_node_fails_the_run_and_is_the_only_row(lab: Path, play: Play) -> None:
+    assert play("-i", lab / "inventory").rc == 0
+    store.break_(lab, "node02", "rail-missing")
+    before = (lab / "node02/sys/etc/nccl.conf").read_text()
+    run = play("-i", lab / "inventory", "-e", f"busbar_findings_path={lab}/findings.json")
+    assert run.rc == 2
+    rows = [line for line in run.verdict.splitlines() if line.startswith(("critical", "major", "minor"))]
+    assert len(rows) == 1
+    assert "node02" in rows[0]
+    assert "platform.rail_device" in rows[0]
+    assert "rail 3" in rows[0]
+    assert (lab / "node02/sys/etc/nccl.conf").read_text() == before
+    data = json.loads((lab / "findings.json").read_text())
+    assert data["hosts"]["node01"]["ok"] is True
+    assert {f["check"] for f in data["hosts"]["node02"]["findings"]} == {"platform.rail_device", "nccl_conf.rails"}
+
+
+def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    assert play("-i", lab / "inventory", cwd=away).rc == 0
+    assert play("-i", lab / "inventory", "--tags", "platform", cwd=ROOT / "docs").rc == 0
+
+
+def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) -> None:
+    run = play("-i", lab / "inventory", "--tags", "platform")
+    assert run.rc == 0
+    assert "NOT checked, left out by tags: nccl_conf" in run.verdict
+
+
+def write_inventory(folder: Path, hosts: dict[str, dict[str, object]], group: str = "gpu_nodes") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "hosts.yml").write_text(yaml.safe_dump({group: {"hosts": hosts}}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-i", "/no/such/inventory"], "inventory /no/such/inventory does not exist"),
+        (["-i", "{lab}/inventory", "--limit", ""], "takes an empty limit for all hosts"),
+        (["-i", "{lab}/inventory", "--limit", ":"], "takes an empty limit for all hosts"),
+        (["-i", "{lab}/inventory", "--limit", "@{lab}/none.retry"], "takes an empty limit for all hosts"),
+        (["-i", "{lab}/inventory", "--limit", "nobody"], "no hosts to target"),
+        (["-i", "{lab}/wrong-group"], "has no group gpu_nodes"),
+        (
+            ["-i", "{lab}/inventory", "-i", "{lab}/others", "--limit", "store01"],
+            "leaves no host of the group gpu_nodes",
+        ),
+    ],
+)
+def test_nobody_to_work_on_is_an_error_with_a_sentence(lab: Path, play: Play, arguments: list[str], says: str) -> None:
+    (lab / "none.retry").write_text("")
+    write_inventory(lab / "wrong-group", {"a": {}}, "gpus")
+    write_inventory(lab / "others", {"store01": {}}, "storage")
+    run = play(*(argument.format(lab=lab) for argument in arguments))
+    assert run.rc != 0
+    assert says in " ".join(run.out.split())
+    assert "Traceback" not in run.out
+    assert not (lab / "node01/sys/etc/nccl.conf").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"busbar_platform": "hgx-h10"}, "did you mean hgx-h100?"),
+        ({"busbar_platform": None}, "busbar_platform is not set"),
+        ({"busbar_platfrm": "x"}, "busbar_platfrm is not a variable of this suite"),
+        ({"busbar_fabric": ""}, "busbar_fabric must be set to infiniband or ethernet"),
+        ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' (str), expected int"),
+        ({"busbar_nccl_version": "new"}, "new"),
+        ({"busbar_nccl_libraries": ["/etc/hostname"]}, "nccl_conf.library"),
+    ],
+)
+def test_a_wrong_inventory_stops_before_any_host_is_touched(
+    lab: Path, play: Play, variables: dict[str, object], says: str
+) -> None:
+    hosts = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"]
+    hosts["node02"].update(variables)
+    hosts["node02"] = {name: value for name, value in hosts["node02"].items() if value is not None}
+    write_inventory(lab / "inventory", hosts)
+    run = play("-i", lab / "inventory")
+    assert run.rc != 0
+    assert says in " ".join(run.out.replace("''", "'").split())  # YAML doubles quotes
+    assert "Traceback" not in run.out
+
+
+def test_an_unreachable_host_counts_and_the_others_are_judged(lab: Path, play: Play) -> None:
+    hosts = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"]
+    # A port on loopback that nobody listens on.
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9, "busbar_platform": "hgx-h100"}
+    hosts["node03"] = {**gone, "busbar_fabric": "infiniband"}
+    write_inventory(lab / "inventory", hosts)
+    run = play("-i", lab / "inventory")
+    assert run.rc != 0
+    assert "VERDICT NOT OK: 2 of 3 hosts ok" in run.verdict
+    assert "run.platform" in run.verdict
+    assert "unreachable" in run.verdict
+
+
+def test_a_node_whose_python_is_too_old_or_missing_counts(lab: Path, play: Play) -> None:
+    run = play("-i", lab / "inventory", "-e", '{"ansible_python_interpreter": "/no/such/python"}')
+    assert run.rc != 0
+    assert "0 of 2 hosts ok" in run.verdict
+    assert "failed:" in run.verdict
+
+
+def test_the_nodes_oldest_python_runs_it(lab: Path, play: Play) -> None:
+    python = next((found for found in map(shutil.which, ["python3.8", "python3.9"]) if found), None)
+    works = python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+    if not works:
+        pytest.skip("neither Python 3.8 nor 3.9 is on this machine; node code is checked for 3.8 syntax in tests/unit")
+    assert play("-i", lab / "inventory", "-e", f'{{"ansible_python_interpreter": "{python}"}}').rc == 0
+
+
+def test_a_role_alone_reads_the_intent_by_itself(lab: Path, play: Play, tmp_path: Path) -> None:
+    book = tmp_path / "own.yml"
+    book.write_text(
+        yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "roles": [{"role": "busbar.fabric.nccl_conf"}]}])
+    )
+    run = play("-i", lab / "inventory", playbook=str(book))
+    assert run.rc == 0
+    assert recap(run.out, "node01")["changed"] == 1
+
+
+def test_containers_get_their_files(lab: Path, play: Play) -> None:
+    extra = '{"nccl_conf_containers": ["enroot", "docker", "kubernetes"]}'
+    assert play("-i", lab / "inventory", "-e", extra).rc == 0
+    system = lab / "node01/sys"
+    fstab = (system / "etc/enroot/mounts.d/50-busbar-nccl-conf.fstab").read_text()
+    assert "/etc/nccl.conf /etc/nccl.conf none x-create=file,bind,ro" in fstab
+    assert "--volume=/etc/nccl.conf:/etc/nccl.conf:ro" in (system / "etc/busbar/containers/docker-run.args").read_text()
+    pod = yaml.safe_load((system / "etc/busbar/containers/kubernetes-pod.yml").read_text())
+    assert pod["spec"]["volumes"][0]["hostPath"] == {"path": "/etc/nccl.conf", "type": "File"}
+    assert recap(play("-i", lab / "inventory", "-e", extra).out, "node01")["changed"] == 0
+
+
+def test_what_is_replaced_is_kept(lab: Path, play: Play) -> None:
+    conf = lab / "node01/sys/etc/nccl.conf"
+    conf.write_text("NCCL_DEBUG=INFO\n")
+    assert play("-i", lab / "inventory").rc == 0
+    copies = list(conf.parent.glob("nccl.conf.*~"))
+    assert [copy.read_text() for copy in copies] == ["NCCL_DEBUG=INFO\n"]
+    assert conf.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["example-infiniband", "example-roce"])
+def test_the_example_inventories_are_valid(name: str, play: Play) -> None:
+    run = play("-i", ROOT / "inventories" / name, "--list-hosts")
+    assert run.rc == 0
+    assert run.out.count("node0") >= 8
+
+
+def test_the_demo_runs() -> None:
+    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "simulated" in done.stdout
