@@ -82,6 +82,11 @@ options:
     description: Interface for NCCL's bootstrap; where it is empty, that of the default route.
     type: str
     default: ""
+  max_disruption:
+    description: Most that activating a change may cost the node; changes above it are withheld and reported.
+    type: str
+    choices: [none, link, driver, reboot]
+    default: none
   hardware_root:
     description: Directory that holds C(/sys) and C(/proc).
     type: path
@@ -244,7 +249,8 @@ class Task:
                 nccl_containers.render(runtime, self.path) for runtime in self.module.params["containers"]
             )
         ]
-        return merge(Plan(findings=tuple(self.unreadable)), main_plan, *extra)
+        plan = merge(Plan(findings=tuple(self.unreadable)), main_plan, *extra)
+        return plan.limit(self.module.params["max_disruption"])
 
     def write(self, change: FileChange) -> Optional[str]:
         """Whole or not at all: a job that starts meanwhile reads the old file or the new one. Returns the backup.
@@ -318,6 +324,7 @@ def main() -> None:
             "dscp": {"type": "int"},
             "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
             "management_interface": {"type": "str", "default": ""},
+            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
         },

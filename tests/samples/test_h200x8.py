@@ -1,0 +1,88 @@
+"""A captured eight-GPU machine, put together again as a tree: the whole reader and planner over its real answers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    nccl_topology,
+    nvidia_smi_topo,
+    platform,
+    profile,
+    topology,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FABRIC = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"
+
+
+def sections(text: str) -> dict[str, str]:
+    """The parts of a capture that begins each with ``== PATH``."""
+    parts = re.split(r"^== (.*)$", text, flags=re.MULTILINE)
+    return {path.strip(): body.strip("\n") for path, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+@pytest.fixture
+def machine(samples: Path, tmp_path: Path) -> Host:
+    captured = samples / "h200x8"
+    links = tmp_path / "sys/bus/pci/devices"
+    links.mkdir(parents=True)
+    for path, body in sections((captured / "pci-sysfs.txt").read_text()).items():
+        device = tmp_path / path.lstrip("/")
+        device.mkdir(parents=True)
+        for name, value in (line.split("=", 1) for line in body.splitlines()):
+            (device / name).write_text(value + "\n")
+        (links / device.name).symlink_to(f"../../../devices/pci0000:00/{device.name}")
+    for path, body in sections((captured / "proc-driver-nvidia-gpus.txt").read_text()).items():
+        file = tmp_path / path.lstrip("/")
+        file.parent.mkdir(parents=True)
+        file.write_text(body + "\n")
+    version = (captured / "proc-driver-nvidia-version.txt").read_text()
+    (tmp_path / "proc/driver/nvidia/version").write_text(version)
+    (tmp_path / "proc/cpuinfo").write_text("flags\t: fpu hypervisor\n")
+    # The capture has no fabric columns: here they are what the same kind of machine answers.
+    rows = [line.split(", ") for line in (captured / "nvidia-smi-query-gpu.csv").read_text().splitlines()[1:]]
+    query = "\n".join([FABRIC, *(f"{r[0]}, {r[2]}, {r[1]}, {r[3]}, Completed, Success" for r in rows)])
+    (tmp_path / "query").write_text(query + "\n")
+    tool = tmp_path / "usr/bin/nvidia-smi"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        f"  --query*) exec cat {tmp_path}/query;;\n"
+        f"  nvlink) exec cat {captured}/nvidia-smi-nvlink-s.txt;;\n"
+        f"  topo) exec cat {captured}/nvidia-smi-topo-m.txt;;\n"
+        "esac\nexit 1\n"
+    )
+    tool.chmod(0o755)
+    return Host(str(tmp_path), str(tmp_path))
+
+
+def test_a_machine_without_rdma_nics_has_one_fault_and_it_is_that(machine: Host) -> None:
+    want = profile.parse(yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()), "hgx-h200")
+    have = topology.read(machine)
+    assert [str(problem) for problem in have.problems if "/sys/class/net" not in str(problem)] == []
+    assert have.virtualization.is_vm
+    findings = platform.plan(have, profile.for_fabric(want, "infiniband")).findings
+    roots = [finding for finding in findings if not finding.ok and finding.because is None]
+    assert [(finding.check, finding.have) for finding in roots] == [("platform.rail_device", "no RDMA device at all")]
+    assert sum(finding.check == "platform.nvlinks" and finding.ok for finding in findings) == 8
+
+
+def test_its_draft_is_a_profile_that_it_meets(machine: Host) -> None:
+    have = topology.read(machine)
+    data, doubts = profile.draft(have)
+    assert [doubt for doubt in doubts if "/sys/class/net" not in doubt] == []
+    mine = profile.for_fabric(profile.parse(data, "mine"), None)
+    assert (mine.gpus.count, mine.gpus.nvlinks, mine.rails) == (8, 18, ())
+    assert [finding for finding in platform.plan(have, mine).findings if not finding.ok] == []
+
+
+def test_nvidia_smi_and_nccl_see_what_sysfs_shows(machine: Host, samples: Path) -> None:
+    have = topology.read(machine)
+    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.read(machine), have) == []
+    dumped = nccl_topology.parse((samples / "h200x8/nccl_topo.xml").read_text())
+    assert nccl_topology.disagreements(dumped, have) == []
