@@ -55,7 +55,8 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
             path = folder / f"{name}.yml"
             try:
                 data = yaml.safe_load(path.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
+            except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
                 raise ParseError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from error
             if not isinstance(data, dict):
                 raise ParseError(f"profile {path} is not a mapping")

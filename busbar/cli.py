@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +18,20 @@ from .lab.machine import LabError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 is good, 1 means findings, 2 means that the question could not be answered."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a file holds may not exist in the terminal's character set.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except LabError as error:
-        print(f"busbar: {error}", file=sys.stderr)
-        return 2
+        sys.stdout.flush()
     except BrokenPipeError:
+        # Nobody reads any more; Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except (LabError, OSError) as error:
+        print(f"busbar: {lint.printable(str(error))}", file=sys.stderr)
         return 2
     return code
 

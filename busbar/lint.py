@@ -7,6 +7,7 @@ Exit code 0: nothing to say. 1: findings. 2: a file, a library or an argument co
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -38,6 +39,10 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None) -> 
             continue
         read += 1
         findings += nccl_lint.lint(text, scanned, wanted, name)
+        try:
+            findings += _conflicts(text, path)
+        except ReadError as error:
+            code = _cannot(str(error))
     colour = sys.stdout.isatty()
     for finding in findings:
         print(_format(finding, colour))
@@ -46,8 +51,18 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None) -> 
     return code or int(bool(findings))
 
 
+def _conflicts(text: str, path: str) -> list[Finding]:
+    """What is read before /etc/nccl.conf where this command runs, and says otherwise: the environment, ~/.nccl.conf."""
+    meant = nccl_lint.settings(nccl_lint.parse(text))
+    findings = nccl_lint.conflicts(meant, os.environ, "the environment")
+    own = os.path.expanduser("~/.nccl.conf")
+    if os.path.exists(own) and not (path != "-" and os.path.samefile(own, path)):
+        findings += nccl_lint.conflicts(meant, nccl_lint.settings(nccl_lint.parse(_read(own, own))), own)
+    return findings
+
+
 def _cannot(message: str) -> int:
-    print(f"busbar lint: {_printable(message)}", file=sys.stderr)
+    print(f"busbar lint: {printable(message)}", file=sys.stderr)
     return 2
 
 
@@ -55,6 +70,8 @@ def _read(path: str, name: str) -> str:
     """Text of a file, byte order mark and carriage returns included: both are findings."""
     try:
         if path == "-":
+            if sys.stdin is None:
+                raise ReadError(name, "is closed")
             data = sys.stdin.buffer.read(FILE_LIMIT + 1)
         else:
             with open(path, "rb") as stream:
@@ -78,15 +95,17 @@ def _format(finding: Finding, colour: bool) -> str:
     if colour:
         severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
     rule = finding.check.rsplit(".", 1)[1]
+    # A conflict has no line of its own: its subject says which variable of which place.
+    where = finding.subject if rule == "conflict" else finding.source
     return (
-        f"{_printable(finding.source)}: {severity}: {_printable(finding.have or '')} [{rule}]\n"
-        f"    {_printable(finding.why)}\n"
-        f"    {_printable(finding.fix)}"
+        f"{printable(where)}: {severity}: {printable(finding.have or '')} [{rule}]\n"
+        f"    {printable(finding.why)}\n"
+        f"    {printable(finding.fix)}"
     )
 
 
-def _printable(text: str) -> str:
-    """File names come from the command line and may hold anything."""
+def printable(text: str) -> str:
+    """File and device names may hold anything, also what would command the terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -14,6 +14,7 @@ import ansible_runner
 import yaml
 
 from . import ROOT
+from .lint import printable
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -37,14 +38,18 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
     if isinstance(result, str):
         return _fail(result)
     draft, doubts = result["draft"], result["doubts"]
+    for rail in draft["rails"]:
+        # JSON has made text of the GPU numbers.
+        rail["paths"] = {int(gpu): path for gpu, path in rail["paths"].items()}
     text = render(draft, doubts, host)
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
+        with output.open("x", encoding="utf-8") as stream:
+            stream.write(text)
         print(f"draft written to {output}")
     for doubt in doubts:
-        print(f"look at this before you commit it: {doubt}", file=sys.stderr)
+        print(f"look at this before you commit it: {printable(doubt)}", file=sys.stderr)
     return 1 if doubts else 0
 
 
@@ -52,10 +57,11 @@ def render(draft: dict[str, Any], doubts: list[str], host: str) -> str:
     """The profile file. What is in doubt stands on top, so that nobody commits it unread."""
     lines = [
         "---",
-        f"# Drafted from {host}. It takes effect once it is committed as profiles/NAME.yml beside the inventory and",
-        "# busbar_platform says NAME. Whatever was wrong with that host would become the intent: read it first.",
+        f"# Drafted from {printable(host)}. It takes effect once it is committed as profiles/NAME.yml",
+        "# beside the inventory and busbar_platform says NAME.",
+        "# Whatever was wrong with that host would become the intent: read it first.",
     ]
-    lines += [f"# CHECK: {' '.join(doubt.split())}" for doubt in doubts]
+    lines += [f"# CHECK: {printable(' '.join(doubt.split()))}" for doubt in doubts]
     return "\n".join(lines) + "\n" + yaml.safe_dump(draft, sort_keys=False, default_flow_style=None, width=110)
 
 
@@ -63,11 +69,14 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
     """What the module returned on the host, or a sentence that says why there is nothing."""
     config = ROOT / "ansible.cfg"
     environment = {"ANSIBLE_CONFIG": str(config)} if config.exists() else {}
+    # `.venv/bin/busbar` works without the environment being activated: ansible lies beside it.
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     with tempfile.TemporaryDirectory(prefix="busbar-") as private:
         run = ansible_runner.run(
             private_data_dir=private,
             inventory=os.path.abspath(inventory),
-            host_pattern=host,
+            # Not Ansible's implicit localhost: a profile of the control node is no use.
+            host_pattern=f"{host}:&gpu_nodes",
             module=MODULE,
             module_args=ARGUMENTS,
             envvars=environment,
@@ -79,7 +88,7 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
             if event.get("event", "").startswith("runner_on_") and "res" in data:
                 results[data.get("host")] = data["res"]
         if not results:
-            return f"no host of {inventory} matches {host!r}, or Ansible could not start (rc {run.rc})"
+            return f"no host of gpu_nodes in {inventory} matches {host!r}, or Ansible could not start (rc {run.rc})"
         if len(results) > 1:
             return f"{host!r} matches {len(results)} hosts; a profile is drafted from one"
         result: dict[str, Any] = next(iter(results.values()))
@@ -89,5 +98,5 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
 
 
 def _fail(message: str) -> int:
-    print(f"busbar profile capture: {message}", file=sys.stderr)
+    print(f"busbar profile capture: {printable(message)}", file=sys.stderr)
     return 2

@@ -109,7 +109,8 @@ def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
             problems.append(error.problem)
     wanted = _wanted(found)
     linked = {address: _with_link(host, device, problems) for address, device in found.items() if address in wanted}
-    found.update({address: _capped(device, linked) for address, device in linked.items()})
+    unread = {problem.source for problem in problems}
+    found.update({address: _capped(device, linked, unread) for address, device in linked.items()})
     return {address: found[address] for address in sorted(found, key=address_key)}, tuple(problems)
 
 
@@ -265,15 +266,23 @@ def _with_link(host: Host, device: PciDevice, problems: List[Problem]) -> PciDev
     )
 
 
-def _capped(device: PciDevice, linked: Dict[str, PciDevice]) -> PciDevice:
-    """Link maxima as the slot allows them: never above those of the port it is plugged into."""
-    port = linked.get(device.ancestors[-1]) if device.ancestors else None
+def _capped(device: PciDevice, linked: Dict[str, PciDevice], unread: Set[str]) -> PciDevice:
+    """Link maxima as the slot allows them: never above those of the port it is plugged into.
+
+    A port without these files (a conventional bridge) allows anything; one whose files cannot be read, nobody knows.
+    """
+    parent = device.ancestors[-1] if device.ancestors else ""
+    if _ADDRESS.fullmatch(parent) is None:
+        return device  # directly below the host bridge
+    port = linked.get(parent)
     if port is None:
-        return device
+        return replace(device, max_speed_gts=None, max_width=None)
+    path = "%s/%s" % (DEVICES, parent)
+    no_speed, no_width = (path + name in unread for name in ("/max_link_speed", "/max_link_width"))
     return replace(
         device,
-        max_speed_gts=_lower(device.max_speed_gts, port.max_speed_gts),
-        max_width=_lower(device.max_width, port.max_width),
+        max_speed_gts=None if no_speed else _lower(device.max_speed_gts, port.max_speed_gts),
+        max_width=None if no_width else _lower(device.max_width, port.max_width),
     )
 
 

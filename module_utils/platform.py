@@ -18,7 +18,7 @@ from .plan import Plan
 from .profile import PcieLink, Profile, Rail, active_port
 from .rails import Rails, match
 from .rdma import Port, rocev2_ipv4, rocev2_ipv6
-from .topology import Nic, Topology
+from .topology import Nic, Topology, is_far_for_want_of_numa
 
 ADDRESS_FAMILIES = ("ipv4", "ipv6")
 
@@ -445,7 +445,8 @@ def _rail_paths(topology: Topology, rail: Rail, nic: Nic, rails: Rails, gpu_coun
     gpus = rails.gpus
     seen = {index: topology.paths.get((gpus[index].pci, nic.pci)) for index in sorted(rail.paths)}
     have_text = ", ".join("GPU %d: %s" % item for item in seen.items())
-    known = None if None in seen.values() else have_text
+    unsure = any(is_far_for_want_of_numa(topology, gpus[index], nic) for index in seen)
+    known = None if unsure or None in seen.values() else have_text
     findings = [
         _finding(
             "platform.rail_path",

@@ -249,7 +249,7 @@ def draft(topology: Topology) -> Tuple[Dict[str, Any], List[str]]:
         # In a guest every passed-through NIC may be a virtual function.
         if nic.rdma is not None and (nic.role == "compute" or (nic.role == "vf" and topology.virtualization.is_vm)):
             data["rails"].append(_draft_rail(topology, nic, doubts))
-        elif nic.role == "down":
+        elif nic.role == "down" and nic.rdma is not None:
             doubts.append("%s is left out: %s" % (nic.label, nic.reason))
     return data, doubts
 

@@ -1,8 +1,22 @@
 """Makes the collection importable under its one name, ``ansible_collections.busbar.fabric``."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
+
+
+@pytest.fixture(scope="session")
+def oldest_python() -> str:
+    """Path of the oldest Python that nodes may have: on PATH, or as pyenv keeps it."""
+    candidates = [shutil.which("python3.8"), *Path.home().glob(".pyenv/versions/3.8*/bin/python3.8")]
+    for candidate in map(str, filter(None, candidates)):
+        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    pytest.skip("no Python 3.8 on this machine; the node code's syntax is checked for it by ast")

@@ -65,7 +65,11 @@ def healthy(directory: Path, node: str) -> Machine:
 
 def status(directory: Path) -> dict[str, list[str]]:
     """Node -> the faults it has, in the order they were made."""
-    return {node: list(_load(directory / node / "faults.json")) for node in nodes(directory)}
+    present = {node: _load(directory / node / "faults.json") for node in nodes(directory)}
+    for node, names in present.items():
+        if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
+            raise LabError(f"{directory / node / 'faults.json'} cannot be used: it is not a list of names")
+    return present
 
 
 def break_(directory: Path, node: str, fault: str) -> None:

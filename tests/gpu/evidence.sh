@@ -35,6 +35,10 @@ gpu_nodes:
 EOF
 }
 
+date -u +'%Y-%m-%d %H:%M UTC'
+sed -n 's/^PRETTY_NAME=//p' /etc/os-release
+uname -sr
+ansible --version | sed -n '1p; s/ *\(python version = [0-9.]*\).*/\1/p; s/ *\(jinja version = [0-9.]*\).*/\1/p'
 run nvidia-smi --query-gpu=index,name,pci.bus_id,driver_version --format=csv
 run nvidia-smi --query-gpu=index,uuid,pci.bus_id,fabric.state,fabric.status --format=csv
 rm -f /etc/nccl.conf
@@ -55,6 +59,22 @@ play
 run cat /etc/nccl.conf
 run stat -c '%a %U' /etc/nccl.conf
 run python3 -m busbar lint --library "$library" /etc/nccl.conf
+
+printf '\n== what the library reads, and that the proof can fail\n'
+cat >"$work/prove.py" <<'EOF'
+import sys
+sys.path.insert(0, "collections")
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library, nccl_lint, nccl_proof
+scanned = nccl_library.scan(sys.argv[1])
+print("NCCL", ".".join(map(str, scanned.version)), "reads", len(scanned.names), "variables")
+text = open("/etc/nccl.conf").read()
+meant = nccl_lint.settings(nccl_lint.parse(text))
+for what, candidate in (("as rendered", text), ("with a blank before =", text.replace("==", " =="))):
+    proof = nccl_proof.prove(sys.argv[1], candidate, meant)
+    print(f"{what}: {proof.outcome} {proof.message}")
+print("the real file is untouched:", open("/etc/nccl.conf").read() == text)
+EOF
+run python3 "$work/prove.py" "$library"
 
 printf '\n== a NCCL job reads it\n'
 cat >"$work/job.py" <<'EOF'

@@ -113,7 +113,7 @@ def test_custom_is_the_sites_own(tmp_path: Path) -> None:
     assert load("custom", [tmp_path, ROOT / "profiles"])[0] == tmp_path / "custom.yml"
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1\n", "", "\x00"])
+@pytest.mark.parametrize("text", ["a: [", "- 1\n", "", "\x00", "description: 2020-13-45\n", "[" * 3000])
 def test_a_broken_profile_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "site.yml").write_text(text)
     with pytest.raises(ParseError, match=r"site\.yml (cannot be read|is not a mapping)"):

@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.platform import CrossCheck, plan
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, draft, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
 
@@ -158,8 +158,6 @@ def test_a_lost_gpu_is_the_cause_of_what_it_hides(infiniband: Topology, hgx_h100
 
 
 def test_a_site_profile_names_the_slot_of_a_lost_gpu_and_of_a_lost_nic(infiniband: Topology, edit: Any) -> None:
-    from ansible_collections.busbar.fabric.plugins.module_utils.profile import draft
-
     site = for_fabric(parse(draft(infiniband)[0], "site"), None)
     seven = tuple(replace(g, index=i) for i, g in enumerate(g for g in infiniband.gpus if g.index != 6))
     root = bad(replace(infiniband, gpus=seven), site)[0]
@@ -169,12 +167,22 @@ def test_a_site_profile_names_the_slot_of_a_lost_gpu_and_of_a_lost_nic(infiniban
 
 
 def test_a_site_profile_sees_a_changed_path(infiniband: Topology) -> None:
-    from ansible_collections.busbar.fabric.plugins.module_utils.profile import draft
-
     site = for_fabric(parse(draft(infiniband)[0], "site"), None)
     pair = (infiniband.gpus[3].pci, infiniband.nics[3].pci)
     finding = one(replace(infiniband, paths={**infiniband.paths, pair: "SYS"}), site)
     assert (finding.check, finding.want, finding.have) == ("platform.rail_path", "GPU 3: PIX", "GPU 3: SYS")
+
+
+def test_a_path_that_is_far_only_for_want_of_a_numa_node_is_unknown(infiniband: Topology, edit: Any) -> None:
+    data = draft(infiniband)[0]
+    data["rails"][3]["paths"] = {3: "SYS"}
+    data["rails"][3]["numa"] = "any"
+    pair = (infiniband.gpus[3].pci, infiniband.nics[3].pci)
+    far = replace(infiniband, paths={**infiniband.paths, pair: "SYS"})
+    site = for_fabric(parse(data, "site"), None)
+    assert bad(far, site) == []
+    finding = one(edit.nic(far, 3, device_numa_node=None), site)
+    assert (finding.check, finding.state) == ("platform.rail_path", "unknown")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""CPU seconds of what runs on every node every night, and of the linter. Printed beside the target, never asserted."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import bundle
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NODE_TARGET = 0.5
+LINT_TARGET = 1.0
+RUNS = 5
+AUDIT = """
+from busbar_bundle import host, platform, profile, topology
+want = profile.for_fabric(profile.parse(json.loads({profile!r}), "bench"), {fabric!r})
+machine = topology.read(host.Host({hardware!r}, {system!r}))
+print(json.dumps(platform.plan(machine, want).result()))
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory)
+    return directory
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Prints one figure, also where pytest captures."""
+
+    def line(what: str, seconds: float, target: float) -> None:
+        with capsys.disabled():
+            print(f"\n{what:60} {seconds:6.3f} s CPU (target < {target:g} s)", end="")
+
+    return line
+
+
+def cpu(argv: list[str], stdin: str = "") -> tuple[float, str]:
+    """Median CPU seconds of a command with all its children, nvidia-smi's stand-in among them, and what it printed."""
+    spent = []
+    for _ in range(RUNS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert done.stdout, done.stderr
+    return statistics.median(spent), done.stdout
+
+
+def site(lab: Path, node: str) -> dict[str, Any]:
+    """The module's arguments for a node."""
+    values = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"][node]
+    return {
+        "profile": yaml.safe_load((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text()),
+        "profile_name": values["busbar_platform"],
+        "fabric": values["busbar_fabric"],
+        "hardware_root": values["busbar_hardware_root"],
+        "system_root": values["busbar_system_root"],
+    }
+
+
+@pytest.mark.parametrize("node", store.STANDARD)
+def test_the_bundled_audit_of_a_node(lab: Path, show: Callable[..., None], node: str) -> None:
+    values = site(lab, node)
+    main = AUDIT.format(
+        profile=json.dumps(values["profile"]),
+        fabric=values["fabric"],
+        hardware=values["hardware_root"],
+        system=values["system_root"],
+    )
+    sources = bundle.closure(
+        ["platform", "profile", "topology"], lambda name: (ROOT / "module_utils" / f"{name}.py").read_text()
+    )
+    seconds, printed = cpu([sys.executable, "-I", "-S", "-"], bundle.script(sources, main))
+    assert json.loads(printed)["findings"] == []
+    show(f"bundled reader and planner, {node}", seconds, NODE_TARGET)
+
+
+@pytest.mark.parametrize("node", store.STANDARD)
+def test_the_module_as_ansible_runs_it(lab: Path, show: Callable[..., None], node: str, tmp_path: Path) -> None:
+    """Without the unpacking of the module's archive, which is Ansible's and the same for every module."""
+    arguments = tmp_path / "arguments.json"
+    given = {**site(lab, node), "cross_checks": ["nvidia_smi_topo"], "_ansible_remote_tmp": str(tmp_path)}
+    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": given}))
+    start = (
+        f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'collections')!r}); sys.argv[1:] = [{str(arguments)!r}];"
+        " runpy.run_module('ansible_collections.busbar.fabric.plugins.modules.topology_info', run_name='__main__')"
+    )
+    seconds, printed = cpu([sys.executable, "-c", start])
+    assert json.loads(printed)["findings"] == []
+    show(f"module topology_info, {node}", seconds, NODE_TARGET)
+
+
+def test_lint_of_three_hundred_lines(show: Callable[..., None], tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("".join(f"NCCL_IB_HCA{number} = mlx5_{number} # comment\n" for number in range(300)))
+    seconds, printed = cpu([sys.executable, "-m", "busbar", "lint", "--nccl-version", "2.27.7", str(conf)])
+    assert "in 1 file" in printed
+    show("busbar lint, 300 lines, all of them wrong", seconds, LINT_TARGET)

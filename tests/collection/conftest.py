@@ -1,0 +1,99 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a user installs, away from the checkout: the collection without links, a lab, and a bare environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
+
+
+class Run(NamedTuple):
+    rc: int
+    out: str
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """Host -> tasks that changed something, from the recap."""
+        lines = [line for line in self.out.splitlines() if " changed=" in line and " unreachable=" in line]
+        return {line.split()[0]: int(line.split("changed=")[1].split()[0]) for line in lines}
+
+
+Execute = Callable[..., Run]
+
+
+def stage(directory: Path) -> Path:
+    """A copy of the view with real files in a git repository of its own, and its path.
+
+    ansible-galaxy drops links to directories, ansible-test passes over links and over what git ignores, both silently.
+    """
+    copy = directory / "ansible_collections" / "busbar" / "fabric"
+    shutil.copytree(VIEW, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    git = ["git", "-C", str(copy), "-c", "core.hooksPath=", "-c", "commit.gpgsign=false"]
+    git += ["-c", "user.name=stage", "-c", "user.email=stage@localhost"]
+    for command in (["init", "--quiet"], ["add", "--all", "--force"], ["commit", "--quiet", "--message=staged"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One copy a test file: ansible-test leaves its output in the copy that it looks at."""
+    return stage(tmp_path_factory.mktemp("staged"))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    directory = tmp_path / "lab"
+    store.create(directory)
+    return directory
+
+
+@pytest.fixture
+def unrelated(tmp_path: Path) -> Path:
+    """A working directory with nothing in it."""
+    directory = tmp_path / "unrelated"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def execute(tmp_path: Path, unrelated: Path) -> Execute:
+    """Runs a command that sees nothing of the checkout: no ansible.cfg, no PYTHONPATH, an empty home."""
+
+    def run(*argv: str | Path, cwd: Path = unrelated, stdin: str = "", **variables: str | Path) -> Run:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LC_ALL": "C.UTF-8", "COLUMNS": "160"}
+        environment |= {name: str(value) for name, value in variables.items()}
+        done = subprocess.run(
+            [str(word) for word in argv],
+            cwd=cwd,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return Run(done.returncode, done.stdout + done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def bin_directory() -> Path:
+    """Where this environment's commands are."""
+    return Path(sys.executable).parent

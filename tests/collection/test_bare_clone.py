@@ -1,0 +1,71 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A checkout and ansible-core are enough: nothing has to be installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Execute = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def only_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands are of an environment with ansible-core and what it depends on."""
+    if os.environ.get("BUSBAR_OFFLINE") == "1":
+        pytest.skip("BUSBAR_OFFLINE=1 forbids to download ansible-core")
+    directory = tmp_path_factory.mktemp("only-core")
+    venv.create(directory, with_pip=True, symlinks=True)
+    command = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    command += ["--no-compile", "--constraint", str(ROOT / "constraints.txt"), "ansible-core"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr[-600:]} (BUSBAR_OFFLINE=1 skips)"
+    return directory / "bin"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a clone would hold if the working tree, as it stands, were committed."""
+    directory = tmp_path / "clone"
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, directory / name
+        if source.is_symlink() or source.is_file():  # a file may be deleted and not committed
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return directory
+
+
+def test_the_environment_has_nothing_but_core(execute: Execute, only_core: Path) -> None:
+    for module in ("busbar", "ansible_collections.busbar", "ansible_runner", "jsonschema"):
+        done = execute(only_core / "python", "-c", f"import {module}")
+        assert done.rc == 1, module
+        assert "ModuleNotFoundError" in done.out
+
+
+def test_a_clone_runs_from_its_own_directory_and_from_another(
+    execute: Execute, only_core: Path, clone: Path, lab: Path
+) -> None:
+    ansible_playbook, inventory = only_core / "ansible-playbook", lab / "inventory"
+    inside = execute(ansible_playbook, "site.yml", "-i", inventory, cwd=clone)
+    assert inside.rc == 0, inside.out
+    assert "VERDICT ok: 2 of 2 hosts ok" in inside.out
+    assert inside.changed == {"node01": 1, "node02": 1}
+    outside = execute(ansible_playbook, clone / "site.yml", "-i", inventory)
+    assert outside.rc == 0, outside.out
+    assert "VERDICT ok: 2 of 2 hosts ok" in outside.out
+    assert outside.changed == {"node01": 0, "node02": 0}

@@ -1,0 +1,272 @@
+"""The ``busbar`` command as a user runs it: wrong input gets a sentence and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import profile as profiles
+
+from busbar import __version__
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CLEAN = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
+FAULTY = "NCCL_IB_HCA = mlx5_0\nNCCL_DEBUGG=INFO\n"
+
+
+def busbar(
+    *arguments: str | Path, stdin: bytes = b"", timeout: float = 60, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command; a traceback fails the test whatever it is about."""
+    # Without the environment's own bin on PATH: `.venv/bin/busbar` has to find ansible by itself.
+    base = {"PATH": os.defpath, "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "busbar", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        env=base | environment,
+        check=False,
+    )
+    answer = subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+    )
+    assert "Traceback" not in answer.stdout + answer.stderr
+    assert not any(ord(char) < 32 and char not in "\n\t" for char in answer.stdout + answer.stderr)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("cli") / "lab"
+    store.create(directory)
+    return directory
+
+
+def test_version_is_printed() -> None:
+    assert busbar("--version").stdout == f"busbar {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "COMMAND"),
+        (["frobnicate"], "frobnicate"),
+        (["lint"], "FILE"),
+        (["lint", "--nccl-version"], "expected one argument"),
+        (["profile"], "ACTION"),
+        (["profile", "capture"], "HOST"),
+        (["profile", "capture", "node01"], "--inventory"),
+        (["lab"], "ACTION"),
+        (["lab", "break", "node01"], "fault"),
+        (["\x1b[2J"], "COMMAND"),
+    ],
+)
+def test_a_wrong_command_line_names_what_is_missing_or_unknown(arguments: list[str], says: str) -> None:
+    done = busbar(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+# -- lint ------------------------------------------------------------------------------------------------------------
+
+
+def test_lint_exit_codes_tell_clean_findings_and_unreadable(tmp_path: Path) -> None:
+    clean, faulty = tmp_path / "clean.conf", tmp_path / "faulty.conf"
+    clean.write_text(CLEAN)
+    faulty.write_text(FAULTY)
+    version = ("--nccl-version", "2.27.7")
+    assert busbar("lint", clean, *version).returncode == 0
+    assert busbar("lint", faulty, *version).returncode == 1
+    done = busbar("lint", clean, faulty, tmp_path / "absent.conf", *version)
+    assert done.returncode == 2
+    assert "absent.conf" in done.stderr
+    assert "in 2 files" in done.stdout
+
+
+def test_lint_names_what_is_read_earlier_and_says_otherwise(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text(CLEAN)
+    lint: list[str | Path] = ["lint", "--nccl-version", "2.27.7", conf]
+    (tmp_path / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=docker0\n")
+    done = busbar(*lint, HOME=str(tmp_path), NCCL_IB_HCA="mlx5_7")
+    assert done.returncode == 1
+    assert "the environment NCCL_IB_HCA: critical: mlx5_7 [conflict]" in done.stdout
+    assert ".nccl.conf NCCL_SOCKET_IFNAME: critical: docker0 [conflict]" in done.stdout
+    assert busbar(*lint, NCCL_IB_HCA="=mlx5_0,mlx5_1").returncode == 0
+    # The user's own file does not contradict itself.
+    assert "conflict" not in busbar(*lint[:3], tmp_path / ".nccl.conf", HOME=str(tmp_path)).stdout
+
+
+def test_lint_reads_standard_input() -> None:
+    assert busbar("lint", "-", "--nccl-version", "2.27.7", stdin=CLEAN.encode()).returncode == 0
+    done = busbar("lint", "-", "--nccl-version", "2.27.7", stdin=FAULTY.encode())
+    assert done.returncode == 1
+    assert "<stdin>" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x7fELF\x02\x01\xff\xfe", "is not text"),
+        (b"NCCL_DEBUG=INFO\0\n", "is not text"),
+        (b"NCCL_DEBUG=INFO\n" * 400_000, "is larger than 4 MiB"),
+    ],
+)
+def test_lint_refuses_what_is_no_text_file(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "nccl.conf"
+    file.write_bytes(content)
+    for done in (busbar("lint", file), busbar("lint", "-", stdin=content)):
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+def test_lint_says_why_a_path_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for path, says in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "absent", "No such file"),
+        (tmp_path / "loop", "symbolic links"),
+        (tmp_path / ("x" * 300), "name too long"),
+        (tmp_path / "esc\x1b[31m\n", "\\x1b[31m\\n"),
+    ):
+        done = busbar("lint", path)
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+def test_lint_refuses_a_wrong_version_and_a_wrong_library(tmp_path: Path) -> None:
+    conf, library = tmp_path / "nccl.conf", tmp_path / "libnccl.so.2"
+    conf.write_text(CLEAN)
+    library.write_bytes(b"\x7fELF\x02\x01\x01")
+    for arguments, says in (
+        (["--nccl-version", "abc"], "abc"),
+        (["--nccl-version", ""], "''"),
+        (["--library", str(library)], "libnccl.so.2"),
+        (["--library", str(tmp_path)], "not a regular file"),
+        (["--library", str(conf)], "not an ELF file"),
+        (["--library", ""], "No such file"),
+    ):
+        done = busbar("lint", conf, *arguments)
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+def test_lint_shows_escapes_of_a_file_and_survives_a_terminal_without_unicode(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_DEBUG=\x1b]0;owned\x07é\nNCCL_IB_HCA=é\u202e\n", encoding="utf-8")
+    for encoding in ("utf-8", "ascii"):
+        done = busbar("lint", conf, "--nccl-version", "2.27.7", PYTHONIOENCODING=encoding)
+        assert done.returncode == 1
+        assert "\\x1b" in done.stdout
+
+
+def test_lint_ends_quietly_when_nobody_reads_its_output(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text(FAULTY * 1000)
+    command = f"{sys.executable} -m busbar lint {conf} | head -c 1"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+# -- lab -------------------------------------------------------------------------------------------------------------
+
+
+def test_lab_names_what_there_is_instead_of_what_was_asked_for(lab: Path, tmp_path: Path) -> None:
+    for arguments, says in (
+        (["-d", tmp_path, "status"], "there is no lab in"),
+        (["-d", tmp_path / "absent", "break", "node01", "port-down"], "there is no lab in"),
+        (["-d", lab, "break", "node99", "port-down"], "there are node01, node02"),
+        (["-d", lab, "break", "../node01", "port-down"], "there are node01, node02"),
+        (["-d", lab, "break", "node01", "port-dwon"], "there are rail-missing"),
+        (["-d", lab, "repair", "node01", "port-down"], "does not have port-down"),
+        (["-d", lab, "create"], "is not empty"),
+        (["-d", ROOT / "README.md", "create"], "Not a directory"),
+    ):
+        done = busbar("lab", *map(str, arguments))
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+def test_lab_breaks_and_repairs_by_name(lab: Path) -> None:
+    assert busbar("lab", "-d", lab, "break", "node01", "port-down").returncode == 0
+    assert "node01: port-down (simulated)" in busbar("lab", "-d", lab, "status").stdout
+    assert "has port-down already" in busbar("lab", "-d", lab, "break", "node01", "port-down").stderr
+    assert busbar("lab", "-d", lab, "repair", "node01", "all").stdout == "node01: repaired port-down\n"
+
+
+# -- profile capture -------------------------------------------------------------------------------------------------
+
+
+def test_capture_without_an_inventory_or_host_says_so(lab: Path, tmp_path: Path) -> None:
+    inventory = lab / "inventory"
+    there = tmp_path / "there.yml"
+    there.write_text("mine\n")
+    for arguments, says in (
+        (["node01", "-i", tmp_path / "absent"], "does not exist"),
+        (["node01", "-i", inventory, "-o", there], "never overwritten"),
+        (["node99", "-i", inventory], "no host of"),
+        (["all", "-i", inventory], "matches 2 hosts"),
+        (["-i", inventory, "--", "--help"], "no host of"),
+        (["esc\x1b[31m", "-i", inventory], "no host of"),
+    ):
+        done = busbar("profile", "capture", *map(str, arguments))
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert done.stdout == ""
+    assert there.read_text() == "mine\n"
+
+
+def test_capture_from_a_host_whose_roots_are_wrong_passes_the_modules_sentence_on(tmp_path: Path) -> None:
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    roots = {"busbar_hardware_root": "/no/such/root", "busbar_system_root": "/"}
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"gpu_nodes": {"hosts": {"node01": host | roots}}}))
+    done = busbar("profile", "capture", "node01", "-i", inventory)
+    assert done.returncode == 2
+    assert "hardware_root: '/no/such/root' is not a directory" in done.stderr
+
+
+def test_a_captured_profile_is_what_the_playbook_then_asks_for(lab: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "mine.yml"
+    done = busbar("profile", "capture", "node01", "-i", lab / "inventory", "-o", draft)
+    assert (done.returncode, done.stderr) == (0, "")
+    parsed = profiles.parse(yaml.safe_load(draft.read_text()), "mine")
+    assert len(parsed.rails) == 8
+    assert all(rail.pci for rail in parsed.rails)
+
+    (lab / "inventory" / "profiles").mkdir()
+    draft.rename(lab / "inventory" / "profiles" / "mine.yml")
+    playbook = [str(Path(sys.executable).parent / "ansible-playbook"), "site.yml", "-i", str(lab / "inventory")]
+    environment = os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [*playbook, "--limit", "node01", "-e", "busbar_platform=mine"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "VERDICT ok: 1 of 1 hosts ok" in ran.stdout
+
+
+def test_a_degraded_host_gives_a_draft_with_its_doubts_on_top(lab: Path) -> None:
+    store.break_(lab, "node02", "slot-degraded")
+    store.break_(lab, "node02", "port-down")
+    try:
+        done = busbar("profile", "capture", "node02", "-i", lab / "inventory")
+    finally:
+        store.repair(lab, "node02")
+    assert done.returncode == 1
+    assert done.stderr.count("look at this before you commit it: ") == done.stdout.count("# CHECK: ")
+    head = done.stdout.partition("description:")[0]
+    assert "runs at 32.0 GT/s x8, its slot allows 32.0 GT/s x16" in head
+    assert "has no ACTIVE port: port 1 is DOWN (Polling)" in head
+    assert len(profiles.parse(yaml.safe_load(done.stdout), "mine").rails) == 7
