@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import ansible_runner
 import yaml
 
 from . import ROOT
@@ -67,6 +66,10 @@ def render(draft: dict[str, Any], doubts: list[str], host: str) -> str:
 
 def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
     """What the module returned on the host, or a sentence that says why there is nothing."""
+    try:
+        import ansible_runner  # here, so that the other commands do without it
+    except ImportError:
+        return "needs ansible-runner: pip install ansible-runner"
     config = ROOT / "ansible.cfg"
     environment = {"ANSIBLE_CONFIG": str(config)} if config.exists() else {}
     # `.venv/bin/busbar` works without the environment being activated: ansible lies beside it.

@@ -106,7 +106,7 @@ play
 play --check
 
 printf '\n== CPU of one question to the node\n'
-say "python3 -I -S - < bundle   # topology reader and platform planner, nvidia-smi included"
+say "python3 -I -S - < bundle   # topology reader, nvidia-smi included"
 python3 - "$work" <<'EOF'
 import resource, subprocess, sys, time
 sys.path[:0] = ["collections"]
