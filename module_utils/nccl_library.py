@@ -88,10 +88,13 @@ def _scan(path: str, stream: BinaryIO) -> Library:
         version = parse_version(match.group(1).decode("ascii"))
     except ValueError as error:
         raise ReadError(path, str(error)) from error
+    names = frozenset(name.decode("ascii") for name in _NAME.findall(constants))
+    if not names:
+        raise ReadError(path, "holds no name of a NCCL variable, so it is not a whole NCCL library")
     return Library(
         path=path,
         version=version,
-        names=frozenset(name.decode("ascii") for name in _NAME.findall(constants)),
+        names=names,
         build_id=_build_id(path, stream, sections.get(".note.gnu.build-id")),
     )
 

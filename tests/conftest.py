@@ -6,10 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
+
+
+# The machines that run this are shared: a slow example says nothing.
+settings.register_profile("busbar", deadline=None)
+settings.load_profile("busbar")
 
 
 @pytest.fixture(scope="session")

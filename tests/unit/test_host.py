@@ -100,25 +100,25 @@ def test_a_hanging_tool_is_abandoned_in_time(tmp_path: Path, body: str) -> None:
     start = time.monotonic()
     with pytest.raises(ToolHung, match="abandoned"):
         host.run(["nvidia-smi"], timeout=0.3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_a_child_that_left_the_group_and_keeps_the_pipe_does_not_block(tmp_path: Path) -> None:
-    host = tool(tmp_path, "setsid sleep 5 & echo started")
+    host = tool(tmp_path, "setsid sleep 60 & echo started")
     start = time.monotonic()
     with pytest.raises(ToolHung):
         host.run(["nvidia-smi"], timeout=0.5)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 30
 
 
 def test_a_process_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Stands for a task in uninterruptible sleep: the kill has no effect, and nothing may wait for it.
     monkeypatch.setattr("os.killpg", lambda pid, signal: None)
-    host = tool(tmp_path, "echo $$ >&2; exec sleep 8")
+    host = tool(tmp_path, "echo $$ >&2; exec sleep 60")
     start = time.monotonic()
     with pytest.raises(ToolHung):
         host.run(["nvidia-smi"], timeout=0.3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_binary_output_is_named_not_decoded(tmp_path: Path) -> None:

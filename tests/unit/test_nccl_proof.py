@@ -105,7 +105,7 @@ def test_a_library_that_hangs_is_killed_in_time(build: Callable[[str], str]) -> 
     library = build("#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }")
     start = time.monotonic()
     proof = prove(library, "", {}, timeout=0.3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # not for ever
     assert proof == Proof("not_provable", message=f"{library}: the library gave no answer within 0.3 s")
 
 
