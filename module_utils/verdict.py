@@ -8,13 +8,14 @@ Fails closed: a host or a role without a result is a finding, not a gap.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .finding import SEVERITIES, Finding, from_dict, worst_first
 
 # More rows than this are not read at night; the rest is counted, and is in the findings file.
 ROWS = 60
+NAMES = 100
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,10 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
             found, good = _role_result(
                 role, result, because=next((f.id for f in findings if f.check[:4] == "run."), None)
             )
-            findings.extend(found)
+            # Without its name, forty hosts that are unreachable alike are one row.
+            findings.extend(
+                replace(f, have=f.have.replace(host, "it")) if f.check[:4] == "run." and f.have else f for f in found
+            )
             passed += good
             repaired.extend((result or {}).get("repaired") or [])
             notes.extend((result or {}).get("notes") or [])
@@ -248,16 +252,25 @@ def _table(rows: Sequence[_Row], width: int) -> List[str]:
 
 
 def _remedies(rows: Sequence[_Row], width: int) -> List[str]:
-    """Each remedy once, in the order of the table, with why it matters."""
-    lines: List[str] = []
-    seen = set()
+    """Each remedy once, in the order of the table, with why it matters and the hosts that the table had no room for."""
+    hosts: Dict[Tuple[str, str], List[str]] = {}
     for row in rows:
-        finding = row.finding
-        if (finding.check, finding.fix) in seen:
+        hosts.setdefault((row.finding.check, row.finding.fix), []).extend(row.hosts)
+    lines: List[str] = []
+    for row in rows:
+        named = hosts.pop((row.finding.check, row.finding.fix), None)
+        if named is None:
             continue
-        seen.add((finding.check, finding.fix))
-        lines += textwrap.wrap("%s: %s" % (finding.check, finding.why), width - 4, subsequent_indent="    ")
-        lines += textwrap.wrap("do: " + finding.fix, width - 4, initial_indent="    ", subsequent_indent="        ")
+        names = sorted(set(named))
+        parts = ["%s: %s" % (row.finding.check, row.finding.why), "do: " + row.finding.fix]
+        if len(names) > 2:
+            more = ["and %d more" % (len(names) - NAMES)] if len(names) > NAMES else []
+            parts.append("on: " + ", ".join(names[:NAMES] + more))
+        for number, part in enumerate(parts):
+            indent = "    " if number else ""
+            lines += textwrap.wrap(
+                part, width - 4, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
+            )
     return lines + [""]
 
 

@@ -105,7 +105,20 @@ def test_the_same_finding_on_many_hosts_is_one_row_that_counts_them() -> None:
     results = {f"n{i:03}": {"x": bad(ROOT)} for i in range(300)}
     text = render(judge(results, ["x"], partial=False), check_mode=True)
     assert "n000 and 299 more" in " ".join(text.split())
-    assert len(text.splitlines()) < 20
+    assert "on: n000, n001," in text
+    assert "n099, and 200 more" in " ".join(text.split())
+    assert "n100" not in text
+    assert len(text.splitlines()) < 25
+
+
+def test_hosts_that_are_unreachable_alike_are_one_row() -> None:
+    results = {
+        f"n{i}.example.org": {"x": {"unreachable": True, "msg": f"no route to n{i}.example.org"}} for i in range(5)
+    }
+    text = render(judge(results, ["x"], partial=False), check_mode=True)
+    assert len([line for line in text.splitlines() if line.startswith("critical")]) == 1
+    assert "unreachable: no route to it" in " ".join(text.split())
+    assert "on: n0.example.org, n1.example.org" in text
 
 
 def test_many_different_rows_are_cut_and_counted() -> None:
