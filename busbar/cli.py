@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
+
 from . import __version__, lint, profile
 from .lab import faults, store
 from .lab.machine import LabError
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except (LabError, OSError) as error:
-        print(f"busbar: {lint.printable(str(error))}", file=sys.stderr)
+        print(f"busbar: {printable(str(error))}", file=sys.stderr)
         return 2
     return code
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library, nccl_lint, nccl_variables
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.host import FILE_LIMIT, ParseError, ReadError
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
@@ -102,11 +102,6 @@ def _format(finding: Finding, colour: bool) -> str:
         f"    {printable(finding.why)}\n"
         f"    {printable(finding.fix)}"
     )
-
-
-def printable(text: str) -> str:
-    """File and device names may hold anything, also what would command the terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _summary(findings: Sequence[Finding], files: int) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 from . import ROOT
-from .lint import printable
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(

@@ -105,6 +105,11 @@ def from_dict(data: Dict[str, Any]) -> Finding:
     return finding
 
 
+def printable(text: str) -> str:
+    """Text that commands no terminal: names and tools' outputs may hold anything, escapes stay visible."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def worst_first(findings: Iterable[Finding]) -> List[Finding]:
     """Roots before consequences, then by severity, state, check and subject."""
     return sorted(

@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .finding import SEVERITIES, Finding, from_dict, worst_first
+from .finding import SEVERITIES, Finding, from_dict, printable, worst_first
 
 # More rows than this are not read at night; the rest is counted, and is in the findings file.
 ROWS = 60
@@ -181,7 +181,7 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
     lines += ["note (%s): %s" % (_hosts(hosts), note) for note, hosts in sorted(notes.items())]
     if verdict.left_out:
         lines.append("NOT checked, left out by tags: %s" % ", ".join(verdict.left_out))
-    return "\n".join(_printable(line) for line in lines)
+    return "\n".join(printable(line) for line in lines)
 
 
 def _rows(verdict: Verdict) -> List[_Row]:
@@ -284,8 +284,3 @@ def _counts(verdict: Verdict) -> str:
     everything = [finding for host in verdict.hosts for finding in host.findings]
     counts = [(severity, sum(f.severity == severity for f in everything)) for severity in SEVERITIES]
     return ", ".join("%d %s" % (count, severity) for severity, count in counts if count)
-
-
-def _printable(text: str) -> str:
-    """Terminal escapes in a tool's output stay visible instead of taking effect."""
-    return "".join(char if char.isprintable() else "\\x%02x" % ord(char) for char in text)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A whole session on one real GPU node, by local connection: the suite's platform, a captured one, proof by the
+# A whole run on one real GPU node, by local connection: the suite's platform, a captured one, proof by the
 # node's own libnccl, and a NCCL job that shows the file was read. Prints a transcript; docs/evidence/ holds one.
 #   sh tests/gpu/evidence.sh PLATFORM LIBNCCL     as root, with ansible-core, ansible-runner and torch
 set -u
