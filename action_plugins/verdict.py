@@ -38,10 +38,11 @@ class ActionModule(ActionBase):
         # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
         hosts = variables["ansible_play_hosts_all"]
         hostvars = variables["hostvars"]
-        results = {
-            host: {role: hostvars[host][f"{role}_result"] for role in roles if f"{role}_result" in hostvars[host]}
-            for host in hosts
-        }
+        results = {}
+        for host in hosts:
+            # Ansible gathers all of a host's variables anew at each of these look-ups: one a host.
+            of_host = hostvars[host]
+            results[host] = {role: of_host[f"{role}_result"] for role in roles if f"{role}_result" in of_host}
         judged = verdict.judge(results, roles, partial=_limited_by_tags(variables))
         check_mode = bool(self._task.check_mode)
         width = shutil.get_terminal_size((120, 40)).columns

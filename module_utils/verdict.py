@@ -88,7 +88,7 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
             repaired.extend((result or {}).get("repaired") or [])
             notes.extend((result or {}).get("notes") or [])
         if not findings and not passed:
-            findings.append(_no_result("host", host, "nothing was checked on this host"))
+            findings.append(_no_result("host", "host", "nothing was checked on this host"))
         hosts.append(HostVerdict(host, tuple(worst_first(findings)), passed, tuple(repaired), tuple(notes)))
     return Verdict(tuple(hosts), tuple(expected), tuple(role for role in roles if role not in expected))
 
