@@ -21,6 +21,7 @@ from .profile import FABRICS
 
 GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
 CROSS_CHECKS = ("nvidia_smi_topo",)
+MPI_MODES = ("auto", "required", "off")
 CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
 
 
@@ -60,9 +61,18 @@ VALUES: Dict[str, Value] = {
     "nccl_conf_backup": Value("bool", True),
     "nccl_conf_extra": Value("dict", {}),
     "nccl_conf_containers": Value("list", [], choices=CONTAINER_RUNTIMES),
+    "nccl_tests_path": Value("path", "/opt/nccl-tests"),
+    "nccl_tests_commit": Value("str", "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"),
+    "nccl_tests_repository": Value("str", "https://github.com/NVIDIA/nccl-tests.git"),
+    "nccl_tests_tarball": Value("path", ""),
+    "nccl_tests_sha256": Value("str", ""),
+    "nccl_tests_cuda_home": Value("path", ""),
+    "nccl_tests_mpi": Value("str", "auto", choices=MPI_MODES),
+    "nccl_tests_mpi_home": Value("path", ""),
+    "nccl_tests_build_timeout": Value("int", 1800),
 }
 # What the suite itself registers under such names during a run.
-REGISTERED = ("busbar_intent", "platform_result", "nccl_conf_result")
+REGISTERED = ("busbar_intent", "platform_result", "nccl_conf_result", "nccl_tests_result")
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
 _DERIVED = {
     "NCCL_IB_HCA": "the rails of the profile",
@@ -71,7 +81,7 @@ _DERIVED = {
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
 # "platform_" is a common word: only near misses of our own names are errors there.
-_OWN_PREFIXES = ("busbar_", "nccl_conf_")
+_OWN_PREFIXES = ("busbar_", "nccl_conf_", "nccl_tests_")
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),

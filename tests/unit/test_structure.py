@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -80,7 +81,14 @@ def test_every_role_has_its_parts_and_registers_its_result(name: str) -> None:
     tasks = "".join(path.read_text() for path in (role / "tasks").glob("*.yml"))
     assert f"register: {name}_result" in tasks
     assert f"{name}_result" in intent.REGISTERED
-    assert f"roles: [{', '.join(sorted(ROLES, reverse=True))}]" in (ROOT / "playbooks" / "verdict.yml").read_text()
+
+
+def test_the_verdict_waits_for_every_role_that_is_played_and_for_no_other() -> None:
+    played = re.findall(
+        r"name: busbar\.fabric\.(\w+)$", (ROOT / "playbooks" / "provision.yml").read_text(), re.MULTILINE
+    )
+    assert f"roles: [{', '.join(played)}]" in (ROOT / "playbooks" / "verdict.yml").read_text()
+    assert set(played) <= set(ROLES)
 
 
 def test_every_site_value_is_documented() -> None:

@@ -1,0 +1,405 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_tests_build
+short_description: Build nccl-tests at a pinned commit for the host's own GPUs, CUDA, NCCL and MPI
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Builds with the CUDA toolkit, NCCL and MPI that it finds on the host, for the compute capability of its GPUs, and
+    again when one of these or the commit has changed or a program is not the one that was built, and never otherwise.
+  - The build is made beside O(path), each program is checked to be linked with NCCL (and MPI), and the directory is
+    renamed into place whole. A build that fails, is killed or takes too long leaves the old one as it was.
+  - Never replaces a directory that it did not make.
+attributes:
+  check_mode:
+    support: full
+    description: Reads the same, and returns as RV(commands) what a run would execute.
+  diff_mode:
+    support: full
+    description: What the build is made from, before and after.
+options:
+  path:
+    description: Directory of the build.
+    type: path
+    default: /opt/nccl-tests
+  commit:
+    description: The commit, as 40 hex digits. Where it is empty nothing is asked for, checked or built.
+    type: str
+    required: true
+  repository:
+    description: What git clones, where O(tarball) is empty.
+    type: str
+    default: https://github.com/NVIDIA/nccl-tests.git
+  tarball:
+    description: Archive of the sources on the node, for sites without access to O(repository).
+    type: path
+    default: ""
+  sha256:
+    description: SHA-256 of O(tarball).
+    type: str
+    default: ""
+  cuda_home:
+    description: Directory of the CUDA toolkit. Where it is empty, the usual places are searched.
+    type: path
+    default: ""
+  libraries:
+    description:
+      - Every libnccl.so.2 that jobs on this host use. The first with its nccl.h is built with.
+      - Where none is listed, the places where packages and wheels put the library are searched.
+    type: list
+    elements: path
+    default: []
+  mpi:
+    description: Build with MPI where there is MPI, always, or never.
+    type: str
+    choices: [auto, required, "off"]
+    default: auto
+  mpi_home:
+    description: Directory of the MPI with C(include) and C(lib). Where it is empty, mpicc and the usual places say.
+    type: path
+    default: ""
+  build_timeout:
+    description: Seconds for fetching and building.
+    type: int
+    default: 1800
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc), C(/usr), C(/home) and C(/root).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Build nccl-tests 2.19.6 from an archive that is on the node
+  busbar.fabric.nccl_tests_build:
+    commit: a0b82b2260cf5152b9f8c061bbf7eaf0ba096432
+    tarball: /srv/sources/nccl-tests-a0b82b2.tar.gz
+    sha256: "{{ nccl_tests_sha256 }}"
+    mpi: required
+  register: nccl_tests_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run mended; in check mode, of those that a run would mend.
+  type: list
+  elements: str
+  returned: success
+build:
+  description: The marker of the build that is there now, see C(module_utils/nccl_tests_build.py); null for none.
+  type: dict
+  returned: success
+commands:
+  description: What was executed, in check mode what would be; empty where the build stays.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty; a build needs no reboot.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty; a build disrupts nothing.
+  type: list
+  elements: str
+  returned: success
+argv:
+  description: The command that failed.
+  type: list
+  elements: str
+  returned: failure of a command
+log:
+  description: File with all that the commands printed. That of a successful build is C(build.log) in its directory.
+  type: str
+  returned: failure of a command
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from typing import Iterator, List, Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+# The part of a log that goes into a message: nvcc's last error and what make says of it.
+TAIL_LINES = 15
+# Sites that reach their git host through a proxy say so in the task's environment.
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "ALL_PROXY")
+
+
+class CommandFailed(Exception):
+    """A command did not end well. ``reason`` is a sentence without its subject."""
+
+    def __init__(self, argv: Sequence[str], reason: str) -> None:
+        super().__init__("%s %s" % (" ".join(argv[:4]), reason))
+        self.argv = list(argv)
+
+
+class Builder:
+    """One build: a scratch directory beside the destination, a log, a deadline and the lock."""
+
+    def __init__(self, host: Host, want: nccl_tests_build.Want, timeout: float) -> None:
+        self.host = host
+        self.want = want
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self.destination = os.path.realpath(host.system(want.path))
+        self.scratch = nccl_tests_build.scratch_directory(host, want)
+        self.log = os.path.join(self.scratch, nccl_tests_build.LOG)
+        self.failed_log = self.destination + ".failed.log"
+        self.lock = -1
+        self.environment = {
+            "PATH": ":".join(TOOL_PATH),
+            "LC_ALL": "C",
+            "HOME": "/",
+            # nvcc's intermediate files go when the scratch directory goes.
+            "TMPDIR": self.scratch,
+            "GIT_TERMINAL_PROMPT": "0",
+            **{name: os.environ[name] for name in PROXIES if name in os.environ},
+        }
+
+    def make(self, made_from: nccl_tests_build.Inputs, jobs: int) -> None:
+        """Raises ReadError and CommandFailed; then the destination is as it was."""
+        os.makedirs(os.path.dirname(self.destination), exist_ok=True)
+        with self.locked() as self.lock:
+            remove(self.scratch)
+            os.mkdir(self.scratch, 0o755)
+            try:
+                self.fetch()
+                self.link(made_from)
+                if made_from.mpi is not None:
+                    # The linker looks for what libmpi itself needs here, and not where -L says.
+                    folder = os.path.dirname(self.host.system(made_from.mpi.library))
+                    self.environment["LD_LIBRARY_PATH"] = folder
+                argv = nccl_tests_build.build_argv(self.host, made_from, self.scratch, jobs)
+                self.execute(argv)
+                self.install(self.stage(made_from, argv))
+            except (CommandFailed, ReadError):
+                if os.path.exists(self.log):
+                    os.replace(self.log, self.failed_log)
+                raise
+            finally:
+                remove(self.scratch)
+            remove(self.failed_log)
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Held by the commands, too: those of a run that was killed go on, and would write into our scratch."""
+        folder, name = os.path.split(self.destination)
+        path = os.path.join(folder, ".%s.lock" % name)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ReadError(path, "is held: another run still builds there, or what a killed one left") from error
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def fetch(self) -> None:
+        source = os.path.join(self.scratch, "source")
+        if self.want.tarball:
+            archive = self.host.system(self.want.tarball)
+            nccl_tests_build.unpack(archive, self.want.sha256, self.want.commit, source)
+            return
+        for argv in nccl_tests_build.git_argvs(self.want, source):
+            said = self.execute(argv)
+        if said.strip() != self.want.commit:
+            raise CommandFailed(argv, "says %r, expected %s" % (said[:80], self.want.commit))
+
+    def link(self, made_from: nccl_tests_build.Inputs) -> None:
+        names = self.host.listdir_system(made_from.nccl.header)
+        for link, target in nccl_tests_build.link_layout(made_from, names).items():
+            path = os.path.join(self.scratch, "links", link)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(self.host.system(target), path)
+
+    def execute(self, argv: Sequence[str]) -> str:
+        """Run a command with the log for its output, and kill all of it at the deadline. Returns what it printed."""
+        with open(self.log, "ab") as log:
+            log.write(("$ %s\n" % " ".join(argv)).encode())
+            log.flush()
+            start = log.tell()
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment,
+                    pass_fds=[self.lock],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise CommandFailed(argv, "could not be started: %s" % error.strerror) from error
+            try:
+                process.wait(max(0.0, self.deadline - time.monotonic()))
+            except subprocess.TimeoutExpired as error:
+                raise CommandFailed(argv, "took longer than build_timeout, %g s" % self.timeout) from error
+            finally:
+                if process.returncode is None:
+                    kill_group(process.pid)
+                    # One that waits for a dead file server does not die; it goes on holding the lock.
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(10)
+        if process.returncode != 0:
+            raise CommandFailed(argv, "ended with %d" % process.returncode)
+        with open(self.log, "rb") as log:
+            log.seek(start)
+            return log.read(1 << 16).decode("utf-8", "replace")
+
+    def stage(self, made_from: nccl_tests_build.Inputs, argv: Sequence[str]) -> str:
+        """The directory as it shall be. The marker is its last file: of what was built, not of what was meant."""
+        build, stage = os.path.join(self.scratch, "build"), os.path.join(self.scratch, "stage")
+        binaries = nccl_tests_build.verify(build, made_from.mpi is not None)
+        os.mkdir(stage)
+        for name in binaries:
+            os.rename(os.path.join(build, name), os.path.join(stage, name))
+            os.chmod(os.path.join(stage, name), 0o755)
+        os.rename(self.log, os.path.join(stage, nccl_tests_build.LOG))
+        marker = nccl_tests_build.Marker(
+            self.want.commit, self.want.sha256 if self.want.tarball else None, made_from, tuple(argv), binaries
+        )
+        with open(os.path.join(stage, nccl_tests_build.MARKER), "w", encoding="utf-8") as stream:
+            stream.write(nccl_tests_build.render_marker(marker))
+        for name in (nccl_tests_build.LOG, nccl_tests_build.MARKER):
+            os.chmod(os.path.join(stage, name), 0o644)
+        # Jobs run the programs as their own users, whatever the umask here.
+        os.chmod(stage, 0o755)
+        return stage
+
+    def install(self, stage: str) -> None:
+        """Programs that run from the old directory go on: their files live until they end."""
+        old = os.path.join(self.scratch, "old")
+        if os.path.lexists(self.destination):
+            os.rename(self.destination, old)
+        try:
+            os.rename(stage, self.destination)
+        except OSError:
+            if os.path.lexists(old):
+                os.rename(old, self.destination)
+            raise
+
+
+def remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.EPERM):
+            raise
+
+
+def tail(path: str) -> List[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().splitlines()[-TAIL_LINES:]
+    except FileNotFoundError:
+        return []
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "default": "/opt/nccl-tests"},
+            "commit": {"type": "str", "required": True},
+            "repository": {"type": "str", "default": "https://github.com/NVIDIA/nccl-tests.git"},
+            "tarball": {"type": "path", "default": ""},
+            "sha256": {"type": "str", "default": ""},
+            "cuda_home": {"type": "path", "default": ""},
+            "libraries": {"type": "list", "elements": "path", "default": []},
+            "mpi": {"type": "str", "choices": ["auto", "required", "off"], "default": "auto"},
+            "mpi_home": {"type": "path", "default": ""},
+            "build_timeout": {"type": "int", "default": 1800},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    if not given["commit"]:
+        module.exit_json(**Plan().result(), repaired=[], build=None)
+    host = Host(given["hardware_root"], given["system_root"])
+    try:
+        host.require_roots()
+        want = nccl_tests_build.Want(
+            **{name: given[name] for name in ("path", "commit", "repository", "tarball", "sha256")},
+            **{name: given[name] for name in ("cuda_home", "mpi", "mpi_home")},
+            libraries=tuple(given["libraries"]),
+        )
+        nccl_tests_build.check_path(host, want)
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    have = nccl_tests_build.read(host, want)
+    planned = after = nccl_tests_build.plan(have, want)
+    made_from = nccl_tests_build.inputs(have, want)
+    commands: List[str] = []
+    if planned.changed and made_from is not None:
+        jobs = min(len(os.sched_getaffinity(0)), nccl_tests_build.JOBS_LIMIT)
+        commands = nccl_tests_build.commands(host, want, made_from, jobs)
+        if not module.check_mode:
+            builder = Builder(host, want, given["build_timeout"])
+            try:
+                builder.make(made_from, jobs)
+            except CommandFailed as error:
+                end = "\n".join(tail(builder.failed_log))
+                msg = "%s. %s ends with:\n%s" % (error, builder.failed_log, end)
+                module.fail_json(msg=msg, argv=error.argv, log=builder.failed_log, commands=commands)
+            except ReadError as error:
+                module.fail_json(msg=str(error), commands=commands)
+            except OSError as error:
+                module.fail_json(msg="%s: %s" % (error.filename or want.path, error.strerror), commands=commands)
+            # Positive proof: what counts is what is there now, not what was meant to be.
+            have = nccl_tests_build.read(host, want)
+            after = nccl_tests_build.plan(have, want)
+    result = planned.result()
+    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
+    result.update(
+        findings=after.result()["findings"],
+        passed=after.result()["passed"],
+        repaired=[
+            f.id for f in planned.findings if planned.changed and f.check == "nccl_tests.build" and f.id not in still
+        ],
+        build=None if have.marker is None else json.loads(nccl_tests_build.render_marker(have.marker)),
+        commands=commands,
+    )
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,584 @@
+"""nccl_tests_build with a real make and compiler, on a stand-in for the sources and a lab tree for the toolkits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import MARKER, PROGRAMS
+from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIB = "usr/lib/x86_64-linux-gnu"
+MAKEFILE = """\
+NAMES := {programs}
+MPI_FLAGS := $(if $(filter 1,$(MPI)),-DMPI -I$(MPI_HOME)/include -L$(MPI_HOME)/lib)
+all: $(NAMES:%=$(BUILDDIR)/%_perf)
+$(BUILDDIR)/%_perf: $(BUILDDIR)/any
+	cp $< $@
+$(BUILDDIR)/any: perf.c
+	@mkdir -p $(BUILDDIR)
+	$(CUDA_HOME)/bin/nvcc $(NVCC_GENCODE) -I$(NCCL_HOME)/include -L$(NCCL_HOME)/lib -L$(CUDA_LIB) $(MPI_FLAGS) \\
+		-o $@ perf.c -lnccl -lcudart $(if $(MPI_FLAGS),-lmpi)
+"""
+PERF = """\
+#include <nccl.h>
+#ifdef MPI
+#include <mpi.h>
+#else
+#define MPI_Init() 0
+#endif
+int main(void) { return ncclGetVersion() + MPI_Init() + cudaGetDevice(); }
+"""
+NCCL_H = """\
+#define NCCL_MAJOR 2
+#define NCCL_MINOR {minor}
+#define NCCL_PATCH 7
+int ncclGetVersion(void);
+int cudaGetDevice(void);
+"""
+MPI_H = """\
+#define OMPI_MAJOR_VERSION 4
+#define OMPI_MINOR_VERSION 1
+#define OMPI_RELEASE_VERSION 4
+int MPI_Init(void);
+"""
+# Says its version, keeps what it was asked to compile, and waits where a test wants to interfere.
+NVCC = """\
+#!/bin/sh
+if [ "$1" = --version ]; then
+  echo "nvcc: NVIDIA (R) Cuda compiler driver"
+  echo "Cuda compilation tools, release {release}, V{release}.88"
+  exit 0
+fi
+folder=$(dirname "$0")
+echo "$@" >> "$folder/asked"
+if [ -e "$folder/wait" ]; then echo $$ > "$folder/waiting"; sleep 60; fi
+for argument; do
+  shift
+  case $argument in -gencode=*) ;; *) set -- "$@" "$argument" ;; esac
+done
+exec cc "$@"
+"""
+NVIDIA_SMI = """\
+#!/bin/sh
+[ "$*" = "--query-gpu=compute_cap --format=csv" ] || exit 2
+printf 'compute_cap\\n9.0\\n9.0\\n'
+"""
+MPICC = """\
+#!/bin/sh
+case $1 in
+  --showme:incdirs) echo /{lib}/openmpi/include /{lib}/openmpi/include/openmpi ;;
+  --showme:libdirs) echo /{lib}/openmpi/lib ;;
+  *) exit 1 ;;
+esac
+"""
+
+Run = Callable[..., dict[str, Any]]
+
+
+def put(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def shared(path: Path, source: str, soname: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-x", "c", "-", "-o", str(path)]
+    subprocess.run(argv, input=source, text=True, check=True)
+    if path.name != soname:
+        link = path.with_name(soname)
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+
+
+def nccl(root: Path, version: str) -> None:
+    """NCCL as Debian's packages have it."""
+    source = f'const char said[] = "NCCL version {version}+cuda12.9\\0NCCL_DEBUG";'
+    source += "int ncclGetVersion(void) { return 0; }"
+    shared(root / LIB / f"libnccl.so.{version}", source, "libnccl.so.2")
+    put(root / "usr/include/nccl.h", NCCL_H.format(minor=version.split(".")[1]))
+
+
+def archive(path: Path, programs: tuple[str, ...] = PROGRAMS) -> str:
+    """Writes an archive of the stand-in and gives its SHA-256."""
+    makefile = MAKEFILE.format(programs=" ".join(programs))
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in {"Makefile": makefile, "perf.c": PERF}.items():
+            member = tarfile.TarInfo(f"nccl-tests/{name}")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """System root of a node with a GPU driver, CUDA, NCCL and Open MPI."""
+    root = tmp_path_factory.mktemp("node")
+    put(root / "usr/local/cuda-12.9/bin/nvcc", NVCC.format(release="12.9"), 0o755)
+    put(root / "usr/local/cuda-12.9/include/cuda_runtime.h", "")
+    shared(root / "usr/local/cuda-12.9/lib64/libcudart.so", "int cudaGetDevice(void) { return 0; }", "libcudart.so.12")
+    (root / "usr/local/cuda").symlink_to("cuda-12.9")
+    nccl(root, "2.27.7")
+    put(root / "usr/bin/nvidia-smi", NVIDIA_SMI, 0o755)
+    put(root / "usr/bin/mpicc", MPICC.format(lib=LIB), 0o755)
+    put(root / LIB / "openmpi/include/mpi.h", MPI_H)
+    # As in Debian's packages, the links for the compiler lie apart from the libraries for the loader.
+    shared(root / LIB / "libmpi.so.40.30.4", "int MPI_Init(void) { return 0; }", "libmpi.so.40")
+    (root / LIB / "openmpi/lib").mkdir()
+    (root / LIB / "openmpi/lib/libmpi.so").symlink_to("../../libmpi.so.40")
+    for tool in ("make", "g++", "git"):
+        (root / "usr/bin" / tool).symlink_to(shutil.which(tool) or tool)
+    archive(root / "nccl-tests.tgz")
+    return root
+
+
+@pytest.fixture
+def node(healthy: Path, tmp_path: Path) -> Path:
+    root = tmp_path / "sys"
+    shutil.copytree(healthy, root, symlinks=True)
+    return root
+
+
+def arguments(node: Path, **more: Any) -> dict[str, Any]:
+    hardware = node.parent / "hw"
+    hardware.mkdir(exist_ok=True)
+    return {
+        "commit": "a" * 40,
+        "tarball": "/nccl-tests.tgz",
+        "sha256": hashlib.sha256((node / "nccl-tests.tgz").read_bytes()).hexdigest(),
+        "hardware_root": str(hardware),
+        "system_root": str(node),
+        **more,
+    }
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], node: Path) -> Run:
+    """The module's real main() on the node."""
+
+    def call(check_mode: bool = False, **more: Any) -> dict[str, Any]:
+        given = arguments(node, **more) | {"_ansible_check_mode": check_mode, "_ansible_remote_tmp": str(node.parent)}
+        capsys.readouterr()
+        with patch_module_args(given), pytest.raises(SystemExit):
+            nccl_tests_build.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return call
+
+
+def build_of(node: Path) -> Path:
+    return node / "opt/nccl-tests"
+
+
+def left(node: Path) -> set[str]:
+    """What lies in /opt."""
+    return {path.name for path in (node / "opt").iterdir()} if (node / "opt").exists() else set()
+
+
+def judged(result: dict[str, Any]) -> dict[str, str]:
+    assert not result.get("failed"), result["msg"]
+    return {finding["check"]: finding["have"] for finding in result["findings"]}
+
+
+def test_check_predicts_the_run_and_the_second_run_changes_nothing(node: Path, run: Run) -> None:
+    predicted = run(check_mode=True)
+    assert left(node) == set()
+    assert judged(predicted) == {"nccl_tests.build": "none"}
+    done = run()
+    for key in ("changed", "diff", "commands", "repaired"):
+        assert predicted[key] == done[key], key
+    assert done["changed"]
+    assert done["findings"] == []
+    assert done["repaired"] == ["nccl_tests.build[persisted]@/opt/nccl-tests"]
+    asked = (node / "usr/local/cuda-12.9/bin/asked").read_text()
+    again = run()
+    assert (again["changed"], again["commands"], again["findings"], again["diff"]) == (False, [], [], [])
+    assert again["build"] == done["build"]
+    assert run(check_mode=True)["changed"] is False
+    assert (node / "usr/local/cuda-12.9/bin/asked").read_text() == asked
+    assert left(node) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+def test_the_build_is_for_the_gpus_and_with_the_libraries_that_the_marker_says(node: Path, run: Run) -> None:
+    marker = run()["build"]
+    assert marker == json.loads((build_of(node) / MARKER).read_text())
+    assert marker["arch"] == ["9.0"]
+    assert marker["cuda"] == {
+        "home": "/usr/local/cuda-12.9",
+        "library": "/usr/local/cuda-12.9/lib64/libcudart.so",
+        "version": "12.9.88",
+    }
+    assert marker["nccl"]["library"] == f"/{LIB}/libnccl.so.2.27.7"
+    assert marker["mpi"]["version"] == "Open MPI 4.1.4"
+    assert marker["mpi"]["library"] == f"/{LIB}/libmpi.so.40.30.4"
+    assert marker["library_path"] == [f"/{LIB}", "/usr/local/cuda-12.9/lib64"]
+    for line in (node / "usr/local/cuda-12.9/bin/asked").read_text().splitlines():
+        assert [word for word in line.split() if word.startswith("-gencode")] == ["-gencode=arch=compute_90,code=sm_90"]
+    program = build_of(node) / "all_reduce_perf"
+    path = ":".join(f"{node}{folder}" for folder in marker["library_path"])
+    assert subprocess.run([program], env={"LD_LIBRARY_PATH": path}, check=False).returncode == 0
+    assert {p.stat().st_mode & 0o777 for p in build_of(node).glob("*_perf")} == {0o755}
+    assert "nvcc" in (build_of(node) / "build.log").read_text()
+
+
+def test_a_git_repository_is_cloned_at_the_commit_and_no_other(node: Path, run: Run, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+
+    def git(*words: str) -> str:
+        argv = ["git", "-C", str(repository), "-c", "user.name=n", "-c", "user.email=n@example.org", *words]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    put(repository / "Makefile", MAKEFILE.format(programs=" ".join(PROGRAMS)))
+    put(repository / "perf.c", PERF)
+    git("add", ".")
+    git("commit", "-qm", "first")
+    first = git("rev-parse", "HEAD")
+    put(repository / "perf.c", "broken")
+    git("commit", "-qam", "second")
+    given = {"tarball": "", "sha256": "", "repository": str(repository)}
+    done = run(commit=first, **given)
+    assert judged(done) == {}
+    assert done["build"]["commit"] == first
+    assert [line.split()[:2] for line in done["commands"][:3]] == [["git", "clone"], ["git", "-C"], ["git", "-C"]]
+    assert run(commit=first, **given)["changed"] is False
+    gone = run(commit="b" * 40, **given)
+    assert gone["failed"]
+    assert gone["argv"][:1] == ["git"]
+    assert judged(run(commit=first, **given)) == {}
+
+
+def another_cuda(node: Path) -> None:
+    shutil.copytree(node / "usr/local/cuda-12.9", node / "usr/local/cuda-13.0")
+    put(node / "usr/local/cuda-13.0/bin/nvcc", NVCC.format(release="13.0"), 0o755)
+    (node / "usr/local/cuda").unlink()
+    (node / "usr/local/cuda").symlink_to("cuda-13.0")
+
+
+def other_gpus(node: Path) -> None:
+    put(node / "usr/bin/nvidia-smi", NVIDIA_SMI.replace("9.0\\n9.0", "10.0\\n9.0"), 0o755)
+
+
+def no_mpi(node: Path) -> None:
+    (node / "usr/bin/mpicc").unlink()
+    shutil.rmtree(node / LIB / "openmpi")
+
+
+@pytest.mark.parametrize(
+    ("change", "have"),
+    [
+        (another_cuda, "CUDA 12.9.88 -> 13.0.88"),
+        (lambda node: nccl(node, "2.28.7"), "NCCL 2.27.7 -> 2.28.7"),
+        (no_mpi, "MPI Open MPI 4.1.4 -> none"),
+        (other_gpus, "arch 9.0 -> 9.0 10.0"),
+        (lambda node: (build_of(node) / "reduce_perf").unlink(), "reduce_perf missing"),
+        (lambda node: (build_of(node) / "reduce_perf").write_bytes(b"\x7fELF"), "reduce_perf altered"),
+        (lambda node: (build_of(node) / "reduce_perf").chmod(0o644), "reduce_perf not executable"),
+        (lambda node: (build_of(node) / MARKER).write_text("{}"), "the marker is not a marker: KeyError 'format'"),
+    ],
+    ids=["cuda", "nccl", "mpi", "arch", "missing", "altered", "mode", "marker"],
+)
+def test_a_changed_input_is_named_and_built_with_once(
+    node: Path, run: Run, change: Callable[[Path], None], have: str
+) -> None:
+    run()
+    change(node)
+    predicted = run(check_mode=True)
+    assert judged(predicted) == {"nccl_tests.build": have}
+    done = run()
+    assert done["changed"]
+    assert (done["findings"], done["diff"], done["commands"]) == ([], predicted["diff"], predicted["commands"])
+    assert run()["changed"] is False
+
+
+def test_what_changes_nothing_that_was_built_from_builds_nothing(node: Path, run: Run) -> None:
+    run()
+    shutil.copytree(node / "usr/local/cuda-12.9", node / "usr/local/cuda-11.8")
+    put(node / "usr/include/other.h", "")
+    (node / "nccl-tests.tgz").touch()
+    put(build_of(node) / "notes.txt", "somebody's")
+    assert run()["changed"] is False
+    sha256 = hashlib.sha256((node / "nccl-tests.tgz").read_bytes()).hexdigest()
+    (node / "nccl-tests.tgz").write_bytes(b"gone")
+    assert run(sha256=sha256)["findings"] == []
+
+
+def test_a_wheel_without_libnccl_so_is_linked_with(node: Path, run: Run) -> None:
+    """As pip lays it out: nvidia/nccl/{include,lib}, and libnccl.so.2 as the only name."""
+    wheel = node / "srv/venv/nvidia/nccl"
+    (wheel / "lib").mkdir(parents=True)
+    shutil.copy(node / LIB / "libnccl.so.2.27.7", wheel / "lib/libnccl.so.2")
+    put(wheel / "include/nccl.h", NCCL_H.format(minor=27))
+    for name in ("libnccl.so.2", "libnccl.so.2.27.7"):
+        (node / LIB / name).unlink()
+    (node / "usr/include/nccl.h").unlink()
+    assert judged(run())["nccl_tests.nccl"] == "none"
+    done = run(libraries=["/srv/venv/nvidia/nccl/lib/libnccl.so.2"])
+    assert judged(done) == {}
+    assert done["build"]["library_path"][0] == "/srv/venv/nvidia/nccl/lib"
+
+
+def test_a_failing_build_says_what_failed_and_leaves_the_old_one(node: Path, run: Run) -> None:
+    run()
+    before = (build_of(node) / MARKER).read_bytes()
+    (node / "usr/include/nccl.h").write_text(NCCL_H.format(minor=27) + "#error not this one\n")
+    result = run(commit="b" * 40)
+    assert result["failed"]
+    assert "#error not this one" in result["msg"]
+    assert "ended with 2" in result["msg"]
+    assert result["argv"][:4] == ["nice", "-n", "19", "make"]
+    assert "#error" in Path(result["log"]).read_text()
+    assert left(node) == {"nccl-tests", ".nccl-tests.lock", "nccl-tests.failed.log"}
+    assert (build_of(node) / MARKER).read_bytes() == before
+    nccl(node, "2.27.7")
+    assert judged(run(commit="b" * 40)) == {}
+    assert left(node) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+@pytest.mark.parametrize(
+    ("perf", "message"),
+    [
+        (PERF.replace("ncclGetVersion()", "0"), "is not linked with libnccl.so.2"),
+        (PERF.replace("#ifdef MPI", "#ifdef NEVER"), "is not linked with libmpi"),
+    ],
+)
+def test_a_make_that_ends_well_without_the_libraries_is_no_build(
+    node: Path, run: Run, perf: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PERF", perf)
+    monkeypatch.setitem(globals(), "MAKEFILE", MAKEFILE.replace("-lnccl", "-Wl,--as-needed -lnccl"))
+    archive(node / "nccl-tests.tgz")
+    result = run()
+    assert result["failed"]
+    assert message in result["msg"]
+    assert left(node) == {".nccl-tests.lock", "nccl-tests.failed.log"}
+
+
+def test_a_make_that_ends_well_without_a_program_is_no_build(node: Path, run: Run) -> None:
+    archive(node / "nccl-tests.tgz", PROGRAMS[1:])
+    result = run()
+    assert result["failed"]
+    assert "all_reduce_perf: cannot be read: No such file" in result["msg"]
+    assert not build_of(node).exists()
+
+
+def test_a_build_that_takes_too_long_is_killed_whole(node: Path, run: Run) -> None:
+    (node / "usr/local/cuda-12.9/bin/wait").touch()
+    started = time.monotonic()
+    result = run(build_timeout=1)
+    assert time.monotonic() - started < 20
+    assert result["failed"]
+    assert "took longer than build_timeout, 1 s" in result["msg"]
+    waiting = int((node / "usr/local/cuda-12.9/bin/waiting").read_text())
+    assert not alive(waiting)
+    assert left(node) == {".nccl-tests.lock", "nccl-tests.failed.log"}
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not: nobody may be there to reap it in a container."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# The module as Ansible runs it, and an audit hook that ends the process before the n-th rename of the build.
+SCRIPT = """\
+import os, signal, sys
+sys.path.insert(0, {collections!r})
+from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
+left = {kill_at!r}
+def hook(event, arguments):
+    global left
+    if event == "os.rename" and {build!r} in (str(arguments[0]), str(arguments[1])):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+nccl_tests_build.main()
+"""
+
+
+@pytest.fixture
+def start(node: Path, tmp_path: Path) -> Callable[[int], subprocess.Popen[bytes]]:
+    """Starts the module in a process of its own, asked for another commit. kill_at 0: it is not killed."""
+
+    def call(kill_at: int) -> subprocess.Popen[bytes]:
+        given = tmp_path / "arguments.json"
+        given.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments(node, commit="b" * 40)}))
+        script = SCRIPT.format(collections=str(ROOT / "collections"), kill_at=kill_at, build=str(build_of(node)))
+        return subprocess.Popen([sys.executable, "-c", script, str(given)], stdout=subprocess.DEVNULL)
+
+    return call
+
+
+Start = Callable[[int], subprocess.Popen[bytes]]
+
+
+def test_a_killed_run_leaves_the_old_build_and_its_compilers_hold_the_lock(node: Path, run: Run, start: Start) -> None:
+    run()
+    before = (build_of(node) / MARKER).read_bytes()
+    tools = node / "usr/local/cuda-12.9/bin"
+    (tools / "wait").touch()
+    process = start(0)
+    wait_for(lambda: (tools / "waiting").exists() and (tools / "waiting").read_text().strip())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (build_of(node) / MARKER).read_bytes() == before
+    held = run(commit="b" * 40)
+    assert held["failed"]
+    assert "is held: another run still builds there" in held["msg"]
+    os.killpg(os.getpgid(int((tools / "waiting").read_text())), signal.SIGKILL)
+    (tools / "wait").unlink()
+    wait_for(lambda: not run(commit="b" * 40).get("failed"))
+    assert judged(run(commit="b" * 40)) == {}
+    assert left(node) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+@pytest.mark.parametrize(("kill_at", "have"), [(1, "commit aaaaaaaaaaaa -> bbbbbbbbbbbb"), (2, "none")])
+def test_a_run_killed_while_it_exchanges_the_builds_leaves_the_old_one_or_none(
+    node: Path, run: Run, start: Start, kill_at: int, have: str
+) -> None:
+    run()
+    process = start(kill_at)
+    assert process.wait(60) == -signal.SIGKILL
+    assert judged(run(check_mode=True, commit="b" * 40)) == {"nccl_tests.build": have}
+    assert judged(run(commit="b" * 40)) == {}
+    assert left(node) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+def test_a_directory_of_somebody_else_is_left_alone(node: Path, run: Run) -> None:
+    put(build_of(node) / "all_reduce_perf", "theirs")
+    for check_mode in (True, False):
+        result = run(check_mode=check_mode)
+        assert not result["changed"]
+        assert [(f["check"], f["state"]) for f in result["findings"]] == [("nccl_tests.build", "not_owned")]
+    assert (build_of(node) / "all_reduce_perf").read_text() == "theirs"
+
+
+def test_a_linked_directory_stays_a_link(node: Path, run: Run) -> None:
+    (node / "opt").mkdir()
+    (node / "srv/tests").mkdir(parents=True)
+    build_of(node).symlink_to("../srv/tests")
+    assert judged(run()) == {}
+    assert build_of(node).is_symlink()
+    assert (node / "srv/tests" / MARKER).is_file()
+    assert run()["changed"] is False
+
+
+def test_a_wrong_archive_is_found_before_anything_is_unpacked(node: Path, run: Run) -> None:
+    for check_mode in (True, False):
+        result = run(check_mode=check_mode, sha256="0" * 64)
+        assert not result["changed"]
+        assert set(judged(result)) == {"nccl_tests.source", "nccl_tests.build"}
+    assert left(node) == set()
+    (node / "nccl-tests.tgz").write_bytes(b"not an archive")
+    result = run()
+    assert result["failed"]
+    assert "nccl-tests.tgz: " in result["msg"]
+    assert left(node) == {".nccl-tests.lock"}
+
+
+def garbage_nvcc(node: Path) -> None:
+    put(node / "usr/local/cuda-12.9/bin/nvcc", "#!/bin/sh\necho '[Unknown Error]'\n", 0o755)
+
+
+def dead_gpu(node: Path) -> None:
+    put(node / "usr/bin/nvidia-smi", "#!/bin/sh\nprintf 'compute_cap\\n9.0\\n[Unknown Error]\\n'\n", 0o755)
+
+
+def no_smi(node: Path) -> None:
+    (node / "usr/bin/nvidia-smi").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        (garbage_nvcc, "cuda"),
+        (lambda node: shutil.rmtree(node / "usr/local/cuda-12.9"), "cuda"),
+        (lambda node: (node / "usr/local/cuda-12.9/include/cuda_runtime.h").unlink(), "cuda"),
+        (lambda node: (node / "usr/include/nccl.h").unlink(), "nccl"),
+        (lambda node: put(node / "usr/include/nccl.h", NCCL_H.format(minor=26)), "nccl"),
+        (lambda node: (node / LIB / "libnccl.so.2.27.7").write_bytes(b"\x7fELF"), "nccl"),
+        (lambda node: (node / LIB / "openmpi/include/mpi.h").unlink(), "mpi"),
+        (lambda node: (node / LIB / "openmpi/include/mpi.h").write_bytes(b"\xff\0"), "mpi"),
+        (dead_gpu, "arch"),
+        (no_smi, "arch"),
+        (lambda node: (node / "usr/bin/make").unlink(), "tools"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_one_cause_and_builds_nothing(
+    node: Path, run: Run, damage: Callable[[Path], object], check: str
+) -> None:
+    damage(node)
+    for check_mode in (True, False):
+        result = run(check_mode=check_mode)
+        assert not result["changed"]
+        assert set(judged(result)) == {f"nccl_tests.{check}", "nccl_tests.build"}
+        cause, built = sorted(result["findings"], key=lambda finding: bool(finding["because"]))
+        assert (cause["check"], built["because"]) == (f"nccl_tests.{check}", cause["id"])
+    assert left(node) == set()
+
+
+def test_mpi_is_required_left_out_and_taken_from_where_it_is_said_to_be(node: Path, run: Run) -> None:
+    assert run(mpi="off")["build"]["mpi"] is None
+    assert judged(run(mpi="off")) == {}
+    (node / "opt/hpcx").mkdir()
+    shutil.copytree(node / LIB / "openmpi", node / "opt/hpcx/ompi")
+    assert run(mpi_home="/opt/hpcx/ompi")["build"]["mpi"]["library"] == "/opt/hpcx/ompi/lib/libmpi.so"
+    no_mpi(node)
+    assert run()["build"]["mpi"]["library"] == "/opt/hpcx/ompi/lib/libmpi.so"
+    shutil.rmtree(node / "opt/hpcx")
+    result = run(mpi="required")
+    assert judged(result) == {"nccl_tests.mpi": "none", "nccl_tests.build": "cannot be compared"}
+    assert not result["changed"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"commit": "v2.19.6"},
+        {"sha256": ""},
+        {"path": "/opt/nccl tests"},
+        {"path": "/opt/../etc"},
+        {"path": "opt"},
+        {"path": "/"},
+        {"tarball": "", "repository": ""},
+        {"libraries": ["/lib/$(reboot)"]},
+        {"mpi": "off", "mpi_home": "/opt/hpcx/ompi"},
+        {"system_root": "/nowhere"},
+    ],
+)
+def test_wrong_arguments_are_one_sentence(node: Path, run: Run, given: dict[str, Any]) -> None:
+    result = run(**given)
+    assert result["failed"]
+    assert "Traceback" not in result["msg"]
+    assert "\n" not in result["msg"]
+
+
+def test_without_a_commit_nothing_is_asked_for(node: Path, run: Run) -> None:
+    result = run(commit="")
+    assert (result["changed"], result["findings"], result["passed"], result["build"]) == (False, [], [], None)

@@ -1,0 +1,576 @@
+"""Planner, parsers, ELF and archive checks of nccl_tests_build, on values and small files made here."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+import tarfile
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build as build
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import (
+    PROGRAMS,
+    Cuda,
+    Have,
+    Inputs,
+    Marker,
+    Mpi,
+    Nccl,
+    Want,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+COMMIT = "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"
+OTHER = "b" * 40
+CUDA = Cuda("/usr/local/cuda-12.9", "/usr/local/cuda-12.9/lib64/libcudart.so", "12.9.88")
+NCCL = Nccl("/usr/include", "/usr/lib/x86_64-linux-gnu/libnccl.so.2.27.7", "2.27.7")
+MPI = Mpi("/usr/lib/openmpi/include", "/usr/lib/libmpi.so.40.30.4", "Open MPI 4.1.4")
+MADE_FROM = Inputs(CUDA, NCCL, MPI, ("9.0",))
+MARKER = Marker(COMMIT, None, MADE_FROM, ("make", "-j2"), {f"{name}_perf": "0" * 64 for name in PROGRAMS})
+WANT = Want("/opt/nccl-tests", COMMIT, repository="https://git.example.org/nccl-tests.git")
+TARBALL = replace(WANT, tarball="/srv/nccl-tests.tgz", sha256="1" * 64)
+BUILT = Have(marker=MARKER, cuda=CUDA, nccl=NCCL, mpi=MPI, arch=("9.0",))
+BARE = replace(BUILT, marker=None)
+GONE = Problem("nvidia-smi", "gave no answer within 20 s and was abandoned")
+
+
+def judged(have: Have, want: Want = WANT) -> dict[str, tuple[str, str | None]]:
+    """What is not ok: check -> (state, have)."""
+    return {f.check[11:]: (f.state, f.have) for f in build.plan(have, want).findings if not f.ok}
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_a_build_from_what_is_there_is_left_alone() -> None:
+    plan = build.plan(BUILT, WANT)
+    assert not plan.changed
+    assert [finding.check for finding in plan.findings] == [
+        f"nccl_tests.{name}" for name in ("cuda", "nccl", "mpi", "arch", "build")
+    ]
+    assert all(finding.ok for finding in plan.findings)
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "said"),
+    [
+        (BARE, WANT, "none"),
+        (BUILT, replace(WANT, commit=OTHER), "commit a0b82b2260cf -> bbbbbbbbbbbb"),
+        (replace(BUILT, cuda=replace(CUDA, version="13.0.88")), WANT, "CUDA 12.9.88 -> 13.0.88"),
+        (
+            replace(BUILT, cuda=replace(CUDA, library="/opt/cuda/lib/libcudart.so")),
+            WANT,
+            "CUDA /usr/local/cuda-12.9/lib64/libcudart.so -> /opt/cuda/lib/libcudart.so",
+        ),
+        (replace(BUILT, nccl=replace(NCCL, version="2.28.9")), WANT, "NCCL 2.27.7 -> 2.28.9"),
+        (replace(BUILT, mpi=replace(MPI, version="MPICH 4.0.2")), WANT, "MPI Open MPI 4.1.4 -> MPICH 4.0.2"),
+        (replace(BUILT, mpi=None), WANT, "MPI Open MPI 4.1.4 -> none"),
+        (replace(BUILT, mpi=None), replace(WANT, mpi="off"), "MPI Open MPI 4.1.4 -> none"),
+        (replace(BUILT, arch=("9.0", "10.0")), WANT, "arch 9.0 -> 9.0 10.0"),
+        (replace(BUILT, wrong={"reduce_perf": "missing"}), WANT, "reduce_perf missing"),
+        (replace(BUILT, wrong={"reduce_perf": "altered"}), WANT, "reduce_perf altered"),
+        (
+            replace(BUILT, cuda=replace(CUDA, version="13.0.88"), arch=("10.0",)),
+            WANT,
+            "CUDA 12.9.88 -> 13.0.88, arch 9.0 -> 10.0",
+        ),
+    ],
+)
+def test_each_changed_input_is_the_one_drift_of_the_build(have: Have, want: Want, said: str) -> None:
+    assert judged(have, want) == {"build": ("drift", said)}
+    plan = build.plan(have, want)
+    assert plan.changed
+    assert [change.path for change in plan.changes] == ["/opt/nccl-tests"]
+
+
+def test_a_plan_of_its_own_result_is_empty() -> None:
+    want = replace(WANT, commit=OTHER)
+    have = replace(BUILT, cuda=replace(CUDA, version="13.0.88"), mpi=None, wrong={"reduce_perf": "missing"})
+    made_from = build.inputs(have, want)
+    assert made_from is not None
+    marker = Marker(OTHER, None, made_from, ("make",), MARKER.binaries)
+    assert judged(replace(have, marker=marker, wrong={}), want) == {}
+
+
+@pytest.mark.parametrize("name", ["cuda", "nccl", "arch"])
+@pytest.mark.parametrize(("problem", "state"), [(GONE, "unknown"), (None, "drift")])
+@pytest.mark.parametrize(("marker", "built"), [(MARKER, ("unknown", "cannot be compared")), (None, ("drift", "none"))])
+def test_a_missing_or_unknown_input_is_the_cause_and_nothing_is_built(
+    name: str, problem: Problem | None, state: str, marker: Marker | None, built: tuple[str, str]
+) -> None:
+    values: dict[str, Any] = {"marker": marker, name: None, "problems": {name: problem} if problem else {}}
+    plan = build.plan(replace(BUILT, **values), WANT)
+    assert not plan.changed
+    bad = [finding for finding in plan.findings if not finding.ok]
+    states = [(finding.check, finding.state) for finding in bad]
+    assert states == [(f"nccl_tests.{name}", state), ("nccl_tests.build", built[0])]
+    assert bad[1].have == built[1]
+    assert bad[1].because == bad[0].id
+
+
+def test_without_mpi_a_build_is_right_unless_mpi_is_required() -> None:
+    without = replace(BUILT, mpi=None, marker=replace(MARKER, inputs=replace(MADE_FROM, mpi=None)))
+    assert judged(without) == {}
+    assert judged(without, replace(WANT, mpi="off")) == {}
+    assert set(judged(without, replace(WANT, mpi="required"))) == {"mpi", "build"}
+    assert set(judged(without, replace(WANT, mpi_home="/opt/ompi"))) == {"mpi", "build"}
+    assert judged(replace(without, mpi=MPI)) == {"build": ("drift", "MPI none -> Open MPI 4.1.4")}
+    # A half-installed MPI is not taken for none: the build would silently lose it.
+    unknown = replace(BUILT, mpi=None, problems={"mpi": Problem("mpicc", "no mpi.h")})
+    assert judged(unknown)["mpi"] == ("unknown", "no mpi.h")
+    assert not build.plan(unknown, WANT).changed
+
+
+def test_the_archive_is_judged_only_when_it_is_needed() -> None:
+    from_archive = replace(MARKER, archive_sha256="1" * 64)
+    assert judged(replace(BUILT, marker=from_archive, archive="2" * 64), TARBALL) == {}
+    assert set(judged(replace(BARE, archive="2" * 64), TARBALL)) == {"source", "build"}
+    absent = replace(BARE, problems={"source": Problem("/srv/nccl-tests.tgz", "cannot be read")})
+    assert judged(absent, TARBALL)["source"] == ("unknown", "cannot be read")
+    assert build.plan(replace(BARE, archive="1" * 64), TARBALL).changed
+    altered = replace(BUILT, marker=from_archive, archive="2" * 64, wrong={"reduce_perf": "altered"})
+    assert set(judged(altered, TARBALL)) == {"source", "build"}
+
+
+def test_another_archive_is_another_source_and_the_same_commit_from_git_is_not() -> None:
+    have = replace(BUILT, archive="1" * 64)
+    assert judged(have, TARBALL) == {}
+    other = replace(have, marker=replace(MARKER, archive_sha256="2" * 64))
+    assert judged(other, TARBALL) == {"build": ("drift", "commit archive 222222222222 -> 111111111111")}
+    assert judged(other, WANT) == {}
+
+
+def test_tools_are_missed_only_by_a_build() -> None:
+    assert judged(replace(BUILT, missing_tools=("make",))) == {}
+    assert judged(replace(BARE, missing_tools=("make", "git")))["tools"] == ("drift", "no make, git")
+    assert not build.plan(replace(BARE, missing_tools=("make",)), WANT).changed
+
+
+def test_what_is_not_ours_is_neither_built_over_nor_hidden() -> None:
+    have = replace(BARE, occupied="a directory that Busbar did not make, with src")
+    assert judged(have)["build"][0] == "not_owned"
+    assert not build.plan(have, WANT).changed
+    have = replace(BARE, problems={"build": Problem("/opt/nccl-tests/busbar-build.json", "is not text")})
+    assert judged(have)["build"][0] == "unknown"
+    assert not build.plan(have, WANT).changed
+
+
+def test_a_damaged_marker_is_built_over_and_said_to_be_damaged(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    folder = tmp_path / "opt/nccl-tests"
+    folder.mkdir(parents=True)
+    assert build.read(host, WANT).occupied == ""
+    for content, damage in ((bytes(100), "the marker is not text"), (b"{}", "the marker is not a marker: KeyError")):
+        (folder / build.MARKER).write_bytes(content)
+        have = build.read(host, WANT)
+        assert (have.marker, have.occupied) == (None, "")
+        assert have.damage.startswith(damage)
+        assert judged(replace(BARE, damage=have.damage)) == {"build": ("drift", have.damage)}
+        assert build.plan(replace(BARE, damage=have.damage), WANT).changed
+    (folder / build.MARKER).unlink()
+    (folder / "src").mkdir()
+    assert build.read(host, WANT).occupied == "a directory that Busbar did not make, with src"
+
+
+def test_the_command_line_names_the_hosts_own_gpus_and_nothing_else() -> None:
+    argv = build.make_argv("make", "/s/source", "/s/build", "/s/links", "/usr/local/cuda", ("9.0", "10.0"), True, 8)
+    assert argv == [
+        "make",
+        "-C",
+        "/s/source",
+        "-j8",
+        "BUILDDIR=/s/build",
+        "CUDA_HOME=/usr/local/cuda",
+        "CUDA_LIB=/s/links/cuda",
+        "NCCL_HOME=/s/links/nccl",
+        "NVCC_GENCODE=-gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_100,code=sm_100",
+        "MPI=1",
+        "MPI_HOME=/s/links/mpi",
+    ]
+    without = build.make_argv("make", "/s/source", "/s/build", "/s/links", "/usr/local/cuda", ("8.0",), False, 1)
+    assert without[-2:] == ["NVCC_GENCODE=-gencode=arch=compute_80,code=sm_80", "MPI=0"]
+
+
+def test_links_give_the_compiler_these_libraries_and_no_header_beside() -> None:
+    layout = build.link_layout(MADE_FROM, ["nccl.h", "nccl_device", "stdio.h"])
+    assert layout == {
+        "cuda/libcudart.so": CUDA.library,
+        "nccl/lib/libnccl.so": NCCL.library,
+        "nccl/include/nccl.h": "/usr/include/nccl.h",
+        "nccl/include/nccl_device": "/usr/include/nccl_device",
+        "mpi/include": MPI.include,
+        "mpi/lib/libmpi.so": "/usr/lib/libmpi.so.40.30.4",
+    }
+
+
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+NVCC = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0\n"
+HEADER = '#define NCCL_MAJOR 2\n#define NCCL_MINOR 27 /* minor */\n#  define NCCL_PATCH 7\n#define NCCL_SUFFIX ""\n'
+OMPI = "#define OMPI_MAJOR_VERSION 4\n#define OMPI_MINOR_VERSION 1\n#define OMPI_RELEASE_VERSION 4\n"
+CAPABILITIES = "compute_cap\n10.0\n9.0\n9.0\n"
+GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
+    (build.parse_nvcc, NVCC, "13.0.88"),
+    (build.parse_nccl_header, HEADER, "2.27.7"),
+    (build.parse_mpi_header, OMPI, "Open MPI 4.1.4"),
+    (build.parse_mpi_header, '#define MPICH_VERSION "4.0.2"\n', "MPICH 4.0.2"),
+    (build.parse_capabilities, CAPABILITIES, ("9.0", "10.0")),
+    (build.parse_marker, build.render_marker(MARKER), MARKER),
+]
+
+
+@pytest.mark.parametrize(("parser", "text", "value"), GOOD)
+def test_good_text_gives_its_value(parser: Callable[[str], Any], text: str, value: Any) -> None:
+    assert parser(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        (build.parse_nvcc, ""),
+        (build.parse_nvcc, NVCC[:70]),
+        (build.parse_nccl_header, HEADER.replace("27", "@nccl:Minor@")),
+        (build.parse_nccl_header, HEADER[:40]),
+        (build.parse_mpi_header, '#include "mpi-x86_64.h"\n'),
+        (build.parse_mpi_header, OMPI[:40]),
+        (build.parse_capabilities, "compute_cap\n9.0\n[N/A]\n"),
+        (build.parse_capabilities, "compute_cap\n9.0\n[Unknown Error]\n"),
+        (build.parse_capabilities, "compute_cap\n"),
+        (build.parse_capabilities, "name\nNVIDIA H100\n"),
+        (build.parse_capabilities, "compute_cap\n9.0; reboot\n"),
+        (build.parse_marker, "[" * 100_000),
+        (build.parse_marker, "null"),
+        (build.parse_marker, "{}"),
+    ],
+)
+def test_other_text_is_a_parse_error(parser: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(ParseError):
+        parser(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"commit": None},
+        {"arch": "9.0"},
+        {"arch": [9.0]},
+        {"cuda": {"home": "/"}},
+        {"cuda": {"home": 1, "library": "/x/y", "version": "12"}},
+        {"mpi": []},
+        {"argv": None},
+        {"library_path": ["/tmp"]},
+        {"binaries": {}},
+        {"binaries": {"all_reduce_perf": "0" * 64}},
+        {"binaries": {**MARKER.binaries, "../../etc/passwd": "0" * 64}},
+        {"binaries": {**MARKER.binaries, "all_reduce_perf": 0}},
+        {"binaries": list(MARKER.binaries)},
+        {"more": 1},
+    ],
+)
+def test_a_marker_with_anything_else_in_it_is_refused(change: dict[str, Any]) -> None:
+    data = json.loads(build.render_marker(MARKER))
+    with pytest.raises(ParseError):
+        build.parse_marker(json.dumps({**data, **change}))
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_damaged_text_gives_a_value_or_a_parse_error(data: st.DataObject) -> None:
+    parser, text, _ = data.draw(st.sampled_from(GOOD))
+    if data.draw(st.booleans()):
+        damaged = data.draw(st.text())
+    else:
+        start = data.draw(st.integers(0, len(text)))
+        damaged = text[:start] + data.draw(st.text(max_size=4)) + text[start + data.draw(st.integers(0, 8)) :]
+    with suppress(ParseError):
+        parser(damaged)
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+@given(JSON)
+@settings(max_examples=100, deadline=None)
+def test_any_json_in_any_place_of_a_marker_is_a_marker_or_a_parse_error(value: Any) -> None:
+    data = json.loads(build.render_marker(MARKER))
+    for key in data:
+        with suppress(ParseError):
+            build.parse_marker(json.dumps({**data, key: value}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"commit": "v2.19.6"}, "expected 40 lower-case hex digits"),
+        ({"commit": COMMIT + "\n"}, "expected 40"),
+        ({"path": "/opt/nccl tests"}, "path is '/opt/nccl tests'"),
+        ({"path": "/opt/../etc"}, "without '..'"),
+        ({"path": "/"}, "path is '/'"),
+        ({"path": ""}, "path is ''"),
+        ({"cuda_home": "/usr/local/$(id)"}, "cuda_home is"),
+        ({"libraries": ("lib.so",)}, "libraries is 'lib.so'"),
+        ({"tarball": "/srv/x.tgz"}, "sha256 is ''"),
+        ({"repository": ""}, "there is no tarball"),
+        ({"repository": "https://x\n"}, "repository is"),
+        ({"repository": "https://user:secret@git.example.org/x.git"}, "repository holds a password"),
+        ({"mpi": "off", "mpi_home": "/opt/ompi"}, "mpi is off"),
+    ],
+)
+def test_a_want_that_make_or_git_would_misread_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=message.replace("$", r"\$").replace("(", r"\(")):
+        replace(WANT, **change)
+
+
+# -- programs --------------------------------------------------------------------------------------------------------
+
+
+def elf(libraries: list[str]) -> bytes:
+    """An ELF file whose dynamic section needs these libraries."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in libraries)
+    dynamic, at = b"", 1
+    for name in libraries:
+        dynamic += struct.pack("<qQ", 1, at)
+        at += len(name) + 1
+    dynamic += struct.pack("<qQ", 0, 0)
+    sections = struct.pack("<IIQQQQIIQQ", *[0] * 10)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 6, 0, 0, 64 + len(names), len(dynamic), 1, 0, 8, 16)
+    table = 64 + len(names) + len(dynamic)
+    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, table, 0, 64, 0, 0, 64, 3, 0)
+    return b"\x7fELF\x02\x01\x01" + bytes(9) + header + names + dynamic + sections
+
+
+PROGRAM = elf(["libnccl.so.2", "libmpi.so.40", "libc.so.6"])
+
+
+def programs(directory: Path, data: bytes = PROGRAM) -> Path:
+    for name in PROGRAMS:
+        (directory / f"{name}_perf").write_bytes(data)
+        (directory / f"{name}_perf").chmod(0o755)
+    return directory
+
+
+def test_programs_are_recorded_with_their_digests_and_so_is_what_lies_beside(tmp_path: Path) -> None:
+    programs(tmp_path)
+    (tmp_path / "alltoallv_perf").write_bytes(PROGRAM)
+    (tmp_path / "alltoallv_perf").chmod(0o755)
+    (tmp_path / "common.o").write_bytes(b"")
+    digest = hashlib.sha256(PROGRAM).hexdigest()
+    names = {*(f"{name}_perf" for name in PROGRAMS), "alltoallv_perf"}
+    assert build.verify(str(tmp_path), True) == dict.fromkeys(sorted(names), digest)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is not a 64-bit little-endian ELF file"),
+        (b"#!/bin/sh\n" * 10, "is not a 64-bit little-endian ELF file"),
+        (PROGRAM[:50], "is a damaged ELF file"),
+        (PROGRAM[:-10], "is cut off or damaged"),
+        (elf(["libc.so.6"]), "is not linked with libnccl.so.2"),
+        (elf(["libnccl.so.20", "libmpi.so.40"]), "is not linked with libnccl.so.2"),
+        (elf(["libnccl.so.2"]), "is not linked with libmpi"),
+    ],
+)
+def test_a_program_that_is_not_what_was_asked_for_is_no_program(tmp_path: Path, data: bytes, message: str) -> None:
+    programs(tmp_path)
+    (tmp_path / "reduce_perf").write_bytes(data)
+    with pytest.raises(ReadError, match=message):
+        build.verify(str(tmp_path), True)
+
+
+def test_a_program_that_is_missing_a_directory_or_not_executable_is_named(tmp_path: Path) -> None:
+    programs(tmp_path)
+    (tmp_path / "reduce_perf").chmod(0o644)
+    with pytest.raises(ReadError, match="reduce_perf: is not executable"):
+        build.verify(str(tmp_path), True)
+    (tmp_path / "reduce_perf").unlink()
+    with pytest.raises(ReadError, match="reduce_perf: cannot be read: No such file"):
+        build.verify(str(tmp_path), True)
+    (tmp_path / "reduce_perf").mkdir()
+    with pytest.raises(ReadError, match="reduce_perf: cannot be read: Is a directory"):
+        build.verify(str(tmp_path), True)
+    with pytest.raises(ReadError, match="cannot be listed"):
+        build.verify(str(tmp_path / "absent"), True)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(PROGRAM) - 1), st.integers(0, 255)), max_size=6), st.integers(0, 400))
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_program_gives_names_or_a_read_error(changes: list[tuple[int, int]], length: int) -> None:
+    data = bytearray(PROGRAM)
+    for offset, value in changes:
+        data[offset] = value
+    with tempfile.NamedTemporaryFile() as stream:
+        stream.write(data[:length] if length % 2 else data)
+        stream.flush()
+        try:
+            assert all(isinstance(name, str) for name in build.needed_libraries(stream.name))
+        except ReadError as error:
+            assert error.problem.source == stream.name
+
+
+# -- archives --------------------------------------------------------------------------------------------------------
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0, pax: dict[str, str] | None = None
+) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.pax_headers = kind, link, size, pax or {}
+    return info
+
+
+def archive(path: Path, members: list[tarfile.TarInfo], commit: str = "") -> str:
+    """Writes an archive and gives its SHA-256."""
+    headers = {"comment": commit} if commit else {}
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
+        for info in members:
+            tar.addfile(info, io.BytesIO(bytes(info.size)))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def unpack(tmp_path: Path, members: list[tarfile.TarInfo], commit: str = "", digest: str = "") -> Path:
+    found = archive(tmp_path / "x.tgz", members, commit)
+    (tmp_path / "scratch").mkdir()
+    build.unpack(str(tmp_path / "x.tgz"), digest or found, COMMIT, str(tmp_path / "scratch/source"))
+    return tmp_path / "scratch/source"
+
+
+@pytest.mark.parametrize("commit", ["", COMMIT])
+def test_an_archive_is_unpacked_without_its_top_directory(tmp_path: Path, commit: str) -> None:
+    members = [
+        member("top", tarfile.DIRTYPE),
+        member("top/Makefile", size=3),
+        member("top/src/a.cu", size=1),
+        member("top/link", tarfile.SYMTYPE, "src/a.cu"),
+    ]
+    source = unpack(tmp_path, members, commit)
+    assert (source / "Makefile").read_bytes() == bytes(3)
+    assert (source / "link").resolve() == source / "src/a.cu"
+
+
+def test_an_archive_without_a_top_directory_is_unpacked_as_it_is(tmp_path: Path) -> None:
+    assert sorted(p.name for p in unpack(tmp_path, [member("Makefile"), member("src/a.cu")]).iterdir()) == [
+        "Makefile",
+        "src",
+    ]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("/etc/cron.d/evil")],
+        [member("../evil")],
+        [member("top/../../evil")],
+        [member("top/x", pax={"path": "top/x\0y"})],
+        [member("link", tarfile.SYMTYPE, "/etc")],
+        [member("top/link", tarfile.SYMTYPE, "../../etc")],
+        [member("link", tarfile.SYMTYPE, "")],
+        [member("down", tarfile.DIRTYPE), member("link", tarfile.SYMTYPE, "down"), member("link/evil")],
+        [member("link", tarfile.SYMTYPE, "down"), member("./link", tarfile.REGTYPE)],
+        [member("hard", tarfile.LNKTYPE, "/etc/shadow")],
+        [member("hard", tarfile.LNKTYPE, "a")],
+        [member("device", tarfile.CHRTYPE)],
+        [member("pipe", tarfile.FIFOTYPE)],
+        [member("a"), member("a")],
+        [member("a"), member("a/b")],
+    ],
+)
+def test_a_hostile_archive_is_a_read_error_and_leaves_nothing_outside(
+    tmp_path: Path, members: list[tarfile.TarInfo]
+) -> None:
+    with pytest.raises(ReadError, match=r"x\.tgz: "):
+        unpack(tmp_path, [member("ok"), *members])
+    assert {path.name for path in tmp_path.iterdir()} == {"x.tgz", "scratch"}
+    assert {path.name for path in (tmp_path / "scratch").iterdir()} <= {"source.unpacked"}
+
+
+def test_an_archive_that_unfolds_to_gigabytes_is_refused_before_that(tmp_path: Path) -> None:
+    bomb = member("bomb", size=1 << 40)
+    (tmp_path / "x.tar").write_bytes(bomb.tobuf() + bytes(1024))
+    with tarfile.open(tmp_path / "x.tar") as tar, pytest.raises(ParseError, match="holds more than 256 MiB"):
+        build.safe_members(tar)
+
+
+def test_another_digest_or_commit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=r"has sha256 [0-9a-f]{64}, expected 000"):
+        unpack(tmp_path, [member("a")], digest="0" * 64)
+    digest = archive(tmp_path / "x.tgz", [member("a")], OTHER)
+    with pytest.raises(ReadError, match=f"is of commit {OTHER}, expected {COMMIT}"):
+        build.unpack(str(tmp_path / "x.tgz"), digest, COMMIT, str(tmp_path / "scratch/source"))
+    with pytest.raises(ReadError, match="cannot be unpacked: No such file"):
+        build.unpack(str(tmp_path / "absent.tgz"), digest, COMMIT, str(tmp_path / "scratch/source"))
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@given(st.binary(max_size=600), st.integers(0, 500), st.sampled_from(["w", "w:gz", "w:bz2", "w:xz"]))
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_archive_is_unpacked_or_a_read_error(noise: bytes, at: int, mode: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        with tarfile.open(path, mode) as tar:
+            tar.addfile(member("top/a", size=100), io.BytesIO(bytes(100)))
+        data = path.read_bytes()
+        path.write_bytes(data[:at] + noise + data[at + len(noise) :])
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        try:
+            build.unpack(str(path), digest, COMMIT, f"{folder}/source")
+        except ReadError as error:
+            assert error.problem.source == str(path)
+        assert {p.name for p in Path(folder).iterdir()} <= {"x", "source", "source.unpacked"}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_machine_has_nothing_and_no_traceback(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    have = build.read(host, WANT)
+    assert (have.marker, have.cuda, have.nccl, have.mpi, have.arch) == (None, None, None, None, None)
+    assert set(have.problems) == {"arch"}
+    assert have.missing_tools == ("make", "g++", "git")
+    assert not build.plan(have, WANT).changed
+
+
+def test_a_link_that_leaves_the_system_root_is_unknown(tmp_path: Path) -> None:
+    root = tmp_path / "sys"
+    (root / "usr/local").mkdir(parents=True)
+    outside = tmp_path / "cuda"
+    for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart.so"):
+        (outside / name).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name).touch(0o755)
+    (root / "usr/local/cuda").symlink_to(outside)
+    problem = build.read(Host(str(tmp_path), str(root)), WANT).problems["cuda"]
+    assert problem.message == f"is a link that leaves the system root {root}"
+
+
+def test_of_several_toolkits_the_newest_is_found_unless_one_is_named(tmp_path: Path) -> None:
+    for version in ("9.2", "12.9", "13.0"):
+        home = tmp_path / f"usr/local/cuda-{version}"
+        for name in ("include/cuda_runtime.h", "lib64/libcudart.so"):
+            (home / name).parent.mkdir(parents=True)
+            (home / name).touch()
+        (home / "bin").mkdir()
+        (home / "bin/nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.1'\n")
+        (home / "bin/nvcc").chmod(0o755)
+    host = Host(str(tmp_path), str(tmp_path))
+    found = build.read(host, WANT).cuda
+    assert found == Cuda("/usr/local/cuda-13.0", "/usr/local/cuda-13.0/lib64/libcudart.so", "13.0.1")
+    named = build.read(host, replace(WANT, cuda_home="/usr/local/cuda-9.2")).cuda
+    assert named is not None
+    assert named.version == "9.2.1"
+    absent = build.read(host, replace(WANT, cuda_home="/usr/local/cuda-11"))
+    assert (absent.cuda, absent.problems["cuda"].source) == (None, "/usr/local/cuda-11/bin/nvcc")
