@@ -133,34 +133,24 @@ log:
   returned: failure of a command
 """
 
-import errno
 import fcntl
 import json
 import os
 import shutil
-import signal
-import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Iterator, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
 from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import CommandFailed
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 # The part of a log that goes into a message: nvcc's last error and what make says of it.
 TAIL_LINES = 15
 # Sites that reach their git host through a proxy say so in the task's environment.
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "ALL_PROXY")
-
-
-class CommandFailed(Exception):
-    """A command did not end well. ``reason`` is a sentence without its subject."""
-
-    def __init__(self, argv: Sequence[str], reason: str) -> None:
-        super().__init__("%s %s" % (" ".join(argv[:4]), reason))
-        self.argv = list(argv)
 
 
 class Builder:
@@ -245,37 +235,11 @@ class Builder:
 
     def execute(self, argv: Sequence[str]) -> str:
         """Run a command with the log for its output, and kill all of it at the deadline. Returns what it printed."""
-        with open(self.log, "ab") as log:
-            log.write(("$ %s\n" % " ".join(argv)).encode())
-            log.flush()
-            start = log.tell()
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=self.environment,
-                    pass_fds=[self.lock],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise CommandFailed(argv, "could not be started: %s" % error.strerror) from error
-            try:
-                process.wait(max(0.0, self.deadline - time.monotonic()))
-            except subprocess.TimeoutExpired as error:
-                raise CommandFailed(argv, "took longer than build_timeout, %g s" % self.timeout) from error
-            finally:
-                if process.returncode is None:
-                    kill_group(process.pid)
-                    # One that waits for a dead file server does not die; it goes on holding the lock.
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(10)
-        if process.returncode != 0:
-            raise CommandFailed(argv, "ended with %d" % process.returncode)
-        with open(self.log, "rb") as log:
-            log.seek(start)
-            return log.read(1 << 16).decode("utf-8", "replace")
+        left = max(0.0, self.deadline - time.monotonic())
+        try:
+            return nccl_tests_build.execute(argv, self.log, self.environment, left, self.lock)
+        except nccl_tests_build.TooLong as error:
+            raise CommandFailed(argv, "took longer than build_timeout, %g s" % self.timeout) from error
 
     def stage(self, made_from: nccl_tests_build.Inputs, argv: Sequence[str]) -> str:
         """The directory as it shall be. The marker is its last file: of what was built, not of what was meant."""
@@ -315,14 +279,6 @@ def remove(path: str) -> None:
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
-
-
-def kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError as error:
-        if error.errno not in (errno.ESRCH, errno.EPERM):
-            raise
 
 
 def tail(path: str) -> List[str]:

@@ -19,6 +19,7 @@ Sources: nccl-tests src/common.mk and src/Makefile (2.9 to 2.19); nccl.md 6.1 an
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
@@ -28,10 +29,13 @@ import posixpath
 import re
 import shlex
 import shutil
+import signal
 import stat
 import struct
+import subprocess
 import tarfile
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
@@ -981,3 +985,65 @@ def _finding(
         because=because,
         aspect=aspect,
     )
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+class CommandFailed(Exception):
+    """A command did not end well. ``reason`` is a sentence without its subject."""
+
+    def __init__(self, argv: Sequence[str], reason: str) -> None:
+        super().__init__("%s %s" % (" ".join(argv[:4]), reason))
+        self.argv = list(argv)
+
+
+class TooLong(Exception):
+    """The command did not end in its time and was killed."""
+
+
+def execute(argv: Sequence[str], log_path: str, environment: Mapping[str, str], seconds: float, lock: int) -> str:
+    """Run a command with the end of a log for its output; returns what it printed there.
+
+    lock: a descriptor that the command inherits, so that what is left of a killed run still holds it.
+    Raises TooLong, after all of it was killed, and CommandFailed.
+    """
+    with open(log_path, "ab") as log:
+        log.write(("$ %s\n" % " ".join(argv)).encode())
+        log.flush()
+        start = log.tell()
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandFailed(argv, "could not be started: %s" % error.strerror) from error
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise TooLong from error
+        finally:
+            if process.returncode is None:
+                _kill_group(process.pid)
+                # One that waits for a dead file server does not die; it goes on holding the lock.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+    if process.returncode != 0:
+        raise CommandFailed(argv, "ended with %d" % process.returncode)
+    with open(log_path, "rb") as log:
+        log.seek(start)
+        return log.read(1 << 16).decode("utf-8", "replace")
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.EPERM):
+            raise
