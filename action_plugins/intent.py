@@ -9,11 +9,14 @@ from typing import Any
 
 import yaml
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import intent, profile
+from ansible_collections.busbar.fabric.plugins.module_utils import busbw, intent, nccl_benchmark, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 
 # plugins/action/ in the collection, action_plugins/ in a checkout: the profiles lie beside either's parent.
 BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
+BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
+# One file a host and a thousand hosts: the parser in C takes a tenth of the time.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ActionModule(ActionBase):
@@ -31,15 +34,18 @@ class ActionModule(ActionBase):
             folders = [Path(variables.get("inventory_dir") or ".") / "profiles", *BUILT_IN]
             path, data = load(values["busbar_platform"], folders)
             name = values["busbar_platform"]
-            if data.get("rails"):
-                profile.for_fabric(profile.parse(data, name), values["busbar_fabric"] or None)
-            else:
-                profile.parse(data, name)
+            parsed = profile.parse(data, name)
+            if parsed.rails:
+                profile.for_fabric(parsed, values["busbar_fabric"] or None)
+            suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
+            bars = load_bars([Path(variables.get("inventory_dir") or ".") / "bars.yml", suite / BARS])
+            runs = nccl_benchmark.runs(values, parsed, name, bars)
         except ParseError as error:
             # One sentence per mistake, and nothing has been touched yet.
             result.update(failed=True, msg=f"{variables.get('inventory_hostname')}: {error}")
             return result
         result.update(changed=False, values=values, profile=data, profile_name=name, profile_path=str(path))
+        result["benchmark_runs"] = [run.to_dict() for run in runs]
         return result
 
 
@@ -54,7 +60,7 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
         if name in names and (site or name != "custom"):
             path = folder / f"{name}.yml"
             try:
-                data = yaml.safe_load(path.read_text(encoding="utf-8"))
+                data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
             # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
             except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
                 raise ParseError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from error
@@ -64,4 +70,18 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
     raise ParseError(intent.unknown_platform(name, sorted(known)))
 
 
-__all__ = ["ActionModule", "load"]
+def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
+    """The bars of each file that is there; the site's own comes first. Raises ParseError."""
+    found = []
+    for path in paths:
+        try:
+            data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise ParseError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        found.append(busbw.parse_bars(data, str(path)))
+    return found
+
+
+__all__ = ["ActionModule", "load", "load_bars"]

@@ -7,14 +7,16 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 from . import __version__, lint, profile
-from .lab import faults, store
+from .lab import containers, faults, image, store
 from .lab.machine import LabError
 
 
@@ -64,48 +66,111 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the draft there; never overwrites")
     command.set_defaults(run=lambda a: profile.capture(a.host, a.inventory, a.output))
 
-    _lab(commands.add_parser("lab", help="simulated nodes as directory trees"))
+    _lab(commands.add_parser("lab", help="simulated nodes, as containers or as directory trees"))
     return parser
 
 
 def _lab(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", "--directory", type=Path, default=Path(".demo"), help="where the lab lives (.demo)")
+    text = "where the lab lives (.lab where there is one, and for up and down; else .demo)"
+    parser.add_argument("-d", "--directory", type=Path, help=text)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    actions.add_parser("create", help="two healthy nodes and their inventory").set_defaults(run=_lab_create)
-    actions.add_parser("status", help="nodes and the faults they have").set_defaults(run=_lab_status)
-    actions.add_parser("faults", help="every fault that can be injected").set_defaults(run=_lab_faults)
-    for name, text in (("break", "inject a fault"), ("repair", "take a fault back")):
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text)
+        # Behind the action, too, where everybody writes it.
+        action.add_argument("-d", "--directory", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        action.set_defaults(run=run)
+        return action
+
+    action = add("up", _lab_up, "two healthy nodes as containers, and their inventory")
+    action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="fewer than all")
+    action.add_argument("--suite", choices=image.SUITES, default=image.SUITES[0], help="Debian release of the nodes")
+    action.add_argument("-y", "--yes", action="store_true", help="install missing packages without asking")
+    action = add("down", _lab_down, "remove containers, network and directory")
+    action.add_argument("--image", action="store_true", help="the nodes' image, too")
+    add("create", _lab_create, "two healthy nodes as directory trees, and their inventory")
+    add("status", _lab_status, "nodes and the faults they have")
+    add("faults", _lab_faults, "every fault that can be injected")
+    for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "take a fault back")):
+        action = add(name, run, text)
         action.add_argument("node")
         action.add_argument("fault", help="a name from `busbar lab faults`" + (", or all" if name == "repair" else ""))
-        action.set_defaults(run=_lab_break if name == "break" else _lab_repair)
+
+
+def _directory(arguments: argparse.Namespace, new: str = "") -> Path:
+    """The directory named, else ``new``, else that of the lab there is: of containers before one of trees."""
+    given: Path | None = arguments.directory
+    return given or Path(new or (".lab" if Path(".lab").is_dir() else ".demo"))
+
+
+def _lab_up(arguments: argparse.Namespace) -> int:
+    directory = _directory(arguments, ".lab")
+    # What is up already stays as it is.
+    there = store.nodes(directory) if containers.is_lab(directory) and any(directory.glob("*/machine.json")) else None
+    names = arguments.nodes or there or [*store.STANDARD]
+    print(f"{', '.join(names)}: simulated nodes in podman containers, Debian {arguments.suite}, kept in {directory}")
+    _install(containers.missing_packages(), arguments.yes or bool(os.environ.get("CI")))
+    store.up(directory, {node: store.STANDARD[node] for node in names}, arguments.suite, print)
+    print(f"inventory: {directory / 'inventory'}, remove: busbar lab down -d {directory}")
+    return 0
+
+
+def _install(packages: list[str], yes: bool) -> None:
+    if not packages:
+        return
+    argv = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    if shutil.which("apt-get") is None:
+        raise LabError(f"missing on this machine, by Debian's names of the packages: {', '.join(packages)}")
+    if os.getuid() != 0:
+        raise LabError(f"missing on this machine: {', '.join(packages)}; run as root: {' '.join(argv)}")
+    print(f"the lab needs packages that are missing here: {', '.join(packages)}")
+    if not yes and not (sys.stdin.isatty() and input(f"{' '.join(argv)} [y/N] ").strip().lower() in ("y", "yes")):
+        raise LabError(f"not installed; do it yourself ({' '.join(argv)}), or say --yes")
+    for command in (["apt-get", "update", "-qq"], argv):
+        done = subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False)
+        if done.returncode != 0:
+            raise LabError(f"{' '.join(command)} ended with {done.returncode}")
+
+
+def _lab_down(arguments: argparse.Namespace) -> int:
+    directory = _directory(arguments, ".lab")
+    lab = containers.Lab(directory)
+    print(f"{directory}: " + ("removed" if lab.down() else "there is no lab"))
+    if arguments.image:
+        print(f"images removed: {', '.join(image.remove(lab.podman)) or 'none'}")
+    return 0
 
 
 def _lab_create(arguments: argparse.Namespace) -> int:
-    store.create(arguments.directory)
-    print(f"two simulated nodes in {arguments.directory}; inventory: {arguments.directory / 'inventory'}")
+    directory = _directory(arguments, ".demo")
+    store.create(directory)
+    print(f"two simulated nodes in {directory}; inventory: {directory / 'inventory'}")
     return 0
 
 
 def _lab_status(arguments: argparse.Namespace) -> int:
-    for node, present in store.status(arguments.directory).items():
-        print(f"{node}: {', '.join(present) or 'healthy'} (simulated)")
+    directory = _directory(arguments)
+    states = containers.Lab(directory).states() if containers.is_lab(directory) else None
+    for node, present in store.status(directory).items():
+        state = "" if states is None else f"{states.get(node, 'no container')}, "
+        print(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
     return 0
 
 
 def _lab_faults(arguments: argparse.Namespace) -> int:
     for fault in faults.FAULTS.values():
-        print(f"{fault.name:18} {fault.description} -> {fault.check}")
+        shown = " (by a benchmark: needs containers)" if fault.measured else ""
+        print(f"{fault.name:18} {fault.description} -> {fault.check}{shown}")
     return 0
 
 
 def _lab_break(arguments: argparse.Namespace) -> int:
-    store.break_(arguments.directory, arguments.node, arguments.fault)
+    store.break_(_directory(arguments), arguments.node, arguments.fault)
     print(f"{arguments.node}: {faults.named(arguments.fault).description} (simulated)")
     return 0
 
 
 def _lab_repair(arguments: argparse.Namespace) -> int:
-    taken = store.repair(arguments.directory, arguments.node, arguments.fault)
+    taken = store.repair(_directory(arguments), arguments.node, arguments.fault)
     print(f"{arguments.node}: repaired {', '.join(taken) or 'nothing'}")
     return 0

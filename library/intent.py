@@ -12,6 +12,7 @@ description:
   - Collects the variables of the suite that the inventory sets for a host, rejects unknown names and wrong types, and
     finds the platform profile that C(busbar_platform) names, first in C(profiles/) beside the inventory, then in the
     suite.
+  - Finds the bar of every benchmark that is asked for, first in C(bars.yml) beside the inventory, then in the suite.
   - Runs on the control node and touches no host.
 attributes:
   check_mode:
@@ -46,5 +47,10 @@ profile_name:
 profile_path:
   description: The file that the profile came from.
   type: str
+  returned: success
+benchmark_runs:
+  description: What the benchmark is to run on the host, each with its bar and prediction in GB/s; sizes in bytes.
+  type: list
+  elements: dict
   returned: success
 """

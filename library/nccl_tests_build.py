@@ -15,6 +15,7 @@ description:
   - The build is made beside O(path), each program is checked to be linked with NCCL (and MPI), and the directory is
     renamed into place whole. A build that fails, is killed or takes too long leaves the old one as it was.
   - Never replaces a directory that it did not make.
+  - With O(build=false), O(pack) and O(prebuilt), one host builds for all that are equal to it. The role does that.
 attributes:
   check_mode:
     support: full
@@ -67,6 +68,22 @@ options:
     description: Seconds for fetching and building.
     type: int
     default: 1800
+  build:
+    description: Whether to build where it is needed. If not, nothing is changed, and RV(share) says what could be done.
+    type: bool
+    default: true
+  pack:
+    description: Whether to write the build to the file RV(pack), for a host of the same RV(class_id).
+    type: bool
+    default: false
+  prebuilt:
+    description:
+      - File on this host, not below O(system_root), with the build of another host. It is put in place instead of
+        building, once it is proven whole and made from what is on this host, and is refused otherwise. It is removed.
+    type: path
+  prebuilt_from:
+    description: The host that O(prebuilt) comes from.
+    type: str
   hardware_root:
     description: Directory that holds C(/sys) and C(/proc).
     type: path
@@ -107,6 +124,43 @@ build:
   description: The marker of the build that is there now, see C(module_utils/nccl_tests_build.py); null for none.
   type: dict
   returned: success
+path:
+  description: Directory of the build.
+  type: str
+  returned: success
+class_id:
+  description:
+    - The same on hosts of which one may build for the others, for the sources, all that a build is made from, and the
+      operating system are equal; null where something of that is missing or unknown.
+  type: str
+  returned: success
+origin:
+  description: C(built), C(copied from HOST) or C(unchanged); in check mode, what it would be.
+  type: str
+  returned: success
+current:
+  description: Whether the build that is there is the one that was asked for.
+  type: bool
+  returned: success
+share:
+  description:
+    - With O(build=false), what this host can do in its class, each true or false. C(has) the build, C(can_build) it,
+      C(can_copy) it. Otherwise null.
+  type: dict
+  returned: success
+pack:
+  description: File on this host, not below O(system_root), for a build on its way to or from another host.
+  type: str
+  returned: success
+packed:
+  description: Whether O(pack) has written it.
+  type: bool
+  returned: success
+notes:
+  description: Why O(pack) has not written it, or nothing.
+  type: list
+  elements: str
+  returned: success
 commands:
   description: What was executed, in check mode what would be; empty where the build stays.
   type: list
@@ -138,8 +192,8 @@ import json
 import os
 import shutil
 import time
-from contextlib import contextmanager
-from typing import Iterator, List, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
@@ -156,10 +210,13 @@ PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY",
 class Builder:
     """One build: a scratch directory beside the destination, a log, a deadline and the lock."""
 
-    def __init__(self, host: Host, want: nccl_tests_build.Want, timeout: float) -> None:
+    def __init__(
+        self, host: Host, want: nccl_tests_build.Want, timeout: float, runtime: Optional[nccl_tests_build.Runtime]
+    ) -> None:
         self.host = host
         self.want = want
         self.timeout = timeout
+        self.runtime = runtime
         self.deadline = time.monotonic() + timeout
         self.destination = os.path.realpath(host.system(want.path))
         self.scratch = nccl_tests_build.scratch_directory(host, want)
@@ -178,10 +235,7 @@ class Builder:
 
     def make(self, made_from: nccl_tests_build.Inputs, jobs: int) -> None:
         """Raises ReadError and CommandFailed; then the destination is as it was."""
-        os.makedirs(os.path.dirname(self.destination), exist_ok=True)
-        with self.locked() as self.lock:
-            remove(self.scratch)
-            os.mkdir(self.scratch, 0o755)
+        with self.workspace():
             try:
                 self.fetch()
                 self.link(made_from)
@@ -196,9 +250,40 @@ class Builder:
                 if os.path.exists(self.log):
                     os.replace(self.log, self.failed_log)
                 raise
+            remove(self.failed_log)
+
+    def adopt(self, prebuilt: str, have: nccl_tests_build.Have) -> None:
+        """Put another host's build in place. Raises ReadError; then the destination is as it was."""
+        try:
+            with self.workspace():
+                stage = os.path.join(self.scratch, "stage")
+                publish(stage, nccl_tests_build.unpack_build(prebuilt, stage, have, self.want).binaries)
+                self.install(stage)
+                remove(self.failed_log)
+        finally:
+            remove(prebuilt)
+
+    def pack(self, path: str, marker: nccl_tests_build.Marker) -> None:
+        """Raises ReadError and OSError; then there is no such file."""
+        try:
+            with self.locked():
+                nccl_tests_build.pack(self.destination, marker, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+
+    @contextmanager
+    def workspace(self) -> Iterator[None]:
+        """The lock, and under it an empty scratch directory."""
+        os.makedirs(os.path.dirname(self.destination), exist_ok=True)
+        with self.locked() as self.lock:
+            remove(self.scratch)
+            os.mkdir(self.scratch, 0o755)
+            try:
+                yield
             finally:
                 remove(self.scratch)
-            remove(self.failed_log)
 
     @contextmanager
     def locked(self) -> Iterator[int]:
@@ -248,17 +333,12 @@ class Builder:
         os.mkdir(stage)
         for name in binaries:
             os.rename(os.path.join(build, name), os.path.join(stage, name))
-            os.chmod(os.path.join(stage, name), 0o755)
         os.rename(self.log, os.path.join(stage, nccl_tests_build.LOG))
-        marker = nccl_tests_build.Marker(
-            self.want.commit, self.want.sha256 if self.want.tarball else None, made_from, tuple(argv), binaries
-        )
+        archive = self.want.sha256 if self.want.tarball else None
+        marker = nccl_tests_build.Marker(self.want.commit, archive, made_from, self.runtime, tuple(argv), binaries)
         with open(os.path.join(stage, nccl_tests_build.MARKER), "w", encoding="utf-8") as stream:
             stream.write(nccl_tests_build.render_marker(marker))
-        for name in (nccl_tests_build.LOG, nccl_tests_build.MARKER):
-            os.chmod(os.path.join(stage, name), 0o644)
-        # Jobs run the programs as their own users, whatever the umask here.
-        os.chmod(stage, 0o755)
+        publish(stage, binaries)
         return stage
 
     def install(self, stage: str) -> None:
@@ -272,6 +352,13 @@ class Builder:
             if os.path.lexists(old):
                 os.rename(old, self.destination)
             raise
+
+
+def publish(directory: str, programs: Collection[str]) -> None:
+    """Jobs run the programs as their own users, whatever the umask here."""
+    for name in os.listdir(directory):
+        os.chmod(os.path.join(directory, name), 0o755 if name in programs else 0o644)
+    os.chmod(directory, 0o755)
 
 
 def remove(path: str) -> None:
@@ -302,14 +389,22 @@ def main() -> None:
             "mpi": {"type": "str", "choices": ["auto", "required", "off"], "default": "auto"},
             "mpi_home": {"type": "path", "default": ""},
             "build_timeout": {"type": "int", "default": 1800},
+            "build": {"type": "bool", "default": True},
+            "pack": {"type": "bool", "default": False},
+            "prebuilt": {"type": "path"},
+            "prebuilt_from": {"type": "str"},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
         },
+        required_together=[("prebuilt", "prebuilt_from")],
         supports_check_mode=True,
     )
     given = module.params
+    prebuilt, source = given["prebuilt"], given["prebuilt_from"]
     if not given["commit"]:
-        module.exit_json(**Plan().result(), repaired=[], build=None)
+        nothing: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "pack": "", "packed": False}
+        nothing.update(path=given["path"], origin="unchanged", current=True, notes=[], repaired=[])
+        module.exit_json(**Plan().result(), **nothing)
     host = Host(given["hardware_root"], given["system_root"])
     try:
         host.require_roots()
@@ -322,27 +417,46 @@ def main() -> None:
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     have = nccl_tests_build.read(host, want)
-    planned = after = nccl_tests_build.plan(have, want)
+    planned = nccl_tests_build.plan(have, want, copied=prebuilt is not None)
+    if not given["build"]:
+        planned = Plan(planned.findings)
+    after = planned
     made_from = nccl_tests_build.inputs(have, want)
+    builder = Builder(host, want, given["build_timeout"], have.runtime)
     commands: List[str] = []
     if planned.changed and made_from is not None:
         jobs = min(len(os.sched_getaffinity(0)), nccl_tests_build.JOBS_LIMIT)
-        commands = nccl_tests_build.commands(host, want, made_from, jobs)
+        commands = ["unpack the build of %s" % source]
+        if prebuilt is None:
+            commands = nccl_tests_build.commands(host, want, made_from, jobs)
         if not module.check_mode:
-            builder = Builder(host, want, given["build_timeout"])
             try:
-                builder.make(made_from, jobs)
+                if prebuilt is None:
+                    builder.make(made_from, jobs)
+                else:
+                    builder.adopt(prebuilt, have)
             except CommandFailed as error:
                 end = "\n".join(tail(builder.failed_log))
                 msg = "%s. %s ends with:\n%s" % (error, builder.failed_log, end)
                 module.fail_json(msg=msg, argv=error.argv, log=builder.failed_log, commands=commands)
             except ReadError as error:
-                module.fail_json(msg=str(error), commands=commands)
+                origin = "" if prebuilt is None else "build of %s: " % source
+                module.fail_json(msg="%s%s" % (origin, error), commands=commands)
             except OSError as error:
                 module.fail_json(msg="%s: %s" % (error.filename or want.path, error.strerror), commands=commands)
             # Positive proof: what counts is what is there now, not what was meant to be.
             have = nccl_tests_build.read(host, want)
             after = nccl_tests_build.plan(have, want)
+    elif prebuilt is not None and not module.check_mode:
+        remove(prebuilt)
+    pack, packed = nccl_tests_build.pack_path(host, want), False
+    notes: List[str] = []
+    if given["pack"] and have.marker is not None and nccl_tests_build.current(after) and not module.check_mode:
+        try:
+            builder.pack(pack, have.marker)
+            packed = True
+        except (ReadError, OSError) as error:
+            notes = ["nccl-tests could not be packed for the hosts like this one, each builds for itself: %s" % error]
     result = planned.result()
     still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
     result.update(
@@ -352,6 +466,14 @@ def main() -> None:
             f.id for f in planned.findings if planned.changed and f.check == "nccl_tests.build" and f.id not in still
         ],
         build=None if have.marker is None else json.loads(nccl_tests_build.render_marker(have.marker)),
+        path=want.path,
+        class_id=nccl_tests_build.class_id(have, want),
+        origin="unchanged" if not planned.changed else "built" if prebuilt is None else "copied from %s" % source,
+        current=nccl_tests_build.current(after),
+        share=None if given["build"] else nccl_tests_build.share(have, want),
+        pack=pack,
+        packed=packed,
+        notes=notes,
         commands=commands,
     )
     module.exit_json(**result)

@@ -23,6 +23,7 @@ GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
 CROSS_CHECKS = ("nvidia_smi_topo",)
 MPI_MODES = ("auto", "required", "off")
 CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
+BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,19 @@ VALUES: Dict[str, Value] = {
     "nccl_tests_mpi": Value("str", "auto", choices=MPI_MODES),
     "nccl_tests_mpi_home": Value("path", ""),
     "nccl_tests_build_timeout": Value("int", 1800),
+    "nccl_tests_distribute": Value("bool", True),
+    "busbar_model_parameters": Value("str", ""),
+    "busbar_baseline_max_age_days": Value("int", 30),
+    "nccl_benchmark_collectives": Value("list", list(BENCHMARK_COLLECTIVES), choices=BENCHMARK_COLLECTIVES),
+    "nccl_benchmark_min_bytes": Value("str", "1M"),
+    "nccl_benchmark_max_bytes": Value("str", "8G"),
+    "nccl_benchmark_iterations": Value("int", 20),
+    "nccl_benchmark_timeout": Value("int", 600),
+    "nccl_benchmark_environment": Value("dict", {}),
+    "nccl_benchmark_results_path": Value("str", "busbar-results"),
 }
 # What the suite itself registers under such names during a run.
-REGISTERED = ("busbar_intent", "platform_result", "nccl_conf_result", "nccl_tests_result")
+REGISTERED = ("busbar_intent", "platform_result", "nccl_conf_result", "nccl_tests_result", "nccl_benchmark_result")
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
 _DERIVED = {
     "NCCL_IB_HCA": "the rails of the profile",
@@ -81,7 +92,7 @@ _DERIVED = {
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
 # "platform_" is a common word: only near misses of our own names are errors there.
-_OWN_PREFIXES = ("busbar_", "nccl_conf_", "nccl_tests_")
+_OWN_PREFIXES = ("busbar_", "nccl_conf_", "nccl_tests_", "nccl_benchmark_")
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),
@@ -172,6 +183,14 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
         if name in values["nccl_conf_extra"]:
             errors.append("nccl_conf_extra.%s is derived, not set: use %s" % (name, instead))
     errors.extend("nccl_conf_extra: %s" % error for error in extra_errors(values["nccl_conf_extra"]))
+    if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
+        errors.append(
+            "nccl_benchmark_collectives asks for measurements, but nccl_tests_commit is empty, so there is nothing to"
+            " measure with: set the commit, or nccl_benchmark_collectives: []"
+        )
+    for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
+        if values[name] < 1:
+            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
     if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
         errors.append("busbar_roce is set, but busbar_fabric is infiniband")
     return errors

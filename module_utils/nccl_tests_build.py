@@ -10,11 +10,16 @@ place whole, and the marker carries the SHA-256 of every program, so neither can
      "nccl": {"header": "/usr/include", "library": ".../libnccl.so.2.27.7", "version": "2.27.7"},
      "mpi": {"include": "...", "library": ".../libmpi.so.40.30.4", "version": "Open MPI 4.1.4"} or null,
      "arch": ["9.0"],
+     "runtime": {"machine": "x86_64", "release": "ubuntu 24.04", "glibc": "glibc 2.39",
+                 "libstdcxx": "libstdc++.so.6.0.33"} or null,
      "library_path": ["directories that LD_LIBRARY_PATH needs: nothing in the programs says which libnccl they mean"],
      "argv": ["make", ...],
      "binaries": {"all_reduce_perf": "<64 hex>", ...}}
 
-Sources: nccl-tests src/common.mk and src/Makefile (2.9 to 2.19); nccl.md 6.1 and 6.2.
+Hosts with the same commit, archive, inputs and runtime form a class: what one of them has built runs on the others.
+``choose`` says who builds for whom, ``pack`` and ``unpack_build`` carry the build over.
+
+Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19); nccl.md 6.1 and 6.2; os-release(5).
 """
 
 from __future__ import annotations
@@ -35,9 +40,9 @@ import struct
 import subprocess
 import tarfile
 import zlib
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 from . import nccl_library
 from .finding import Finding
@@ -49,8 +54,8 @@ from .plan import FileChange, Plan
 MARKER = "busbar-build.json"
 LOG = "build.log"
 FORMAT = 1
-# Every release has these; later ones have more, and what is built beside them is recorded, too.
-PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall")
+# Every release since 2.10 has these; later ones have more, and what is built beside them is recorded, too.
+PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "sendrecv")
 MPI_MODES = ("auto", "required", "off")
 QUERY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv")
 _NAMES = {"cuda": "CUDA", "nccl": "NCCL", "mpi": "MPI", "arch": "arch"}
@@ -83,6 +88,8 @@ _MPI_HOMES = (
     *("/usr/lib/%s/openmpi" % name for name in _MULTIARCH),
     "/usr/lib64/openmpi",
 )
+_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+_LIBSTDCXX = (*("/usr/lib/%s/libstdc++.so.6" % name for name in _MULTIARCH), "/usr/lib64/libstdc++.so.6")
 # make and the shells below it split at blanks and expand much else.
 _PATH = re.compile(r"(/[A-Za-z0-9_.+@-]+)+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -177,10 +184,23 @@ class Inputs:
 
 
 @dataclass(frozen=True)
+class Runtime:
+    """What a program takes from its host besides the libraries in Inputs: where it is equal, the program runs."""
+
+    machine: str  # x86_64
+    release: str  # "ubuntu 24.04": ID and VERSION_ID of os-release
+    glibc: str  # "glibc 2.39"
+    libstdcxx: str  # name of the file that libstdc++.so.6 leads to
+
+
+@dataclass(frozen=True)
 class Marker:
+    """runtime is None where it could not be read; such a build is for its own host only."""
+
     commit: str
     archive_sha256: Optional[str]
     inputs: Inputs
+    runtime: Optional[Runtime]
     argv: Tuple[str, ...]
     binaries: Mapping[str, str]  # file name -> SHA-256
 
@@ -191,6 +211,7 @@ class Have:
 
     occupied: what is there in place of a build of ours; then nothing is built.
     cuda, nccl, mpi, arch: None where there is none. problems: by input; one with a problem is None and unknown.
+    runtime: None where a part of it is unknown, and then problems says which.
     wrong: what is not as the marker says: file name -> "missing", "altered", "not executable".
     missing_tools: what a build needs and this host lacks. archive: SHA-256 of the wanted tarball.
     """
@@ -203,6 +224,7 @@ class Have:
     nccl: Optional[Nccl] = None
     mpi: Optional[Mpi] = None
     arch: Optional[Tuple[str, ...]] = None
+    runtime: Optional[Runtime] = None
     archive: Optional[str] = None
     missing_tools: Tuple[str, ...] = ()
     problems: Mapping[str, Problem] = field(default_factory=dict)
@@ -254,6 +276,16 @@ def parse_capabilities(text: str) -> Tuple[str, ...]:
     return tuple(sorted(found, key=lambda value: [int(part) for part in value.split(".")]))
 
 
+def parse_os_release(text: str) -> str:
+    """``ubuntu 24.04``, the ID and VERSION_ID of os-release."""
+    found = [
+        re.search(r"^%s=([\"']?)([A-Za-z0-9._-]+)\1\s*$" % name, text, re.MULTILINE) for name in ("ID", "VERSION_ID")
+    ]
+    if None in found:
+        raise ParseError("has no ID or no VERSION_ID")
+    return " ".join(match.group(2) for match in found if match)
+
+
 def parse_marker(text: str) -> Marker:
     """The marker of a build. Raises ParseError for anything that ``render_marker`` does not write."""
     try:
@@ -272,6 +304,7 @@ def parse_marker(text: str) -> Marker:
                 mpi=None if data["mpi"] is None else Mpi(**data["mpi"]),
                 arch=tuple(data["arch"]),
             ),
+            runtime=None if data["runtime"] is None else Runtime(**data["runtime"]),
             argv=tuple(data["argv"]),
             binaries=data["binaries"],
         )
@@ -280,7 +313,7 @@ def parse_marker(text: str) -> Marker:
         raise ParseError("is not a marker: %s %s" % (type(error).__name__, error)) from error
     digests = list(marker.binaries.values())
     texts = [marker.commit, *marker.argv, *marker.inputs.arch, *digests]
-    for part in (marker.inputs.cuda, marker.inputs.nccl, marker.inputs.mpi):
+    for part in (marker.inputs.cuda, marker.inputs.nccl, marker.inputs.mpi, marker.runtime):
         texts += [] if part is None else list(asdict(part).values())
     if any(not isinstance(value, str) for value in texts) or not same:
         raise ParseError("is not a marker: it holds something else than what is written there")
@@ -299,6 +332,7 @@ def render_marker(marker: Marker) -> str:
         "nccl": asdict(marker.inputs.nccl),
         "mpi": None if marker.inputs.mpi is None else asdict(marker.inputs.mpi),
         "arch": list(marker.inputs.arch),
+        "runtime": None if marker.runtime is None else asdict(marker.runtime),
         "library_path": marker.inputs.library_path,
         "argv": list(marker.argv),
         "binaries": dict(sorted(marker.binaries.items())),
@@ -450,7 +484,7 @@ def unpack(path: str, digest: str, commit: str, directory: str) -> None:
 
     The archive must have this SHA-256, and where ``git archive`` has left its commit in it, that one.
     """
-    try:
+    with _archive_errors(path):
         with open(path, "rb") as stream:
             found = hashlib.sha256()
             for chunk in iter(lambda: stream.read(_CHUNK), b""):
@@ -467,6 +501,13 @@ def unpack(path: str, digest: str, commit: str, directory: str) -> None:
                 _extract(archive, members, directory + ".unpacked")
         top = os.listdir(directory + ".unpacked")
         os.rename(os.path.join(directory + ".unpacked", *(top if len(top) == 1 else ())), directory)
+
+
+@contextmanager
+def _archive_errors(path: str) -> Iterator[None]:
+    """What a damaged or hostile archive raises, as ReadError."""
+    try:
+        yield
     except OSError as error:
         raise ReadError(path, "cannot be unpacked: %s" % (error.strerror or error)) from error
     except (tarfile.TarError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
@@ -490,6 +531,66 @@ def _extract(archive: tarfile.TarFile, members: Sequence[tarfile.TarInfo], direc
         mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
         with source, open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
             shutil.copyfileobj(source, stream)
+
+
+# -- a build on its way ----------------------------------------------------------------------------------------------
+
+
+def pack(directory: str, marker: Marker, path: str) -> None:
+    """Write a build to the archive ``path``: the same build, the same bytes. Raises OSError and ReadError.
+
+    xz: the programs are mostly the same code, and its window is wide enough to see that.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    names = [MARKER, *sorted(marker.binaries)]
+    if os.path.isfile(os.path.join(directory, LOG)):
+        names.append(LOG)
+    if sum(os.path.getsize(os.path.join(directory, name)) for name in names) > _ARCHIVE_LIMIT:
+        raise ReadError(directory, "holds more than %d MiB, which no host would take" % (_ARCHIVE_LIMIT >> 20))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as stream, tarfile.open(None, "w:xz", stream, format=tarfile.USTAR_FORMAT) as archive:
+        for name in names:
+            with open(os.path.join(directory, name), "rb") as source:
+                member = tarfile.TarInfo(name)
+                member.size = os.fstat(source.fileno()).st_size
+                member.mode = 0o755 if name in marker.binaries else 0o644
+                archive.addfile(member, source)
+
+
+def unpack_build(path: str, directory: str, have: Have, want: Want) -> Marker:
+    """Bring the build in an archive to ``directory``, which must not exist. Raises ReadError.
+
+    Only one that is whole, and that this host would have made in the same way.
+    """
+    with _archive_errors(path):
+        with tarfile.open(path, mode="r:xz") as archive:
+            members = safe_members(archive)
+            odd = [member.name for member in members if not member.isfile() or "/" in member.name]
+            if odd:
+                raise ParseError("holds %r, which is no part of a build" % odd[0][:80])
+            _extract(archive, members, directory)
+        text = Host().read_system(os.path.join(directory, MARKER))
+        if text is None:
+            raise ParseError("holds no %s" % MARKER)
+        try:
+            marker = parse_marker(text)
+        except ParseError as error:
+            raise ParseError("is refused: its marker %s" % error) from error
+    more = {member.name for member in members} - set(marker.binaries) - {MARKER, LOG}
+    if more:
+        raise ReadError(path, "holds %r, which its marker does not name" % min(more)[:80])
+    differences = _differences(replace(have, marker=marker, wrong=_wrong(directory, marker)), want)
+    if have.runtime is None or marker.runtime != have.runtime:
+        differences["runtime"] = "%s -> %s" % (_runtime(marker.runtime), _runtime(have.runtime))
+    if differences:
+        said = ", ".join("%s %s" % item for item in differences.items())
+        raise ReadError(path, "is not a build for this host (there -> here): %s" % said)
+    return marker
+
+
+def _runtime(runtime: Optional[Runtime]) -> str:
+    return "unknown" if runtime is None else " ".join(asdict(runtime).values())
 
 
 # -- what is there ---------------------------------------------------------------------------------------------------
@@ -536,6 +637,7 @@ def read(host: Host, want: Want) -> Have:
         nccl=attempt("nccl", _read_nccl),
         mpi=None if want.mpi == "off" else attempt("mpi", _read_mpi),
         arch=attempt("arch", _read_arch),
+        runtime=attempt("runtime", _read_runtime),
         archive=attempt("source", _read_archive),
         missing_tools=tuple(_missing_tools(host, want)),
         problems=problems,
@@ -697,6 +799,29 @@ def _read_arch(host: Host, want: Want) -> Optional[Tuple[str, ...]]:
         raise ReadError(output.command, str(error)) from error
 
 
+def _read_runtime(host: Host, want: Want) -> Runtime:
+    for source in _OS_RELEASE:
+        text = host.read_system(source)
+        if text is not None:
+            break
+    else:
+        raise ReadError(_OS_RELEASE[0], "is not there")
+    try:
+        release = parse_os_release(text)
+    except ParseError as error:
+        raise ReadError(source, str(error)) from error
+    glibc = None
+    # Another C library does not know the name.
+    with suppress(ValueError, OSError):
+        glibc = os.confstr("CS_GNU_LIBC_VERSION")
+    if not glibc:
+        raise ReadError("CS_GNU_LIBC_VERSION", "is not known here: the C library is not glibc")
+    found = _found(host, _LIBSTDCXX)
+    if not found:
+        raise ReadError("libstdc++.so.6", "is in none of the usual places: %s" % ", ".join(_LIBSTDCXX))
+    return Runtime(os.uname().machine, release, glibc, posixpath.basename(_real(host, found[0])))
+
+
 def _read_archive(host: Host, want: Want) -> Optional[str]:
     return sha256(host.system(want.tarball)) if want.tarball else None
 
@@ -748,14 +873,17 @@ def needs_mpi(want: Want) -> bool:
     return want.mpi == "required" or bool(want.mpi_home)
 
 
-def plan(have: Have, want: Want) -> Plan:
-    """Findings on each input and on the build; one change where the build is to be made."""
+def plan(have: Have, want: Want, copied: bool = False) -> Plan:
+    """Findings on each input and on the build; one change where the build is to be made.
+
+    copied: it comes from another host, and takes neither sources nor tools.
+    """
     findings = [_input_finding(name, have, want) for name in INPUTS if name != "mpi" or want.mpi != "off"]
     made_from = inputs(have, want)
     differences = _differences(have, want)
-    if differences and want.tarball:
+    if differences and want.tarball and not copied:
         findings.append(_source_finding(have, want))
-    if differences and have.missing_tools:
+    if differences and have.missing_tools and not copied:
         findings.append(_tools_finding(have))
     blocker = next((finding for finding in findings if not finding.ok), None)
     build = _build_finding(have, want, differences, blocker)
@@ -769,6 +897,56 @@ def plan(have: Have, want: Want) -> Plan:
         mode=0o755,
     )
     return Plan(tuple(findings), (change,))
+
+
+def current(planned: Plan) -> bool:
+    """Whether the build that is there is the one that was asked for."""
+    return any(finding.check == "nccl_tests.build" and finding.ok for finding in planned.findings)
+
+
+def class_id(have: Have, want: Want) -> Optional[str]:
+    """The same on hosts of which one may build for the others; None where this host cannot be compared."""
+    made_from = inputs(have, want)
+    if made_from is None or have.runtime is None:
+        return None
+    source = [want.commit, want.sha256 if want.tarball else None]
+    key = json.dumps([source, asdict(made_from), asdict(have.runtime)], sort_keys=True)
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def share(have: Have, want: Want) -> Dict[str, bool]:
+    """What ``choose`` has to know of a host."""
+    planned = plan(have, want)
+    return {
+        # A build from before an upgrade of the system goes on here, and may not run elsewhere.
+        "has": current(planned) and have.marker is not None and have.marker.runtime == have.runtime,
+        "can_build": planned.changed,
+        "can_copy": plan(have, want, copied=True).changed,
+    }
+
+
+def choose(results: Mapping[str, Mapping[str, Any]]) -> Dict[str, Dict[str, Any]]:
+    """Host -> what it has to do: {"source": host to copy from, or "" to build, "pack": for others}; no entry: nothing.
+
+    results: in the inventory's order, what each host's module returned: ``class_id`` and ``share``. A host without,
+    lost or failed, has no part in it.
+    """
+    classes: Dict[str, List[str]] = {}
+    for host, result in results.items():
+        if result.get("share"):
+            # One that cannot be compared is alone.
+            classes.setdefault(result.get("class_id") or "host %s" % host, []).append(host)
+    steps: Dict[str, Dict[str, Any]] = {}
+    for hosts in classes.values():
+        able = [host for way in ("has", "can_build") for host in hosts if results[host]["share"][way]]
+        if not able:
+            continue
+        source = able[0]
+        copies = [host for host in hosts if host != source and results[host]["share"]["can_copy"]]
+        if copies or results[source]["share"]["can_build"]:
+            steps[source] = {"source": "", "pack": bool(copies)}
+        steps.update((host, {"source": source, "pack": False}) for host in copies)
+    return steps
 
 
 def _differences(have: Have, want: Want) -> Dict[str, str]:
@@ -929,6 +1107,14 @@ def scratch_directory(host: Host, want: Want) -> str:
     """Beside the build, so that a rename puts it in place; the name is fixed, and whoever has the lock may empty it."""
     folder, name = os.path.split(os.path.realpath(host.system(want.path)))
     return os.path.join(folder, ".%s.build" % name)
+
+
+def pack_path(host: Host, want: Want) -> str:
+    """Where a build lies on its way to or from another host: beside the build, or in the first directory above it."""
+    folder, name = os.path.split(os.path.realpath(host.system(want.path)))
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return os.path.join(folder, ".%s.pack" % name)
 
 
 def git_argvs(want: Want, directory: str) -> List[List[str]]:

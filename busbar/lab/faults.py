@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 
-from .machine import NVIDIA, LabError, Link, Machine
+from .machine import NVIDIA, GpuProcess, LabError, Link, Machine
 
 CONF = "/etc/nccl.conf"
 HGX = ("hgx-h100", "hgx-h200")
@@ -41,6 +41,7 @@ class Fault:
     subject: its identity, from the healthy machine; None where the check's own wording decides.
     state: of the root.   consequences: checks that follow from it, each finding ``because`` of the root.
     platforms: where it applies.   excludes: faults it hides or is hidden by (either may say so).
+    measured: only a benchmark shows it, so the node has to be one that can run it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Fault:
     consequences: tuple[str, ...] = ()
     platforms: tuple[str, ...] = HGX
     excludes: tuple[str, ...] = ()
+    measured: bool = False
 
     def apply(self, machine: Machine) -> Machine:
         """The machine with this fault. A file fault leaves the machine as it is."""
@@ -140,6 +142,22 @@ def _swap_gpu(machine: Machine) -> None:
     gpu.name, gpu.memory_mib = "NVIDIA H100 PCIe", 81559
 
 
+def _occupy_gpu(machine: Machine) -> None:
+    machine.gpu_processes.append(GpuProcess(41873, "python", 0, 70 * 1024))
+
+
+def _throttle_gpu(machine: Machine) -> None:
+    machine.gpu(6).slow = True
+
+
+def _corrupt_gpu(machine: Machine) -> None:
+    machine.gpu(3).wrong = True
+
+
+def _hang_collectives(machine: Machine) -> None:
+    machine.collectives_hang = True
+
+
 def _drop_nvlink(machine: Machine) -> None:
     machine.gpu(5).nvlinks[11] = False
 
@@ -220,6 +238,24 @@ def _broken_tool(name: str, description: str, behaviour: str) -> Fault:
         platforms=ALL,
         excludes=(*_TOOL_FAULTS, "nvlink-down", "gpu-lost", "fabric-not-ready"),
     )
+
+
+_MEASURED_FAULTS = ("gpu-busy", "user-p2p-off", "gpu-slow", "wrong-sums", "collective-hang")
+# With these no benchmark runs, or what it says has two causes.
+_NO_BENCHMARK = (*_MEASURED_FAULTS, *_TOOL_FAULTS, "gpu-missing", "gpu-lost", "wrong-gpu", "nvlink-down")
+
+
+def _measured(
+    name: str,
+    description: str,
+    check: str,
+    change: Callable[[Machine], None] | FileFault,
+    state: str = "drift",
+    consequences: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+) -> Fault:
+    hidden = (*_NO_BENCHMARK, "fabric-not-ready", *excludes)
+    return Fault(name, description, check, None, change, state, consequences, excludes=hidden, measured=True)
 
 
 _CATALOGUE = (
@@ -373,6 +409,29 @@ _CATALOGUE = (
         FileFault("/etc/environment", _append("NCCL_SOCKET_IFNAME=docker0")),
         platforms=ALL,
     ),
+    _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
+    _measured(
+        "user-p2p-off",
+        "/root/.nccl.conf sets NCCL_P2P_DISABLE=1",
+        "nccl_perf.busbw",
+        FileFault("/root/.nccl.conf", _append("NCCL_P2P_DISABLE=1")),
+        excludes=("user-conf",),
+    ),
+    _measured("gpu-slow", "the clocks of GPU 6 are throttled", "nccl_perf.busbw", _throttle_gpu),
+    _measured(
+        "wrong-sums",
+        "GPU 3 computes wrong",
+        "nccl_perf.correct",
+        _corrupt_gpu,
+        consequences=("nccl_perf.ran",),
+    ),
+    _measured(
+        "collective-hang",
+        "NCCL's initialisation never ends",
+        "nccl_perf.ran",
+        _hang_collectives,
+        consequences=("nccl_perf.sizes", "nccl_perf.correct", "nccl_perf.nonzero", "nccl_perf.busbw"),
+    ),
 )
 FAULTS = {fault.name: fault for fault in _CATALOGUE}
 
@@ -394,9 +453,12 @@ def _hides(one: Fault, other: Fault) -> bool:
     return one.name == other.name or one.name in other.excludes or other.name in one.excludes
 
 
-def draw(rng: random.Random, count: int, platform: str) -> list[str]:
-    """``count`` compatible faults at random. Raises LabError where the platform has not so many."""
-    pool = [fault.name for fault in _CATALOGUE if platform in fault.platforms]
+def draw(rng: random.Random, count: int, platform: str, measured: bool = False) -> list[str]:
+    """``count`` compatible faults at random. Raises LabError where the platform has not so many.
+
+    measured: those that only a benchmark shows, too.
+    """
+    pool = [f.name for f in _CATALOGUE if platform in f.platforms and (measured or not f.measured)]
     rng.shuffle(pool)
     drawn: list[str] = []
     for name in pool:

@@ -82,7 +82,10 @@ class Node:
 
 @dataclass
 class Gpu:
-    """``number`` is its place and stays; index and minor follow from the GPUs that the driver still has."""
+    """``number`` is its place and stays; index and minor follow from the GPUs that the driver still has.
+
+    slow: its clocks are throttled.   wrong: it computes wrong results. Only a benchmark shows either.
+    """
 
     number: int
     address: str
@@ -93,6 +96,18 @@ class Gpu:
     serial: str
     nvlinks: list[bool]
     in_driver: bool = True
+    slow: bool = False
+    wrong: bool = False
+
+
+@dataclass
+class GpuProcess:
+    """Somebody's process on a GPU. ``gpu``: its number."""
+
+    pid: int
+    name: str
+    gpu: int
+    memory_mib: int
 
 
 @dataclass
@@ -165,6 +180,7 @@ class Machine:
     modules: loaded kernel modules and the version each shows, None where it shows none.
     fabric: (state, status) of every GPU as nvidia-smi words them.
     gpu_tool: how nvidia-smi behaves: "ok", "missing", "hang" or "garbage".
+    collectives_hang: NCCL never gets past its initialisation.
     spare_slot: address of a free switch port away from the GPUs.
     damaged: file of a PCI function -> what it holds instead: {"0000:1b:00.0/numa_node": ""}.
     """
@@ -188,6 +204,8 @@ class Machine:
     routes: list[Route] = field(default_factory=list)
     fabric: tuple[str, str] = ("Completed", "Success")
     gpu_tool: str = "ok"
+    gpu_processes: list[GpuProcess] = field(default_factory=list)
+    collectives_hang: bool = False
     spare_slot: str | None = None
     damaged: dict[str, str] = field(default_factory=dict)
 
@@ -284,8 +302,9 @@ def from_dict(data: dict[str, Any]) -> Machine:
 def _decode(kind: Any, data: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
+        # A lab that was made before a field with a default came has none.
         hints = get_type_hints(kind)
-        return kind(**{f.name: _decode(hints[f.name], data[f.name]) for f in fields(kind)})
+        return kind(**{f.name: _decode(hints[f.name], data[f.name]) for f in fields(kind) if f.name in data})
     if origin in (Union, types.UnionType):
         return None if data is None else _decode(arguments[0], data)
     if origin is list:

@@ -8,6 +8,7 @@ the NIC columns of ``topo -m`` are from published output. A script, so that it r
 
 from __future__ import annotations
 
+import json
 import re
 from xml.sax.saxutils import escape
 
@@ -31,15 +32,16 @@ topo | nvlink)
     ;;
 esac
 
-query= xml= fields= asked= format=csv
+query= xml= fields= asked= format=csv table=query.tsv
 for argument in "$@"; do
     case $argument in
     -L | --list-gpus) exec cat "$data/list" ;;
     -q | --query) query=1 ;;
     -x | --xml-format) xml=1 ;;
     --query-gpu=*) fields=${argument#*=} asked=1 ;;
+    --query-compute-apps=*) fields=${argument#*=} asked=1 table=apps.tsv ;;
     --format=*) format=${argument#*=} ;;
-    --query-gpu | --format)
+    --query-gpu | --query-compute-apps | --format)
         refuse 255 "ERROR: Option $argument is missing its value. Please run 'nvidia-smi -h' for help." ;;
     *) refuse 255 "ERROR: Option $argument is not recognized. Please run 'nvidia-smi -h'." ;;
     esac
@@ -65,13 +67,15 @@ for word in $(printf %s "$format" | tr , ' '); do
     *) echo 'Format modifier is not recognized.'; exit 2 ;;
     esac
 done
-# query.tsv: field names, headings, then a line for each GPU.
+# query.tsv, apps.tsv: field names, headings, then a line for each GPU or process.
 exec awk -F '\t' -v fields="$fields" -v header="$header" -v units="$units" '
+function alias(name, of) { if (of in column && !(name in column)) column[name] = column[of] }
 NR == 1 {
     for (i = 1; i <= NF; i++) column[$i] = i
-    column["gpu_name"] = column["name"]
-    column["gpu_uuid"] = column["uuid"]
-    column["gpu_bus_id"] = column["pci.bus_id"]
+    alias("gpu_name", "name"); alias("name", "process_name")
+    alias("gpu_uuid", "uuid")
+    alias("gpu_bus_id", "pci.bus_id")
+    alias("used_memory", "used_gpu_memory")
     count = split(fields, field, ",")
     for (i = 1; i <= count; i++) if (!(field[i] in column)) {
         printf "Field \"%s\" is not a valid field to query.\n\n", field[i]
@@ -88,7 +92,7 @@ NR == 2 && !header { next }
         line = line (i > 1 ? ", " : "") value
     }
     print line
-}' "$data/query.tsv"
+}' "$data/$table"
 """
 
 # What is left of the tool under the faults that break it.
@@ -97,9 +101,14 @@ GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\
 
 
 def answers(machine: Machine) -> dict[str, str]:
-    """File name -> text, for the script's data directory."""
+    """File name -> text, for the script's data directory.
+
+    .driver.json is not the tool's: it tells the model of nccl-tests what no tool and no file of the node shows.
+    """
     gpus = machine.driver_gpus()
     return {
+        ".driver.json": _driver(machine, gpus),
+        "apps.tsv": _processes(machine),
         "list": "".join(f"{_title(index, gpu)}\n" for index, gpu in enumerate(gpus)),
         "nvlink-s": "".join(_nvlink(index, gpu) for index, gpu in enumerate(gpus)),
         "query.tsv": _query(machine, gpus),
@@ -163,12 +172,36 @@ def _query(machine: Machine, gpus: list[Gpu]) -> str:
                 "pcie.link.width.current": now_width,
                 "pcie.link.width.max": max_width,
                 "driver_version": machine.driver_version,
+                "compute_cap": "9.0",
                 "memory.total": f"{gpu.memory_mib} MiB",
             }
         )
     names = list(rows[0])
     headings = [f"{name} [MiB]" if name == "memory.total" else name for name in names]
     return "".join("\t".join(map(str, line)) + "\n" for line in [names, headings, *(row.values() for row in rows)])
+
+
+def _processes(machine: Machine) -> str:
+    names = ["gpu_name", "gpu_bus_id", "gpu_uuid", "pid", "process_name", "used_gpu_memory"]
+    rows = [names, [*names[:-1], "used_gpu_memory [MiB]"]]
+    for process in machine.gpu_processes:
+        gpu = machine.gpu(process.gpu)
+        rows.append([gpu.name, _bus_id(gpu), gpu.uuid, str(process.pid), process.name, f"{process.memory_mib} MiB"])
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def _driver(machine: Machine, gpus: list[Gpu]) -> str:
+    held: dict[str, int] = {}
+    for process in machine.gpu_processes:
+        address = machine.gpu(process.gpu).address
+        held[address] = held.get(address, 0) + process.memory_mib
+    state = {
+        "slow": [gpu.address for gpu in gpus if gpu.slow],
+        "wrong": [gpu.address for gpu in gpus if gpu.wrong],
+        "held_mib": held,
+        "hang": machine.collectives_hang,
+    }
+    return json.dumps(state) + "\n"
 
 
 def _matrix(machine: Machine, gpus: list[Gpu]) -> str:

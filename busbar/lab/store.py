@@ -3,7 +3,8 @@
 """A lab in a directory: simulated nodes, an inventory for them, and the faults they have at present.
 
 DIR/inventory/hosts.yml          and group_vars/gpu_nodes.yml: ansible-playbook site.yml -i DIR/inventory
-DIR/<node>/hw, DIR/<node>/sys    the hardware root and the system root
+DIR/<node>/hw, DIR/<node>/sys    the hardware root and the system root; nodes that are containers (containers.py) have
+                                 a system of their own, and DIR/<node>/share in place of sys
 DIR/<node>/machine.json          the healthy machine (machine.py)
 DIR/<node>/faults.json           names of the faults present
 DIR/<node>/backup/<fault>.json   what a fault of a file has replaced
@@ -18,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import tree
+from . import containers, tree
+from .containers import Lab, Say
 from .faults import FileFault, compatible, named
 from .machine import LabError, Machine, from_dict, hgx_h100, hgx_h200_roce, to_dict
 
@@ -50,6 +52,21 @@ def create(directory: Path, names: Mapping[str, Callable[[str], Machine]] = STAN
     _write_inventory(directory, machines)
 
 
+def up(directory: Path, names: Mapping[str, Callable[[str], Machine]], suite: str, say: Say) -> None:
+    """The same as containers; done again, it starts what was stopped. Raises LabError."""
+    lab = Lab(directory)
+    machines = {name: builder(name) for name, builder in names.items()}
+    lab.up(machines, suite, say)
+    for name, machine in machines.items():
+        if not (lab.directory / name / "machine.json").is_file():
+            _save(lab.directory / name / "faults.json", [])
+            _save(lab.directory / name / "machine.json", to_dict(machine))
+    for file, text in containers.inventory(machines, str(lab.directory / "ssh_config")).items():
+        path = lab.directory / "inventory" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
 def nodes(directory: Path) -> list[str]:
     """Names of the lab's nodes. Raises LabError where there is no lab."""
     found = sorted(path.parent.name for path in directory.glob("*/machine.json"))
@@ -78,6 +95,8 @@ def break_(directory: Path, node: str, fault: str) -> None:
     present = status(directory)[node]
     if machine.platform not in wanted.platforms:
         raise LabError(f"{fault} does not apply to {node} ({machine.platform}), only to {', '.join(wanted.platforms)}")
+    if wanted.measured and not containers.is_lab(directory):
+        raise LabError(f"{fault} shows only in a benchmark, which needs a lab of containers: busbar lab up")
     if fault in present:
         raise LabError(f"{node} has {fault} already")
     if rivals := [other for other in present if not compatible([fault, other])]:
@@ -125,44 +144,54 @@ def _with(machine: Machine, faults: list[str]) -> Machine:
 
 def _render(node: Path, machine: Machine) -> None:
     tree.write_hardware(machine, node / "hw")
-    tree.write_tool(machine, node / "sys")
+    if containers.is_lab(node.parent):
+        tree.write_share(machine, node / "share")
+    else:
+        tree.write_tool(machine, node / "sys" / tree.TOOL, node / "sys" / tree.TOOL_DATA)
 
 
 # -- faults of files -------------------------------------------------------------------------------------------------
 
 
 def _break_file(node: Path, name: str, fault: FileFault, machine: Machine) -> None:
-    file = node / "sys" / fault.path.lstrip("/")
-    before = _read(file)
+    before = _read(node, fault.path)
     text = fault.edit(machine, before.text)
     after = _State(text, None if text is None else fault.mode or before.mode or 0o644)
     if after == before:
         raise LabError(f"{name} changes nothing: {fault.path} is like that already")
     _save(node / "backup" / f"{name}.json", {"before": asdict(before), "after": asdict(after)})
-    _replace(file, after)
+    _replace(node, fault.path, after)
 
 
 def _repair_file(node: Path, name: str, fault: FileFault) -> None:
-    file, backup = node / "sys" / fault.path.lstrip("/"), node / "backup" / f"{name}.json"
+    backup = node / "backup" / f"{name}.json"
     states = _load(backup)
-    if _read(file) == _State(**states["after"]):
-        _replace(file, _State(**states["before"]))
+    if _read(node, fault.path) == _State(**states["after"]):
+        _replace(node, fault.path, _State(**states["before"]))
     backup.unlink()
 
 
-def _read(file: Path) -> _State:
+def _read(node: Path, path: str) -> _State:
+    if containers.is_lab(node.parent):
+        content, mode = Lab(node.parent).read(node.name, path)
+    else:
+        file = node / "sys" / path.lstrip("/")
+        content, mode = (file.read_bytes(), file.stat().st_mode & 0o7777) if file.exists() else (None, None)
     # Whatever bytes there are have to come back: JSON keeps what surrogateescape makes of those that are not UTF-8.
-    if not file.exists():
-        return _State(None, None)
-    return _State(file.read_bytes().decode("utf-8", "surrogateescape"), file.stat().st_mode & 0o7777)
+    return _State(None if content is None else content.decode("utf-8", "surrogateescape"), mode)
 
 
-def _replace(file: Path, state: _State) -> None:
-    if state.text is None or state.mode is None:
+def _replace(node: Path, path: str, state: _State) -> None:
+    content = None if state.text is None else state.text.encode("utf-8", "surrogateescape")
+    if containers.is_lab(node.parent):
+        Lab(node.parent).replace(node.name, path, content, state.mode)
+        return
+    file = node / "sys" / path.lstrip("/")
+    if content is None or state.mode is None:
         file.unlink(missing_ok=True)
         return
     new = file.with_name(f".{file.name}.lab")
-    new.write_bytes(state.text.encode("utf-8", "surrogateescape"))
+    new.write_bytes(content)
     new.chmod(state.mode)
     new.replace(file)
 
@@ -200,6 +229,9 @@ def _write_inventory(directory: Path, machines: Mapping[str, Machine]) -> None:
         'ansible_python_interpreter: "{{ ansible_playbook_python }}"',
         "# No libnccl.so.2 on simulated nodes: the text is linted against this version's table, and not proven.",
         "busbar_nccl_version: 2.27.7",
+        "# Nor CUDA: nothing is built, and nothing measured. The container lab does both.",
+        'nccl_tests_commit: ""',
+        "nccl_benchmark_collectives: []",
     ]
     (directory / "inventory" / "group_vars").mkdir(parents=True)
     (directory / "inventory" / "hosts.yml").write_text("\n".join(lines) + "\n")

@@ -104,7 +104,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
         raise LabError(f"{system_root} is not empty: the lab writes a system root once, when it creates a node")
     write_hardware(machine, hardware_root)
     system(machine).write(system_root)
-    write_tool(machine, system_root)
+    write_tool(machine, system_root / TOOL, system_root / TOOL_DATA)
 
 
 def write_hardware(machine: Machine, root: Path) -> None:
@@ -117,10 +117,17 @@ def write_hardware(machine: Machine, root: Path) -> None:
     hardware(machine).write(root)
 
 
-def write_tool(machine: Machine, system_root: Path) -> None:
-    """nvidia-smi and its answers; nothing else below the system root is touched."""
-    Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}).write(system_root / TOOL_DATA)
-    tool = system_root / TOOL
+def write_share(machine: Machine, share: Path) -> None:
+    """What a container node has below /usr/share/busbar-lab: nvidia-smi, its answers, and the mark of the lab."""
+    share.mkdir(parents=True, exist_ok=True)
+    (share / "SIMULATED").write_text(SIMULATED)
+    write_tool(machine, share / "bin" / "nvidia-smi", share / "nvidia-smi")
+
+
+def write_tool(machine: Machine, tool: Path, data: Path) -> None:
+    """nvidia-smi and its answers; nothing else is touched."""
+    Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}).write(data)
+    tool.parent.mkdir(parents=True, exist_ok=True)
     scripts = {"ok": nvidia_smi.SCRIPT, "hang": nvidia_smi.HANGING_SCRIPT, "garbage": nvidia_smi.GARBAGE_SCRIPT}
     if machine.gpu_tool in scripts:
         new = tool.with_name(f".{tool.name}.new")
@@ -496,7 +503,7 @@ daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 user1:x:1000:1000::/home/user1:/bin/bash
 """
-_MARK_TEXT = """\
+SIMULATED = """\
 This node is simulated. No GPU, NIC or driver is here: the hardware root beside this system root and the answers of
 /usr/bin/nvidia-smi were rendered from a model by busbar's lab. Nothing that runs on it is a measurement.
 """
@@ -510,7 +517,7 @@ def system(machine: Machine) -> Tree:
             "/etc/hostname": f"{machine.hostname}\n",
             "/etc/passwd": _PASSWD,
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
-            MARK: _MARK_TEXT,
+            MARK: SIMULATED,
         },
         directories=["/root", "/home/user1", "/usr/bin"],
     )

@@ -16,7 +16,7 @@ ALONE = [
     (node, name)
     for node, platform in PLATFORMS.items()
     for name, fault in faults.FAULTS.items()
-    if platform in fault.platforms
+    if platform in fault.platforms and not fault.measured
 ]
 Answer = Callable[..., dict[str, Any]]
 

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import store
+from busbar.lab import nvidia_smi, store, tree
 from busbar.lab.faults import ALL, FAULTS, Expectation, FileFault, compatible, draw, expected
-from busbar.lab.machine import LabError, h200_vm, hgx_h100, hgx_h200_roce
+from busbar.lab.machine import LabError, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "vm01": h200_vm}
+# The others need a node that can run a benchmark.
+SHOWN = [name for name, fault in FAULTS.items() if not fault.measured]
+MEASURED = [name for name, fault in FAULTS.items() if fault.measured]
 CONF = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
 
 
@@ -69,7 +72,7 @@ def nodes_of(name: str) -> list[str]:
     return [node for node, machine in machines.items() if machine.platform in FAULTS[name].platforms]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
     node = nodes_of(name)[-1]
     before = snapshot(lab / node)
@@ -114,7 +117,38 @@ def test_draws_are_compatible_apply_and_differ_from_seed_to_seed(platform: str) 
         assert compatible(names)
         assert all(platform in FAULTS[name].platforms for name in names)
     assert draw(random.Random(3), 5, platform) == draws[3]
-    assert {name for names in draws for name in names} == {n for n, f in FAULTS.items() if platform in f.platforms}
+    assert {name for names in draws for name in names} == {n for n in SHOWN if platform in FAULTS[n].platforms}
+
+
+def test_faults_that_only_a_benchmark_shows_are_drawn_when_asked_for_and_never_two_of_them() -> None:
+    draws = [draw(random.Random(seed), 5, "hgx-h100", measured=True) for seed in range(50)]
+    found = [[name for name in names if name in MEASURED] for names in draws]
+    assert {name for names in found for name in names} == set(MEASURED)
+    assert max(map(len, found)) == 1
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_only_a_benchmark_shows_is_in_no_file_of_the_hardware(name: str) -> None:
+    healthy, fault = hgx_h100(), FAULTS[name]
+    broken = fault.apply(healthy)
+    assert tree.hardware(broken) == tree.hardware(healthy)
+    before, after = nvidia_smi.answers(healthy), nvidia_smi.answers(broken)
+    changed = {file for file in before if before[file] != after[file]}
+    if isinstance(fault.change, FileFault):
+        assert changed == set()
+    else:
+        assert changed == ({".driver.json", "apps.tsv"} if name == "gpu-busy" else {".driver.json"})
+    assert from_dict(json.loads(json.dumps(to_dict(broken)))) == broken
+    assert "h200-vm" not in fault.platforms
+
+
+def test_a_machine_that_was_written_before_a_field_came_has_its_default() -> None:
+    data = to_dict(hgx_h100())
+    del data["gpu_processes"], data["gpus"][2]["slow"]
+    assert from_dict(data) == hgx_h100()
+    del data["hostname"]
+    with pytest.raises(LabError, match="not the lab's description"):
+        from_dict(data)
 
 
 def test_more_faults_than_go_together_cannot_be_drawn() -> None:
@@ -136,6 +170,10 @@ def test_more_faults_than_go_together_cannot_be_drawn() -> None:
         ("conf-edited", "conf-mode"),
         ("nic-moved", "conf-removed"),
         ("rate-low", "rate-low"),
+        ("gpu-busy", "gpu-slow"),
+        ("user-p2p-off", "user-conf"),
+        ("wrong-sums", "fabric-not-ready"),
+        ("collective-hang", "smi-hang"),
     ],
 )
 def test_faults_that_hide_each_other_are_not_compatible(names: tuple[str, str]) -> None:
@@ -164,7 +202,7 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
         assert set(fault.excludes) <= set(FAULTS), fault.name
         assert set(fault.platforms) <= set(ALL), fault.name
         for check in (fault.check, *fault.consequences):
-            assert check.startswith(("platform.", "nccl_conf.")), fault.name
+            assert check.startswith(("nccl_perf.",) if fault.measured else ("platform.", "nccl_conf.")), fault.name
 
 
 # -- what single faults look like ------------------------------------------------------------------------------------

@@ -125,10 +125,11 @@ def archive(path: Path, programs: tuple[str, ...] = PROGRAMS) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_node(root: Path) -> None:
     """System root of a node with a GPU driver, CUDA, NCCL and Open MPI."""
-    root = tmp_path_factory.mktemp("node")
+    put(root / "etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
+    put(root / LIB / "libstdc++.so.6.0.33", "")
+    (root / LIB / "libstdc++.so.6").symlink_to("libstdc++.so.6.0.33")
     put(root / "usr/local/cuda-12.9/bin/nvcc", NVCC.format(release="12.9"), 0o755)
     put(root / "usr/local/cuda-12.9/include/cuda_runtime.h", "")
     shared(root / "usr/local/cuda-12.9/lib64/libcudart.so", "int cudaGetDevice(void) { return 0; }", "libcudart.so.12")
@@ -144,6 +145,12 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tool in ("make", "g++", "git"):
         (root / "usr/bin" / tool).symlink_to(shutil.which(tool) or tool)
     archive(root / "nccl-tests.tgz")
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("node")
+    make_node(root)
     return root
 
 
@@ -423,19 +430,19 @@ nccl_tests_build.main()
 
 
 @pytest.fixture
-def start(node: Path, tmp_path: Path) -> Callable[[int], subprocess.Popen[bytes]]:
+def start(node: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
     """Starts the module in a process of its own, asked for another commit. kill_at 0: it is not killed."""
 
-    def call(kill_at: int) -> subprocess.Popen[bytes]:
+    def call(kill_at: int, **more: Any) -> subprocess.Popen[bytes]:
         given = tmp_path / "arguments.json"
-        given.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments(node, commit="b" * 40)}))
+        given.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments(node, commit="b" * 40, **more)}))
         script = SCRIPT.format(collections=str(ROOT / "collections"), kill_at=kill_at, build=str(build_of(node)))
         return subprocess.Popen([sys.executable, "-c", script, str(given)], stdout=subprocess.DEVNULL)
 
     return call
 
 
-Start = Callable[[int], subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 def test_a_killed_run_leaves_the_old_build_and_its_compilers_hold_the_lock(node: Path, run: Run, start: Start) -> None:
@@ -582,3 +589,235 @@ def test_wrong_arguments_are_one_sentence(node: Path, run: Run, given: dict[str,
 def test_without_a_commit_nothing_is_asked_for(node: Path, run: Run) -> None:
     result = run(commit="")
     assert (result["changed"], result["findings"], result["passed"], result["build"]) == (False, [], [], None)
+
+
+# -- a build of another host -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(healthy: Path, tmp_path: Path) -> Path:
+    """System root of a host that is equal to ``node``."""
+    root = tmp_path / "other"
+    shutil.copytree(healthy, root, symlinks=True)
+    return root
+
+
+def carry(run: Run, source: Path, target: Path, commit: str = "a" * 40) -> dict[str, str]:
+    """Builds and packs on one host and brings the file to another; the arguments that put it in place there."""
+    packed = run(system_root=str(source), pack=True, commit=commit)
+    assert packed["packed"], packed
+    planned = run(system_root=str(target), build=False, commit=commit)
+    os.rename(packed["pack"], planned["pack"])
+    return {"system_root": str(target), "prebuilt": planned["pack"], "prebuilt_from": "node01", "commit": commit}
+
+
+def test_a_plan_alone_changes_nothing_and_says_what_the_host_could_do(node: Path, run: Run) -> None:
+    planned = run(build=False)
+    assert (planned["changed"], planned["diff"], planned["commands"], planned["repaired"]) == (False, [], [], [])
+    assert judged(planned) == {"nccl_tests.build": "none"}
+    assert planned["share"] == {"has": False, "can_build": True, "can_copy": True}
+    assert (planned["current"], planned["origin"]) == (False, "unchanged")
+    assert left(node) == set()
+    done = run()
+    assert (done["origin"], done["current"], done["share"]) == ("built", True, None)
+    assert done["build"]["runtime"]["release"] == "ubuntu 24.04"
+    planned = run(build=False)
+    assert planned["share"] == {"has": True, "can_build": False, "can_copy": False}
+    assert planned["class_id"] == done["class_id"]
+    (node / "usr/bin/make").unlink()
+    (build_of(node) / "reduce_perf").unlink()
+    assert run(build=False)["share"] == {"has": False, "can_build": False, "can_copy": True}
+
+
+def test_a_build_runs_on_after_an_upgrade_of_the_system_and_is_not_given_away(node: Path, run: Run) -> None:
+    before = run()
+    put(node / "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
+    planned = run(build=False)
+    assert (planned["current"], planned["findings"]) == (True, [])
+    assert planned["share"] == {"has": False, "can_build": False, "can_copy": False}
+    assert planned["class_id"] != before["class_id"]
+
+
+def test_the_build_of_an_equal_host_is_put_in_place_without_a_compiler(node: Path, other: Path, run: Run) -> None:
+    given = carry(run, node, other)
+    predicted = run(check_mode=True, **given)
+    assert left(other) == set()
+    assert Path(given["prebuilt"]).exists()
+    done = run(**given)
+    for key in ("changed", "diff", "commands", "repaired", "origin"):
+        assert predicted[key] == done[key], key
+    assert (done["origin"], done["findings"], done["changed"]) == ("copied from node01", [], True)
+    assert not (other / "usr/local/cuda-12.9/bin/asked").exists()
+    for path in build_of(node).iterdir():
+        copy = build_of(other) / path.name
+        assert (copy.read_bytes(), copy.stat().st_mode) == (path.read_bytes(), path.stat().st_mode)
+    assert left(other) == {"nccl-tests", ".nccl-tests.lock"}
+    assert not Path(given["prebuilt"]).exists()
+    again = run(system_root=str(other))
+    assert (again["changed"], again["origin"], again["findings"]) == (False, "unchanged", [])
+
+
+def test_what_came_too_late_is_removed_and_changes_nothing(node: Path, other: Path, run: Run) -> None:
+    given = carry(run, node, other)
+    run(system_root=str(other))
+    assert run(**given)["changed"] is False
+    assert left(other) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+def test_the_same_build_is_packed_to_the_same_bytes(node: Path, run: Run) -> None:
+    first = Path(run(pack=True)["pack"]).read_bytes()
+    os.utime(build_of(node) / "reduce_perf", (0, 0))
+    put(build_of(node) / "notes.txt", "somebody's")
+    again = Path(run(pack=True)["pack"])
+    assert again.read_bytes() == first
+    assert again.stat().st_mode & 0o777 == 0o600
+
+
+def upgraded(node: Path) -> None:
+    put(node / "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (another_cuda, "CUDA 12.9.88 -> 13.0.88"),
+        (lambda node: nccl(node, "2.28.7"), "NCCL 2.27.7 -> 2.28.7"),
+        (no_mpi, "MPI Open MPI 4.1.4 -> none"),
+        (other_gpus, "arch 9.0 -> 9.0 10.0"),
+        (upgraded, "runtime x86_64 ubuntu 24.04"),
+        (lambda node: (node / "etc/os-release").unlink(), "-> unknown"),
+    ],
+)
+def test_the_build_of_another_kind_of_host_is_refused_and_the_difference_named(
+    node: Path, other: Path, run: Run, change: Callable[[Path], None], said: str
+) -> None:
+    given = carry(run, node, other)
+    change(other)
+    result = run(**given)
+    assert result["failed"]
+    assert result["msg"].startswith("build of node01: ")
+    assert "is not a build for this host (there -> here): " in result["msg"]
+    assert said in result["msg"]
+    assert left(other) == {".nccl-tests.lock"}
+
+
+def test_the_build_of_another_commit_is_refused_and_the_old_one_stays(node: Path, other: Path, run: Run) -> None:
+    run(system_root=str(other))
+    before = (build_of(other) / MARKER).read_bytes()
+    given = carry(run, node, other, commit="b" * 40) | {"commit": "c" * 40}
+    result = run(**given)
+    assert result["failed"]
+    assert "commit bbbbbbbbbbbb -> cccccccccccc" in result["msg"]
+    assert (build_of(other) / MARKER).read_bytes() == before
+    assert left(other) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+Members = dict[str, tuple[tarfile.TarInfo, bytes]]
+
+
+def alter(members: Members) -> None:
+    member, data = members["reduce_perf"]
+    members["reduce_perf"] = member, data[:-1] + bytes([data[-1] ^ 1])
+
+
+def lead_out(members: Members) -> None:
+    members["evil"] = tarfile.TarInfo("../evil"), b""
+
+
+def link(members: Members) -> None:
+    member = tarfile.TarInfo("reduce_perf")
+    member.type, member.linkname = tarfile.SYMTYPE, "all_reduce_perf"
+    members["reduce_perf"] = member, b""
+
+
+def device(members: Members) -> None:
+    member = tarfile.TarInfo("reduce_perf")
+    member.type = tarfile.CHRTYPE
+    members["reduce_perf"] = member, b""
+
+
+def not_executable(members: Members) -> None:
+    members["reduce_perf"][0].mode = 0o644
+
+
+def more(members: Members) -> None:
+    members["more_perf"] = tarfile.TarInfo("more_perf"), b""
+
+
+def below(members: Members) -> None:
+    members["more"] = tarfile.TarInfo("bin/more"), b""
+
+
+@pytest.mark.parametrize(
+    ("tamper", "said"),
+    [
+        (alter, "reduce_perf altered"),
+        (not_executable, "reduce_perf not executable"),
+        (lambda members: members.pop("reduce_perf"), "reduce_perf missing"),
+        (lambda members: members.pop(MARKER), f"holds no {MARKER}"),
+        (lead_out, "holds '../evil', which would lie outside"),
+        (link, "holds 'reduce_perf', which is no part of a build"),
+        (device, "holds 'reduce_perf', which is no file"),
+        (below, "holds 'bin/more', which is no part of a build"),
+        (more, "holds 'more_perf', which its marker does not name"),
+    ],
+)
+def test_a_pack_that_was_tampered_with_is_refused_and_the_old_build_stays(
+    node: Path, other: Path, run: Run, tamper: Callable[[Members], object], said: str
+) -> None:
+    run(system_root=str(other))
+    (build_of(other) / "all_gather_perf").unlink()
+    before = sorted((path.name, path.read_bytes()) for path in build_of(other).iterdir())
+    given = carry(run, node, other)
+    pack = Path(given["prebuilt"])
+    with tarfile.open(pack) as tar:
+        members = {info.name: (info, tar.extractfile(info).read()) for info in tar}  # type: ignore[union-attr]
+    tamper(members)
+    with tarfile.open(pack, "w:xz") as tar:
+        for member, data in members.values():
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    result = run(**given)
+    assert result["failed"]
+    assert said in result["msg"]
+    assert sorted((path.name, path.read_bytes()) for path in build_of(other).iterdir()) == before
+    assert left(other) == {"nccl-tests", ".nccl-tests.lock"}
+    assert not (other / "evil").exists()
+    assert judged(run(system_root=str(other))) == {}
+
+
+@pytest.mark.parametrize("cut", [0, 100, 1000])
+def test_a_pack_that_is_cut_off_or_gone_is_refused(node: Path, other: Path, run: Run, cut: int) -> None:
+    given = carry(run, node, other)
+    pack = Path(given["prebuilt"])
+    assert pack.stat().st_size > 1000
+    pack.write_bytes(pack.read_bytes()[:cut])
+    result = run(**given)
+    assert result["failed"]
+    assert result["msg"].startswith(f"build of node01: {pack}: ")
+    gone = run(**given)
+    assert "cannot be unpacked: No such file" in gone["msg"]
+    assert left(other) == {".nccl-tests.lock"}
+
+
+@pytest.mark.parametrize(("kill_at", "have"), [(1, "commit aaaaaaaaaaaa -> bbbbbbbbbbbb"), (2, "none")])
+def test_a_run_killed_while_it_takes_over_a_build_leaves_the_old_one_or_none(
+    node: Path, other: Path, run: Run, start: Start, kill_at: int, have: str
+) -> None:
+    run()
+    given = carry(run, other, node, commit="b" * 40)
+    process = start(kill_at, prebuilt=given["prebuilt"], prebuilt_from="node01")
+    assert process.wait(60) == -signal.SIGKILL
+    assert judged(run(check_mode=True, commit="b" * 40)) == {"nccl_tests.build": have}
+    given = carry(run, other, node, commit="b" * 40)
+    assert run(**given)["origin"] == "copied from node01"
+    assert left(node) == {"nccl-tests", ".nccl-tests.lock"}
+
+
+def test_a_pack_is_on_its_way_where_there_is_a_directory(node: Path, run: Run) -> None:
+    assert run(build=False)["pack"] == f"{node}/.nccl-tests.pack"
+    (node / "opt").mkdir()
+    assert run(build=False)["pack"] == f"{node}/opt/.nccl-tests.pack"
+    (node / "srv/tests").mkdir(parents=True)
+    build_of(node).symlink_to("../srv/tests")
+    assert run(build=False)["pack"] == f"{node}/srv/.tests.pack"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import tree
-from busbar.lab.machine import LabError, Machine, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
+from busbar.lab.machine import GpuProcess, LabError, Machine, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
 from busbar.lab.nvidia_smi import path_class
 
 BUILDERS: dict[str, Callable[[str], Machine]] = {"h100": hgx_h100, "roce": hgx_h200_roce, "vm": h200_vm}
@@ -341,6 +341,29 @@ def test_an_idle_gpu_shows_a_slower_link_of_full_width(root: Path) -> None:
 def test_smi_refuses_what_the_real_tool_refuses(root: Path, arguments: list[str], rc: int, stdout: str) -> None:
     result = smi(root, "h100", *arguments)
     assert (result.returncode, result.stdout, result.stderr) == (rc, stdout, "")
+
+
+def test_smi_lists_the_processes_on_gpus_and_only_headings_when_there_are_none(tmp_path: Path) -> None:
+    machine = hgx_h100()
+    query = "--query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name"
+    heading = "pid, process_name, used_gpu_memory [MiB], gpu_uuid, gpu_name"
+    tree.write(machine, tmp_path / "h100/hw", tmp_path / "h100/sys")
+    assert smi(tmp_path, "h100", query, "--format=csv").stdout.splitlines() == [heading]
+    assert smi(tmp_path, "h100", query, "--format=csv,noheader").stdout == ""
+    machine.gpu_processes.append(GpuProcess(4242, "python", 5, 71680))
+    system = tmp_path / "h100/sys"
+    tree.write_tool(machine, system / tree.TOOL, system / tree.TOOL_DATA)
+    row = f"4242, python, 71680 MiB, {machine.gpu(5).uuid}, {machine.gpu(5).name}"
+    assert smi(tmp_path, "h100", query, "--format=csv").stdout.splitlines() == [heading, row]
+    bare = smi(tmp_path, "h100", "--query-compute-apps=used_gpu_memory,name", "--format=csv,noheader,nounits").stdout
+    assert bare == "71680, python\n"
+    refused = smi(tmp_path, "h100", "--query-compute-apps=pid,index", "--format=csv")
+    assert (refused.returncode, refused.stdout) == (2, 'Field "index" is not a valid field to query.\n\n')
+
+
+def test_smi_knows_the_compute_capability(root: Path) -> None:
+    out = smi(root, "h100", "--query-gpu=compute_cap", "--format=csv").stdout
+    assert out.splitlines() == ["compute_cap"] + ["9.0"] * 8
 
 
 def test_smi_lists_gpus_and_their_links(root: Path) -> None:

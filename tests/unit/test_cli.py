@@ -20,7 +20,7 @@ FAULTY = "NCCL_IB_HCA = mlx5_0\nNCCL_DEBUGG=INFO\n"
 
 
 def busbar(
-    *arguments: str | Path, stdin: bytes = b"", timeout: float = 60, **environment: str
+    *arguments: str | Path, stdin: bytes = b"", timeout: float = 60, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command; a traceback fails the test whatever it is about."""
     # Without the environment's own bin on PATH: `.venv/bin/busbar` has to find ansible by itself.
@@ -30,6 +30,7 @@ def busbar(
         input=stdin,
         capture_output=True,
         timeout=timeout,
+        cwd=cwd,
         env=base | environment,
         check=False,
     )
@@ -64,6 +65,8 @@ def test_version_is_printed() -> None:
         (["profile", "capture", "node01"], "--inventory"),
         (["lab"], "ACTION"),
         (["lab", "break", "node01"], "fault"),
+        (["lab", "up", "--nodes", "node99"], "node99"),
+        (["lab", "up", "--suite", "buster"], "buster"),
         (["\x1b[2J"], "COMMAND"),
     ],
 )
@@ -198,6 +201,50 @@ def test_lab_breaks_and_repairs_by_name(lab: Path) -> None:
     assert "node01: port-down (simulated)" in busbar("lab", "-d", lab, "status").stdout
     assert "has port-down already" in busbar("lab", "-d", lab, "break", "node01", "port-down").stderr
     assert busbar("lab", "-d", lab, "repair", "node01", "all").stdout == "node01: repaired port-down\n"
+
+
+def test_lab_takes_the_directory_before_or_behind_the_action_and_finds_the_default(lab: Path, tmp_path: Path) -> None:
+    expected = "node01: healthy (simulated)\nnode02: healthy (simulated)\n"
+    assert busbar("lab", "-d", lab, "status").stdout == busbar("lab", "status", "-d", lab).stdout == expected
+    assert ".demo" in busbar("lab", "status", cwd=tmp_path).stderr
+    (tmp_path / ".lab").mkdir()
+    assert ".lab" in busbar("lab", "status", cwd=tmp_path).stderr
+    (tmp_path / ".lab").rmdir()
+    (tmp_path / ".demo").symlink_to(lab)
+    assert busbar("lab", "status", cwd=tmp_path).stdout == expected
+
+
+def test_a_lab_without_podman_names_the_packages_and_installs_none_unasked(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    apt = tmp_path / "apt-get"
+    up = ["lab", "up", "-d", str(tmp_path / "lab")]
+    done = busbar(*up, PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "missing on this machine" in done.stderr
+    assert "podman, mmdebstrap" in done.stderr
+
+    apt.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    apt.chmod(0o755)
+    done = busbar(*up, PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "apt-get install --yes --no-install-recommends podman mmdebstrap" in done.stderr
+    assert not log.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="packages are installed by root")
+@pytest.mark.parametrize(("arguments", "ci"), [(["--yes"], ""), ([], "true")])
+def test_a_lab_installs_its_packages_where_it_may(tmp_path: Path, arguments: list[str], ci: str) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "apt-get").write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    (tmp_path / "apt-get").chmod(0o755)
+    done = busbar("lab", "up", "-d", tmp_path / "lab", *arguments, PATH=str(tmp_path), CI=ci)
+    assert [line.split()[0] for line in log.read_text().splitlines()] == ["update", "install"]
+    # This apt-get installs nothing.
+    assert (done.returncode, done.stderr) == (2, "busbar: podman is not installed: apt-get install podman\n")
+    (tmp_path / "apt-get").write_text("#!/bin/sh\nexit 100\n")
+    done = busbar("lab", "up", "-d", tmp_path / "lab", *arguments, PATH=str(tmp_path), CI=ci)
+    assert (done.returncode, done.stderr) == (2, "busbar: apt-get update -qq ended with 100\n")
+    assert not (tmp_path / "lab").exists()
 
 
 # -- profile capture -------------------------------------------------------------------------------------------------

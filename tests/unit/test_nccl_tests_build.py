@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build imp
     Marker,
     Mpi,
     Nccl,
+    Runtime,
     Want,
 )
 from hypothesis import given, settings
@@ -36,10 +37,11 @@ CUDA = Cuda("/usr/local/cuda-12.9", "/usr/local/cuda-12.9/lib64/libcudart.so", "
 NCCL = Nccl("/usr/include", "/usr/lib/x86_64-linux-gnu/libnccl.so.2.27.7", "2.27.7")
 MPI = Mpi("/usr/lib/openmpi/include", "/usr/lib/libmpi.so.40.30.4", "Open MPI 4.1.4")
 MADE_FROM = Inputs(CUDA, NCCL, MPI, ("9.0",))
-MARKER = Marker(COMMIT, None, MADE_FROM, ("make", "-j2"), {f"{name}_perf": "0" * 64 for name in PROGRAMS})
+RUNTIME = Runtime("x86_64", "ubuntu 24.04", "glibc 2.39", "libstdc++.so.6.0.33")
+MARKER = Marker(COMMIT, None, MADE_FROM, RUNTIME, ("make", "-j2"), {f"{name}_perf": "0" * 64 for name in PROGRAMS})
 WANT = Want("/opt/nccl-tests", COMMIT, repository="https://git.example.org/nccl-tests.git")
 TARBALL = replace(WANT, tarball="/srv/nccl-tests.tgz", sha256="1" * 64)
-BUILT = Have(marker=MARKER, cuda=CUDA, nccl=NCCL, mpi=MPI, arch=("9.0",))
+BUILT = Have(marker=MARKER, cuda=CUDA, nccl=NCCL, mpi=MPI, arch=("9.0",), runtime=RUNTIME)
 BARE = replace(BUILT, marker=None)
 GONE = Problem("nvidia-smi", "gave no answer within 20 s and was abandoned")
 
@@ -98,7 +100,7 @@ def test_a_plan_of_its_own_result_is_empty() -> None:
     have = replace(BUILT, cuda=replace(CUDA, version="13.0.88"), mpi=None, wrong={"reduce_perf": "missing"})
     made_from = build.inputs(have, want)
     assert made_from is not None
-    marker = Marker(OTHER, None, made_from, ("make",), MARKER.binaries)
+    marker = Marker(OTHER, None, made_from, RUNTIME, ("make",), MARKER.binaries)
     assert judged(replace(have, marker=marker, wrong={}), want) == {}
 
 
@@ -213,6 +215,106 @@ def test_links_give_the_compiler_these_libraries_and_no_header_beside() -> None:
     }
 
 
+# -- one build for equal hosts ---------------------------------------------------------------------------------------
+
+
+def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_equal() -> None:
+    same = build.class_id(BARE, WANT)
+    assert same is not None
+    assert build.class_id(BUILT, WANT) == same
+    assert build.class_id(replace(BARE, missing_tools=("make",)), WANT) == same
+    assert build.class_id(BARE, replace(WANT, path="/srv/tests", repository="https://mirror.example.org/x.git")) == same
+    others = [
+        build.class_id(BARE, replace(WANT, commit=OTHER)),
+        build.class_id(BARE, TARBALL),
+        build.class_id(BARE, replace(TARBALL, sha256="2" * 64)),
+        *(build.class_id(replace(BARE, cuda=replace(CUDA, **{name: "/x"})), WANT) for name in ("home", "library")),
+        *(build.class_id(replace(BARE, nccl=replace(NCCL, **{name: "/x"})), WANT) for name in ("version", "library")),
+        build.class_id(replace(BARE, mpi=None), WANT),
+        build.class_id(replace(BARE, mpi=replace(MPI, version="Open MPI 5.0.1")), WANT),
+        build.class_id(replace(BARE, arch=("10.0",)), WANT),
+        *(
+            build.class_id(replace(BARE, runtime=replace(RUNTIME, **{name: "x"})), WANT)
+            for name in ("machine", "release", "glibc", "libstdcxx")
+        ),
+    ]
+    assert None not in others
+    assert len({same, *others}) == len(others) + 1
+
+
+@pytest.mark.parametrize("change", [{"runtime": None}, {"cuda": None}, {"mpi": None, "problems": {"mpi": GONE}}])
+def test_a_host_of_which_something_is_unknown_is_of_no_class(change: dict[str, Any]) -> None:
+    assert build.class_id(replace(BARE, **change), WANT) is None
+
+
+@pytest.mark.parametrize(
+    ("have", "can"),
+    [
+        (BUILT, "has"),
+        (BARE, "can_build can_copy"),
+        (replace(BARE, missing_tools=("make",)), "can_copy"),
+        (replace(BARE, cuda=None), ""),
+        (replace(BARE, occupied="something"), ""),
+        (replace(BUILT, wrong={"reduce_perf": "altered"}), "can_build can_copy"),
+        (replace(BUILT, runtime=replace(RUNTIME, release="ubuntu 26.04")), ""),
+        (replace(BUILT, runtime=None), ""),
+        (replace(BUILT, arch=None, problems={"arch": GONE}), ""),
+    ],
+)
+def test_what_a_host_can_do_for_its_class(have: Have, can: str) -> None:
+    assert " ".join(name for name, value in build.share(have, WANT).items() if value) == can
+
+
+def of_class(name: str | None, can: str) -> dict[str, Any]:
+    return {"class_id": name, "share": {key: key in can.split() for key in ("has", "can_build", "can_copy")}}
+
+
+NEW = "can_build can_copy"
+BUILDS, PACKS = {"source": "", "pack": False}, {"source": "", "pack": True}
+
+
+def copies(source: str) -> dict[str, Any]:
+    return {"source": source, "pack": False}
+
+
+@pytest.mark.parametrize(
+    ("results", "steps"),
+    [
+        ({}, {}),
+        ({"a": of_class("x", "has"), "b": of_class("x", "has")}, {}),
+        ({"a": of_class("x", NEW)}, {"a": BUILDS}),
+        ({"b": of_class("x", NEW), "a": of_class("x", NEW)}, {"b": PACKS, "a": copies("b")}),
+        ({"a": of_class("x", NEW), "b": of_class("x", "has")}, {"b": PACKS, "a": copies("b")}),
+        ({"a": of_class("x", "can_copy"), "b": of_class("x", NEW)}, {"b": PACKS, "a": copies("b")}),
+        ({"a": of_class("x", "can_copy"), "b": of_class("x", "can_copy")}, {}),
+        ({"a": of_class("x", ""), "b": of_class("x", NEW)}, {"b": BUILDS}),
+        ({"a": of_class("x", NEW), "b": of_class("y", NEW)}, {"a": BUILDS, "b": BUILDS}),
+        ({"a": of_class(None, NEW), "b": of_class(None, NEW)}, {"a": BUILDS, "b": BUILDS}),
+        ({"a": {"unreachable": True}, "b": of_class("x", NEW)}, {"b": BUILDS}),
+        ({"a": {}, "b": {"failed": True, "msg": "x"}, "c": {"class_id": "x", "share": None}}, {}),
+    ],
+)
+def test_who_builds_and_who_copies(results: dict[str, Any], steps: dict[str, Any]) -> None:
+    assert build.choose(results) == steps
+
+
+CAN = st.lists(st.sampled_from(["has", "can_build", "can_copy"])).map(" ".join)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.builds(of_class, st.sampled_from(["x", "y", None]), CAN)))
+@settings(max_examples=100)
+def test_every_copy_is_from_a_host_of_the_same_class_that_packs(results: dict[str, Any]) -> None:
+    steps = build.choose(results)
+    for host, step in steps.items():
+        if step["source"]:
+            assert steps[step["source"]] == PACKS
+            assert results[host]["class_id"] == results[step["source"]]["class_id"] is not None
+            assert results[host]["share"]["can_copy"]
+    packing = {host for host, step in steps.items() if step["pack"]}
+    assert packing == {step["source"] for step in steps.values()} - {""}
+    assert len(packing) <= 2
+
+
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 NVCC = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0\n"
@@ -226,6 +328,9 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (build.parse_mpi_header, '#define MPICH_VERSION "4.0.2"\n', "MPICH 4.0.2"),
     (build.parse_capabilities, CAPABILITIES, ("9.0", "10.0")),
     (build.parse_marker, build.render_marker(MARKER), MARKER),
+    (build.parse_marker, build.render_marker(replace(MARKER, runtime=None)), replace(MARKER, runtime=None)),
+    (build.parse_os_release, 'NAME="x"\nID=ubuntu\nVERSION_ID="24.04"\n', "ubuntu 24.04"),
+    (build.parse_os_release, "VERSION_ID='9.4'\nID=\"rhel\"", "rhel 9.4"),
 ]
 
 
@@ -248,6 +353,9 @@ def test_good_text_gives_its_value(parser: Callable[[str], Any], text: str, valu
         (build.parse_capabilities, "compute_cap\n"),
         (build.parse_capabilities, "name\nNVIDIA H100\n"),
         (build.parse_capabilities, "compute_cap\n9.0; reboot\n"),
+        (build.parse_os_release, "ID=arch\nBUILD_ID=rolling\n"),
+        (build.parse_os_release, "ID=ubuntu\nVERSION_ID=24.04 (Noble)\n"),
+        (build.parse_os_release, 'ID=ubuntu\nVERSION_ID="24.04\n'),
         (build.parse_marker, "[" * 100_000),
         (build.parse_marker, "null"),
         (build.parse_marker, "{}"),
@@ -268,6 +376,9 @@ def test_other_text_is_a_parse_error(parser: Callable[[str], Any], text: str) ->
         {"cuda": {"home": "/"}},
         {"cuda": {"home": 1, "library": "/x/y", "version": "12"}},
         {"mpi": []},
+        {"runtime": {"machine": "x86_64"}},
+        {"runtime": {"machine": 1, "release": "x", "glibc": "x", "libstdcxx": "x"}},
+        {"runtime": "x86_64"},
         {"argv": None},
         {"library_path": ["/tmp"]},
         {"binaries": {}},
@@ -422,6 +533,17 @@ def test_a_damaged_program_gives_names_or_a_read_error(changes: list[tuple[int, 
             assert error.problem.source == stream.name
 
 
+def test_a_build_that_no_host_would_take_is_not_packed(tmp_path: Path) -> None:
+    programs(tmp_path)
+    (tmp_path / build.MARKER).write_text(build.render_marker(MARKER))
+    build.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
+    assert (tmp_path / "pack").stat().st_size > 0
+    with (tmp_path / "reduce_perf").open("r+b") as stream:
+        stream.truncate((256 << 20) + 1)
+    with pytest.raises(ReadError, match="holds more than 256 MiB"):
+        build.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
+
+
 # -- archives --------------------------------------------------------------------------------------------------------
 
 
@@ -540,7 +662,7 @@ def test_an_empty_machine_has_nothing_and_no_traceback(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
     have = build.read(host, WANT)
     assert (have.marker, have.cuda, have.nccl, have.mpi, have.arch) == (None, None, None, None, None)
-    assert set(have.problems) == {"arch"}
+    assert set(have.problems) == {"arch", "runtime"}
     assert have.missing_tools == ("make", "g++", "git")
     assert not build.plan(have, WANT).changed
 

@@ -1,0 +1,68 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judges all benchmark runs of a host together. Documented in library/nccl_benchmark.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_benchmark
+
+# The roles whose findings may explain a slow run.
+EARLIER = ("platform", "nccl_conf", "nccl_tests")
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"platform", "runs", "measured"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(
+            argument_spec={
+                "platform": {"type": "str", "required": True},
+                "runs": {"type": "list", "elements": "dict", "required": True},
+                "measured": {"type": "list", "elements": "dict", "required": True},
+            }
+        )
+        runs, measured = arguments["runs"], arguments["measured"]
+        others = [
+            finding
+            for role in EARLIER
+            for finding in (self._templar.template(variables.get(f"{role}_result")) or {}).get("findings") or []
+        ]
+        plan = nccl_benchmark.judge(arguments["platform"], runs, measured, others)
+        result.update(plan.result())
+        result["passed"] += nccl_benchmark.passed(measured)
+        result["runs"] = [
+            summary(run, item, bool(self._task.check_mode)) for run, item in zip(runs, measured, strict=True)
+        ]
+        return result
+
+
+def summary(run: Mapping[str, Any], result: Mapping[str, Any], stored: bool) -> dict[str, Any]:
+    """What the report needs of a run: the bar, the figures of every size, and where they are from."""
+    found = result.get("measured") or {}
+    return {
+        **run,
+        "busbw": result.get("busbw"),
+        "finished": result.get("finished"),
+        "simulated": result["simulated"],
+        "stored": stored,
+        "commands": result["commands"],
+        "nccl_library": found.get("nccl_library"),
+        "nccl_tests": found.get("version"),
+        "rows": [
+            {
+                "size": row["size"],
+                "out_of_place": (row["out_of_place"] or {}).get("busbw"),
+                "in_place": (row["in_place"] or {}).get("busbw"),
+            }
+            for row in found.get("rows") or []
+        ],
+    }

@@ -1,0 +1,30 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Chooses which hosts build nccl-tests and which get a copy. Documented in library/nccl_tests_share.py."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible import constants
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS: frozenset[str] = frozenset()
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        hostvars = variables["hostvars"]
+        # With `serial`, the hosts of this batch: the others have nothing to give yet, or not any more.
+        results = {host: hostvars[host].get("nccl_tests_result") or {} for host in variables["ansible_play_batch"]}
+        # Ansible removes its own temporary directory when it ends, however it ends.
+        directory = os.path.join(constants.DEFAULT_LOCAL_TMP, "nccl-tests")
+        result.update(changed=False, steps=nccl_tests_build.choose(results), directory=directory)
+        return result

@@ -1,0 +1,88 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The image of the lab's container nodes, made from Debian's packages: no image registry is needed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable
+
+from .machine import LabError
+from .nccl_tests import TOOLKIT
+
+SUITES = ("bookworm", "trixie")
+REPOSITORY = "localhost/busbar-lab"
+SOURCES = "/usr/src/busbar-lab"
+_PACKAGES = (
+    "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "iputils-ping", "ethtool", "pciutils", "numactl",
+    "python3", "python3-apt", "sudo", "openssh-server", "openssh-client", "git", "make", "g++", "ca-certificates",
+)  # fmt: skip
+# Every node makes its own host keys and machine id. A container has no console, no firmware and no devices to wait for.
+_HOOKS = (
+    'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/hostname "$1"/etc/resolv.conf',
+    'echo uninitialized > "$1/etc/machine-id"',
+    'mkdir -p "$1/etc/systemd/system/ssh.service.d"',
+    'printf "[Service]\\nExecStartPre=\\nExecStartPre=ssh-keygen -A\\nExecStartPre=sshd -t\\n"'
+    ' > "$1/etc/systemd/system/ssh.service.d/keys.conf"',
+    'chroot "$1" systemctl --quiet mask console-getty.service getty.target systemd-udevd.service'
+    " systemd-firstboot.service",
+    f'mkdir -p "$1{SOURCES}"',
+    f"sync-in {{toolkit}} {SOURCES}",
+    f'chroot "$1" make --quiet -C {SOURCES} install',
+)
+_WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+
+Podman = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+def tag(suite: str) -> str:
+    """The image's name: another one as soon as anything that goes into it is another."""
+    if suite not in SUITES:
+        raise LabError(f"there is no image of {suite!r}; there are {', '.join(SUITES)}")
+    digest = hashlib.sha256(repr((suite, _PACKAGES, _HOOKS, _WITHOUT)).encode())
+    for path in sorted(path for path in TOOLKIT.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        digest.update(repr((str(path.relative_to(TOOLKIT)), os.access(path, os.X_OK))).encode() + path.read_bytes())
+    return f"{REPOSITORY}:{suite}-{digest.hexdigest()[:12]}"
+
+
+def ensure(podman: Podman, suite: str, say: Callable[[str], None]) -> str:
+    """The image's name, after it was built if it was not there. Of two that want it at once, one builds."""
+    name = tag(suite)
+    # A directory can be locked as a file can, and no file of ours stays behind.
+    lock = os.open(TOOLKIT, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if podman("image", "exists", name, check=False).returncode != 0:
+            say(f"building the image {name} from Debian's packages (about a minute, once)")
+            _build(podman, name, suite)
+    finally:
+        os.close(lock)
+    return name
+
+
+def _build(podman: Podman, name: str, suite: str) -> None:
+    argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
+    argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _WITHOUT]
+    toolkit = shlex.quote(str(TOOLKIT))
+    argv += [f"--customize-hook={hook.replace('{toolkit}', toolkit)}" for hook in _HOOKS]
+    with tempfile.TemporaryDirectory(prefix="busbar-lab-") as folder:
+        archive = f"{folder}/image.tar"
+        done = subprocess.run([*argv, suite, archive], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            last = "\n".join((done.stderr or done.stdout).splitlines()[-15:])
+            raise LabError(f"mmdebstrap could not make a {suite} system:\n{last}")
+        changes = ['--change=CMD ["/sbin/init"]', "--change=STOPSIGNAL SIGRTMIN+3"]
+        podman("import", "--quiet", *changes, archive, name)
+
+
+def remove(podman: Podman) -> list[str]:
+    """Every image that the lab has made; their names."""
+    listed = podman("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).stdout.decode().split()
+    if listed:
+        podman("rmi", *listed)
+    return listed

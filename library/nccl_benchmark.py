@@ -1,0 +1,63 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: nccl_benchmark
+short_description: Judge all benchmark runs of a host together
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Takes what M(busbar.fabric.nccl_perf) returned for each run that the intent asks for. A run without a bar is
+    C(unknown). A slow or failed run that follows from what an earlier role found on the host says so.
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing; the runs are stored ones then.
+  diff_mode:
+    support: none
+    description: There is nothing to change.
+options:
+  platform:
+    description: The profile's name, for which there are bars.
+    type: str
+    required: true
+  runs:
+    description: The runs asked for, as M(busbar.fabric.intent) returns them.
+    type: list
+    elements: dict
+    required: true
+  measured:
+    description: What M(busbar.fabric.nccl_perf) returned for each, in the same order.
+    type: list
+    elements: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Judge the runs of this host
+  busbar.fabric.nccl_benchmark:
+    platform: "{{ busbar_intent.profile_name }}"
+    runs: "{{ busbar_intent.benchmark_runs }}"
+    measured: "{{ measured.results }}"
+  register: nccl_benchmark_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: always
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: always
+runs:
+  description: Each run with its bar, prediction, bus bandwidth by size in GB/s, time and command.
+  type: list
+  elements: dict
+  returned: always
+"""

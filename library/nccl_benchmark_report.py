@@ -1,0 +1,45 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: nccl_benchmark_report
+short_description: Print the benchmark of all hosts as one table and keep it as files and plots
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Reads the variable C(nccl_benchmark_result) of every host of the play.
+  - Writes a directory with a JSON file for each host, C(busbw.svg) and C(busbw.png) on the control node. The plots need
+    matplotlib there; without it the report says so.
+attributes:
+  check_mode:
+    support: full
+    description: Prints the table of the stored results; writes nothing.
+  diff_mode:
+    support: none
+    description: A report has no difference to show.
+options:
+  path:
+    description: Directory on the control node that takes a directory for each run. Empty for none.
+    type: path
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Report
+  busbar.fabric.nccl_benchmark_report:
+    path: busbar-results
+"""
+
+RETURN = r"""
+path:
+  description: The directory of this run, empty where nothing was written.
+  type: str
+  returned: always
+plots:
+  description: The plots in it.
+  type: list
+  elements: str
+  returned: always
+"""

@@ -1,0 +1,564 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_perf
+short_description: Run one nccl-tests program and judge its result, where anything missing counts as failed
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Runs one program of nccl-tests, directly or through a launcher, under a time limit, and ends every process that it
+    started.
+  - Judges exit code, sizes, ranks, hosts, correctness and, with O(bar_busbw), the bus bandwidth of the largest size.
+    Exit code 0 alone proves nothing.
+  - Runs nothing on a node that somebody uses, see O(require_idle).
+  - Changes nothing on the host but its files below O(result_directory). The JSON of nccl-tests holds the whole
+    environment; that part is removed before anything else is done with it.
+attributes:
+  check_mode:
+    support: full
+    description: Runs nothing and returns what it would run; judges O(stored_result) where that is given.
+  diff_mode:
+    support: none
+    description: A measurement has no difference to show.
+options:
+  binary:
+    description: Absolute path of the program, for example C(/opt/nccl-tests/build/all_reduce_perf).
+    type: path
+    required: true
+  collective:
+    description: What the program measures; needed where its name does not tell.
+    type: str
+    choices: ["", all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, alltoallv, scatter, gather,
+              sendrecv, hypercube]
+    default: ""
+  min_bytes:
+    description: Smallest size, such as V(8) or V(1M).
+    type: str
+    default: "8"
+  max_bytes:
+    description: Largest size, such as V(8G).
+    type: str
+    default: 8G
+  step_factor:
+    description: Each size is this many times the one before.
+    type: int
+    default: 2
+  gpus:
+    description: GPUs per process.
+    type: int
+    default: 1
+  ranks:
+    description: GPUs that must take part, over all hosts.
+    type: int
+    required: true
+  hosts:
+    description: Names of the hosts that must take part, as they call themselves. Where none is listed, this host alone.
+    type: list
+    elements: str
+    default: []
+  launcher:
+    description:
+      - Words before the program, such as C(mpirun) with its options. The program must be built with MPI then.
+      - Variables reach other hosts only by the launcher's own options.
+    type: list
+    elements: str
+    default: []
+  iterations:
+    description: Measured iterations of each size.
+    type: int
+    default: 20
+  warmup:
+    description: Iterations before these.
+    type: int
+    default: 5
+  check:
+    description: Let the program verify the values; without it there is no finding on correctness.
+    type: bool
+    default: true
+  timeout:
+    description: Seconds granted to the whole run.
+    type: float
+    default: 900
+  environment:
+    description:
+      - The run's environment, beside C(PATH), C(HOME) and C(LC_ALL). Nothing else is handed on, but that
+        C(LD_LIBRARY_PATH) is what the marker of M(busbar.fabric.nccl_tests_build) beside the program says, where there
+        is one and it is not set here.
+      - The values are neither logged nor returned. Where C(NCCL_DEBUG) is set, NCCL writes into the run's directory.
+    type: dict
+    default: {}
+  result_directory:
+    description: Each run makes a directory of its own below; the link C(latest) leads to the last one.
+    type: path
+    default: /var/lib/busbar/nccl_perf
+  bar_busbw:
+    description: Least bus bandwidth in GB/s, out of place, of the largest size.
+    type: float
+  stored_result:
+    description: In check mode, judge this record of an earlier run, for example C(latest/record.json).
+    type: path
+    default: ""
+  max_age_days:
+    description: How old a stored result may be.
+    type: float
+    default: 30
+  require_idle:
+    description: Run only where no process is on a GPU, no Slurm job is on the node and no pod has been given a GPU.
+    type: bool
+    default: true
+  keep:
+    description: How many runs are kept below O(result_directory).
+    type: int
+    default: 5
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/usr) and C(/var), for the question whether the node is idle.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Measure all-reduce within the node
+  busbar.fabric.nccl_perf:
+    binary: /opt/nccl-tests/build/all_reduce_perf
+    gpus: 8
+    ranks: 8
+    min_bytes: 1M
+    bar_busbw: 350
+    environment:
+      LD_LIBRARY_PATH: /usr/local/cuda/lib64
+  register: node_result
+
+- name: Measure all-reduce over two nodes
+  busbar.fabric.nccl_perf:
+    binary: /opt/nccl-tests/build/all_reduce_perf_mpi
+    launcher: [mpirun, -np, "16", -H, "node01:8,node02:8", --bind-to, none]
+    ranks: 16
+    hosts: [node01, node02]
+    min_bytes: 8G
+    max_bytes: 8G
+    stored_result: /var/lib/busbar/nccl_perf/latest/record.json
+  register: pair_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: The command that was run, or would be. Where the program knows it, C(-J) is added to it.
+  type: list
+  elements: str
+  returned: success
+measured:
+  description: What the program printed - ranks, rows with their figures, release, errors. Empty where there is nothing.
+  type: dict
+  returned: success
+busbw:
+  description: GB/s, out of place, at the largest size; null where it was not measured.
+  type: float
+  returned: success
+finished:
+  description: When the run that is judged ended, in seconds since 1970; null where there is none.
+  type: float
+  returned: success
+simulated:
+  description: Whether the program says that it simulates.
+  type: bool
+  returned: success
+run_directory:
+  description: Where the output of the run lies; empty in check mode.
+  type: str
+  returned: success
+record:
+  description: The run as one file, for O(stored_result); empty in check mode.
+  type: str
+  returned: success
+reboot_required:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+"""
+
+import contextlib
+import fcntl
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from dataclasses import replace
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import busy, nccl_perf, nccl_tests_build, process_group
+from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+
+LONGEST = 86400.0
+HELP_TIMEOUT = 20.0
+# Of the output, without NCCL's own lines, this much is judged and kept: 10,000 ranks print half of it.
+KEPT = 2_000_000
+RESULT_JSON = "result.json"
+RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
+# Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
+MASKED_LENGTH = 8
+
+
+def is_secret(value: str) -> bool:
+    """Whether a value of the environment must be masked wherever it is quoted; figures and paths must not be."""
+    return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
+
+
+class Task:
+    """One call of the module: the run that is wanted."""
+
+    def __init__(self, given: Dict[str, Any], environment: Dict[str, Any]) -> None:
+        self.binary: str = given["binary"]
+        self.directory: str = given["result_directory"]
+        for name in ("binary", "result_directory"):
+            if not given[name].startswith("/") or not given[name].isprintable():
+                raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
+        for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("keep", 1)):
+            if not least <= given[name] <= 1_000_000:
+                raise ParseError("%s is %d, expected %d or more" % (name, given[name], least))
+        for name in ("timeout", "max_age_days", "bar_busbw"):
+            value = given[name]
+            if value is not None and (not math.isfinite(value) or value <= 0):
+                raise ParseError("%s is %g, expected more than 0" % (name, value))
+        if given["timeout"] > LONGEST:
+            raise ParseError("timeout is %g, expected at most %g s" % (given["timeout"], LONGEST))
+        self.limit: float = given["timeout"]
+        self.kept: int = given["keep"]
+        self.host = Host(given["hardware_root"], given["system_root"]) if given["require_idle"] else None
+        if not given["launcher"] and given["ranks"] != given["gpus"]:
+            raise ParseError(
+                "without a launcher there is one process: %d ranks do not come from gpus: %d"
+                % (given["ranks"], given["gpus"])
+            )
+        collective = given["collective"] or nccl_perf.collective_of(self.binary)
+        if collective is None:
+            raise ParseError("binary: the name %r does not tell the collective; set it" % self.binary)
+        minimum, maximum = nccl_perf.parse_size(given["min_bytes"]), nccl_perf.parse_size(given["max_bytes"])
+        options = {
+            "-b": minimum,
+            "-e": maximum,
+            "-f": given["step_factor"],
+            "-g": given["gpus"],
+            "-n": given["iterations"],
+            "-w": given["warmup"],
+            "-c": int(given["check"]),
+        }
+        words = [word for option, value in options.items() for word in (option, str(value))]
+        self.wanted = nccl_perf.Wanted(
+            collective=collective,
+            ranks=given["ranks"],
+            hosts=tuple(given["hosts"] or [socket.gethostname()]),
+            sizes=nccl_perf.sizes(minimum, maximum, given["step_factor"]),
+            check=given["check"],
+            bar_busbw=given["bar_busbw"],
+            command=(*given["launcher"], self.binary, *words),
+        )
+        for host in self.wanted.hosts:
+            if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
+                raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
+        self.environment = {
+            "PATH": ":".join(TOOL_PATH),
+            "HOME": os.path.expanduser("~"),
+            "LC_ALL": "C",
+            **checked(environment),
+        }
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[str]:
+        """Holds the lock of the result directory; yields who else holds it, "" for nobody. Raises ReadError."""
+        path = os.path.join(self.directory, ".lock")
+        try:
+            os.makedirs(self.directory, mode=0o755, exist_ok=True)
+            with open(path, "w", encoding="utf-8") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield "another benchmark run (%s is locked)" % path
+                else:
+                    yield ""
+        except OSError as error:
+            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
+
+    def idle(self, other_run: str) -> Plan:
+        """Whether the run may begin; no finding where nobody asked."""
+        if other_run:
+            return nccl_perf.idle(self.wanted, [other_run])
+        if self.host is None:
+            return Plan()
+        found = busy.read(self.host)
+        return nccl_perf.idle(self.wanted, found.reasons, found.problems)
+
+    def library_path(self) -> Dict[str, str]:
+        """LD_LIBRARY_PATH of the build that the program is of: nothing in it says which libnccl it means."""
+        path = os.path.join(os.path.dirname(self.binary), nccl_tests_build.MARKER)
+        text = Host().read_system(path)
+        if text is None or "LD_LIBRARY_PATH" in self.environment:
+            return {}
+        try:
+            return {"LD_LIBRARY_PATH": ":".join(nccl_tests_build.parse_marker(text).inputs.library_path)}
+        except ParseError as error:
+            raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
+
+    def run(self) -> Tuple[nccl_perf.Run, str]:
+        """Runs the program in a directory of its own, and returns both. Raises ReadError."""
+        self.tidy(self.kept - 1)
+        environment = {**self.environment, **self.library_path()}
+        try:
+            directory = tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
+        except OSError as error:
+            raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
+        if environment.get("NCCL_DEBUG"):
+            environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
+        command = self.wanted.command
+        if self.knows_json(directory, environment):
+            command += ("-J", os.path.join(directory, RESULT_JSON))
+        stdout, stderr = os.path.join(directory, "stdout"), os.path.join(directory, "stderr")
+        run = nccl_perf.Run(self.wanted.command, None, "", self.limit, 0.0)
+        try:
+            ended = process_group.run(command, directory, environment, self.limit, stdout, stderr)
+            run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
+        except ReadError as error:
+            run = replace(run, ending="not started: %s" % error)
+        finally:
+            # Before anything else, and also when we are interrupted: it holds the environment.
+            json = take_json(directory)
+        run = replace(run, finished=time.time(), json=json, stdout=output(stdout), stderr=output(stderr))
+        self.keep(run, directory)
+        return run, directory
+
+    def tidy(self, keep: int) -> None:
+        """Removes all but the newest runs, and what killed ones have left of the environment. Raises ReadError."""
+        runs = sorted((name for name in os.listdir(self.directory) if RUN.fullmatch(name)), reverse=True)
+        last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
+        for number, name in enumerate(runs):
+            directory = os.path.join(self.directory, name)
+            take_json(directory)
+            if number >= keep and name != last:
+                try:
+                    shutil.rmtree(directory)
+                except OSError as error:
+                    raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
+
+    def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
+        """Whether the program has -J, by its own usage text; one that cannot even print that has not."""
+        path = os.path.join(directory, "usage")
+        try:
+            process_group.run([self.binary, "-h"], directory, environment, HELP_TIMEOUT, path, path + ".stderr")
+        except ReadError:
+            return False
+        return "[-J," in output(path)
+
+    def keep(self, run: nccl_perf.Run, directory: str) -> None:
+        link = os.path.join(self.directory, "latest")
+        try:
+            with open(record_path(directory), "x", encoding="utf-8") as stream:
+                stream.write(nccl_perf.record(run))
+            new = os.path.join(directory, "latest")
+            os.symlink(os.path.basename(directory), new)
+            # While the run wrote its environment there, the directory was root's alone.
+            os.chmod(directory, 0o755)
+            os.replace(new, link)
+        except OSError as error:
+            raise ReadError(link, "cannot be written: %s" % error.strerror) from error
+
+
+def checked(environment: Dict[str, Any]) -> Dict[str, str]:
+    """Raises ParseError, which names the variable and never its value."""
+    for name, value in environment.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
+            raise ParseError("environment: %r is no name of a variable" % name)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
+            raise ParseError("environment: %s is neither text nor a number" % name)
+    return {name: str(value) for name, value in environment.items()}
+
+
+def take_json(directory: str) -> Optional[str]:
+    """The complete one of the JSON files, without the environment; none of them is left on disk. Raises ReadError.
+
+    Processes that write to one name make path, path.0, path.1 and so on, and those that die leave a part.
+    """
+    taken: List[str] = []
+    for name in sorted(os.listdir(directory)):
+        if not name.startswith(RESULT_JSON):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            text = text_of(path)
+        finally:
+            remove(path)
+        with contextlib.suppress(ParseError):  # then the text of stdout has to do
+            taken.append(nccl_perf.redact(text))
+    return taken[0] if taken else None
+
+
+def remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise ReadError(path, "holds the environment and cannot be removed: %s" % error.strerror) from error
+
+
+def text_of(path: str) -> str:
+    """ "" where there is no such file. Raises ReadError."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(process_group.OUTPUT_LIMIT)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+
+
+def output(path: str) -> str:
+    """What of a program's output is judged and kept."""
+    return nccl_perf.without_log(text_of(path))[:KEPT]
+
+
+def record_path(directory: str) -> str:
+    return os.path.join(directory, "record.json")
+
+
+def stored(path: str) -> nccl_perf.Run:
+    """Raises ReadError and ParseError."""
+    text = Host().read_system(path)
+    if text is None:
+        raise ReadError(path, "there is no stored result")
+    return nccl_perf.parse_record(text)
+
+
+def judge(run: nccl_perf.Run, wanted: nccl_perf.Wanted) -> Tuple[Plan, Dict[str, Any]]:
+    """The plan, and what is returned beside it."""
+    result, problem = nccl_perf.read(run)
+    plan = nccl_perf.judge(result, wanted, run, time.time(), problem)
+    if result is None:
+        return plan, {"finished": run.finished}
+    return plan, {
+        "finished": run.finished,
+        "measured": nccl_perf.to_dict(result),
+        "busbw": nccl_perf.reached(result, wanted),
+        "simulated": result.simulated,
+    }
+
+
+def stop(number: int, _frame: object) -> None:
+    """As an exception, so that the program is ended on the way out."""
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "binary": {"type": "path", "required": True},
+            "collective": {
+                "type": "str",
+                "choices": [
+                    "",
+                    "all_reduce",
+                    "all_gather",
+                    "reduce_scatter",
+                    "broadcast",
+                    "reduce",
+                    "alltoall",
+                    "alltoallv",
+                    "scatter",
+                    "gather",
+                    "sendrecv",
+                    "hypercube",
+                ],
+                "default": "",
+            },
+            "min_bytes": {"type": "str", "default": "8"},
+            "max_bytes": {"type": "str", "default": "8G"},
+            "step_factor": {"type": "int", "default": 2},
+            "gpus": {"type": "int", "default": 1},
+            "ranks": {"type": "int", "required": True},
+            "hosts": {"type": "list", "elements": "str", "default": []},
+            "launcher": {"type": "list", "elements": "str", "default": []},
+            "iterations": {"type": "int", "default": 20},
+            "warmup": {"type": "int", "default": 5},
+            "check": {"type": "bool", "default": True},
+            "timeout": {"type": "float", "default": 900},
+            "environment": {"type": "dict", "default": {}, "no_log": True},
+            "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
+            "bar_busbw": {"type": "float"},
+            "stored_result": {"type": "path", "default": ""},
+            "max_age_days": {"type": "float", "default": 30},
+            "require_idle": {"type": "bool", "default": True},
+            "keep": {"type": "int", "default": 5},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    # Taken out, it cannot be returned; what of it may be a secret is masked also where the program quotes it.
+    environment = given.pop("environment")
+    module.no_log_values = set(filter(is_secret, module.no_log_values))
+    directory = ""
+    found: Dict[str, Any] = {}
+    try:
+        task = Task(given, environment)
+        if not module.check_mode:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, stop)
+            with task.alone() as other_run:
+                plan = task.idle(other_run)
+                if all(finding.ok for finding in plan.findings):
+                    run, directory = task.run()
+                    judged, found = judge(run, task.wanted)
+                    plan = merge(plan, judged)
+        elif not given["stored_result"]:
+            plan = nccl_perf.not_run(task.wanted, "not run in check mode")
+        else:
+            wanted = replace(task.wanted, max_age_days=given["max_age_days"])
+            try:
+                plan, found = judge(stored(given["stored_result"]), wanted)
+            except (ParseError, ReadError) as error:
+                plan = nccl_perf.not_run(wanted, "not run in check mode; %s" % error)
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    result = plan.result()
+    result.update(
+        commands=[shlex.join(task.wanted.command)],
+        measured=found.get("measured", {}),
+        busbw=found.get("busbw"),
+        finished=found.get("finished"),
+        simulated=found.get("simulated", False),
+        run_directory=directory,
+        record=record_path(directory) if directory else "",
+    )
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: nccl_tests_share
+short_description: Choose which hosts build nccl-tests and which get a copy
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Reads the variable C(nccl_tests_result) of every host of the batch, as M(busbar.fabric.nccl_tests_build) returns it
+    with O(busbar.fabric.nccl_tests_build#module:build=false). Of the hosts with the same C(class_id), one that has the
+    build, else the first that can build, is the source for those that need it.
+  - Runs on the control node and touches no host. For a task with C(run_once).
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: There is nothing to change.
+"""
+
+EXAMPLES = r"""
+- name: Choose who builds for hosts that are equal
+  busbar.fabric.nccl_tests_share:
+  register: shared
+  run_once: true
+"""
+
+RETURN = r"""
+steps:
+  description:
+    - Host to what it has to do; hosts with nothing to do are absent. C(source) is the host to copy from, or empty for a
+      host that builds where it has no build; C(pack) says whether others copy from it.
+  type: dict
+  returned: success
+directory:
+  description: Directory on the control node for builds on their way; it goes when the run ends.
+  type: str
+  returned: success
+"""

@@ -1,0 +1,218 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Runs a program under a time limit and ends every process it has started, whatever group or session they fled to.
+
+A benchmark that is left running holds the GPUs and spoils every run after it. Orphans are given to us and not to init
+(prctl PR_SET_CHILD_SUBREAPER), so whatever is left of the program is always below us, and the kernel's word that we
+have no child is the proof that nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from .host import ReadError
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_POLL = 0.05
+# A launcher passes SIGTERM on to the ranks of other hosts; what outlives this is killed.
+TERM_GRACE = 5.0
+# Eight GPUs full of buffers take seconds to let go of. What is left after this does not die: it is in the driver.
+KILL_WAIT = 30.0
+OUTPUT_LIMIT = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended.
+
+    rc: its exit code, negative for a signal; None where ``ending`` says why there is no telling: "timeout", or
+    "overflow" (it printed more than the limit, and what was beyond is cut off).
+    left_behind: processes that did not die of SIGKILL (uninterruptible sleep) and were abandoned.
+    """
+
+    rc: Optional[int]
+    ending: str
+    seconds: float
+    left_behind: Tuple[int, ...] = ()
+
+
+def run(
+    argv: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    limit: float,
+    stdout: str,
+    stderr: str,
+    output_limit: int = OUTPUT_LIMIT,
+) -> Ended:
+    """Run ``argv`` for at most ``limit`` seconds, its output in the new files ``stdout`` and ``stderr``.
+
+    environment is all that the program gets. Raises ReadError where it cannot be started, and where the caller has
+    children of its own: they could not be told from the program's orphans.
+    """
+    if _has_children():
+        raise ReadError(argv[0], "was not started: this process has other children")
+    prctl = _prctl()
+    before = ctypes.c_int()
+    if prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or prctl(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+        raise ReadError(argv[0], "was not started: prctl: %s" % os.strerror(ctypes.get_errno()))
+    start = time.monotonic()
+    left: Tuple[int, ...] = ()
+    try:
+        process = _start(argv, cwd, environment, stdout, stderr, prctl)
+        try:
+            ending = _wait(process, start + limit, (stdout, stderr), output_limit)
+        finally:
+            rc = process.poll()
+            left = _end_all()
+            # Reaped above, behind the back of Popen.
+            process.returncode = -signal.SIGKILL if rc is None else rc
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+    for path in (stdout, stderr):
+        if os.path.getsize(path) > output_limit:
+            os.truncate(path, output_limit)
+            ending = ending or "overflow"
+    return Ended(None if ending else rc, ending, time.monotonic() - start, left)
+
+
+def _prctl() -> Callable[..., int]:
+    function = ctypes.CDLL(None, use_errno=True).prctl
+
+    def call(option: int, argument: object) -> int:
+        # All five are machine words; a plain int would be passed as half of one.
+        word = ctypes.c_ulong(argument) if isinstance(argument, int) else argument
+        return int(function(option, word, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
+
+    return call
+
+
+def _start(
+    argv: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    stdout: str,
+    stderr: str,
+    prctl: Callable[..., int],
+) -> subprocess.Popen[bytes]:
+    try:
+        with open(stdout, "xb") as out, open(stderr, "xb") as err:
+            return subprocess.Popen(
+                list(argv),
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                # If we are killed ourselves, the program (a launcher: and its ranks) goes with us.
+                preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),
+            )
+    except (OSError, ValueError) as error:
+        raise ReadError(argv[0], "could not be started: %s" % (getattr(error, "strerror", None) or error)) from error
+    except subprocess.SubprocessError as error:
+        raise ReadError(argv[0], "could not be started: %s" % error) from error
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float, outputs: Sequence[str], output_limit: int) -> str:
+    """Returns why the program has to be ended; "" when it ended by itself."""
+    while process.poll() is None:
+        if time.monotonic() >= deadline:
+            return "timeout"
+        if any(os.path.getsize(path) > output_limit for path in outputs):
+            return "overflow"
+        time.sleep(_POLL)
+    return ""
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _end_all() -> Tuple[int, ...]:
+    """SIGTERM, then SIGKILL to every process below us until none is left. Returns the pids that would not die."""
+    start = time.monotonic()
+    warned: Set[int] = set()
+    while _reap() and time.monotonic() < start + TERM_GRACE:
+        for pid in _descendants():
+            if pid not in warned:
+                # A stopped process takes SIGTERM only when it goes on.
+                _signal(pid, signal.SIGTERM)
+                _signal(pid, signal.SIGCONT)
+                warned.add(pid)
+        time.sleep(0.02)
+    while _reap():
+        if time.monotonic() >= start + TERM_GRACE + KILL_WAIT:
+            return tuple(sorted(_descendants()))
+        if time.monotonic() >= start + TERM_GRACE + 1:
+            time.sleep(_POLL)
+        below = set(_descendants())
+        # Newest first, and each at once: a chain of processes that fork and exit outruns a list that is made first.
+        for pid, parent, state in _processes():
+            if state != "Z" and (parent == os.getpid() or parent in below):
+                _signal(pid, signal.SIGKILL)
+    return ()
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _reap() -> bool:
+    """Takes in what has ended. False once there is no child, living or dead: then nothing below us is left either."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descendants() -> List[int]:
+    """Every living process below us."""
+    children: Dict[int, List[int]] = {}
+    states: Dict[int, str] = {}
+    for pid, parent, state in _processes():
+        children.setdefault(parent, []).append(pid)
+        states[pid] = state
+    found: List[int] = []
+    below = list(children.get(os.getpid(), ()))
+    while below:
+        pid = below.pop()
+        below.extend(children.pop(pid, ()))
+        if states[pid] != "Z":
+            found.append(pid)
+    return found
+
+
+def _processes() -> Iterator[Tuple[int, int, str]]:
+    """(pid, parent, state letter) of every process, the newest first as far as pids tell."""
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
+        try:
+            with open("/proc/%d/stat" % pid, "rb") as stream:
+                text = stream.read()
+        except OSError:
+            continue  # it has ended meanwhile
+        # The name, in parentheses, may hold anything, also a parenthesis.
+        fields = text.rpartition(b")")[2].split()
+        if len(fields) >= 2:
+            yield pid, int(fields[1]), fields[0].decode("ascii")
+
+
+def _signal(pid: int, number: int) -> None:
+    # It may be gone, or another user's by now: then it is reported as left behind.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

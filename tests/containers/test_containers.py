@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import containers, faults, store
+
+from .conftest import ROOT, busbar, run
+
+On = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def podman(*arguments: str) -> set[str]:
+    return set(subprocess.run(["podman", *arguments], capture_output=True, text=True, check=True).stdout.split("\n"))
+
+
+def everything() -> tuple[set[str], ...]:
+    """All that podman has, images of the lab left out."""
+    return (
+        podman("ps", "--all", "--format", "{{.Names}}"),
+        podman("network", "ls", "--format", "{{.Name}}"),
+        podman("volume", "ls", "--format", "{{.Name}}"),
+    )
+
+
+def test_a_node_is_a_debian_that_has_booted_on_simulated_hardware(lab: Path, on: On) -> None:
+    assert on("node01", "systemctl", "is-system-running").stdout == "running\n"
+    assert on("node01", "hostname").stdout == "node01\n"
+    assert len(on("node01", "nvidia-smi", "-L").stdout.splitlines()) == 8
+    assert "simulated" in on("node01", "cat", "/usr/share/busbar-lab/SIMULATED").stdout
+    assert busbar("status", "-d", lab).stdout == (
+        "node01: running, healthy (simulated)\nnode02: running, healthy (simulated)\n"
+    )
+
+
+def test_ansible_reaches_the_nodes_by_their_inventory(lab: Path) -> None:
+    done = run("ansible", "gpu_nodes", "-i", lab / "inventory", "-m", "ansible.builtin.ping")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("SUCCESS") == 2
+
+
+def test_a_node_with_another_host_key_is_refused(lab: Path) -> None:
+    known = lab / "known_hosts"
+    before = known.read_text()
+    lines = before.splitlines()
+    # Each node under the other's name.
+    swapped = [f"{a.split()[0]} {' '.join(b.split()[1:])}" for a, b in zip(lines, reversed(lines), strict=True)]
+    try:
+        known.write_text("\n".join(swapped) + "\n")
+        done = run("ssh", "-F", lab / "ssh_config", "node01", "true")
+    finally:
+        known.write_text(before)
+    assert done.returncode == 255
+    assert "HOST IDENTIFICATION HAS CHANGED" in done.stderr
+
+
+def test_nodes_reach_each_other_by_name_with_host_keys_checked(on: On) -> None:
+    options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+    assert on("node01", "ssh", *options, "node02", "hostname").stdout == "node02\n"
+    assert on("node02", "ssh", *options, "node01", "hostname").stdout == "node01\n"
+
+
+def test_a_hardware_fault_comes_and_goes_under_the_running_node(lab: Path, on: On) -> None:
+    assert busbar("break", "-d", lab, "node02", "gpu-missing").returncode == 0
+    assert len(on("node02", "nvidia-smi", "-L").stdout.splitlines()) == 7
+    assert "node02: running, gpu-missing (simulated)" in busbar("status", "-d", lab).stdout
+    assert busbar("repair", "-d", lab, "node02", "all").returncode == 0
+    assert len(on("node02", "nvidia-smi", "-L").stdout.splitlines()) == 8
+
+
+def test_a_file_of_the_node_is_broken_and_put_back_as_it_was(lab: Path, on: On) -> None:
+    on("node01", "printf 'NCCL_DEBUG=WARN\\n' > /etc/nccl.conf; chmod 0644 /etc/nccl.conf")
+    try:
+        store.break_(lab, "node01", "conf-mode")
+        assert on("node01", "stat", "-c", "%a", "/etc/nccl.conf").stdout == "600\n"
+        store.repair(lab, "node01")
+        assert on("node01", "stat", "-c", "%a", "/etc/nccl.conf").stdout == "644\n"
+        store.break_(lab, "node01", "conf-removed")
+        assert on("node01", "test", "-e", "/etc/nccl.conf").returncode == 1
+        store.repair(lab, "node01")
+        assert on("node01", "cat", "/etc/nccl.conf").stdout == "NCCL_DEBUG=WARN\n"
+    finally:
+        on("node01", "rm", "-f", "/etc/nccl.conf")
+
+
+def test_up_again_leaves_it_and_starts_what_was_stopped(lab: Path) -> None:
+    assert "is up already" in busbar("up", "-d", lab).stdout
+    subprocess.run(
+        ["podman", "stop", "-t", "1", containers.Lab(lab).container("node02")], check=True, capture_output=True
+    )
+    assert "node02: exited, healthy (simulated)" in busbar("status", "-d", lab).stdout
+    unreached = busbar("break", "-d", lab, "node02", "conf-removed")
+    assert (unreached.returncode, "busbar lab up starts" in unreached.stderr) == (2, True)
+    assert "started node02" in busbar("up", "-d", lab).stdout
+    refused = busbar("up", "-d", lab, "--nodes", "node01")
+    assert (refused.returncode, "has node01, node02" in refused.stderr) == (2, True)
+    assert "node02: running" in busbar("status", "-d", lab).stdout
+
+
+def test_killed_half_way_the_next_up_completes_and_down_leaves_nothing(tmp_path: Path) -> None:
+    before = everything()
+    directory = tmp_path / "lab"
+    argv = [sys.executable, "-m", "busbar", "lab", "up", "-d", str(directory), "--nodes", "node01"]
+    for moment in ("containers.json", "node01/share"):
+        with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+            while not (directory / moment).exists() and process.poll() is None:
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGKILL)
+    done = busbar("up", "-d", directory, "--nodes", "node01")
+    assert done.returncode == 0, done.stderr
+    assert busbar("status", "-d", directory).stdout == "node01: running, healthy (simulated)\n"
+    assert busbar("down", "-d", directory).stdout == f"{directory}: removed\n"
+    assert everything() == before
+    assert not directory.exists()
+    assert busbar("down", "-d", directory).stdout == f"{directory}: there is no lab\n"
+
+
+def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    for action in ("up", "down"):
+        done = busbar(action, "-d", tmp_path)
+        assert done.returncode == 2
+        assert str(tmp_path) in done.stderr
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+# -- the whole suite on the lab ----------------------------------------------------------------------------------------
+
+
+class Site:
+    def __init__(self, lab: Path, folder: Path) -> None:
+        self.lab, self.folder = lab, folder
+
+    def play(self, *arguments: str) -> tuple[int, str, dict[str, list[dict[str, Any]]]]:
+        """Exit code, output, and findings by host."""
+        path = self.folder / "findings.json"
+        path.unlink(missing_ok=True)
+        extra = {"busbar_findings_path": str(path), "nccl_benchmark_results_path": str(self.folder / "results")}
+        # Half the sizes: each takes the lab's programs no longer, but each is a line more to read here.
+        extra["nccl_benchmark_timeout"] = 20  # type: ignore[assignment]
+        done = run("ansible-playbook", "site.yml", "-i", self.lab / "inventory", "-e", json.dumps(extra), *arguments)
+        hosts = json.loads(path.read_text())["hosts"] if path.is_file() else {}
+        return done.returncode, done.stdout + done.stderr, {host: hosts[host]["findings"] for host in hosts}
+
+
+@pytest.fixture
+def site(lab: Path, tmp_path: Path) -> Site:
+    return Site(lab, tmp_path)
+
+
+def roots(findings: list[dict[str, Any]]) -> set[str]:
+    return {finding["check"] for finding in findings if finding["because"] is None}
+
+
+def test_from_a_fresh_node_to_a_measured_one_and_again(site: Site) -> None:
+    code, out, found = site.play("--check")
+    assert code == 2, out
+    assert {check for findings in found.values() for check in roots(findings)} == {"nccl_conf.file", "nccl_tests.build"}
+
+    code, out, found = site.play()
+    assert code == 0, out
+    assert "VERDICT ok: 2 of 2 hosts ok" in out
+    assert "BENCHMARK (simulated: no figure in it is a measurement): 14 of 14 runs ok on 2 hosts" in out
+    data = json.loads((site.folder / "results" / "latest" / "node01.json").read_text())
+    assert data["simulated"] is True
+    assert len(data["runs"]) == 7
+    assert "simulated" in (site.folder / "results" / "latest" / "busbw.svg").read_text()
+
+    for arguments in (["--check"], []):
+        code, out, found = site.play(*arguments)
+        assert code == 0, out
+        assert all("changed=0" in line for line in out.splitlines() if line.startswith("node0") and "changed=" in line)
+
+
+MEASURED = sorted(name for name, fault in faults.FAULTS.items() if fault.measured)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_fault_that_only_a_benchmark_shows_is_its_only_root(site: Site, name: str) -> None:
+    store.break_(site.lab, "node01", name)
+    code, out, found = site.play("--tags", "nccl_benchmark")
+    assert code == 2, out
+    assert found["node02"] == []
+    assert roots(found["node01"]) == {faults.named(name).check}, out
+    store.repair(site.lab, "node01")
+    assert site.play("--tags", "nccl_benchmark")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["nvlink-down", "gpu-lost", "fabric-not-ready"])
+def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, name: str) -> None:
+    store.break_(site.lab, "node01", name)
+    code, out, found = site.play()
+    assert code == 2, out
+    assert roots(found["node01"]) == {faults.named(name).check}, out
+    assert any(finding["check"].startswith("nccl_perf.") for finding in found["node01"])
+    store.repair(site.lab, "node01")
+    assert site.play()[0] == 0

@@ -1,0 +1,70 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The container lab's parts that need no podman; tests/containers has the rest."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from busbar.lab import containers, image, nccl_tests, store
+from busbar.lab.machine import LabError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MACHINES = {name: builder(name) for name, builder in store.STANDARD.items()}
+
+
+def test_the_committed_inventory_is_what_up_would_write() -> None:
+    for name, text in containers.inventory(MACHINES, "{{ inventory_dir }}/../../.lab/ssh_config").items():
+        path = ROOT / "inventories" / "lab" / name
+        assert path.read_text() == text, f"write into {path.relative_to(ROOT)}:\n{text}"
+
+
+def test_the_inventory_says_of_each_node_what_its_machine_says() -> None:
+    files = containers.inventory(MACHINES, "/lab/ssh_config")
+    assert yaml.safe_load(files["hosts.yml"]) == {
+        "gpu_nodes": {"hosts": {name: machine.site for name, machine in MACHINES.items()}}
+    }
+    assert yaml.safe_load(files["group_vars/gpu_nodes.yml"])["ansible_ssh_common_args"] == "-F /lab/ssh_config"
+
+
+def test_the_images_name_follows_what_goes_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolkit = tmp_path / "toolkit"
+    before = image.tag("bookworm")
+    assert image.tag("trixie") != before
+    shutil.copytree(nccl_tests.TOOLKIT, toolkit)
+    monkeypatch.setattr(image, "TOOLKIT", toolkit)
+    assert image.tag("bookworm") == before
+    (toolkit / "Makefile").chmod(0o755)
+    assert image.tag("bookworm") != before
+    (toolkit / "Makefile").chmod(0o644)
+    (toolkit / "Makefile").write_text("install:\n")
+    changed = image.tag("bookworm")
+    assert changed != before
+    (toolkit / "new").write_text("")
+    assert image.tag("bookworm") not in (before, changed)
+    with pytest.raises(LabError, match="bookworm, trixie"):
+        image.tag("buster")
+
+
+def test_labs_of_two_directories_have_no_name_in_common(tmp_path: Path) -> None:
+    one, other = containers.Lab(tmp_path / "one"), containers.Lab(tmp_path / "other")
+    assert one.container("node01") != other.container("node01")
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    assert containers.Lab(tmp_path / "link").name == one.name
+
+
+def test_a_path_that_podman_and_ssh_would_take_apart_is_refused(tmp_path: Path) -> None:
+    for name in ("a b", "a:b", "a%n", "a,b"):
+        with pytest.raises(LabError, match="only letters"):
+            containers.Lab(tmp_path / name).up(MACHINES, "bookworm", print)
+        assert not (tmp_path / name).exists()
+
+
+def test_a_lab_that_was_not_finished_is_a_lab_that_down_may_remove(tmp_path: Path) -> None:
+    assert not containers.is_lab(tmp_path)
+    (tmp_path / "containers.json").write_text('{"image": ""}\n')
+    assert containers.is_lab(tmp_path)

@@ -1,0 +1,606 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The lab's CUDA, NCCL and nccl-tests: built by a real compiler, run on rendered nodes. All is simulated."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from busbar.lab import nvidia_smi, tree
+from busbar.lab.faults import FAULTS, FileFault
+from busbar.lab.machine import Machine, h200_vm, hgx_h100, hgx_h200_roce
+from busbar.lab.nccl_tests import COMMIT, TOOLKIT
+
+LIB = "usr/lib/x86_64-linux-gnu"
+NAMES = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv"}
+NAMES |= {"gather", "scatter", "hypercube"}
+FIRST_LINE = "# simulated by the Busbar lab: no figure below is a measurement"
+GIB = 1 << 30
+
+
+def make(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *words], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``make install`` puts onto a node."""
+    root = tmp_path_factory.mktemp("installed")
+    done = make("-C", TOOLKIT, "install", f"DESTDIR={root}")
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def build(installed: Path, clone: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """As nccl-tests is built, but that the libraries lie below another root."""
+    values = {
+        "BUILDDIR": str(clone.parent / "build"),
+        "CUDA_HOME": f"{installed}/usr/local/cuda",
+        "NCCL_HOME": f"{installed}/usr",
+        "BUSBAR_LAB_MODEL": f"{TOOLKIT}/nccl_tests_model.py",
+        **more,
+    }
+    words = [f"{name}={value}" for name, value in values.items()]
+    return make("-C", clone, "-j2", *words, LIBRARY_PATH=f"{installed}/{LIB}")
+
+
+@pytest.fixture(scope="module")
+def clone(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    clone = tmp_path_factory.mktemp("clone") / "nccl-tests"
+    source = f"file://{installed}/usr/src/busbar-lab/nccl-tests.git"
+    subprocess.run(["git", "clone", "--quiet", source, clone], check=True)
+    return clone
+
+
+@pytest.fixture(scope="module")
+def programs(installed: Path, clone: Path) -> Path:
+    done = build(installed, clone, NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90")
+    assert done.returncode == 0, done.stderr
+    return clone.parent / "build"
+
+
+def render(root: Path, machine: Machine) -> Path:
+    """The node's /sys, and the answers of its driver."""
+    tree.write_hardware(machine, root / "srv/busbar-lab/hw")
+    answers = tree.Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()})
+    answers.write(root / "usr/share/busbar-lab/nvidia-smi")
+    return root
+
+
+@pytest.fixture(scope="module")
+def h100(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return render(tmp_path_factory.mktemp("h100"), hgx_h100())
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(programs: Path, installed: Path, h100: Path) -> Run:
+    """A program on a node, healthy if none is named. Every output has to say that it is simulated."""
+
+    def call(
+        words: str, root: Path | None = None, name: str = "all_reduce", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": f"{installed}/{LIB}:{installed}/usr/local/cuda/lib64",
+            "BUSBAR_LAB_ROOT": str(root or h100),
+            **environment,
+        }
+        argv = [str(programs / f"{name}_perf"), *words.split()]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert done.stdout.splitlines()[0] == FIRST_LINE, done
+        return done
+
+    return call
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+
+
+def busbw(done: subprocess.CompletedProcess[str]) -> float:
+    """Of the largest size, out of place."""
+    assert done.returncode == 0, done
+    return float(rows(done.stdout)[-1][7])
+
+
+# -- what is installed -----------------------------------------------------------------------------------------------
+
+
+def test_install_puts_cuda_and_nccl_where_their_packages_do(installed: Path) -> None:
+    assert os.readlink(installed / "usr/local/cuda") == "cuda-13.0"
+    assert os.readlink(installed / "usr/bin/nvidia-smi") == "../share/busbar-lab/bin/nvidia-smi"
+    libraries = {"usr/local/cuda/lib64/libcudart.so": "libcudart.so.13", f"{LIB}/libnccl.so": "libnccl.so.2"}
+    for library, soname in libraries.items():
+        assert (installed / library).resolve().read_bytes()[:4] == b"\x7fELF"
+        dynamic = subprocess.run(["readelf", "-d", installed / library], capture_output=True, text=True, check=True)
+        assert f"Library soname: [{soname}]" in dynamic.stdout
+    version = subprocess.run([installed / "usr/local/cuda/bin/nvcc", "--version"], capture_output=True, check=True)
+    assert b"release 13.0, V13.0.88" in version.stdout
+    assert b"simulated" in version.stdout
+    assert json.loads((installed / "usr/local/cuda/version.json").read_text())["cuda"]["version"].startswith("13.0")
+
+
+def test_the_commit_is_the_same_wherever_it_is_made(installed: Path, tmp_path: Path) -> None:
+    """If this fails because the sources have changed: write the commit it names to busbar/lab/nccl_tests.py."""
+    done = make(
+        "-C", TOOLKIT, "sources", f"DESTDIR={tmp_path}", GIT_AUTHOR_NAME="x", GIT_DEFAULT_HASH="sha256", TZ="Asia/Tokyo"
+    )
+    assert done.returncode == 0, done.stderr
+    for root in (installed, tmp_path):
+        repository = f"--git-dir={root}/usr/src/busbar-lab/nccl-tests.git"
+        argv = ["git", repository, "rev-parse", "refs/heads/master"]
+        made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+        assert made == COMMIT, f"write COMMIT = {made!r} to busbar/lab/nccl_tests.py"
+        assert subprocess.run(["git", repository, "fsck", "--strict"], check=False).returncode == 0
+
+
+def test_installing_again_changes_no_source_and_leaves_nothing_beside_the_toolkit(tmp_path: Path) -> None:
+    before = {path for path in TOOLKIT.rglob("*") if "__pycache__" not in path.parts}
+    for _ in range(2):
+        assert make("-C", TOOLKIT, "install", f"DESTDIR={tmp_path}").returncode == 0
+    assert {path for path in TOOLKIT.rglob("*") if "__pycache__" not in path.parts} == before
+
+
+def test_the_library_names_what_nccl_reads_and_knows_its_version(installed: Path) -> None:
+    data = (installed / LIB / "libnccl.so.2").read_bytes()
+    assert b"NCCL version 2.27.7+cuda13.0\0" in data
+    assert b"\0NCCL_IB_HCA\0" in data
+    assert data.count(b"\0NCCL_") >= 170
+    assert b"NCCL_IB_DEVICE_PCI_ORDER\0" not in data  # of 2.29.7
+    version = ctypes.c_int()
+    assert ctypes.CDLL(str(installed / LIB / "libnccl.so.2")).ncclGetVersion(ctypes.byref(version)) == 0
+    assert version.value == 22707
+
+
+def test_the_library_reads_a_file_as_nccl_does(installed: Path, tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    long = "L" * 1100
+    conf.write_text(f"#NCCL_A=1\n NCCL_B=2\nNCCL_C==x \nno equals\nNCCL_D=1\nNCCL_D=2\nNCCL_E=file\nNCCL_F={long}\n")
+    code = (
+        "import ctypes; n = ctypes.CDLL(%r); print(n.ncclGetUniqueId(ctypes.create_string_buffer(128)));"
+        "g = ctypes.CDLL(None).getenv; g.restype = ctypes.c_char_p;"
+        "print([g(x) for x in (b'#NCCL_A', b'NCCL_B', b' NCCL_B', b'NCCL_C', b'NCCL_D', b'NCCL_E')], len(g(b'NCCL_F')))"
+    ) % str(installed / LIB / "libnccl.so.2")
+    environment = {**os.environ, "NCCL_CONF_FILE": str(conf), "NCCL_E": "environment"}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines() == [
+        "0",
+        "[None, None, b'2', b'=x ', b'1', b'environment'] 1023",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-gencode=arch=compute_70,code=sm_70",
+        "-gencode arch=compute_90,code=[sm_90,sm_70]",
+        "-arch=sm_70",
+        "--generate-code=arch=compute_90,code=sm_70",
+    ],
+)
+def test_nvcc_refuses_an_architecture_that_it_does_not_know(installed: Path, tmp_path: Path, words: str) -> None:
+    source = tmp_path / "x.cu"
+    source.write_text("int main() { return 0; }\n")
+    argv: list[str | Path] = [installed / "usr/local/cuda/bin/nvcc", *words.split(), "-o", tmp_path / "x", source]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nvcc fatal   : Unsupported gpu architecture '")
+    assert done.stderr.endswith("_70'\n")
+    assert not (tmp_path / "x").exists()
+
+
+def test_nvcc_hands_the_rest_to_the_host_compiler(installed: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a b.cu"
+    source.write_text(
+        '#include <cuda_runtime.h>\nint main() { int n; cudaGetDevice(&n); return VALUE + sizeof "x"; }\n'
+    )
+    argv: list[str | Path] = [
+        *(installed / "usr/local/cuda/bin/nvcc", "-ccbin", "g++", "-gencode", "arch=compute_90a,code=sm_90a"),
+        *("-Xcompiler", "-Wall,-DVALUE=3", "--threads", "2", "-lineinfo", "-cudart", "shared"),
+        *("-Xlinker", "--enable-new-dtags", "-o", tmp_path / "x y", source),
+    ]
+    subprocess.run(argv, check=True)
+    environment = {"LD_LIBRARY_PATH": f"{installed}/usr/local/cuda/lib64"}
+    assert subprocess.run([tmp_path / "x y"], env=environment, check=False).returncode == 5
+
+
+def test_the_sources_build_every_program_for_the_architecture_that_is_asked_for(programs: Path) -> None:
+    assert {path.name for path in programs.glob("*_perf")} == {f"{name}_perf" for name in NAMES}
+    needed = subprocess.run(["readelf", "-d", programs / "all_reduce_perf"], capture_output=True, text=True, check=True)
+    assert "[libnccl.so.2]" in needed.stdout
+    assert "[libcudart.so.13]" in needed.stdout
+    assert "RPATH" not in needed.stdout.upper().replace("RUNPATH", "RPATH")
+
+
+def test_without_an_architecture_all_of_them_are_compiled_for(installed: Path, clone: Path) -> None:
+    shown = build(installed, clone, BUILDDIR="/nonexistent", MAKEFLAGS="n")
+    for arch in (75, 80, 90, 100, 120):
+        assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in shown.stdout
+    assert "-gencode=arch=compute_120,code=compute_120" in shown.stdout
+
+
+def test_an_mpi_build_has_its_suffix_and_says_that_several_processes_are_not_simulated(
+    installed: Path, clone: Path, tmp_path: Path, h100: Path
+) -> None:
+    mpi = tmp_path / "mpi"
+    (mpi / "include").mkdir(parents=True)
+    (mpi / "lib").mkdir()
+    (mpi / "include/mpi.h").write_text('extern "C" int MPI_Initialized(int *flag);\n')
+    source = "int MPI_Initialized(int *flag) { return *flag = 0; }"
+    argv = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(mpi / "lib/libmpi.so")]
+    subprocess.run(argv, input=source, text=True, check=True)
+    out = tmp_path / "build"
+    gencode = "-gencode=arch=compute_90,code=sm_90"
+    more = {"MPI": "1", "MPI_HOME": str(mpi), "NAME_SUFFIX": "_mpi", "BUILDDIR": str(out), "NVCC_GENCODE": gencode}
+    assert build(installed, clone, **more).returncode == 0
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": f"{installed}/{LIB}:{installed}/usr/local/cuda/lib64:{mpi}/lib",
+        "BUSBAR_LAB_ROOT": str(h100),
+    }
+    argv = [str(out / "all_reduce_perf_mpi"), "-g", "8"]
+    alone = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert alone.returncode == 0
+    assert "# Collective test starting: all_reduce_perf_mpi" in alone.stdout
+    environment["OMPI_COMM_WORLD_SIZE"] = "2"
+    several = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert (several.returncode, rows(several.stdout)) == (64, [])
+    assert "not simulated" in several.stderr
+
+
+# -- what the programs print -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_program_prints_a_table_for_eight_gpus(run: Run, name: str) -> None:
+    done = run("-b 1M -e 1G -f 4 -g 8", name=name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("#  Rank ") == 8
+    assert [int(row[0]) for row in rows(done.stdout)] == [4**n << 20 for n in range(6)]
+    assert "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : " in done.stdout
+    assert f"# Collective test concluded: {name}_perf\n#\n" in done.stdout
+    place = rows(done.stdout)[-1]
+    assert place[-1] == ("N/A" if name in ("alltoall", "sendrecv") else "0")
+
+
+def test_the_same_run_prints_the_same_figures(run: Run) -> None:
+    words = "-b 8 -e 8G -f 2 -g 8"
+    assert rows(run(words).stdout) == rows(run(words).stdout)
+
+
+def test_more_bytes_take_longer_and_reach_more(run: Run) -> None:
+    found = [(float(row[5]), float(row[7])) for row in rows(run("-b 1M -e 8G -f 2 -g 8").stdout)]
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize(("size", "published"), [("1M", 43), ("16M", 234), ("64M", 362), ("512M", 438), ("1G", 466)])
+def test_the_ramp_is_the_published_one(run: Run, size: str, published: float) -> None:
+    assert busbw(run(f"-b {size} -e {size} -g 8")) == pytest.approx(published, rel=0.02)
+
+
+def test_time_and_bandwidths_of_a_row_agree(run: Run) -> None:
+    factors = {"all_reduce": 1.75, "all_gather": 0.875, "broadcast": 1, "sendrecv": 1, "alltoall": 0.875}
+    for name, factor in factors.items():
+        row = rows(run("-b 1G -e 1G -g 8", name=name).stdout)[-1]
+        microseconds, algbw, bus = (float(value) for value in row[5:8])
+        assert GIB / microseconds / 1e3 == pytest.approx(algbw, rel=0.001)
+        assert algbw * factor == pytest.approx(bus, rel=0.001)
+
+
+def test_types_operations_and_roots_make_tables_of_their_own(run: Run) -> None:
+    assert {row[3] for row in rows(run("-g 8 -o all").stdout)} == {"sum", "prod", "max", "min", "avg", "mulsum"}
+    kinds = rows(run("-g 8 -d all").stdout)
+    assert len(kinds) == 12
+    assert {row[2]: int(row[1]) for row in kinds}["double"] * 8 == 32 << 20
+    assert [row[4] for row in rows(run("-g 8 -r -1", name="broadcast").stdout)] == list("01234567")
+    assert [row[4] for row in rows(run("-g 8 -r 5", name="reduce").stdout)] == ["5"]
+
+
+def test_threads_times_gpus_are_the_ranks(run: Run) -> None:
+    done = run("-t 4 -g 2")
+    assert (done.returncode, done.stdout.count("#  Rank ")) == (0, 8)
+
+
+def test_the_devices_are_the_nodes_own(run: Run) -> None:
+    addresses = [gpu.address[:-2] for gpu in hgx_h100().gpus]
+    shown = [line for line in run("-g 8").stdout.splitlines() if line.startswith("#  Rank")]
+    assert [line.split("[")[1].split("]")[0] for line in shown] == addresses
+    assert all(line.endswith("] NVIDIA H100 80GB HBM3") for line in shown)
+    chosen = run("-g 2", CUDA_VISIBLE_DEVICES=f"5,{hgx_h100().gpus[2].uuid}").stdout
+    assert [addresses.index(line.split("[")[1].split("]")[0]) for line in chosen.splitlines() if "Rank" in line] == [
+        5,
+        2,
+    ]
+
+
+def test_sizes_that_a_gpu_cannot_hold_are_lowered_and_said(run: Run) -> None:
+    done = run("-b 16G -e 64G -f 2 -g 8")
+    assert done.returncode == 0
+    assert "# Reducing maxBytes to " in done.stdout
+    assert [int(row[0]) // GIB for row in rows(done.stdout)] == [16]
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("-h", 0, "USAGE: all_reduce_perf"),
+        ("--bogus", 0, "USAGE: all_reduce_perf"),
+        ("-q 1", 0, "USAGE: all_reduce_perf"),
+        ("-g 9", 5, "Invalid number of GPUs: 9 requested but only 8 were found."),
+        ("-t 2 -g 8", 5, "Invalid number of GPUs: 16 requested but only 8 were found."),
+        ("-b much", 255, "invalid size specified for 'minbytes'"),
+        ("-e 1T", 255, "invalid size specified for 'maxbytes'"),
+        ("-b 2G -e 1G", 255, "invalid sizes for 'minbytes' and 'maxbytes': 2147483648 > 1073741824"),
+        ("-I 1 -g 8", 64, "not simulated"),
+    ],
+)
+def test_exit_codes_are_those_of_nccl_tests(run: Run, words: str, code: int, said: str) -> None:
+    done = run(words)
+    assert done.returncode == code
+    assert said in (done.stdout if code == 0 else done.stderr)
+    assert "# Avg bus bandwidth" not in done.stdout
+
+
+def test_a_bar_is_held_to_nine_tenths_of_it(run: Run) -> None:
+    words = "-b 1G -e 1G -g 8"
+    assert "OK\n#\n" in run(words, NCCL_TESTS_MIN_BW="500").stdout
+    below = run(words, NCCL_TESTS_MIN_BW="600")
+    assert below.returncode == 7
+    assert " FAILED\n" in below.stdout
+    assert ": Test failure common.cu:" in below.stdout.splitlines()[-1]
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def test_json_says_what_the_text_says_and_that_it_is_simulated(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    done = run(f"-b 1G -e 4G -f 2 -g 8 -J {path}", SECRET="in the environment")
+    data = json.loads(path.read_text())
+    assert f"# Writing JSON output to {path}\n" in done.stdout
+    assert data["simulated"] == "true"
+    assert (data["version"], data["nccl_version"], data["config"]["ngpus"]) == (3, 22707, 8)
+    assert data["args"][1:3] == ["-b", "1G"]
+    assert "SECRET=in the environment" in data["env"]  # as the real one: a trap
+    assert [row["size"] for row in data["results"]] == [GIB, 2 * GIB, 4 * GIB]
+    for row, shown in zip(data["results"], rows(done.stdout), strict=True):
+        assert row["out_of_place"]["bus_bw"] == pytest.approx(float(shown[7]), abs=0.01)
+        assert row["root"] == "    -1"
+    assert data["out_of_bounds"] == {"count": 0, "okay": "true"}
+    assert data["average_bus_bandwidth"]["okay"] == "unchecked"
+
+
+def test_json_never_overwrites_a_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("mine")
+    for name in ("out.json.0", "out.json.1"):
+        assert f"# Writing JSON output to {tmp_path / name}\n" in run(f"-g 8 -J {path}").stdout
+        assert json.loads((tmp_path / name).read_text())["simulated"] == "true"
+    assert path.read_text() == "mine"
+    nowhere = run(f"-g 8 -J {tmp_path}/none/out.json")
+    assert nowhere.returncode == 0
+    assert "# skipping json output; " in nowhere.stdout
+
+
+def test_json_of_a_run_that_fails_has_no_results(run: Run, tmp_path: Path) -> None:
+    assert run(f"-g 9 -J {tmp_path}/out.json").returncode == 5
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["simulated"] == "true"
+    assert "results" not in data
+    assert "end_time" not in data
+
+
+# -- the node's state ------------------------------------------------------------------------------------------------
+
+WORDS = "-b 8G -e 8G -g 8"
+
+
+HOME = pwd.getpwuid(os.getuid()).pw_dir.lstrip("/")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Callable[..., Path]:
+    """Renders a machine with one of the catalogue's faults."""
+
+    def call(name: str | None = None, machine: Machine | None = None) -> Path:
+        machine = machine or hgx_h100()
+        if name:
+            change = FAULTS[name].change
+            machine = FAULTS[name].apply(machine)
+            if isinstance(change, FileFault):
+                write(tmp_path / HOME / ".nccl.conf", change.edit(machine, None) or "")
+        return render(tmp_path, machine)
+
+    return call
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def narrow(machine: Machine) -> Machine:
+    return FAULTS["gpu-slot-degraded"].apply(machine)
+
+
+def test_a_healthy_node_reaches_the_published_figures(run: Run) -> None:
+    assert busbw(run(WORDS)) == pytest.approx(478, rel=0.01)
+    assert busbw(run(WORDS, NCCL_NVLS_ENABLE="0")) == pytest.approx(367, rel=0.01)
+    for count, published in {2: 370, 4: 370, 5: 420, 6: 440, 7: 460}.items():
+        assert busbw(run(f"-b 8G -e 8G -g {count}")) == pytest.approx(published, rel=0.02)
+    for name in ("all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"):
+        assert 345 < busbw(run(WORDS, name=name)) < 370, name
+
+
+@pytest.mark.parametrize(
+    ("variables", "low", "high"),
+    [
+        ("NCCL_P2P_DISABLE=1", 9.5, 10.5),
+        ("NCCL_P2P_LEVEL=LOC", 9.5, 10.5),
+        ("NCCL_P2P_LEVEL=0", 9.5, 10.5),
+        ("NCCL_P2P_LEVEL=NVL", 470, 480),
+        ("NCCL_P2P_LEVEL=loc", 470, 480),  # unknown to NCCL: as if it were not set
+        ("NCCL_P2P_DISABLE=2", 470, 480),
+        ("NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1", 1.75, 1.85),
+        ("NCCL_SHM_DISABLE=1", 470, 480),
+        ("NCCL_NVLS_ENABLE=0", 360, 370),
+        ("NCCL_NVLS_ENABLE=off", 360, 370),
+        ("NCCL_NVLS_ENABLE=", 470, 480),
+        ("NCCL_ALGO=Ring", 360, 370),
+        ("NCCL_ALGO=^NVLS", 360, 370),
+        ("NCCL_ALGO=allreduce:ring,tree;broadcast:ring", 360, 370),
+        ("NCCL_ALGO=broadcast:ring", 470, 480),
+        ("NCCL_PROTO=Simple", 470, 480),
+        ("NCCL_PROTO=LL", 85, 95),
+        ("NCCL_PROTO=^Simple", 330, 345),
+    ],
+)
+def test_a_variable_costs_what_it_costs(run: Run, variables: str, low: float, high: float) -> None:
+    environment = dict(word.split("=", 1) for word in variables.split())
+    assert low < busbw(run(WORDS, **environment)) < high
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "said"),
+    [
+        ("all_reduce", "NCCL_ALGO=Rings", 'Unrecognized element token "rings"'),
+        ("all_reduce", 'NCCL_PROTO="Simple"', "Unrecognized element token"),
+        ("all_gather", "NCCL_ALGO=Tree", "No algorithm/protocol available for function allgather"),
+        ("all_reduce", "NCCL_ALGO=CollNetChain", "No algorithm/protocol available"),
+        ("all_reduce", "NCCL_SOCKET_IFNAME==eth7", "no socket interface found"),
+    ],
+)
+def test_a_variable_that_stops_nccl_stops_the_program(run: Run, name: str, variables: str, said: str) -> None:
+    done = run(WORDS, name=name, **dict([variables.split("=", 1)]))
+    assert done.returncode == 3
+    assert "Test NCCL failure" in done.stdout
+    assert said in done.stdout
+
+
+def test_the_first_of_environment_user_file_and_system_file_counts(run: Run, node: Callable[..., Path]) -> None:
+    root = node()
+    write(root / "etc/nccl.conf", "NCCL_P2P_DISABLE=1\n")
+    assert busbw(run(WORDS, root)) < 11
+    write(root / HOME / ".nccl.conf", "NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE=1\n")
+    assert busbw(run(WORDS, root)) > 470
+    write(root / "other.conf", "#NCCL_P2P_DISABLE=0\n NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE = 0\n")
+    assert busbw(run(WORDS, root, NCCL_CONF_FILE=str(root / "other.conf"))) < 11
+    assert busbw(run(WORDS, root, NCCL_P2P_DISABLE="0", NCCL_CONF_FILE=str(root / "other.conf"))) > 470
+
+
+def test_a_narrow_slot_costs_nothing_until_data_go_through_it(run: Run, node: Callable[..., Path], h100: Path) -> None:
+    narrowed = node(machine=narrow(hgx_h100()))
+    assert busbw(run(WORDS, narrowed)) == busbw(run(WORDS, h100))
+    through = [busbw(run(WORDS, root, NCCL_P2P_DISABLE="1")) for root in (narrowed, h100)]
+    assert through[0] == pytest.approx(through[1] / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(("fault", "share"), [("nvlink-down", 17 / 18), ("gpu-slow", 0.6), ("gpu-busy", 0.7)])
+def test_a_gpu_in_trouble_costs_its_share_of_what_it_takes_part_in(
+    run: Run, node: Callable[..., Path], fault: str, share: float
+) -> None:
+    root, healthy = node(fault, hgx_h200_roce()), busbw(run(WORDS))
+    assert busbw(run(WORDS, root)) == pytest.approx(healthy * share, rel=0.01)
+    if fault != "gpu-busy":
+        assert busbw(run("-b 8G -e 8G -g 4", root)) == pytest.approx(busbw(run("-b 8G -e 8G -g 4")), rel=0.01)
+
+
+def test_a_file_of_the_user_that_switches_p2p_off_is_felt(run: Run, node: Callable[..., Path]) -> None:
+    assert busbw(run(WORDS, node("user-p2p-off"))) < 11
+
+
+def test_memory_that_somebody_holds_is_missing(run: Run, node: Callable[..., Path]) -> None:
+    root = node("gpu-busy")
+    (root / "usr/bin").mkdir()
+    argv = [
+        "sh",
+        "-c",
+        nvidia_smi.SCRIPT,
+        str(root / "usr/bin/nvidia-smi"),
+        "--query-compute-apps=pid,used_memory,name",
+    ]
+    shown = subprocess.run([*argv, "--format=csv"], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == ["pid, used_gpu_memory [MiB], process_name", "41873, 71680 MiB, python"]
+    done = run(WORDS, root)
+    assert done.returncode == 3
+    assert "Cuda failure 2 'out of memory'" in done.stdout
+
+
+def test_a_fabric_that_is_not_ready_is_cudas_error_802(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    done = run(f"{WORDS} -J {tmp_path}/out.json", node("fabric-not-ready"))
+    assert done.returncode == 2
+    assert ": Test CUDA failure util.cu:" in done.stdout
+    assert "'system not yet initialized'" in done.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["simulated"] == "true"
+
+
+@pytest.mark.parametrize("fault", ["gpu-lost", "gpu-missing"])
+def test_a_gpu_that_has_gone_is_one_too_few(run: Run, node: Callable[..., Path], fault: str) -> None:
+    root = node(fault)
+    assert run(WORDS, root).returncode == 5
+    assert run("-g 7", root).returncode == 0
+
+
+def test_without_a_driver_nothing_runs(run: Run, tmp_path: Path) -> None:
+    done = run(WORDS, tmp_path)
+    assert done.returncode == 2
+    assert "CUDA driver version is insufficient for CUDA runtime version" in done.stdout
+
+
+def test_a_gpu_that_computes_wrong_fails_the_run(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    root = node("wrong-sums")
+    done = run(f"-b 1G -e 8G -f 2 -g 8 -J {tmp_path}/out.json", root)
+    assert done.returncode == 7
+    assert all(int(float(row[8])) > 0 for row in rows(done.stdout))
+    assert "# Out of bounds values : 8 FAILED\n" in done.stdout
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["out_of_bounds"] == {"count": 8, "okay": "false"}
+    unchecked = run("-g 8 -c 0", root)
+    assert unchecked.returncode == 0
+    assert rows(unchecked.stdout)[0][8::4] == ["N/A", "N/A"]
+    assert run("-g 3", root).returncode == 0
+
+
+def test_a_collective_that_hangs_prints_its_devices_and_no_more(
+    programs: Path, installed: Path, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": f"{installed}/{LIB}:{installed}/usr/local/cuda/lib64",
+        "BUSBAR_LAB_ROOT": str(node("collective-hang")),
+    }
+    argv = [str(programs / "all_reduce_perf"), "-g", "8", "-J", str(tmp_path / "out.json")]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(15)]
+        assert lines[0].strip() == FIRST_LINE
+        assert "Rank  7" in lines[-1]
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait() == -signal.SIGTERM
+        assert process.stdout.read() == ""
+    assert '"env":[' in (tmp_path / "out.json").read_text()  # the trap again: the environment is on the disk by then
+
+
+def test_the_virtual_machine_runs_too(run: Run, node: Callable[..., Path]) -> None:
+    assert busbw(run(WORDS, node(machine=h200_vm()), NCCL_NVLS_ENABLE="0")) == pytest.approx(367, rel=0.01)

@@ -1,0 +1,143 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Change something on the converged node: check mode reports exactly that and writes nothing, a real run agrees.
+
+What is changed: every fault of the lab that this role has to find, as many at once as go together, and what the
+scenario's tests/drift.yml lists: an argv to run on the node (change), the checks that have to find it (finds), and an
+argv that takes it back (undo) where a run does not mend it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import yaml
+from testinfra.host import Host  # type: ignore[import-untyped]
+
+from busbar.lab import faults, store
+from tests.molecule.scenario import LAB, NODE, ROLE, SCENARIO, checks, play
+
+# Where a run may write, without Ansible's own files and what systemd writes in its own time.
+WATCHED = ["/etc", "/opt", "/root", "/usr/local", "/var/lib"]
+VOLATILE = ["/root/.ansible", "/var/lib/systemd"]
+# Check ids begin with the module's noun; this role's is another than its name.
+PREFIX = {"nccl_benchmark": "nccl_perf"}.get(ROLE, ROLE) + "."
+
+
+def groups(measured: bool) -> list[list[str]]:
+    """This role's faults on this node's platform, in as few groups as go together."""
+    platform = store.healthy(LAB, NODE).platform
+    mine = [f for f in faults.FAULTS.values() if f.check.startswith(PREFIX) and platform in f.platforms]
+    made: list[list[str]] = []
+    for name in (fault.name for fault in mine if fault.measured is measured):
+        group = next((group for group in made if faults.compatible([*group, name])), None)
+        if group is None:
+            made.append([name])
+        else:
+            group.append(name)
+    return made
+
+
+def snapshot(host: Host) -> list[str]:
+    """A line for each file and directory: a file that came and went has left its mark on its directory."""
+    prune = " -o ".join(f"-path {path}" for path in VOLATILE)
+    find = f"find {' '.join(WATCHED)} ( {prune} ) -prune -o -printf".split()
+    return sorted(host.check_output(shlex.join([*find, r"%p %y %m %U:%G %s %T@ %l\n"])).splitlines())
+
+
+def ids(of_node: dict[str, Any]) -> set[str]:
+    return {finding["id"] for finding in of_node["findings"]}
+
+
+def check(host: Host) -> dict[str, Any]:
+    before = snapshot(host)
+    found = play(check=True)
+    assert snapshot(host) == before
+    return found
+
+
+def compare(names: Sequence[str], found: list[dict[str, Any]]) -> None:
+    """Each declared root and no other, each consequence that this role reports with its cause, and nothing else."""
+    expected = faults.expected(store.healthy(LAB, NODE), names)
+    by_id = {finding["id"]: finding for finding in found}
+    roots = [finding for finding in found if finding["because"] is None]
+    wanted = [(e.check, e.state, e.subject) for e in expected if e.because is None]
+    # A fault without a subject is found by every run of the benchmark, any other once.
+    once = {check for check, _state, subject in wanted if subject is not None}
+    said = [(f["check"], f["state"], f["id"].split("@", 1)[1] if f["check"] in once else None) for f in roots]
+    assert sorted(s for s in said if s[0] in once) == sorted(w for w in wanted if w[0] in once)
+    assert set(said) == set(wanted)
+    follows = set()
+    for finding in found:
+        root = finding
+        while root["because"] is not None:
+            root = by_id[root["because"]]
+        # The same check on another run of the benchmark is no consequence of its own.
+        if root["check"] != finding["check"]:
+            follows.add((finding["check"], root["check"]))
+    assert follows == {(e.check, e.because) for e in expected if e.because and e.check.startswith(PREFIX)}
+
+
+def prove_faults(host: Host, names: list[str]) -> None:
+    for name in names:
+        store.break_(LAB, NODE, name)
+    try:
+        predicted = check(host)
+        compare(names, predicted["findings"])
+        before = snapshot(host)
+        done = play(check=False)
+        assert (snapshot(host) != before) is bool(done["repaired"])
+    finally:
+        store.repair(LAB, NODE)
+    assert done["repaired"] == predicted["repaired"]
+    assert ids(done) == ids(predicted) - set(predicted["repaired"])
+
+
+def prove_measured_faults(host: Host, names: list[str]) -> None:
+    """Only a run can show them; check mode judges what the last run has measured."""
+    for name in names:
+        store.break_(LAB, NODE, name)
+    try:
+        done = play(check=False)
+        compare(names, done["findings"])
+        # On a busy node nothing is measured, and the result of the run before stands.
+        measured = {finding["id"] for finding in done["findings"] if finding["check"] != "nccl_perf.idle"}
+        assert ids(check(host)) == measured
+    finally:
+        store.repair(LAB, NODE)
+    assert checks(play(check=False)) == []
+
+
+def prove_change(host: Host, case: dict[str, Any]) -> None:
+    host.check_output(shlex.join(case["change"]))
+    try:
+        predicted = check(host)
+        assert checks(predicted) == sorted(case["finds"])
+        done = play(check=False)
+    finally:
+        if "undo" in case:
+            host.check_output(shlex.join(case["undo"]))
+    assert done["repaired"] == predicted["repaired"]
+    assert ids(done) == (ids(predicted) if "undo" in case else set())
+
+
+def cases() -> Iterator[Any]:
+    for case in yaml.safe_load((SCENARIO / "tests/drift.yml").read_text()):
+        yield pytest.param(prove_change, case, id=shlex.join(case["change"]))
+    for names in groups(measured=False):
+        yield pytest.param(prove_faults, names, id="+".join(names))
+    for names in groups(measured=True):
+        yield pytest.param(prove_measured_faults, names, id="+".join(names))
+
+
+@pytest.mark.parametrize(("prove", "case"), cases())
+def test_drift(host: Host, prove: Callable[[Host, Any], None], case: Any) -> None:
+    prove(host, case)
+
+
+def test_nothing_is_left(host: Host) -> None:
+    assert checks(play(check=False)) == []
+    assert checks(check(host)) == []

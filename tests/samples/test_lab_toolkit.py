@@ -1,0 +1,118 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The lab's nccl-tests beside real captures: the same layout, and figures near those that it was calibrated with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import nvidia_smi, tree
+from busbar.lab.machine import h200_vm
+from busbar.lab.nccl_tests import TOOLKIT
+
+
+@pytest.fixture
+def simulate(tmp_path: Path) -> Any:
+    """The model as a program would run it, on the simulated twin of the captured machine: text and JSON."""
+    machine = h200_vm()
+    tree.write_hardware(machine, tmp_path / "srv/busbar-lab/hw")
+    answers = tree.Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()})
+    answers.write(tmp_path / "usr/share/busbar-lab/nvidia-smi")
+
+    def call(name: str, words: str, **more: str) -> tuple[int, str, Any]:
+        argv = [sys.executable, "-I", str(TOOLKIT / "nccl_tests_model.py"), name, "22809", "22809", "single"]
+        argv += [f"/opt/nccl-tests/build/{name}", *words.split(), "-J", str(tmp_path / "out.json")]
+        environment = {"PATH": os.environ["PATH"], "BUSBAR_LAB_ROOT": str(tmp_path), "NCCL_NVLS_ENABLE": "0", **more}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        path = tmp_path / "out.json"
+        data = json.loads(path.read_text())
+        path.unlink()
+        return done.returncode, done.stdout, data
+
+    return call
+
+
+def layout(text: str) -> list[str]:
+    """Every line with its figures blanked, one of each run of equal lines: what there is and in which column.
+
+    The lab's own first line and the name of a JSON file are left out.
+    """
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(("# simulated", "# Writing", "rc=")):
+            continue
+        if line.startswith(("#", " ..")):
+            line = re.sub(r"(Pid|pid) +\d+|[\da-f]{4}:[\da-f]{2}:[\da-f]{2}|(on|\.\.) +\S+ |\d[\d.]*", "0", line)
+        else:
+            # In a table every figure ends where its column does, whatever its width.
+            line = re.sub(r" *-?\d[\d.]*(?= |$)", lambda match: "0".rjust(len(match[0])), line)
+        if found[-1:] != [line]:
+            found.append(line)
+    return found
+
+
+def keys(value: Any) -> Any:
+    """What a JSON value is made of: the keys in order, the type of each leaf."""
+    if isinstance(value, dict):
+        return {key: keys(item) for key, item in value.items() if key != "simulated"}
+    if isinstance(value, list):
+        return [keys(value[0])] if value else []
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(
+    ("capture", "words", "variables"),
+    [
+        ("all_reduce_plain.txt", "-b 8 -e 16G -f 2 -g 8 -n 20 -w 5", {}),
+        ("all_reduce_p2p_disabled.txt", "-b 1M -e 1G -f 4 -g 8 -n 5", {"NCCL_P2P_DISABLE": "1"}),
+        ("all_reduce_min_bw_failed.txt", "-b 1G -e 1G -g 8", {"NCCL_TESTS_MIN_BW": "500"}),
+    ],
+)
+def test_text_is_laid_out_as_the_real_one(
+    samples: Path, simulate: Any, capture: str, words: str, variables: dict[str, str]
+) -> None:
+    real = (samples / "h200x8" / capture).read_text()
+    code, text, _ = simulate("all_reduce_perf", words, **variables)
+    assert code == int(re.findall(r"rc=(\d+)", real)[-1])
+    assert layout(text) == layout(real)
+    sizes = [
+        [line.split()[:5] for line in t.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+        for t in (text, real)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_json_has_the_keys_of_the_real_one_and_says_that_it_is_simulated(
+    samples: Path, simulate: Any, collective: str
+) -> None:
+    real = json.loads((samples / f"h200x8/{collective}.json").read_text())
+    words = " ".join(real["args"][1 : real["args"].index("-J")])
+    code, text, data = simulate(f"{collective}_perf", words)
+    assert code == 0
+    assert next(iter(data)) == "simulated"
+    assert text.startswith("# simulated")
+    assert json.dumps(keys(data)) == json.dumps(keys(real))
+    assert data["config"] | {"devices": 0} == real["config"] | {"devices": 0}
+    identity = ("size", "count", "type", "redop", "root")
+    assert [[r[key] for key in identity] for r in data["results"]] == [
+        [r[key] for key in identity] for r in real["results"]
+    ]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_the_largest_size_is_within_five_percent_of_the_capture_that_it_was_calibrated_with(
+    samples: Path, simulate: Any, collective: str
+) -> None:
+    """Calibrated, so this shows that the lab is plausible and nothing about any machine."""
+    real = json.loads((samples / f"h200x8/{collective}.json").read_text())["results"][-1]
+    data = simulate(f"{collective}_perf", f"-b {real['size']} -e {real['size']} -g 8")[2]
+    assert data["results"][-1]["out_of_place"]["bus_bw"] == pytest.approx(real["out_of_place"]["bus_bw"], rel=0.05)

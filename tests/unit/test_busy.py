@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import busy
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HEADER = "pid, process_name, used_gpu_memory [MiB]\n"
+IDLE = f"#!/bin/sh\nprintf '%s' '{HEADER}'\n"
+
+
+def checkpoint(*entries: tuple[str, str, object]) -> str:
+    pods = [{"PodUID": u, "ContainerName": "c", "ResourceName": r, "DeviceIDs": d} for u, r, d in entries]
+    return json.dumps({"Data": {"PodDeviceEntries": pods, "RegisteredDevices": {}}, "Checksum": 1})
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A node on which nothing runs."""
+    tool(tmp_path, IDLE)
+    return tmp_path
+
+
+def tool(node: Path, script: str) -> None:
+    path = node / "usr/bin/nvidia-smi"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script)
+    path.chmod(0o755)
+
+
+def read(node: Path) -> busy.Busy:
+    return busy.read(Host(str(node), str(node), timeout=5))
+
+
+def test_nobody_uses_an_idle_node(node: Path) -> None:
+    assert read(node) == busy.Busy(())
+
+
+def test_a_process_is_one_reason_on_however_many_gpus() -> None:
+    text = HEADER + "2140, build/all_reduce_perf, 25958 MiB\n" * 4
+    assert busy.parse_processes(text) == ["process build/all_reduce_perf (pid 2140) holds 103832 MiB on 4 GPUs"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["4242, [Not Found], 71680 MiB", "4242, python, [N/A]", "4242, python -c a, b, 3 MiB", "[N/A], [N/A], [N/A]"],
+)
+def test_a_process_that_nvidia_smi_knows_little_of_still_counts(line: str) -> None:
+    assert len(busy.parse_processes(HEADER + line)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "pid, process_name\n", HEADER + "Unknown Error\n"])
+def test_what_is_no_answer_is_no_idle_node(text: str) -> None:
+    with pytest.raises(ParseError):
+        busy.parse_processes(text)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("#!/bin/sh\necho 'Failed to initialize NVML'; exit 18\n", "ended with 18: Failed to initialize NVML"),
+        ("#!/bin/sh\n", "expected the header"),
+        (None, "is not installed"),
+    ],
+)
+def test_a_tool_that_does_not_say_is_a_problem(node: Path, script: str | None, says: str) -> None:
+    if script is None:
+        (node / "usr/bin/nvidia-smi").unlink()
+    else:
+        tool(node, script)
+    found = read(node)
+    assert found.reasons == ()
+    assert says in found.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sys/fs/cgroup/system.slice/slurmstepd.scope/job_1234/step_0",
+        "sys/fs/cgroup/system.slice/node01_slurmstepd.scope/job_1234",
+        "sys/fs/cgroup/cpuset/slurm/uid_1000/job_1234/step_batch",
+        "sys/fs/cgroup/memory/slurm_node01/uid_0/job_1234",
+    ],
+)
+def test_a_slurm_job_holds_the_node_before_its_first_kernel(node: Path, path: str) -> None:
+    (node / path).mkdir(parents=True)
+    assert read(node).reasons == ("Slurm job 1234",)
+
+
+def test_slurm_without_a_job_holds_nothing(node: Path) -> None:
+    (node / "sys/fs/cgroup/system.slice/slurmstepd.scope/system").mkdir(parents=True)
+    assert read(node) == busy.Busy(())
+
+
+def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
+    path = node / busy.KUBELET.lstrip("/")
+    path.parent.mkdir(parents=True)
+    gpus = [f"GPU-{n}" for n in range(8)]
+    path.write_text(
+        checkpoint(
+            ("aaa", "nvidia.com/gpu", {"0": gpus[:4], "1": gpus[4:]}),
+            ("bbb", "nvidia.com/gpu", gpus[:2]),
+            ("ccc", "rdma/hca", ["x"]),
+        )
+    )
+    for pod in ("aaa", "ccc"):
+        (node / "var/lib/kubelet/pods" / pod).mkdir(parents=True)
+    # Pod bbb is gone, and the checkpoint has not noticed.
+    assert read(node).reasons == ("Kubernetes pod aaa holds 8 GPUs",)
+
+
+def test_a_damaged_checkpoint_is_a_problem(node: Path) -> None:
+    path = node / busy.KUBELET.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_text(checkpoint(("aaa", "nvidia.com/gpu", ["x"]))[:-20])
+    assert [problem.source for problem in read(node).problems] == [busy.KUBELET]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text())
+def test_any_text_is_an_answer_or_a_parse_error(text: str) -> None:
+    for parse in (busy.parse_processes, busy.parse_checkpoint):
+        try:
+            parse(text)
+        except ParseError as error:
+            assert str(error)

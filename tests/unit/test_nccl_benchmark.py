@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as action
+from ansible_collections.busbar.fabric.plugins.module_utils import busbw, intent, nccl_benchmark, nccl_perf, profile
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BARS = [busbw.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
+G = 1 << 30
+
+
+def wanted(platform: str = "hgx-h200", **values: Any) -> list[nccl_benchmark.Run]:
+    data = yaml.safe_load((ROOT / "profiles" / f"{platform}.yml").read_text())
+    given = intent.read({"busbar_platform": platform, "busbar_fabric": "infiniband", **values})
+    return nccl_benchmark.runs(given, profile.parse(data, platform), platform, BARS)
+
+
+def test_every_collective_is_measured_on_all_gpus_of_the_profile() -> None:
+    runs = wanted()
+    assert [run.collective for run in runs] == list(intent.BENCHMARK_COLLECTIVES)
+    assert {(run.gpus, run.min_bytes, run.max_bytes) for run in runs} == {(8, 1 << 20, 8 * G)}
+    assert all(run.bar and run.prediction and run.bar < run.prediction for run in runs)
+
+
+def test_the_users_model_is_a_message_of_its_own() -> None:
+    runs = wanted(busbar_model_parameters="7B")
+    sizes = {run.collective: run.max_bytes for run in runs if run.max_bytes != 8 * G}
+    assert sizes == dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), 14_000_000_000)
+    assert all(run.min_bytes == run.max_bytes for run in runs if run.max_bytes != 8 * G)
+    assert len({run.name for run in runs}) == len(runs)
+
+
+def test_nvls_is_what_the_site_says_of_it() -> None:
+    on, off = wanted(), wanted(nccl_benchmark_environment={"NCCL_NVLS_ENABLE": "0"})
+    assert on[0].nvls
+    assert not off[0].nvls
+    assert not wanted(nccl_conf_extra={"NCCL_NVLS_ENABLE": 0})[0].nvls
+    assert (on[0].bar or 0) > (off[0].bar or 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nccl_benchmark_min_bytes": "16G"}, "is larger than"),
+        ({"nccl_benchmark_min_bytes": "3M"}, "doubled some times"),
+        ({"nccl_benchmark_max_bytes": "8 GB"}, "expected bytes such as"),
+        ({"busbar_model_parameters": "seven"}, "seven"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_before_any_host_is_touched(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        wanted(**values)
+
+
+def test_nothing_is_asked_for_by_an_empty_list() -> None:
+    assert wanted(nccl_benchmark_collectives=[]) == []
+
+
+def test_a_measurement_without_a_build_is_a_mistake_in_the_inventory() -> None:
+    with pytest.raises(
+        ParseError, match=r"nothing to measure with: set the commit, or nccl_benchmark_collectives: \[\]"
+    ):
+        wanted(nccl_tests_commit="")
+
+
+# -- the judgement of a host -----------------------------------------------------------------------------------------
+
+
+def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict[str, Any]:
+    return {
+        "check": check,
+        "subject": subject,
+        "state": state,
+        "severity": "major",
+        "want": "x",
+        "have": "y",
+        "source": "z",
+        "why": "w",
+        "fix": "f",
+        **more,
+    }
+
+
+def measured(run: nccl_benchmark.Run, figure: float | None = 400.0, *found: dict[str, Any]) -> dict[str, Any]:
+    """What nccl_perf returns for a run."""
+    rows = [] if figure is None else [{"size": run.max_bytes, "out_of_place": {"busbw": figure}, "in_place": None}]
+    return {
+        "findings": list(found),
+        "passed": [f"nccl_perf.ran[live]@{run.subject}"],
+        "busbw": figure,
+        "finished": None if figure is None else 1_000_000.0,
+        "simulated": False,
+        "commands": ["all_reduce_perf"],
+        "measured": {"rows": rows, "nccl_library": "2.28.9", "version": "2.19.6"},
+    }
+
+
+def host(runs: list[nccl_benchmark.Run], results: list[dict[str, Any]], stored: bool = False) -> dict[str, Any]:
+    """What the role registers for a host."""
+    dicts = [run.to_dict() for run in runs]
+    plan = nccl_benchmark.judge("hgx-h200", dicts, results, [])
+    return {
+        **plan.result(),
+        "runs": [action.summary(run, result, stored) for run, result in zip(dicts, results, strict=True)],
+    }
+
+
+def test_a_subject_is_the_same_in_the_run_and_in_its_judgement() -> None:
+    run = wanted()[0]
+    sizes = nccl_perf.sizes(run.min_bytes, run.max_bytes, 2)
+    assert nccl_perf.Wanted(run.collective, run.gpus, ("node01",), sizes).subject == run.subject
+
+
+def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:
+    data = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
+    given = intent.read({"busbar_platform": "mine", "nccl_benchmark_collectives": ["all_reduce"]})
+    (run,) = nccl_benchmark.runs(given, profile.parse(data, "mine"), "mine", BARS)
+    plan = nccl_benchmark.judge("mine", [run.to_dict()], [measured(run)], [])
+    (found,) = plan.findings
+    assert (found.check, found.state) == ("nccl_benchmark.bar", "unknown")
+    assert "400 GB/s measured here" in found.fix
+    text = found.fix[found.fix.index("{") :].replace("<0.95 of it>", "380").replace("<it>", "400")
+    (bar,) = busbw.parse_bars([yaml.safe_load(text)], "bars.yml")
+    assert busbw.find_bar([[bar]], "mine", run.nvls, "node", "all_reduce", run.max_bytes) == bar
+
+
+def test_a_slow_run_follows_from_what_was_found_on_the_host() -> None:
+    run = wanted()[0]
+    slow = finding("nccl_perf.busbw", run.subject)
+    links = finding("platform.nvlinks", "0000:1b:00.0 GPU5")
+    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict()], [measured(run, 300.0, slow)], [links])
+    because = {found.check: found.because for found in plan.findings}
+    assert because == {"nccl_benchmark.bar": None, "nccl_perf.busbw": "platform.nvlinks[live]@0000:1b:00.0"}
+
+
+def test_wrong_values_follow_from_nothing() -> None:
+    run = wanted()[0]
+    wrong = finding("nccl_perf.correct", run.subject)
+    links = finding("platform.nvlinks", "0000:1b:00.0 GPU5")
+    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict()], [measured(run, 300.0, wrong)], [links])
+    assert {found.because for found in plan.findings} == {None}
+
+
+def test_a_busy_node_is_said_once() -> None:
+    runs = wanted()
+    results = [measured(run, None, finding("nccl_perf.idle", run.subject, "unknown")) for run in runs]
+    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict() for run in runs], results, [])
+    roots = [found for found in plan.findings if found.because is None]
+    assert [found.check for found in roots] == ["nccl_perf.idle"]
+    assert len(plan.findings) == len(runs)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_each_run_with_bar_and_prediction() -> None:
+    runs = wanted()
+    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, [measured(r) for r in runs])}, 1e6), 160)
+    line = next(line for line in text.splitlines() if "all_reduce" in line)
+    assert line.split()[:4] == ["node01", "all_reduce", "8G", "8"]
+    assert "400.0" in line
+    assert f"{runs[0].bar:.1f}" in line
+    assert text.splitlines()[-1] == "BENCHMARK: 7 of 7 runs ok on 1 hosts, busbw in GB/s"
+
+
+def test_many_hosts_are_folded_and_the_slow_one_is_named() -> None:
+    runs = wanted(nccl_benchmark_collectives=["all_reduce"])
+    results = {f"node{n:02d}": host(runs, [measured(runs[0])]) for n in range(20)}
+    slow = finding("nccl_perf.busbw", runs[0].subject, have="200 GB/s")
+    results["node07"] = host(runs, [measured(runs[0], 200.0, slow)])
+    text = nccl_benchmark.render(nccl_benchmark.rows(results, 1e6), 160)
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("node")] == ["node07"]
+    folded = text.splitlines()[-3].split()
+    assert folded[:3] == ["all_reduce", "8G", "8"]
+    assert folded[3:9] == ["20", "of", "20", "200.0", "node07", "400.0"]
+
+
+def test_a_simulated_figure_says_so() -> None:
+    runs = wanted()
+    results = [{**measured(run), "simulated": True} for run in runs]
+    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, results)}, 1e6), 160)
+    assert all("simulated" in line for line in text.splitlines() if line.startswith(("node01", "BENCHMARK")))
+
+
+def test_a_stored_result_tells_its_age() -> None:
+    runs = wanted()
+    of_host = host(runs, [measured(run) for run in runs], stored=True)
+    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": of_host}, 1e6 + 3 * 86400), 160)
+    assert "stored results, the oldest of 3.0 days ago" in text
+
+
+def test_a_host_cannot_command_the_terminal() -> None:
+    runs = wanted()
+    text = nccl_benchmark.render(nccl_benchmark.rows({"no\x1b[8mde": host(runs, [measured(r) for r in runs])}, 1e6))
+    assert "\x1b" not in text
