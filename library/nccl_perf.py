@@ -225,6 +225,8 @@ HELP_TIMEOUT = 20.0
 KEPT = 2_000_000
 RESULT_JSON = "result.json"
 RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
+# Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts where there is no ssh.
+ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 # Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
 MASKED_LENGTH = 8
 
@@ -290,6 +292,7 @@ class Task:
             "PATH": ":".join(TOOL_PATH),
             "HOME": os.path.expanduser("~"),
             "LC_ALL": "C",
+            **({} if given["launcher"] else ALONE),
             **checked(environment),
         }
 

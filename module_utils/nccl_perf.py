@@ -552,11 +552,15 @@ class Wanted:
 
 
 def size_text(size: int) -> str:
-    """``8G`` and ``512K`` in powers of 1024 where that is exact, ``14000000000`` where it is not."""
+    """Exact and short: ``8G`` and ``512K`` in powers of 1024, ``14GB`` and ``1.2MB`` in powers of 1000, else bytes."""
+    texts = [str(size)]
     for unit, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if size % factor == 0:
-            return "%d%s" % (size // factor, unit)
-    return str(size)
+            texts.append("%d%s" % (size // factor, unit))
+    for unit, factor in (("GB", 10**9), ("MB", 10**6)):
+        if size >= factor and size % (factor // 100) == 0:
+            texts.append(("%.2f" % (size / factor)).rstrip("0").rstrip(".") + unit)
+    return min(texts, key=len)
 
 
 def parse_size(text: str) -> int:

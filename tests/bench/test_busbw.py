@@ -6,6 +6,7 @@ Printed beside the targets, never asserted. How to run it: tests/gpu/conftest.py
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import profile
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.busbw import predict
 
 from tests.gpu.conftest import Show, Site, show, site
@@ -33,6 +34,8 @@ def by_hand(site: Site, gpus: int) -> float:
         "PATH": "/usr/bin:/bin",
         "HOME": "/root",
         "NCCL_NVLS_ENABLE": "0",
+        # Open MPI's own daemon would want ssh.
+        "OMPI_MCA_ess_singleton_isolated": "1",
         "LD_LIBRARY_PATH": ":".join(marker["library_path"]),
     }
     path = site.folder / "by-hand.json"
@@ -79,19 +82,31 @@ def test_the_prediction_holds(site: Site, show: Show) -> None:
 
 
 def test_one_architecture_builds_faster_than_all(site: Site, show: Show, tmp_path: Path) -> None:
-    marker = json.loads(Path(BINARY).with_name("busbar-build.json").read_text())
+    inputs = nccl_tests_build.parse_marker(Path(BINARY).with_name("busbar-build.json").read_text()).inputs
     with tarfile.open(site.environment["BUSBAR_NCCL_TESTS_TARBALL"]) as tar:
         tar.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
-    # The suite's own command, with and without its list of targets; same jobs, same sources, same machine.
-    argv = [word for word in marker["argv"] if not word.startswith("BUILDDIR=")]
+    links = tmp_path / "links"
+    for link, target in nccl_tests_build.link_layout(inputs, os.listdir(inputs.nccl.header)).items():
+        (links / link).parent.mkdir(parents=True, exist_ok=True)
+        (links / link).symlink_to(target)
     seconds = {}
-    for name in ("one architecture", "default list"):
-        words = argv if name == "one architecture" else [w for w in argv if not w.startswith("NVCC_GENCODE=")]
-        start = time.monotonic()
-        subprocess.run(
-            [*words, f"BUILDDIR={tmp_path / name.replace(' ', '-')}"], cwd=source, capture_output=True, check=True
+    for name in ("one-architecture", "default-list"):
+        # The suite's own command, with and without its list of targets; same jobs, same sources, same machine.
+        argv = nccl_tests_build.make_argv(
+            "make",
+            str(source),
+            str(tmp_path / name),
+            str(links),
+            inputs.cuda.home,
+            inputs.arch,
+            inputs.mpi is not None,
+            os.cpu_count() or 1,
         )
+        if name == "default-list":
+            argv = [word for word in argv if not word.startswith("NVCC_GENCODE=")]
+        start = time.monotonic()
+        subprocess.run(argv, capture_output=True, check=True)
         seconds[name] = time.monotonic() - start
-    one, every = seconds["one architecture"], seconds["default list"]
+    one, every = seconds["one-architecture"], seconds["default-list"]
     show(f"\nbuild: one architecture {one:.1f} s, default list {every:.1f} s, ratio {one / every:.2f} (target <= 0.3)")
