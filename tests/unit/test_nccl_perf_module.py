@@ -1,0 +1,429 @@
+"""The whole module with real processes: stand-ins for nccl-tests that end well, badly, wrongly or never."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import process_group
+from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
+
+SECRET = "hunter2-do-not-store"
+# A program of nccl-tests 2.19.6 in what the module sees of it. Each test replaces what it is about.
+PROGRAM = """\
+#!{python}
+import json, os, signal, socket, subprocess, sys, time
+argv = sys.argv[1:]
+USAGE = "USAGE: all_reduce_perf\\n\\t[-b,--minbytes <min size in bytes>]\\n\\t[-J,--output_file <file>]"
+HOST, COLLECTIVE, BUSBW, WRONG, RC, JSON, FOOT = socket.gethostname(), "all_reduce", 350.5, 0, 0, True, True
+RANKS = int(argv[argv.index("-g") + 1]) if "-g" in argv else 1
+MOST = int(argv[argv.index("-e") + 1]) if "-e" in argv else 0
+def before(): pass
+{change}
+if "-h" in argv:
+    print(USAGE)
+    sys.exit(0)
+before()
+least = int(argv[argv.index("-b") + 1])
+sizes = [size for size in (least << n for n in range(40)) if size <= MOST]
+path = argv[argv.index("-J") + 1] if "-J" in argv else None
+print("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809")
+print("# Collective test starting: %s_perf" % COLLECTIVE)
+print("# nThread 1 nGpus %d minBytes %d maxBytes %d step: 2(factor) warmup iters: 5 iters: 20 validation: 1"
+      % (RANKS, least, MOST))
+print("#\\n# Using devices")
+for rank in range(RANKS):
+    print("#  Rank %2d Group  0 Pid %6d on %10s device %2d [0000:%02x:00] NVIDIA H200"
+          % (rank, os.getpid(), HOST, rank, 16 + rank))
+print("#\\n#   out-of-place   in-place")
+print("#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\\n#  (B) (elements) (us) (GB/s)")
+for size in sizes:
+    print("%12d %12d float sum -1 %s %s" % (size, size // 4, *["100.0 200.0 %g %d" % (BUSBW, WRONG)] * 2))
+if FOOT:
+    print("# Out of bounds values : %d %s\\n# Avg bus bandwidth    : 1\\n#" % (WRONG, "FAILED" if WRONG else "OK"))
+if path and JSON:
+    place = {{"time": 100.0, "alg_bw": 200.0, "bus_bw": BUSBW, "nwrong": float(WRONG)}}
+    device = {{"group": 0, "pid": os.getpid(), "hostname": HOST, "device_hex": "0000:10:00", "device_info": "NVIDIA"}}
+    json.dump({{
+        "version": 3, "start_time": "", "args": sys.argv, "env": ["%s=%s" % item for item in os.environ.items()],
+        "nccl_version": 22809,
+        "config": {{"nthreads": 1, "ngpus": RANKS,
+                   "devices": [{{"rank": rank, "device": rank, **device}} for rank in range(RANKS)]}},
+        "results": [{{"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "-1",
+                     "out_of_place": place, "in_place": place, "actual_iterations": 20}} for size in sizes],
+        "out_of_bounds": {{"count": WRONG, "okay": "false" if WRONG else "true"}},
+        "average_bus_bandwidth": {{"bandwidth": 1.0, "okay": "unchecked"}}, "errors": [""], "end_time": "",
+    }}, open(path, "w"))
+sys.exit(RC)
+"""
+Run = Callable[..., dict[str, Any]]
+
+
+def program(folder: Path, change: str = "", name: str = "all_reduce_perf") -> Path:
+    path = folder / name
+    path.write_text(PROGRAM.format(python=sys.executable, change=change))
+    path.chmod(0o755)
+    return path
+
+
+def arguments(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "binary": str(tmp_path / "all_reduce_perf"),
+        "gpus": 2,
+        "ranks": 2,
+        "min_bytes": "1M",
+        "max_bytes": "4M",
+        "bar_busbw": 348,
+        "timeout": 30,
+        "environment": {"TOKEN": SECRET},
+        "result_directory": str(tmp_path / "results"),
+        "require_idle": False,
+        **changes,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
+    # What earlier tests of this process have left would be in the way.
+    process_group._end_all()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def call(*, check: bool = False, **changes: Any) -> dict[str, Any]:
+        given = {**arguments(tmp_path, **changes), "_ansible_check_mode": check}
+        with patch_module_args(given), pytest.raises(SystemExit):
+            nccl_perf.main()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        out = capsys.readouterr().out
+        assert SECRET not in out
+        return dict(json.loads(out))
+
+    return call
+
+
+def states(result: dict[str, Any]) -> dict[str, str]:
+    assert not result["changed"]
+    return {finding["check"].partition(".")[2]: finding["state"] for finding in result["findings"]}
+
+
+def said(result: dict[str, Any], check: str) -> str:
+    (finding,) = [finding for finding in result["findings"] if finding["check"] == f"nccl_perf.{check}"]
+    return str(finding["have"])
+
+
+def nowhere(folder: Path) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_a_good_run(run: Run, tmp_path: Path) -> None:
+    program(tmp_path)
+    result = run()
+    assert result["findings"] == []
+    assert [name.partition(".")[2].partition("[")[0] for name in result["passed"]] == [
+        *("ran", "fresh", "sizes", "ranks", "correct", "nonzero", "busbw")
+    ]
+    assert (result["busbw"], result["simulated"]) == (350.5, False)
+    assert [row["size"] for row in result["measured"]["rows"]] == [1 << 20, 2 << 20, 4 << 20]
+    directory = Path(result["run_directory"])
+    assert sorted(path.name for path in directory.iterdir()) == [
+        *("record.json", "stderr", "stdout", "usage", "usage.stderr")
+    ]
+    assert os.readlink(tmp_path / "results/latest") == directory.name
+    assert directory.stat().st_mode & 0o777 == 0o755
+    nowhere(tmp_path / "results")
+
+
+def test_a_program_older_than_json_is_judged_by_its_text(run: Run, tmp_path: Path) -> None:
+    program(tmp_path, "USAGE = 'USAGE: all_reduce_perf'\nassert '-J' not in argv")
+    result = run()
+    assert result["findings"] == []
+    assert result["busbw"] == 350.5
+
+
+def test_nothing_but_what_was_given_is_in_the_environment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    program(tmp_path, "before = lambda: open(%r, 'w').write(json.dumps(dict(os.environ)))" % str(tmp_path / "seen"))
+    run(environment={"NCCL_NVLS_ENABLE": 0})
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert {name for name in seen if name != "LC_CTYPE"} == {
+        *("PATH", "HOME", "LC_ALL", "NCCL_NVLS_ENABLE", "OMPI_MCA_ess_singleton_isolated")
+    }
+    run(launcher=["env"])
+    assert "OMPI_MCA_ess_singleton_isolated" not in json.loads((tmp_path / "seen").read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("BUSBW = 200", {"busbw": "drift"}),
+        ("BUSBW = 0", {"nonzero": "drift", "busbw": "drift"}),
+        ("WRONG, RC = 3, 1", {"correct": "drift", "ran": "drift"}),
+        # Exit code 0 alone proves nothing.
+        ("WRONG = 3", {"correct": "drift"}),
+        ("RC = 2", {"ran": "drift"}),
+        ("JSON, FOOT = False, False", {"ran": "unknown", "correct": "unknown"}),
+        ("COLLECTIVE, JSON = 'all_gather', False", {"ran": "drift"}),
+        ("HOST = 'elsewhere'", {"ranks": "drift"}),
+        ("RANKS = 1", {"ranks": "drift"}),
+        ("MOST = 1 << 20", {"sizes": "drift", "nonzero": "unknown", "busbw": "unknown"}),
+        # It leaves a usage text and exit code 0 where it does not know an option.
+        (
+            "before = lambda: (print(USAGE), sys.exit(0))",
+            {"ran": "drift", **dict.fromkeys(("sizes", "ranks", "correct", "nonzero", "busbw"), "unknown")},
+        ),
+        (
+            "before = lambda: os.kill(os.getpid(), signal.SIGSEGV)",
+            {"ran": "drift", **dict.fromkeys(("sizes", "ranks", "correct", "nonzero", "busbw"), "unknown")},
+        ),
+    ],
+)
+def test_whatever_is_not_as_asked_is_found(run: Run, tmp_path: Path, change: str, expected: dict[str, str]) -> None:
+    program(tmp_path, change)
+    assert states(run()) == expected
+
+
+def test_a_program_without_mpi_under_a_launcher_ran_alone(run: Run, tmp_path: Path) -> None:
+    program(tmp_path)
+    launcher = tmp_path / "mpirun"
+    launcher.write_text('#!/bin/sh\n"$@"; "$@"\n')
+    launcher.chmod(0o755)
+    result = run(launcher=[str(launcher)], ranks=4)
+    assert states(result)["ranks"] == "drift"
+
+
+def test_a_missing_program_is_not_a_result(run: Run, tmp_path: Path) -> None:
+    result = run()
+    assert states(result)["ran"] == "unknown"
+    assert "not started" in said(result, "ran")
+    assert result["busbw"] is None
+
+
+def test_a_hung_run_is_ended_with_children_that_left_the_group(run: Run, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    program(
+        tmp_path,
+        "def before():\n"
+        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"    open({str(pids)!r}, 'w').write('%d %d' % (os.getpid(), child.pid))\n"
+        "    time.sleep(600)\n",
+    )
+    result = run(timeout=2)
+    assert states(result)["ran"] == "drift"
+    assert "no end within 2 s" in said(result, "ran")
+    for pid in pids.read_text().split():
+        assert not Path("/proc", pid).exists()
+
+
+def test_a_secret_that_the_program_prints_is_not_returned(run: Run, tmp_path: Path) -> None:
+    program(tmp_path, "def before():\n    print('node01: Test CUDA failure', os.environ['TOKEN'])\n    sys.exit(3)")
+    result = run()
+    assert "********" in said(result, "ran")
+
+
+def test_json_of_a_killed_run_is_removed_by_the_next(run: Run, tmp_path: Path) -> None:
+    program(tmp_path)
+    left = tmp_path / "results/20260101T000000-aaaaaaaa"
+    left.mkdir(parents=True)
+    (left / "result.json").write_text(f'{{"env": ["TOKEN={SECRET}"')
+    run()
+    assert left.is_dir()
+    nowhere(tmp_path / "results")
+
+
+def test_the_newest_runs_are_kept(run: Run, tmp_path: Path) -> None:
+    program(tmp_path)
+    (tmp_path / "results").mkdir()
+    stranger = tmp_path / "results/notes"
+    stranger.mkdir()
+    made = [Path(run(keep=2)["run_directory"]) for _ in range(4)]
+    assert [path.is_dir() for path in made].count(True) == 2
+    assert made[-1].is_dir()
+    assert stranger.is_dir()
+
+
+# -- check mode and stored results -----------------------------------------------------------------------------------
+
+
+def test_check_mode_runs_nothing(run: Run, tmp_path: Path) -> None:
+    program(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')")
+    result = run(check=True)
+    assert states(result) == {"ran": "unknown"}
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "results").exists()
+    assert result["commands"] == [f"{tmp_path}/all_reduce_perf -b 1048576 -e 4194304 -f 2 -g 2 -n 20 -w 5 -c 1"]
+
+
+def test_check_mode_judges_the_stored_result(run: Run, tmp_path: Path) -> None:
+    program(tmp_path)
+    first = run()
+    link = str(tmp_path / "results/latest/record.json")
+    again = run(check=True, stored_result=link)
+    assert again["findings"] == []
+    assert (again["busbw"], again["finished"]) == (first["busbw"], first["finished"])
+    # The bar of today decides, not that of the run.
+    assert states(run(check=True, stored_result=link, bar_busbw=400)) == {"busbw": "drift"}
+    # What was asked for has changed: it answers another question.
+    assert states(run(check=True, stored_result=link, iterations=40)) == {"fresh": "unknown"}
+
+
+def test_a_stored_result_ages(run: Run, tmp_path: Path) -> None:
+    program(tmp_path)
+    record = Path(run()["record"])
+    data = json.loads(record.read_text())
+    data["finished"] -= 31 * 86400
+    record.write_text(json.dumps(data))
+    assert states(run(check=True, stored_result=str(record))) == {"fresh": "unknown"}
+    assert states(run(check=True, stored_result=str(record), max_age_days=40)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "there is no stored result"), ("", "record"), ("{}", "record"), ("[1", "record")]
+)
+def test_no_stored_result_is_unknown(run: Run, tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "record.json"
+    if text is not None:
+        path.write_text(text)
+    result = run(check=True, stored_result=str(path))
+    assert states(result) == {"ran": "unknown"}
+    assert words in json.dumps(result["findings"])
+
+
+# -- who else uses the node ------------------------------------------------------------------------------------------
+
+
+def test_a_busy_node_is_left_alone(run: Run, tmp_path: Path) -> None:
+    program(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')")
+    tool = tmp_path / "root/usr/bin/nvidia-smi"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(
+        "#!/bin/sh\necho 'pid, process_name, used_gpu_memory [MiB]'\necho '4242, python train.py, 71680 MiB'\n"
+    )
+    tool.chmod(0o755)
+    roots = {"hardware_root": str(tmp_path / "root"), "system_root": str(tmp_path / "root")}
+    result = run(require_idle=True, **roots)
+    assert states(result) == {"idle": "unknown"}
+    assert said(result, "idle").startswith("busy: process python train.py (pid 4242)")
+    assert not (tmp_path / "ran").exists()
+    # Not to know is not idle.
+    tool.unlink()
+    assert states(run(require_idle=True, **roots)) == {"idle": "unknown"}
+    assert not (tmp_path / "ran").exists()
+
+
+def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[str]:
+    """The module in a process of its own, as on a node."""
+    code = (
+        "import json, sys\nfrom ansible.module_utils.testing import patch_module_args\n"
+        "from ansible_collections.busbar.fabric.plugins.modules import nccl_perf\n"
+        "with patch_module_args(json.loads(sys.argv[1])): nccl_perf.main()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = [sys.executable, "-c", code, json.dumps(arguments(tmp_path, **changes))]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 30
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+    return path.read_text()
+
+
+WAITS = "def before():\n    open({path!r}, 'w').write(str(os.getpid()))\n    {also}time.sleep(600)\n"
+
+
+def test_a_second_run_at_once_finds_the_node_busy(run: Run, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    program(tmp_path, WAITS.format(path=str(pid), also=""))
+    first = start(tmp_path)
+    try:
+        wait_for(pid)
+        # This process must have no children of its own when it starts a program; it must not come to that.
+        result = run(require_idle=True)
+    finally:
+        first.terminate()
+        first.communicate()
+    assert states(result) == {"idle": "unknown"}
+    assert "another benchmark run" in said(result, "idle")
+
+
+def gone(pid: str) -> None:
+    deadline = time.monotonic() + 30
+    while Path("/proc", pid).exists() and Path("/proc", pid, "stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+def test_a_terminated_module_takes_the_program_and_its_json_with_it(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    also = f"open(argv[argv.index('-J') + 1], 'w').write('{SECRET}'); "
+    program(tmp_path, WAITS.format(path=str(pid), also=also))
+    module = start(tmp_path)
+    wait_for(pid)
+    # The JSON is written right after the pid.
+    deadline = time.monotonic() + 30
+    while not list((tmp_path / "results").rglob("result.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    module.terminate()
+    module.communicate()
+    gone(pid.read_text())
+    nowhere(tmp_path / "results")
+
+
+def test_a_killed_module_takes_the_program_with_it(tmp_path: Path, run: Run) -> None:
+    pid = tmp_path / "pid"
+    program(tmp_path, WAITS.format(path=str(pid), also=""))
+    module = start(tmp_path)
+    wait_for(pid)
+    module.kill()
+    module.communicate()
+    gone(pid.read_text())
+    # And the lock with it.
+    program(tmp_path)
+    assert run()["findings"] == []
+
+
+# -- wrong arguments -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"binary": "all_reduce_perf"}, "not an absolute path"),
+        ({"binary": "/opt/bench"}, "does not tell the collective"),
+        ({"ranks": 8}, "without a launcher there is one process"),
+        ({"min_bytes": "8GB"}, "expected bytes"),
+        ({"min_bytes": "8M"}, "is larger than the largest"),
+        ({"step_factor": 1}, "factor"),
+        ({"iterations": 0}, "iterations"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": 100000}, "at most"),
+        ({"bar_busbw": -1}, "bar_busbw"),
+        ({"hosts": ["10.0.0.1"]}, "prints names, not addresses"),
+        ({"environment": {"A=B": "x"}}, "no name of a variable"),
+        ({"environment": {"TOKEN": [SECRET]}}, "TOKEN is neither text nor a number"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(run: Run, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    program(tmp_path)
+    result = run(**changes)
+    assert result["failed"]
+    assert words in result["msg"]
+    assert not (tmp_path / "results").exists()
