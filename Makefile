@@ -8,7 +8,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 
-.PHONY: help setup lint unit check nccl lab-tests collection test demo bench clean
+.PHONY: help setup lint unit check nccl site collection containers molecule test demo lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -42,10 +42,20 @@ site: setup ## whole playbook runs on simulated nodes
 collection: setup ## build, install into an empty place, run by FQCN; sanity where it can run
 	$(BIN)/pytest -q -rs tests/collection
 
-test: check nccl site collection ## everything that CI runs
+containers: setup ## the lab of containers and the suite on it; as root, installs podman where it lacks
+	$(BIN)/pytest -q tests/containers
+
+molecule: setup ## the scenario of every role, two at a time
+	$(BIN)/pytest -q -n $(JOBS) tests/molecule
+
+test: check nccl site collection containers molecule ## everything that CI runs
 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/demo.sh
+
+lab: setup ## two simulated nodes in containers, site.yml on them, a benchmark table; installs podman if you say yes
+	$(BIN)/busbar lab up
+	$(BIN)/ansible-playbook site.yml -i inventories/lab
 
 bench: setup ## figures, printed and never asserted
 	$(BIN)/pytest -q -s tests/bench

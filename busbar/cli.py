@@ -109,7 +109,8 @@ def _lab_up(arguments: argparse.Namespace) -> int:
     there = store.nodes(directory) if containers.is_lab(directory) and any(directory.glob("*/machine.json")) else None
     names = arguments.nodes or there or [*store.STANDARD]
     print(f"{', '.join(names)}: simulated nodes in podman containers, Debian {arguments.suite}, kept in {directory}")
-    _install(containers.missing_packages(), arguments.yes or bool(os.environ.get("CI")))
+    with image.one_by_one():
+        _install(containers.missing_packages(), arguments.yes or bool(os.environ.get("CI")))
     store.up(directory, {node: store.STANDARD[node] for node in names}, arguments.suite, print)
     print(f"inventory: {directory / 'inventory'}, remove: busbar lab down -d {directory}")
     return 0

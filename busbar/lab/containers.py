@@ -13,6 +13,8 @@ and machine.json, faults.json and backup/ of each node, as store.py has them
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +23,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -137,10 +139,39 @@ class Lab:
 
     # -- up and down -------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raises LabError where another process starts or removes this lab."""
+        # The directory itself is locked: no file of ours stays behind.
+        try:
+            lock = os.open(self.directory, os.O_RDONLY)
+        except OSError as error:
+            raise LabError(f"{self.directory}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LabError(f"{self.directory}: another busbar lab up or down is at work there") from error
+        else:
+            yield
+        finally:
+            os.close(lock)
+
     def up(self, machines: Mapping[str, Machine], suite: str, say: Say) -> None:
         """Nodes that have booted and can be reached. Raises LabError; then ``down`` or ``up`` again cleans up."""
         if not re.fullmatch(r"[\w./@+-]+", str(self.directory)):
             raise LabError(f"{self.directory}: podman and ssh take it as an option: only letters, digits and ._/@+-")
+        if self.directory.is_dir() and any(self.directory.iterdir()) and not is_lab(self.directory):
+            raise LabError(f"{self.directory} is not empty: a lab wants a directory of its own")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._alone():
+                self._up(machines, suite, say)
+        finally:
+            # Where nothing came of it nothing is left, not even an empty directory.
+            with contextlib.suppress(OSError):
+                self.directory.rmdir()
+
+    def _up(self, machines: Mapping[str, Machine], suite: str, say: Say) -> None:
         states, saved = self.states(), self._saved()
         if saved and set(states) == {path.parent.name for path in self.directory.glob("*/machine.json")}:
             if set(states) != set(machines):
@@ -153,10 +184,10 @@ class Lab:
             if saved != image.tag(suite):
                 say(f"its nodes are of {saved}, now it would be {image.tag(suite)}: busbar lab down, then up")
             return
-        if self.directory.is_dir() and any(self.directory.iterdir()) and not is_lab(self.directory):
-            raise LabError(f"{self.directory} is not empty: a lab wants a directory of its own")
         # What a killed run has left is not worth mending.
-        self.down()
+        self._remove()
+        for path in self.directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         self._save("")
         name = image.ensure(self.podman, suite, say)
         self._settle(name)
@@ -174,17 +205,24 @@ class Lab:
 
     def down(self) -> bool:
         """Removes the containers, their network and the directory, and nothing else. False where there was nothing."""
-        found = bool(self.directory.is_dir() and is_lab(self.directory))
+        found = is_lab(self.directory)
         if self.directory.is_dir() and any(self.directory.iterdir()) and not found:
             raise LabError(f"{self.directory} is no lab of containers: nothing was removed")
+        if not found:
+            return self._remove()
+        with self._alone():
+            removed = self._remove()
+            shutil.rmtree(self.directory)
+        return removed or found
+
+    def _remove(self) -> bool:
+        """Containers and network. False where there were none."""
         containers = [self.container(node) for node in self.states()]
         if containers:
             self.podman("rm", "--force", "--volumes", "--time", "0", *containers)
         if self.podman("network", "exists", self.name, check=False).returncode == 0:
             self.podman("network", "rm", "--force", self.name)
-        if found:
-            shutil.rmtree(self.directory)
-        return found or bool(containers)
+        return bool(containers)
 
     def _saved(self) -> str:
         """The image of a complete lab, "" of one that is not."""

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .machine import LabError
 from .nccl_tests import TOOLKIT
@@ -53,16 +54,23 @@ def tag(suite: str) -> str:
 def ensure(podman: Podman, suite: str, say: Callable[[str], None]) -> str:
     """The image's name, after it was built if it was not there. Of two that want it at once, one builds."""
     name = tag(suite)
+    with one_by_one():
+        if podman("image", "exists", name, check=False).returncode != 0:
+            say(f"building the image {name} from Debian's packages (about a minute, once)")
+            _build(podman, name, suite)
+    return name
+
+
+@contextlib.contextmanager
+def one_by_one() -> Iterator[None]:
+    """For what all labs of this checkout share: the machine's packages and the images."""
     # A directory can be locked as a file can, and no file of ours stays behind.
     lock = os.open(TOOLKIT, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if podman("image", "exists", name, check=False).returncode != 0:
-            say(f"building the image {name} from Debian's packages (about a minute, once)")
-            _build(podman, name, suite)
+        yield
     finally:
         os.close(lock)
-    return name
 
 
 def _build(podman: Podman, name: str, suite: str) -> None:
