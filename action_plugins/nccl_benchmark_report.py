@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Table, files and plots of the benchmark of all hosts. Documented in library/nccl_benchmark_report.py."""
 
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
 from __future__ import annotations
 
 import json

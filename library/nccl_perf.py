@@ -290,7 +290,7 @@ class Task:
                 raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
         self.environment = {
             "PATH": ":".join(TOOL_PATH),
-            "HOME": os.path.expanduser("~"),
+            "HOME": os.environ.get("HOME", "/"),
             "LC_ALL": "C",
             **({} if given["launcher"] else ALONE),
             **checked(environment),

@@ -7,6 +7,8 @@ with nine of eighteen NVLinks must not lower what is expected of it. Bandwidths 
 Sources: nccl.md 7 (NCCL's own constants, src/graph/topo.h; published and measured figures), docs/bars.md.
 """
 
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
 from __future__ import annotations
 
 import math
@@ -178,7 +180,7 @@ def predict(profile: Profile, collective: str, nvls: bool, gpus: Optional[int] =
         return Prediction(None, "the NVLinks of %s are not known" % ", ".join(profile.gpus.models))
     if collective not in _REACHED:
         return Prediction(None, "%s is not known" % collective)
-    speed, _possible = generation
+    speed = generation[0]
     reached = _REACHED[collective]
     if ranks == 2:
         reached = _REACHED_BY_TWO.get(collective, reached)

@@ -5,6 +5,8 @@
 Bars and prediction are of busbw.py, the judgement of one run is of nccl_perf.py. Everything here is pure.
 """
 
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
 from __future__ import annotations
 
 import statistics

@@ -7,6 +7,8 @@ than asked for: exit code and average prove nothing. Source: nccl-tests src/comm
 nccl.md 6; field stories F32 to F36. The JSON holds the whole environment, which nothing here keeps or quotes.
 """
 
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
 from __future__ import annotations
 
 import json
@@ -877,7 +879,7 @@ def _nonzero(have: Result, wanted: Wanted, source: str, cause: Finding) -> Findi
     if lowest is None:
         return _finding("nccl_perf.nonzero", wanted, source, "unknown", want, None, because=cause)
     state = "ok" if lowest > 0 else "drift"
-    return _finding("nccl_perf.nonzero", wanted, source, state, want, "%g GB/s" % lowest, because=cause)
+    return _finding("nccl_perf.nonzero", wanted, source, state, want, "%g GB/s" % float(lowest), because=cause)
 
 
 def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) -> Finding:
@@ -885,7 +887,7 @@ def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) 
     lowest = reached(have, wanted)
     if lowest is None:
         return _finding("nccl_perf.busbw", wanted, source, "unknown", want, None, because=ran)
-    text = "%.2f GB/s%s" % (lowest, " (simulated)" if have.simulated else "")
+    text = "%.2f GB/s%s" % (float(lowest), " (simulated)" if have.simulated else "")
     return _finding("nccl_perf.busbw", wanted, source, "ok" if lowest >= bar else "drift", want, text)
 
 
