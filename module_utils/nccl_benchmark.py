@@ -222,7 +222,7 @@ def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> List[Row]:
         of_host = results[host]
         for item in of_host.get("runs") or []:
             mine = [f for f in of_host["findings"] if f["subject"] == item["subject"]]
-            said = next((f["have"] or "unknown" for f in mine if f["because"] is None), "")
+            said = next((_said(f) for f in mine if f["because"] is None), "")
             finished = item.get("finished")
             found.append(
                 Row(
@@ -230,12 +230,16 @@ def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> List[Row]:
                     run=item,
                     busbw=item.get("busbw"),
                     states=tuple(f["state"] for f in mine),
-                    said=said or next((f["have"] or "unknown" for f in mine), ""),
+                    said=said or next((_said(f) for f in mine), ""),
                     simulated=bool(item.get("simulated")),
                     age_days=(now - finished) / 86400 if finished and item.get("stored") else None,
                 )
             )
     return found
+
+
+def _said(finding: Mapping[str, Any]) -> str:
+    return finding["have"] or "wanted %s" % finding["want"]
 
 
 def render(found: Sequence[Row], width: int = 120) -> str:
