@@ -634,7 +634,8 @@ _RULES = {
     "nccl_perf.busbw": _Rule(
         "major",
         "below the bar something on the path is slow: a link, a NIC, GPUDirect, or a transport that fell back",
-        "run the role platform on every node, read the transports in NCCL_DEBUG=INFO, compare pairs of nodes; "
+        "run all of site.yml for the host, read in NCCL_DEBUG=INFO what NCCL goes via (P2P, SHM or NET) and which "
+        "variables it took, look for slowed clocks in nvidia-smi -q -d PERFORMANCE, between nodes compare pairs; "
         + _AGAIN,
     ),
 }
