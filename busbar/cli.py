@@ -91,6 +91,8 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     add("create", _lab_create, "two healthy nodes as directory trees, and their inventory")
     add("status", _lab_status, "nodes and the faults they have")
     add("faults", _lab_faults, "every fault that can be injected")
+    action = add("reboot", _lab_reboot, "start a node anew, with the command line that its boot loader has now")
+    action.add_argument("node")
     for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "take a fault back")):
         action = add(name, run, text)
         action.add_argument("node")
@@ -155,6 +157,12 @@ def _lab_status(arguments: argparse.Namespace) -> int:
     for node, present in store.status(directory).items():
         state = "" if states is None else f"{states.get(node, 'no container')}, "
         print(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
+    return 0
+
+
+def _lab_reboot(arguments: argparse.Namespace) -> int:
+    line = store.reboot(_directory(arguments), arguments.node)
+    print(f"{arguments.node}: booted with {line} (simulated)")
     return 0
 
 

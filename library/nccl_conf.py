@@ -154,14 +154,12 @@ withheld:
   returned: success
 """
 
-import os
-import tempfile
 from dataclasses import replace
-from datetime import datetime
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import (
+    apply,
     nccl_conf,
     nccl_containers,
     nccl_library,
@@ -172,7 +170,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange, Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
 
 
 class Task:
@@ -252,38 +250,6 @@ class Task:
         plan = merge(Plan(findings=tuple(self.unreadable)), main_plan, *extra)
         return plan.limit(self.module.params["max_disruption"])
 
-    def write(self, change: FileChange) -> Optional[str]:
-        """Whole or not at all: a job that starts meanwhile reads the old file or the new one. Returns the backup.
-
-        Raises ReadError; the file is as it was then. atomic_move would take over the old mode, and raise Exception.
-        """
-        try:
-            return self.replace(change)
-        except OSError as error:
-            raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
-
-    def replace(self, change: FileChange) -> Optional[str]:
-        target = self.host.system(change.path)
-        folder, name = os.path.split(target)
-        os.makedirs(folder, exist_ok=True)
-        backup = None
-        descriptor, new = tempfile.mkstemp(prefix=".%s-" % name, dir=folder)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(change.after or "")
-                os.fchmod(descriptor, change.mode)
-                stream.flush()
-                os.fsync(descriptor)
-            if change.before is not None and self.module.params["backup"]:
-                # A second name for the old file, which is replaced and not overwritten: it needs no space.
-                backup = "%s.%d.%s~" % (target, os.getpid(), datetime.now().strftime("%Y-%m-%d@%H:%M:%S.%f"))
-                os.link(target, backup)
-            os.replace(new, target)
-        except OSError:
-            os.unlink(new)
-            raise
-        return backup
-
 
 def check_paths(name: str, paths: Sequence[str]) -> None:
     """Raises ParseError. Paths get into files for containers: a line break in one would become another line there."""
@@ -343,7 +309,7 @@ def main() -> None:
         after = planned
         backups = []
         if planned.changed and not module.check_mode:
-            backups = [backup for backup in map(task.write, planned.changes) if backup]
+            backups = apply.execute(task.host, planned, module.params["backup"])
             # Positive proof: what counts is what is there now, not what was meant to be.
             after = task.plan(machine, derivation, proofs)
     except ReadError as error:

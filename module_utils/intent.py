@@ -58,6 +58,7 @@ VALUES: Dict[str, Value] = {
     "busbar_findings_path": Value("path", ""),
     "platform_cross_checks": Value("list", ["nvidia_smi_topo"], choices=CROSS_CHECKS),
     "platform_nccl_topo_file": Value("path", ""),
+    "iommu_passthrough": Value("bool", True),
     "nccl_conf_path": Value("path", "/etc/nccl.conf"),
     "nccl_conf_backup": Value("bool", True),
     "nccl_conf_extra": Value("dict", {}),
@@ -83,7 +84,14 @@ VALUES: Dict[str, Value] = {
     "nccl_benchmark_results_path": Value("str", "busbar-results"),
 }
 # What the suite itself registers under such names during a run.
-REGISTERED = ("busbar_intent", "platform_result", "nccl_conf_result", "nccl_tests_result", "nccl_benchmark_result")
+REGISTERED = (
+    "busbar_intent",
+    "platform_result",
+    "iommu_result",
+    "nccl_conf_result",
+    "nccl_tests_result",
+    "nccl_benchmark_result",
+)
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
 _DERIVED = {
     "NCCL_IB_HCA": "the rails of the profile",
@@ -92,7 +100,7 @@ _DERIVED = {
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
 # "platform_" is a common word: only near misses of our own names are errors there.
-_OWN_PREFIXES = ("busbar_", "nccl_conf_", "nccl_tests_", "nccl_benchmark_")
+_OWN_PREFIXES = ("busbar_", "iommu_", "nccl_conf_", "nccl_tests_", "nccl_benchmark_")
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),

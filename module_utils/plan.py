@@ -7,8 +7,9 @@ Check mode shows a plan, apply executes the same plan: they cannot disagree. A p
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from .finding import DISRUPTIONS, Finding
 
@@ -41,15 +42,32 @@ def _header(path: str, text: Optional[str], mode: Optional[int]) -> str:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A tool that has to be run after the files are as they should be. ``why``: what it is run for, one line."""
+
+    argv: Tuple[str, ...]
+    why: str
+    disruption: str = "none"
+
+    def __str__(self) -> str:
+        return " ".join(map(shlex.quote, self.argv))
+
+
+@dataclass(frozen=True)
 class Plan:
-    """findings: one per check asked for. changes: in the order in which they must be executed."""
+    """findings: one per check asked for. changes, then commands: in the order in which they must be executed.
+
+    reboot: reasons why what is asked for is not active before a reboot.
+    """
 
     findings: Tuple[Finding, ...] = ()
     changes: Tuple[FileChange, ...] = ()
+    commands: Tuple[Command, ...] = ()
+    reboot: Tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
-        return bool(self.changes)
+        return bool(self.changes or self.commands)
 
     def limit(self, max_disruption: str) -> Plan:
         """The same plan with every change above ``max_disruption`` withheld, and its findings saying so."""
@@ -63,6 +81,8 @@ class Plan:
                 replace(f, state="withheld") if f.state == "drift" and above(f.disruption) else f for f in self.findings
             ),
             changes=tuple(change for change in self.changes if not above(change.disruption)),
+            commands=tuple(command for command in self.commands if not above(command.disruption)),
+            reboot=self.reboot,
         )
 
     def result(self) -> Dict[str, Any]:
@@ -76,17 +96,17 @@ class Plan:
             "diff": [change.diff() for change in self.changes],
             "findings": [finding.to_dict() for finding in self.findings if not finding.ok],
             "passed": [finding.id for finding in self.findings if finding.ok],
-            "commands": [],
-            "reboot_required": [],
+            "commands": [str(command) for command in self.commands],
+            "reboot_required": list(self.reboot),
             "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
         }
 
 
 def merge(*plans: Plan) -> Plan:
     """One plan out of several, in their order."""
-    findings: List[Finding] = []
-    changes: List[FileChange] = []
-    for plan in plans:
-        findings.extend(plan.findings)
-        changes.extend(plan.changes)
-    return Plan(tuple(findings), tuple(changes))
+    return Plan(
+        tuple(finding for plan in plans for finding in plan.findings),
+        tuple(change for plan in plans for change in plan.changes),
+        tuple(command for plan in plans for command in plan.commands),
+        tuple(reason for plan in plans for reason in plan.reboot),
+    )

@@ -203,6 +203,11 @@ class Lab:
         self._ssh(list(machines))
         self._save(name)
 
+    def restart(self, node: str) -> None:
+        """As a reboot: every process is another one afterwards. Raises LabError."""
+        self.podman("restart", "--time", "5", self.container(node))
+        self._wait(node)
+
     def down(self) -> bool:
         """Removes the containers, their network and the directory, and nothing else. False where there was nothing."""
         found = is_lab(self.directory)

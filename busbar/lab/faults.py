@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from .machine import NVIDIA, GpuProcess, LabError, Link, Machine
 
 CONF = "/etc/nccl.conf"
+GRUB_CFG = "/boot/grub/grub.cfg"
 HGX = ("hgx-h100", "hgx-h200")
 ALL = (*HGX, "h200-vm")
 
@@ -211,6 +212,14 @@ def _remove(machine: Machine, text: str | None) -> None:
 
 def _keep(machine: Machine, text: str | None) -> str:
     return _provisioned(text)
+
+
+def _translate(machine: Machine) -> None:
+    machine.cmdline = machine.cmdline.replace(" iommu=pt", "")
+
+
+def _forget_passthrough(machine: Machine, text: str | None) -> str:
+    return (text or "").replace(" iommu=pt", "")
 
 
 def _append(line: str) -> Callable[[Machine, str | None], str]:
@@ -408,6 +417,23 @@ _CATALOGUE = (
         _said("/etc/environment NCCL_SOCKET_IFNAME"),
         FileFault("/etc/environment", _append("NCCL_SOCKET_IFNAME=docker0")),
         platforms=ALL,
+    ),
+    Fault(
+        "iommu-translated",
+        "the node was booted without iommu=pt",
+        "iommu.args",
+        _said("iommu=pt"),
+        _translate,
+        state="withheld",
+        consequences=("iommu.domains",),
+        excludes=("grub-forgetful",),
+    ),
+    Fault(
+        "grub-forgetful",
+        f"{GRUB_CFG} has lost iommu=pt: the next boot will translate",
+        "iommu.args",
+        _said("iommu=pt"),
+        FileFault(GRUB_CFG, _forget_passthrough),
     ),
     _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
     _measured(

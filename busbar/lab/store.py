@@ -21,7 +21,7 @@ from typing import Any
 
 from . import containers, tree
 from .containers import Lab, Say
-from .faults import FileFault, compatible, named
+from .faults import GRUB_CFG, FileFault, compatible, named
 from .machine import LabError, Machine, from_dict, hgx_h100, hgx_h200_roce, to_dict
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
@@ -65,6 +65,27 @@ def up(directory: Path, names: Mapping[str, Callable[[str], Machine]], suite: st
         path = lab.directory / "inventory" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def reboot(directory: Path, node: str) -> str:
+    """The node starts anew with the command line that its boot loader has now; returns that line.
+
+    Faults of files stay, as they would; faults of the machine stay, but that of a command line it was booted with.
+    """
+    machine = healthy(directory, node)
+    cfg = _read(_node(directory, node), GRUB_CFG).text or ""
+    lines = [line.split(None, 2) for line in cfg.splitlines() if line.strip().startswith("linux")]
+    if not lines or len(lines[0]) != 3:
+        raise LabError(f"{node} would not boot: {GRUB_CFG} has no line 'linux KERNEL ARGUMENTS'")
+    machine.cmdline = f"BOOT_IMAGE={lines[0][1]} {lines[0][2].strip()}"
+    folder = _node(directory, node)
+    _save(folder / "machine.json", to_dict(machine))
+    kept = [name for name in _load(folder / "faults.json") if name != "iommu-translated"]
+    _save(folder / "faults.json", kept)
+    _render(folder, _with(machine, kept))
+    if containers.is_lab(directory):
+        Lab(directory).restart(node)
+    return machine.cmdline
 
 
 def nodes(directory: Path) -> list[str]:

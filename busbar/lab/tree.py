@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from . import nvidia_smi
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
+from .nccl_tests import TOOLKIT
 
 TOOL = "usr/bin/nvidia-smi"
 TOOL_DATA = "usr/share/busbar-lab/nvidia-smi"
@@ -105,6 +107,9 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     system(machine).write(system_root)
     write_tool(machine, system_root / TOOL, system_root / TOOL_DATA)
+    update_grub = system_root / "usr/sbin/update-grub"
+    update_grub.chmod(0o755)
+    subprocess.run([update_grub], capture_output=True, check=True)
 
 
 def write_hardware(machine: Machine, root: Path) -> None:
@@ -145,8 +150,9 @@ def hardware(machine: Machine) -> Tree:
     tree = Tree(directories=["/proc", "/sys/class/infiniband", "/sys/class/net"])
     for bridge in machine.host_bridges:
         _bus(tree, machine, f"/sys/devices/{bridge.name}", bridge.name[3:], bridge.numa_node)
-    for function in machine.functions:
+    for number, function in enumerate(machine.functions):
         _function(tree, machine, function)
+        _iommu_group(tree, machine, function, number)
     for rdma in machine.rdma:
         _rdma(tree, machine, rdma)
     for index, netdev in enumerate(machine.netdevs, start=1):
@@ -256,6 +262,16 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
         tree.links[f"{path}/physfn"] = _path(machine, function.physfn)
     for index, address in enumerate(virtual):
         tree.links[f"{path}/virtfn{index}"] = _path(machine, address)
+
+
+def _iommu_group(tree: Tree, machine: Machine, function: Function, number: int) -> None:
+    """One function each. Translated (lazily, as distributions build it) unless the command line says pass-through."""
+    if machine.hypervisor:
+        return
+    group = f"/sys/kernel/iommu_groups/{number}"
+    tree.add(group, {"type": "identity" if "iommu=pt" in machine.cmdline.split() else "DMA-FQ"})
+    tree.links[f"{group}/devices/{function.address}"] = _path(machine, function.address)
+    tree.links[f"{_path(machine, function.address)}/iommu_group"] = group
 
 
 def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
@@ -517,7 +533,10 @@ def system(machine: Machine) -> Tree:
             "/etc/hostname": f"{machine.hostname}\n",
             "/etc/passwd": _PASSWD,
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
+            "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
+            "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
+            "/boot/vmlinuz-6.8.0-60-generic": "",
             MARK: SIMULATED,
         },
-        directories=["/root", "/home/user1", "/usr/bin"],
+        directories=["/root", "/home/user1", "/usr/bin", "/boot/grub"],
     )

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.modules import nccl_conf, topology_info
+from ansible_collections.busbar.fabric.plugins.modules import iommu, kernel_args, nccl_conf, topology_info
 
 from busbar.lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MODULES = {"topology_info": topology_info, "nccl_conf": nccl_conf}
+MODULES = {"topology_info": topology_info, "iommu": iommu, "kernel_args": kernel_args, "nccl_conf": nccl_conf}
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +64,17 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
     def run(name: str, node: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
         values = site_values(lab, node)
         profile = yaml.safe_load((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text())
+        roots = {
+            "hardware_root": values["busbar_hardware_root"],
+            "system_root": values["busbar_system_root"],
+        }
+        if name in ("iommu", "kernel_args"):
+            return run_module(name, check_mode, **(roots | more))
         arguments = {
+            **roots,
             "profile": profile,
             "profile_name": values["busbar_platform"],
             "fabric": values["busbar_fabric"],
-            "hardware_root": values["busbar_hardware_root"],
-            "system_root": values["busbar_system_root"],
         }
         if name == "topology_info":
             arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5}

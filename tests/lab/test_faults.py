@@ -23,9 +23,9 @@ Answer = Callable[..., dict[str, Any]]
 
 def audit(on_node: Answer, node: str) -> tuple[list[dict[str, Any]], int]:
     """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed."""
-    platform = on_node("topology_info", node, check_mode=True)
-    conf = on_node("nccl_conf", node, check_mode=True)
-    return platform["findings"] + conf["findings"], len(platform["passed"]) + len(conf["passed"])
+    results = [on_node(module, node, check_mode=True) for module in ("topology_info", "nccl_conf", "iommu")]
+    found = [finding for result in results for finding in result["findings"]]
+    return found, sum(len(result["passed"]) for result in results)
 
 
 def identity(finding: dict[str, Any]) -> str:

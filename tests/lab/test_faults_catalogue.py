@@ -202,7 +202,9 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
         assert set(fault.excludes) <= set(FAULTS), fault.name
         assert set(fault.platforms) <= set(ALL), fault.name
         for check in (fault.check, *fault.consequences):
-            assert check.startswith(("nccl_perf.",) if fault.measured else ("platform.", "nccl_conf.")), fault.name
+            assert check.startswith(("nccl_perf.",) if fault.measured else ("platform.", "iommu.", "nccl_conf.")), (
+                fault.name
+            )
 
 
 # -- what single faults look like ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from busbar.lab import faults, store
 from tests.molecule.scenario import LAB, NODE, ROLE, SCENARIO, checks, play
 
 # Where a run may write, without Ansible's own files and what systemd writes in its own time.
-WATCHED = ["/etc", "/opt", "/root", "/usr/local", "/var/lib"]
+WATCHED = ["/boot", "/etc", "/opt", "/root", "/usr/local", "/var/lib"]
 VOLATILE = ["/root/.ansible", "/var/lib/systemd"]
 # Check ids begin with the module's noun; this role's is another than its name.
 PREFIX = {"nccl_benchmark": "nccl_perf"}.get(ROLE, ROLE) + "."

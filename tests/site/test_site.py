@@ -68,7 +68,7 @@ def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_pat
 def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) -> None:
     run = play("-i", lab / "inventory", "--tags", "platform")
     assert run.rc == 0
-    assert "NOT checked, left out by tags: nccl_conf" in run.verdict
+    assert "NOT checked, left out by tags: iommu, nccl_conf" in run.verdict
 
 
 def write_inventory(folder: Path, hosts: dict[str, dict[str, object]], group: str = "gpu_nodes") -> Path:

@@ -1,0 +1,138 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: iommu
+short_description: Bring the IOMMU into passthrough mode and prove that it is
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Asks for C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, keeps them as
+    M(busbar.fabric.kernel_args) does, and reads from the IOMMU groups of GPUs and NICs what is in effect.
+  - In a virtual machine nothing is asked for, since its IOMMU is the hypervisor's.
+  - Never reboots. What is not active yet is in RV(reboot_required).
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and commands and touches nothing.
+  diff_mode:
+    support: full
+    description: Shows the files; what the boot loader's own tools write is not part of it.
+options:
+  passthrough:
+    description: Ask for passthrough; without it nothing is asked, checked or written.
+    type: bool
+    default: true
+  backup:
+    description: Keep a dated copy beside every file that is replaced.
+    type: bool
+    default: true
+  max_disruption:
+    description: Most that the run may cost; the reboot itself is never done here.
+    type: str
+    choices: [none, link, driver, reboot]
+    default: none
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc), C(/usr) and C(/boot).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Let GPUs and NICs reach each other without translation
+  busbar.fabric.iommu:
+  register: iommu_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Commands that were run, or would be.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Why a reboot is needed; empty where none is.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Ids of the findings whose repair costs more than O(max_disruption).
+  type: list
+  elements: str
+  returned: success
+backup_files:
+  description: Copies that were kept.
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: Sentences for the verdict, such as that this is a virtual machine.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import List
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, iommu, kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "passthrough": {"type": "bool", "default": True},
+            "backup": {"type": "bool", "default": True},
+            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"])
+    backups: List[str] = []
+    notes: List[str] = []
+    planned = after = Plan()
+    try:
+        host.require_roots()
+        state = iommu.read(host)
+        if state.is_vm:
+            notes.append("the IOMMU is the hypervisor's (%s): nothing was asked for" % state.hypervisor)
+        elif given["passthrough"]:
+            planned = after = iommu.plan(state, kernel_args.read(host)).limit(given["max_disruption"])
+            if planned.changed and not module.check_mode:
+                backups = apply.execute(host, planned, given["backup"])
+                # What counts is what is there now, not what was meant to be.
+                after = iommu.plan(state, kernel_args.read(host)).limit(given["max_disruption"])
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**apply.result(planned, after), backup_files=backups, notes=notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Executes a plan. Whoever reads a file meanwhile, or finds it after we were killed, has the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from datetime import datetime
+from typing import Any, Dict, List, Optional
+
+from .host import Host, ReadError
+from .plan import Command, FileChange, Plan
+
+# Writing boot entries or an initramfs takes minutes on a slow disk.
+COMMAND_TIMEOUT = 600.0
+
+
+def execute(host: Host, plan: Plan, backup: bool) -> List[str]:
+    """All changes, then all commands. Returns the backups' paths. Raises ReadError at the first that fails."""
+    backups = [write(host, change, backup) for change in plan.changes]
+    for command in plan.commands:
+        run(host, command)
+    return [path for path in backups if path]
+
+
+def result(planned: Plan, after: Plan) -> Dict[str, Any]:
+    """What a module returns: the changes of the plan, and the findings that are there after it.
+
+    after: the plan of the state that came of it; in check mode, and where nothing had to be done, the same plan.
+    """
+    found = after.result()
+    found.update({name: planned.result()[name] for name in ("changed", "diff", "commands")})
+    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
+    # Without a change nothing is mended, whatever a finding may advise.
+    mended = [f for f in planned.findings if f.state == "drift" and f.aspect == "persisted" and f.id not in still]
+    found["repaired"] = [finding.id for finding in mended] if planned.changed else []
+    return found
+
+
+def run(host: Host, command: Command) -> None:
+    """Raises ReadError, with the tool's last words, where it does not end with 0."""
+    done = host.run(command.argv, timeout=COMMAND_TIMEOUT)
+    if done.rc != 0:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
+        raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, said[0]))
+
+
+def write(host: Host, change: FileChange, backup: bool) -> Optional[str]:
+    """Below the system root. Returns the backup's path, None where none was made.
+
+    Raises ReadError; the file is as it was then. Ansible's atomic_move would take over the old mode.
+    """
+    target = host.system(change.path)
+    try:
+        if change.after is None:
+            return _remove(target, backup)
+        return _replace(target, change, backup)
+    except OSError as error:
+        raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
+
+
+def _replace(target: str, change: FileChange, backup: bool) -> Optional[str]:
+    folder, name = os.path.split(target)
+    os.makedirs(folder, exist_ok=True)
+    kept = None
+    descriptor, new = tempfile.mkstemp(prefix=".%s-" % name, dir=folder)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(change.after or "")
+            os.fchmod(descriptor, change.mode)
+            stream.flush()
+            os.fsync(descriptor)
+        if change.before is not None and backup:
+            kept = _keep(target)
+        os.replace(new, target)
+    except OSError:
+        os.unlink(new)
+        raise
+    return kept
+
+
+def _remove(target: str, backup: bool) -> Optional[str]:
+    kept = _keep(target) if backup else None
+    os.unlink(target)
+    return kept
+
+
+def _keep(target: str) -> str:
+    # A second name for the old file, which is replaced and not overwritten: it needs no space.
+    name = "%s.%d.%s~" % (target, os.getpid(), datetime.now().strftime("%Y-%m-%d@%H:%M:%S.%f"))
+    os.link(target, name)
+    return name

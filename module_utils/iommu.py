@@ -1,0 +1,140 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""IOMMU passthrough: what the command line needs on this CPU, and what the devices really got.
+
+With translation, every transfer between a GPU and a NIC goes up to the root complex. The domain type of a device's
+group tells what is in effect; the kernel log does not (it names a default even where there is no IOMMU).
+Sources: kernel-parameters.txt and drivers/iommu (6.12); host.md 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List, Mapping, Optional, Tuple
+
+from . import kernel_args, pci, virtualization
+from .finding import Finding
+from .host import Host, ParseError, Problem, ReadError
+from .kernel_args import Arg, Boot
+from .plan import Plan, merge
+
+GROUPS = "/sys/kernel/iommu_groups"
+_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
+_WANTED = {
+    "intel": (
+        Arg("intel_iommu", "off", present=False),
+        Arg("iommu", "off", present=False),
+        Arg("intel_iommu", "on"),
+        Arg("iommu", "pt"),
+    ),
+    "amd": (Arg("amd_iommu", "off", present=False), Arg("iommu", "off", present=False), Arg("iommu", "pt")),
+    "arm": (Arg("iommu.passthrough", "1", exclusive=True),),
+}
+_WHY = "translated by the IOMMU, GPUDirect goes through the root complex at a fraction of its speed, or fails"
+
+
+@dataclass(frozen=True)
+class State:
+    """cpu: "intel", "amd", "arm". types: PCI address of each GPU and NIC -> its domain type, None without a group."""
+
+    cpu: str
+    is_vm: bool
+    hypervisor: str
+    types: Mapping[str, Optional[str]]
+    problems: Tuple[Problem, ...] = ()
+
+
+def parse_cpu(text: str) -> str:
+    """Of /proc/cpuinfo. Raises ParseError."""
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon and name.strip() == "vendor_id" and value.strip() in _VENDORS:
+            return _VENDORS[value.strip()]
+        if colon and name.strip() == "CPU implementer":
+            return "arm"
+    raise ParseError("%s: no vendor_id of Intel or AMD and no CPU implementer of Arm in it" % virtualization.CPUINFO)
+
+
+def read(host: Host) -> State:
+    """Raises ReadError and ParseError where not even the CPU is known."""
+    text = host.read(virtualization.CPUINFO)
+    if text is None:
+        raise ReadError(virtualization.CPUINFO, "is not there")
+    machine, problems = virtualization.read(host)
+    # What else cannot be read of a PCI device is for others to say.
+    devices, _unread = pci.read(host)
+    found = list(problems)
+    types = {}
+    for address, device in devices.items():
+        if pci.is_gpu_class(device.class_code) or pci.is_nic_class(device.class_code):
+            try:
+                types[address] = _type(host, address)
+            except ReadError as error:
+                found.append(error.problem)
+    if not types:
+        found.append(Problem(pci.DEVICES, "has neither a GPU nor a NIC in it"))
+    return State(parse_cpu(text), machine.is_vm, machine.hypervisor, types, tuple(found))
+
+
+def _type(host: Host, address: str) -> Optional[str]:
+    group = host.realpath("%s/%s/iommu_group" % (pci.DEVICES, address))
+    if group is None:
+        return None
+    path = "%s/%s/type" % (GROUPS, group.rpartition("/")[2])
+    found = host.read(path)
+    if found is None:
+        raise ReadError(path, "is not there: kernels before 5.11 do not tell what an IOMMU group does")
+    return found
+
+
+def plan(state: State, boot: Boot) -> Plan:
+    """Nothing in a virtual machine: its IOMMU is the hypervisor's."""
+    if state.is_vm:
+        return Plan()
+    args = kernel_args.plan(boot, _WANTED[state.cpu], "iommu", _WHY)
+    pending = next((f for f in args.findings if not f.ok and f.aspect == "live"), None)
+    cause = (pending.because or pending.id) if pending is not None else None
+    findings = [_domains(state, cause)]
+    if state.cpu != "arm" and not kernel_args.satisfied(boot.active, Arg("amd_iommu", "on", present=False)):
+        findings.append(_invalid())
+    return merge(args, Plan(tuple(findings)))
+
+
+def _domains(state: State, cause: Optional[str]) -> Finding:
+    translated = {address: kind for address, kind in state.types.items() if kind not in (None, "identity")}
+    known, have = "ok", "identity" if any(state.types.values()) else "no IOMMU in effect"
+    if state.problems:
+        known, have = "unknown", str(state.problems[0])
+    elif translated:
+        names: List[str] = sorted(translated)
+        more = " and %d more" % (len(names) - 3) if len(names) > 3 else ""
+        known, have = "drift", "%s for %s%s" % (translated[names[0]], ", ".join(names[:3]), more)
+    return Finding(
+        check="iommu.domains",
+        subject="GPUs and NICs",
+        state=known,
+        severity="major",
+        want="identity, or no IOMMU in effect",
+        have=have,
+        source="%s/*/type" % GROUPS,
+        why=_WHY,
+        fix="reboot into the command line above; if it is active already, look for memory encryption (SME, TDX) or a"
+        " device that firmware calls untrusted in dmesg",
+        disruption="reboot",
+        because=cause if known == "drift" else None,
+    )
+
+
+def _invalid() -> Finding:
+    return Finding(
+        check="iommu.amd_iommu",
+        subject="amd_iommu=on",
+        state="drift",
+        severity="minor",
+        want="no amd_iommu=on",
+        have="amd_iommu=on",
+        source=kernel_args.ACTIVE,
+        why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",
+        fix="remove it where it was set",
+        disruption="reboot",
+    )

@@ -1,0 +1,161 @@
+"""Modules iommu and kernel_args on a simulated node: GRUB's settings, its generator, and reboots."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import store
+
+Answer = Callable[..., dict[str, Any]]
+DROPIN = "etc/default/grub.d/99-busbar.cfg"
+ARGS = ("intel_iommu=on", "iommu=pt")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """A lab of its own, whose node01 was never asked for passthrough, and was booted so."""
+    store.create(tmp_path / "lab")
+    settings = tmp_path / "lab/node01/sys/etc/default/grub"
+    settings.write_text(settings.read_text().replace("intel_iommu=on iommu=pt", "console=tty0"))
+    subprocess.run([tmp_path / "lab/node01/sys/usr/sbin/update-grub"], check=True, capture_output=True)
+    assert store.reboot(tmp_path / "lab", "node01").split()[-2:] == ["ro", "console=tty0"]
+    return tmp_path / "lab"
+
+
+@pytest.fixture
+def call(fresh: Path, run_module: Answer) -> Answer:
+    roots = {"hardware_root": str(fresh / "node01/hw"), "system_root": str(fresh / "node01/sys")}
+    return lambda name="iommu", **more: run_module(name, **(roots | more))
+
+
+def states(result: dict[str, Any]) -> dict[str, str]:
+    return {finding["id"].partition(".")[2]: finding["state"] for finding in result["findings"]}
+
+
+PERSISTED = {f"args[persisted]@{arg}": "drift" for arg in ARGS}
+PENDING = {**{f"args[live]@{arg}": "withheld" for arg in ARGS}, "domains[live]@GPUs and NICs": "withheld"}
+
+
+def test_from_fresh_to_pending_to_active_and_back(call: Answer, fresh: Path) -> None:
+    system = fresh / "node01/sys"
+    predicted = call(check_mode=True)
+    assert states(predicted) == PERSISTED | PENDING
+    assert not (system / DROPIN).exists()
+
+    done = call()
+    for key in ("changed", "diff", "commands", "repaired", "reboot_required", "withheld"):
+        assert predicted[key] == done[key], key
+    assert done["changed"]
+    assert done["commands"] == ["update-grub"]
+    assert sorted(done["repaired"]) == sorted(f"iommu.{name}" for name in PERSISTED)
+    assert states(done) == PENDING
+    assert done["reboot_required"] == [f"kernel argument {arg} is not active before a reboot" for arg in ARGS]
+    again = call()
+    assert (again["changed"], states(again), again["commands"]) == (False, PENDING, [])
+
+    line = store.reboot(fresh, "node01")
+    assert "console=tty0 intel_iommu=on iommu=pt" in line
+    active = call(check_mode=True)
+    assert (states(active), active["reboot_required"], active["changed"]) == ({}, [], False)
+
+    # Behind Busbar's back: the next boot would translate again, this one does not.
+    (system / DROPIN).unlink()
+    subprocess.run([system / "usr/sbin/update-grub"], check=True, capture_output=True)
+    assert states(call(check_mode=True)) == PERSISTED
+
+
+def test_a_run_killed_between_file_and_generator_is_completed(call: Answer, fresh: Path) -> None:
+    tool = fresh / "node01/sys/usr/sbin/update-grub"
+    script = tool.read_text()
+    tool.write_text("#!/bin/sh\necho 'grub-probe: error: cannot find a device' >&2\nexit 1\n")
+    failed = call()
+    assert failed["failed"]
+    assert failed["msg"] == "update-grub: ended with 1 and said: grub-probe: error: cannot find a device"
+    assert (fresh / "node01/sys" / DROPIN).is_file()
+    tool.write_text(script)
+    done = call()
+    assert (done["changed"], done["diff"], done["commands"]) == (True, [], ["update-grub"])
+    assert states(done) == PENDING
+
+
+def test_others_arguments_stay_when_ours_come_and_go(call: Answer, fresh: Path) -> None:
+    cfg = fresh / "node01/sys/boot/grub/grub.cfg"
+    before = cfg.read_text()
+    args = [{"name": "hugepages", "value": "64"}, {"name": "dyndbg", "value": "file core.c +p"}, {"name": "quiet"}]
+    call("kernel_args", args=args)
+    call()
+    assert 'console=tty0 hugepages=64 dyndbg="file core.c +p" quiet intel_iommu=on iommu=pt' in cfg.read_text()
+    gone = [{**arg, "state": "absent"} for arg in args]
+    assert call("kernel_args", args=gone)["changed"]
+    assert call("kernel_args", args=gone)["changed"] is False
+    gone = [{"name": name, "state": "absent"} for name in ("intel_iommu", "iommu")]
+    call("kernel_args", args=gone)
+    assert cfg.read_text().split() == before.split()
+    assert not (fresh / "node01/sys" / DROPIN).exists()
+
+
+def test_settings_of_others_that_spoil_ours_are_named(call: Answer, fresh: Path) -> None:
+    last = fresh / "node01/sys/etc/default/grub.d/99-site.cfg"
+    last.parent.mkdir(exist_ok=True)
+    last.write_text('GRUB_CMDLINE_LINUX="quiet"\n')
+    done = call()
+    bad = [f for f in done["findings"] if f["aspect"] == "persisted"]
+    assert {f["state"] for f in bad} == {"not_owned"}
+    assert all("/etc/default/grub.d/99-site.cfg" in f["fix"] for f in bad)
+    assert done["repaired"] == []
+    assert call()["changed"] is False
+
+
+def test_a_node_that_cannot_be_read_is_not_ok(call: Answer, fresh: Path) -> None:
+    (fresh / "node01/sys/boot/grub/grub.cfg").unlink()
+    assert "/boot/grub/grub.cfg: is not there" in call()["msg"]
+    (fresh / "node01/hw/proc/cmdline").unlink()
+    assert "/proc/cmdline: is not there" in call()["msg"]
+
+
+def test_a_boot_loader_on_the_network_is_not_ours(call: Answer, fresh: Path) -> None:
+    (fresh / "node01/sys/usr/sbin/update-grub").unlink()
+    done = call()
+    assert {f["state"] for f in done["findings"] if f["aspect"] == "persisted"} == {"not_owned"}
+    assert done["changed"] is False
+
+
+GRUBBY = """\
+#!{python}
+import pathlib, sys
+entries = pathlib.Path(__file__).parents[2] / "boot/loader/entries"
+options = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+assert options.pop("update-kernel") == "ALL"
+remove, add = options.get("remove-args", "").split(), options.get("args", "").split()
+for path in entries.glob("*.conf"):
+    lines = path.read_text().splitlines()
+    for n, line in enumerate(lines):
+        if line.startswith("options "):
+            words = [word for word in line.split() if word not in remove]
+            lines[n] = " ".join(words + [word for word in add if word not in words])
+    path.write_text("\\n".join(lines) + "\\n")
+"""
+
+
+def test_boot_entries_are_changed_by_grubby_and_kernels_to_come_are_thought_of(call: Answer, fresh: Path) -> None:
+    system = fresh / "node01/sys"
+    entries = system / "boot/loader/entries"
+    entries.mkdir(parents=True)
+    for release in ("5.14.0-427", "5.14.0-503"):
+        (entries / f"{release}.conf").write_text(f"title Rocky\nlinux /vmlinuz-{release}\noptions root=/dev/sda ro\n")
+    (system / "etc/kernel").mkdir()
+    (system / "etc/kernel/cmdline").write_text("root=/dev/sda  ro\n")
+    (system / "usr/sbin/grubby").write_text(GRUBBY.format(python=sys.executable))
+    (system / "usr/sbin/grubby").chmod(0o755)
+    done = call()
+    assert done["commands"] == ["grubby --update-kernel=ALL '--args=intel_iommu=on iommu=pt'"]
+    assert states(done) == PENDING
+    assert "options root=/dev/sda ro intel_iommu=on iommu=pt\n" in (entries / "5.14.0-503.conf").read_text()
+    assert (system / "etc/kernel/cmdline").read_text() == "root=/dev/sda  ro intel_iommu=on iommu=pt\n"
+    assert call()["changed"] is False

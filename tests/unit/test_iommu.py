@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import iommu
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
+
+GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
+
+
+def state(cpu: str = "intel", **changes: Any) -> State:
+    return replace(State(cpu, False, "none", dict.fromkeys((GPU, NIC), "identity")), **changes)
+
+
+def boot(line: str, active: str | None = None) -> Boot:
+    settings = (("/etc/default/grub", f'GRUB_CMDLINE_LINUX="{line}"'),)
+    return Boot("grub", line if active is None else active, (Entry("vmlinuz-6", line),), None, settings)
+
+
+def not_ok(of: State, line: str, active: str | None = None) -> dict[str, str]:
+    plan = iommu.plan(of, boot(line, active)).limit("none")
+    return {f.id.partition(".")[2]: f.state for f in plan.findings if not f.ok}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "line"),
+    [
+        ("intel", "ro intel_iommu=on iommu=pt"),
+        ("amd", "ro iommu=pt"),
+        ("arm", "ro iommu.passthrough=1"),
+    ],
+)
+def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
+    assert not_ok(state(cpu), line) == {}
+    plan = iommu.plan(state(cpu), boot("ro"))
+    (change,) = plan.changes
+    assert f'$GRUB_CMDLINE_LINUX {line[3:]}"' in (change.after or "")
+    assert len(plan.reboot) == len(line.split()) - 1
+
+
+def test_translation_follows_from_the_missing_argument() -> None:
+    translated = state(types={GPU: "DMA-FQ", NIC: "identity"})
+    plan = iommu.plan(translated, boot("ro intel_iommu=on iommu=pt", "ro intel_iommu=on")).limit("none")
+    bad = {f.check: f for f in plan.findings if not f.ok}
+    assert set(bad) == {"iommu.args", "iommu.domains"}
+    assert bad["iommu.domains"].because == bad["iommu.args"].id
+    assert (bad["iommu.args"].state, bad["iommu.domains"].have) == ("withheld", f"DMA-FQ for {GPU}")
+    # With the arguments active it is a finding of its own.
+    assert not_ok(translated, "ro intel_iommu=on iommu=pt") == {"domains[live]@GPUs and NICs": "withheld"}
+
+
+def test_no_iommu_at_all_translates_nothing() -> None:
+    assert not_ok(state(types={GPU: None, NIC: None}), "ro intel_iommu=on iommu=pt") == {}
+
+
+def test_not_to_know_is_not_ok() -> None:
+    unread = state(problems=(Problem("/sys/kernel/iommu_groups/3/type", "is not there"),))
+    assert not_ok(unread, "ro intel_iommu=on iommu=pt") == {"domains[live]@GPUs and NICs": "unknown"}
+
+
+def test_off_is_taken_out_and_amd_on_is_called_invalid() -> None:
+    found = not_ok(state("amd"), "ro amd_iommu=off iommu=pt")
+    assert set(found) == {"args[persisted]@no amd_iommu=off", "args[live]@no amd_iommu=off"}
+    assert not_ok(state("amd"), "ro amd_iommu=on iommu=pt") == {"amd_iommu[live]@amd_iommu=on": "withheld"}
+
+
+def test_a_virtual_machine_is_asked_for_nothing() -> None:
+    plan = iommu.plan(state(is_vm=True, hypervisor="kvm"), boot("ro"))
+    assert (plan.findings, plan.changed, plan.reboot) == ((), False, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu"),
+    [
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", "intel"),
+        ("vendor_id\t: AuthenticAMD\n", "amd"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", "arm"),
+    ],
+)
+def test_the_cpu_is_known_by_its_vendor(text: str, cpu: str) -> None:
+    assert iommu.parse_cpu(text) == cpu
+
+
+def test_an_unknown_cpu_is_refused_by_the_file_s_name() -> None:
+    with pytest.raises(ParseError, match="/proc/cpuinfo: no vendor_id"):
+        iommu.parse_cpu("vendor_id : CentaurHauls\n")
