@@ -88,6 +88,7 @@ REGISTERED = (
     "busbar_intent",
     "platform_result",
     "iommu_result",
+    "nvidia_peermem_result",
     "nccl_conf_result",
     "nccl_tests_result",
     "nccl_benchmark_result",

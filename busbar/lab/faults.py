@@ -19,6 +19,7 @@ from .machine import NVIDIA, GpuProcess, LabError, Link, Machine
 
 CONF = "/etc/nccl.conf"
 GRUB_CFG = "/boot/grub/grub.cfg"
+PEERMEM_LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
 HGX = ("hgx-h100", "hgx-h200")
 ALL = (*HGX, "h200-vm")
 
@@ -210,6 +211,11 @@ def _remove(machine: Machine, text: str | None) -> None:
     _provisioned(text)
 
 
+def _remove_peermem(machine: Machine, text: str | None) -> None:
+    if text is None:
+        raise LabError(f"there is no {PEERMEM_LIST} yet: provision the node first")
+
+
 def _keep(machine: Machine, text: str | None) -> str:
     return _provisioned(text)
 
@@ -220,6 +226,18 @@ def _translate(machine: Machine) -> None:
 
 def _forget_passthrough(machine: Machine, text: str | None) -> str:
     return (text or "").replace(" iommu=pt", "")
+
+
+def _peermem(behaviour: str) -> Callable[[Machine], None]:
+    def change(machine: Machine) -> None:
+        machine.modules.pop("nvidia_peermem", None)
+        machine.peermem = behaviour
+
+    return change
+
+
+def _legacy_peermem(machine: Machine) -> None:
+    machine.modules["nv_peer_mem"] = machine.modules.pop("nvidia_peermem", None)
 
 
 def _append(line: str) -> Callable[[Machine, str | None], str]:
@@ -247,6 +265,31 @@ def _broken_tool(name: str, description: str, behaviour: str) -> Fault:
         platforms=ALL,
         excludes=(*_TOOL_FAULTS, "nvlink-down", "gpu-lost", "fabric-not-ready"),
     )
+
+
+_PEERMEM_FAULTS = (
+    "peermem-unloaded",
+    "peermem-without-ofed",
+    "peermem-missing",
+    "peermem-forgotten",
+    "peermem-blacklisted",
+    "peermem-legacy",
+)
+
+
+def _peermem_fault(
+    name: str,
+    description: str,
+    check: str,
+    subject: str,
+    change: Callable[[Machine], None] | FileFault,
+    state: str = "drift",
+    consequences: tuple[str, ...] = (),
+) -> Fault:
+    """On the platform whose closed driver needs the module."""
+    said = _said(subject)
+    check = f"gpudirect.{check}"
+    return Fault(name, description, check, said, change, state, consequences, ("hgx-h100",), _PEERMEM_FAULTS)
 
 
 _MEASURED_FAULTS = ("gpu-busy", "user-p2p-off", "gpu-slow", "wrong-sums", "collective-hang")
@@ -434,6 +477,44 @@ _CATALOGUE = (
         "iommu.args",
         _said("iommu=pt"),
         FileFault(GRUB_CFG, _forget_passthrough),
+    ),
+    _peermem_fault("peermem-unloaded", "nvidia_peermem is not loaded", "path", "GPUDirect RDMA", _peermem("ok")),
+    _peermem_fault(
+        "peermem-without-ofed",
+        "nvidia_peermem was built without OFED's headers",
+        "path",
+        "GPUDirect RDMA",
+        _peermem("without-ofed"),
+    ),
+    _peermem_fault(
+        "peermem-missing",
+        "nvidia_peermem is not installed for this kernel",
+        "path",
+        "GPUDirect RDMA",
+        _peermem("missing"),
+    ),
+    _peermem_fault(
+        "peermem-forgotten",
+        "nothing loads nvidia_peermem at the next boot",
+        "persisted",
+        "nvidia_peermem",
+        FileFault(PEERMEM_LIST, _remove_peermem),
+    ),
+    _peermem_fault(
+        "peermem-blacklisted",
+        "/etc/modprobe.d forbids nvidia_peermem",
+        "blocked",
+        "/etc/modprobe.d/blacklist-peermem.conf",
+        FileFault("/etc/modprobe.d/blacklist-peermem.conf", _append("blacklist nvidia_peermem")),
+    ),
+    _peermem_fault(
+        "peermem-legacy",
+        "the old nv_peer_mem is loaded in the place of nvidia_peermem",
+        "legacy",
+        "nv_peer_mem",
+        _legacy_peermem,
+        state="withheld",
+        consequences=("gpudirect.path",),
     ),
     _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
     _measured(

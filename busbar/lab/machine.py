@@ -177,6 +177,7 @@ class Route:
 class Machine:
     """platform: what faults are declared for. site: the inventory values that describe it while it is healthy.
 
+    kernel: as uname -r says. driver_open: of the open flavour. peermem: how nvidia_peermem takes being loaded.
     modules: loaded kernel modules and the version each shows, None where it shows none.
     fabric: (state, status) of every GPU as nvidia-smi words them.
     gpu_tool: how nvidia-smi behaves: "ok", "missing", "hang" or "garbage".
@@ -193,7 +194,12 @@ class Machine:
     dmi: dict[str, str] | None = None
     hypervisor: bool = False
     cmdline: str = ""
+    kernel: str = "6.8.0-60-generic"
     driver_version: str = "580.95.05"
+    # The open kernel modules; the closed ones export no DMA-BUF.
+    driver_open: bool = True
+    # What modprobe nvidia_peermem does: a key of kernel_modules.PEERMEM.
+    peermem: str = "ok"
     cuda_version: str = "13.0"
     modules: dict[str, str | None] = field(default_factory=dict)
     host_bridges: list[HostBridge] = field(default_factory=list)
@@ -683,6 +689,8 @@ def hgx_h100(
         },
         cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
     )
+    # The closed driver exports no DMA-BUF, so this platform needs nvidia_peermem.
+    machine.driver_open = False
     machine.modules = {**_MODULES, "ib_ipoib": None, "bonding": None, "nvidia": machine.driver_version}
     machine.modules["nvidia_peermem"] = machine.driver_version
     board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)

@@ -168,7 +168,7 @@ def _render(node: Path, machine: Machine) -> None:
     if containers.is_lab(node.parent):
         tree.write_share(machine, node / "share")
     else:
-        tree.write_tool(machine, node / "sys" / tree.TOOL, node / "sys" / tree.TOOL_DATA)
+        tree.write_tools(machine, node / "sys")
 
 
 # -- faults of files -------------------------------------------------------------------------------------------------

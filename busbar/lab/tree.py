@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from . import nvidia_smi
+from . import kernel_modules, nvidia_smi
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import TOOLKIT
 
@@ -106,10 +106,10 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
         raise LabError(f"{system_root} is not empty: the lab writes a system root once, when it creates a node")
     write_hardware(machine, hardware_root)
     system(machine).write(system_root)
-    write_tool(machine, system_root / TOOL, system_root / TOOL_DATA)
-    update_grub = system_root / "usr/sbin/update-grub"
-    update_grub.chmod(0o755)
-    subprocess.run([update_grub], capture_output=True, check=True)
+    write_tools(machine, system_root)
+    for tool in ("usr/sbin/update-grub", *(f"usr/local/sbin/{name}" for name in kernel_modules.TOOLS)):
+        (system_root / tool).chmod(0o755)
+    subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
 
 
 def write_hardware(machine: Machine, root: Path) -> None:
@@ -126,10 +126,17 @@ def write_share(machine: Machine, share: Path) -> None:
     """What a container node has below /usr/share/busbar-lab: nvidia-smi, its answers, and the mark of the lab."""
     share.mkdir(parents=True, exist_ok=True)
     (share / "SIMULATED").write_text(SIMULATED)
-    write_tool(machine, share / "bin" / "nvidia-smi", share / "nvidia-smi")
+    _write_smi(machine, share / "bin" / "nvidia-smi", share / "nvidia-smi")
+    kernel_modules.write(machine, share / "peermem")
 
 
-def write_tool(machine: Machine, tool: Path, data: Path) -> None:
+def write_tools(machine: Machine, system_root: Path) -> None:
+    """The same below a system root that is a tree; nothing else of it is touched."""
+    _write_smi(machine, system_root / TOOL, system_root / TOOL_DATA)
+    kernel_modules.write(machine, system_root / "usr/share/busbar-lab/peermem")
+
+
+def _write_smi(machine: Machine, tool: Path, data: Path) -> None:
     """nvidia-smi and its answers; nothing else is touched."""
     Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}).write(data)
     tool.parent.mkdir(parents=True, exist_ok=True)
@@ -434,6 +441,7 @@ def _proc(tree: Tree, machine: Machine) -> None:
             "cmdline": machine.cmdline,
         },
     )
+    tree.add("/proc/sys/kernel", {"osrelease": machine.kernel})
 
 
 def _proc_net(tree: Tree, machine: Machine) -> None:
@@ -482,8 +490,9 @@ def _proc_nvidia(tree: Tree, machine: Machine) -> None:
     base = "/proc/driver/nvidia"
     tree.directories.append(f"{base}/gpus")
     tree.files[f"{base}/params"] = _DRIVER_PARAMS
+    flavour = "Open Kernel Module for x86_64" if machine.driver_open else "x86_64 Kernel Module"
     tree.files[f"{base}/version"] = (
-        f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {machine.driver_version}  Release Build  "
+        f"NVRM version: NVIDIA UNIX {flavour}  {machine.driver_version}  Release Build  "
         "(dvs-builder@U22-I3-AE18-23-3)  \nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
     )
     for minor, gpu in enumerate(machine.driver_gpus()):
@@ -526,7 +535,7 @@ This node is simulated. No GPU, NIC or driver is here: the hardware root beside 
 
 
 def system(machine: Machine) -> Tree:
-    """A freshly installed system, without nvidia-smi (see write_tool)."""
+    """A freshly installed system, without nvidia-smi (see write_tools)."""
     return Tree(
         files={
             "/etc/os-release": _OS_RELEASE,
@@ -535,8 +544,10 @@ def system(machine: Machine) -> Tree:
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
-            "/boot/vmlinuz-6.8.0-60-generic": "",
+            f"/boot/vmlinuz-{machine.kernel}": "",
+            f"/boot/config-{machine.kernel}": "CONFIG_PCI_P2PDMA=y\n",
+            **{f"/usr/local/sbin/{name}": (TOOLKIT / name).read_text() for name in kernel_modules.TOOLS},
             MARK: SIMULATED,
         },
-        directories=["/root", "/home/user1", "/usr/bin", "/boot/grub"],
+        directories=["/root", "/home/user1", "/usr/bin", "/boot/grub", "/etc/modprobe.d", "/var/log"],
     )

@@ -181,7 +181,9 @@ def roots(findings: list[dict[str, Any]]) -> set[str]:
 def test_from_a_fresh_node_to_a_measured_one_and_again(site: Site) -> None:
     code, out, found = site.play("--check")
     assert code == 2, out
-    assert {check for findings in found.values() for check in roots(findings)} == {"nccl_conf.file", "nccl_tests.build"}
+    assert {check for findings in found.values() for check in roots(findings)} == {
+        *("gpudirect.persisted", "nccl_conf.file", "nccl_tests.build")
+    }
 
     code, out, found = site.play()
     assert code == 0, out

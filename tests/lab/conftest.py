@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.modules import iommu, kernel_args, nccl_conf, topology_info
+from ansible_collections.busbar.fabric.plugins.modules import gpudirect, iommu, kernel_args, nccl_conf, topology_info
 
 from busbar.lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MODULES = {"topology_info": topology_info, "iommu": iommu, "kernel_args": kernel_args, "nccl_conf": nccl_conf}
+MODULES = {
+    "topology_info": topology_info,
+    "iommu": iommu,
+    "kernel_args": kernel_args,
+    "gpudirect": gpudirect,
+    "nccl_conf": nccl_conf,
+}
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +74,7 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             "hardware_root": values["busbar_hardware_root"],
             "system_root": values["busbar_system_root"],
         }
-        if name in ("iommu", "kernel_args"):
+        if name in ("iommu", "kernel_args", "gpudirect"):
             return run_module(name, check_mode, **(roots | more))
         arguments = {
             **roots,

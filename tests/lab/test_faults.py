@@ -23,7 +23,8 @@ Answer = Callable[..., dict[str, Any]]
 
 def audit(on_node: Answer, node: str) -> tuple[list[dict[str, Any]], int]:
     """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed."""
-    results = [on_node(module, node, check_mode=True) for module in ("topology_info", "nccl_conf", "iommu")]
+    modules = ("topology_info", "iommu", "gpudirect", "nccl_conf")
+    results = [on_node(module, node, check_mode=True) for module in modules]
     found = [finding for result in results for finding in result["findings"]]
     return found, sum(len(result["passed"]) for result in results)
 
@@ -63,7 +64,8 @@ def compare(lab: Path, node: str, names: list[str], found: list[dict[str, Any]])
 @pytest.fixture
 def converged(lab: Path, on_node: Answer) -> Path:
     for node in PLATFORMS:
-        assert on_node("nccl_conf", node)["findings"] == []
+        for module in ("gpudirect", "nccl_conf"):
+            assert on_node(module, node)["findings"] == []
     return lab
 
 

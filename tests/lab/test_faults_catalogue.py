@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import nvidia_smi, store, tree
-from busbar.lab.faults import ALL, FAULTS, Expectation, FileFault, compatible, draw, expected
+from busbar.lab.faults import ALL, FAULTS, PEERMEM_LIST, Expectation, FileFault, compatible, draw, expected
 from busbar.lab.machine import LabError, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "vm01": h200_vm}
@@ -33,6 +33,9 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     print(f"{len(BUILDERS)} nodes created in {time.perf_counter() - started:.2f} s")
     for node in BUILDERS:
         (directory / node / "sys/etc/nccl.conf").write_text(CONF)
+        loads = directory / node / "sys" / PEERMEM_LIST.lstrip("/")
+        loads.parent.mkdir()
+        loads.write_text("nvidia_peermem\n")
     return directory
 
 
@@ -201,10 +204,9 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
     for fault in FAULTS.values():
         assert set(fault.excludes) <= set(FAULTS), fault.name
         assert set(fault.platforms) <= set(ALL), fault.name
+        nouns = ("nccl_perf.",) if fault.measured else ("platform.", "iommu.", "gpudirect.", "nccl_conf.")
         for check in (fault.check, *fault.consequences):
-            assert check.startswith(("nccl_perf.",) if fault.measured else ("platform.", "iommu.", "nccl_conf.")), (
-                fault.name
-            )
+            assert check.startswith(nouns), fault.name
 
 
 # -- what single faults look like ------------------------------------------------------------------------------------
@@ -337,14 +339,12 @@ def test_a_fault_of_a_file_that_is_not_provisioned_says_so(tmp_path: Path) -> No
 def test_hardware_faults_and_repairs_leave_the_system_root_alone(lab: Path) -> None:
     conf = lab / "node01/sys/etc/nccl.conf"
     mine = lab / "node01/sys/etc/modprobe.d/mine.conf"
-    mine.parent.mkdir()
     mine.write_text("options nvidia\n")
     inode = conf.stat().st_ino
     store.break_(lab, "node01", "gpu-missing")
     store.repair(lab, "node01")
     assert (conf.read_text(), conf.stat().st_ino, mine.read_text()) == (CONF, inode, "options nvidia\n")
     mine.unlink()
-    mine.parent.rmdir()
 
 
 def test_repair_does_not_undo_what_somebody_mended(lab: Path) -> None:

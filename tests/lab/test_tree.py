@@ -351,8 +351,7 @@ def test_smi_lists_the_processes_on_gpus_and_only_headings_when_there_are_none(t
     assert smi(tmp_path, "h100", query, "--format=csv").stdout.splitlines() == [heading]
     assert smi(tmp_path, "h100", query, "--format=csv,noheader").stdout == ""
     machine.gpu_processes.append(GpuProcess(4242, "python", 5, 71680))
-    system = tmp_path / "h100/sys"
-    tree.write_tool(machine, system / tree.TOOL, system / tree.TOOL_DATA)
+    tree.write_tools(machine, tmp_path / "h100/sys")
     row = f"4242, python, 71680 MiB, {machine.gpu(5).uuid}, {machine.gpu(5).name}"
     assert smi(tmp_path, "h100", query, "--format=csv").stdout.splitlines() == [heading, row]
     bare = smi(tmp_path, "h100", "--query-compute-apps=used_gpu_memory,name", "--format=csv,noheader,nounits").stdout

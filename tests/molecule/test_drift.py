@@ -20,11 +20,11 @@ from testinfra.host import Host  # type: ignore[import-untyped]
 from busbar.lab import faults, store
 from tests.molecule.scenario import LAB, NODE, ROLE, SCENARIO, checks, play
 
-# Where a run may write, without Ansible's own files and what systemd writes in its own time.
-WATCHED = ["/boot", "/etc", "/opt", "/root", "/usr/local", "/var/lib"]
+# Where a run may write and what it may load, without Ansible's own files and what systemd writes in its own time.
+WATCHED = ["/boot", "/etc", "/opt", "/root", "/srv/busbar-lab/hw/sys/module", "/usr/local", "/var/lib"]
 VOLATILE = ["/root/.ansible", "/var/lib/systemd"]
-# Check ids begin with the module's noun; this role's is another than its name.
-PREFIX = {"nccl_benchmark": "nccl_perf"}.get(ROLE, ROLE) + "."
+# Check ids begin with the module's noun; these roles' is another than their name.
+PREFIX = {"nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}.get(ROLE, ROLE) + "."
 
 
 def groups(measured: bool) -> list[list[str]]:

@@ -1,0 +1,32 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from testinfra.host import Host  # type: ignore[import-untyped]
+
+from tests.molecule.scenario import checks, verdict
+
+LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
+
+
+def test_the_fresh_node_was_told_that_its_module_would_not_outlive_a_boot() -> None:
+    found = verdict("check")
+    assert checks(found) == ["gpudirect.persisted"]
+    assert found["repaired"] == ["gpudirect.persisted[persisted]@nvidia_peermem"]
+
+
+def test_the_converged_node_has_no_finding() -> None:
+    found = verdict("run")
+    assert (found["findings"], found["repaired"]) == ([], [])
+    assert found["passed"] >= 4
+
+
+def test_systemd_would_load_it_at_boot(host: Host) -> None:
+    file = host.file(LIST)
+    assert (file.user, file.mode) == ("root", 0o644)
+    assert [line for line in file.content_string.splitlines() if not line.startswith("#")] == ["nvidia_peermem"]
+    assert host.file("/etc/modules-load.d").listdir() == ["busbar-nvidia-peermem.conf", "modules.conf"]
+
+
+def test_a_node_without_ofed_gets_no_unit(host: Host) -> None:
+    assert not host.file("/etc/systemd/system/busbar-nvidia-peermem.service").exists
