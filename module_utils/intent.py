@@ -74,6 +74,8 @@ VALUES: Dict[str, Value] = {
     "nccl_tests_build_timeout": Value("int", 1800),
     "nccl_tests_distribute": Value("bool", True),
     "busbar_model_parameters": Value("str", ""),
+    "reboot_timeout": Value("int", 1200),
+    "busbar_reboot_batches": Value("list", [1, "10%"]),
     "busbar_baseline_max_age_days": Value("int", 30),
     "nccl_benchmark_collectives": Value("list", list(BENCHMARK_COLLECTIVES), choices=BENCHMARK_COLLECTIVES),
     "nccl_benchmark_min_bytes": Value("str", "1M"),
@@ -91,6 +93,7 @@ REGISTERED = (
     "nvidia_peermem_result",
     "nccl_conf_result",
     "nccl_tests_result",
+    "reboot_result",
     "nccl_benchmark_result",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.

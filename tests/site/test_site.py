@@ -195,3 +195,27 @@ def test_the_demo_runs() -> None:
     done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "simulated" in done.stdout
+
+
+def test_a_node_that_does_not_come_back_stops_the_reboots(lab: Path, play: Play) -> None:
+    for node in ("node01", "node02"):
+        store.break_(lab, node, "iommu-translated")
+    path = lab / "findings.json"
+    settings = json.dumps({"busbar_findings_path": str(path), "busbar_max_disruption": "reboot"})
+
+    def checks() -> dict[str, set[str]]:
+        hosts = json.loads(path.read_text())["hosts"]
+        return {
+            name: {f["check"] for f in host["findings"] if f["check"].startswith("reboot.")}
+            for name, host in hosts.items()
+        }
+
+    # Nothing is rebooted in check mode, nor without leave, and nothing is said twice.
+    for arguments in (["-e", settings, "--check"], ["-e", settings.replace('"reboot"', '"driver"')]):
+        assert play("-i", lab / "inventory", *arguments).rc == 2
+        assert checks() == {"node01": set(), "node02": set()}
+    # A node of the lab is the control node, which Ansible refuses to reboot: the first is lost, the second spared.
+    run = play("-i", lab / "inventory", "-e", settings)
+    assert run.rc == 2
+    assert checks() == {"node01": {"reboot.returned"}, "node02": {"reboot.rollout"}}, run.out
+    assert "not rebooted: node01 did not come back as it should" in " ".join(run.verdict.split())

@@ -1,0 +1,45 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Decides whether a host is rebooted now, and judges what came of it. Documented in library/reboot_plan.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.module_utils import reboot
+
+# The roles whose results may ask for a reboot.
+ROLES = ("iommu",)
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"busy", "done"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(
+            argument_spec={"busy": {"type": "dict"}, "done": {"type": "dict"}}
+        )
+        results = [self._templar.template(variables.get(f"{role}_result")) or {} for role in ROLES]
+        waiting = reboot.reasons(results)
+        if arguments["done"] is not None:
+            before = self._templar.template(variables["reboot_result"])
+            result.update(reboot.judge(before, arguments["done"], waiting).to_dict())
+            return result
+        values = self._templar.template(variables["busbar_intent"])["values"]
+        hostvars, own = variables["hostvars"], variables["inventory_hostname"]
+        earlier = {
+            host: hostvars[host]["reboot_result"]
+            for host in variables["ansible_play_hosts_all"]
+            if host != own and "reboot_result" in hostvars[host]
+        }
+        found = arguments["busy"] or {}
+        busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
+        decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy)
+        result.update(decision.to_dict())
+        return result

@@ -1,0 +1,59 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: reboot_plan
+short_description: Decide whether a host is rebooted now, and judge whether it came back
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Collects C(reboot_required) of the roles' results. A host is rebooted only where C(busbar_max_disruption) is
+    V(reboot), nobody uses it, and every host before it came back as it should.
+  - Runs on the control node.
+attributes:
+  check_mode:
+    support: full
+    description: Decides the same; the role does not reboot then.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+options:
+  busy:
+    description: What M(busbar.fabric.busy_info) returned for the host; nothing is rebooted without it.
+    type: dict
+  done:
+    description: What M(ansible.builtin.reboot) returned; then it is judged, and not decided.
+    type: dict
+"""
+
+EXAMPLES = r"""
+- name: Decide
+  busbar.fabric.reboot_plan:
+    busy: "{{ busy }}"
+  register: reboot_result
+"""
+
+RETURN = r"""
+reboot:
+  description: Whether to reboot now, or whether it was done.
+  type: bool
+  returned: success
+reasons:
+  description: What waits for a reboot.
+  type: list
+  elements: str
+  returned: success
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+"""

@@ -1,0 +1,105 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who may be rebooted, and whether the rollout goes on.
+
+Ansible counts neither an unreachable host nor one that a block has rescued against its limits of failure, so a batch
+that did not come back would not stop the next one. Here every host asks what became of all hosts before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .finding import DISRUPTIONS, Finding
+
+_WHY = "what a reboot is needed for is not in effect before it"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """reboot: whether to do it now. findings: why not, or what went wrong; empty where nothing waits for a reboot."""
+
+    reboot: bool
+    reasons: Tuple[str, ...]
+    findings: Tuple[Finding, ...] = ()
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "changed": False,
+            "reboot": self.reboot,
+            "reasons": list(self.reasons),
+            "findings": [finding.to_dict() for finding in self.findings if not finding.ok],
+            "passed": [finding.id for finding in self.findings if finding.ok],
+            "repaired": [],
+        }
+
+
+def reasons(results: Sequence[Mapping[str, Any]]) -> Tuple[str, ...]:
+    """Of the results of a host's roles, each once."""
+    return tuple(dict.fromkeys(reason for result in results for reason in result.get("reboot_required") or []))
+
+
+def decide(
+    waiting: Sequence[str],
+    max_disruption: str,
+    earlier: Mapping[str, Mapping[str, Any]],
+    busy: Optional[Sequence[str]],
+) -> Decision:
+    """Before a reboot. earlier: host -> its decision, for all hosts whose turn was before. busy: None where not known.
+
+    Where the inventory does not allow reboots the findings of the other roles say what waits: nothing is added.
+    """
+    if not waiting:
+        return Decision(False, (), (_finding("reboot.pending", "ok", "nothing waits for a reboot", waiting, ""),))
+    if DISRUPTIONS.index(max_disruption) < DISRUPTIONS.index("reboot"):
+        return Decision(False, tuple(waiting))
+    lost = [
+        host
+        for host, decision in earlier.items()
+        if any(finding["check"] != "reboot.idle" for finding in decision.get("findings") or [])
+    ]
+    if lost:
+        have = "not rebooted: %s did not come back as it should" % ", ".join(sorted(lost)[:3])
+        fix = "see to %s, then run site.yml again" % lost[0]
+        return Decision(False, tuple(waiting), (_finding("reboot.rollout", "withheld", have, waiting, fix),))
+    if busy is None:
+        have = "not rebooted: whether somebody uses the node is not known"
+        fix = "make nvidia-smi answer on the node, or reboot it by hand"
+        return Decision(False, tuple(waiting), (_finding("reboot.idle", "unknown", have, waiting, fix),))
+    if busy:
+        fix = "drain the node or wait for the job, then run site.yml again"
+        return Decision(
+            False, tuple(waiting), (_finding("reboot.idle", "withheld", "busy: %s" % busy[0], waiting, fix),)
+        )
+    return Decision(True, tuple(waiting))
+
+
+def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str]) -> Decision:
+    """After it. before: the decision. done: what Ansible's reboot returned. left: reasons that are still there."""
+    waiting: List[str] = list(before["reasons"])
+    if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
+        said = str(done.get("msg") or "no answer").strip().splitlines()[0]
+        fix = "look at the node's console; no further node was rebooted"
+        return Decision(True, tuple(waiting), (_finding("reboot.returned", "drift", said[:200], waiting, fix),))
+    if left:
+        have = "back, and still waiting: %s" % left[0]
+        fix = "read the findings above it; the boot loader did not take what was written, or another entry was booted"
+        return Decision(True, tuple(waiting), (_finding("reboot.verified", "drift", have, left, fix),))
+    good = _finding("reboot.returned", "ok", "rebooted in %s s" % done.get("elapsed", "?"), waiting, "")
+    return Decision(True, tuple(waiting), (good,))
+
+
+def _finding(check: str, state: str, have: str, waiting: Sequence[str], fix: str) -> Finding:
+    return Finding(
+        check=check,
+        subject="the node",
+        state=state,
+        severity="minor" if check == "reboot.idle" else "critical" if check == "reboot.returned" else "major",
+        want="rebooted, for: %s" % "; ".join(waiting) if waiting else "nothing waits for a reboot",
+        have=have,
+        source="reboot_required of the roles",
+        why=_WHY,
+        fix=fix,
+        disruption="reboot",
+    )

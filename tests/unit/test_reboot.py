@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import reboot
+
+WAITING = ("kernel argument iommu=pt is not active before a reboot",)
+BACK: dict[str, Any] = {"rebooted": True, "changed": True, "elapsed": 41}
+
+
+def decide(**changes: Any) -> reboot.Decision:
+    given: dict[str, Any] = {"waiting": WAITING, "max_disruption": "reboot", "earlier": {}, "busy": []}
+    return reboot.decide(**{**given, **changes})
+
+
+def found(decision: reboot.Decision) -> dict[str, str]:
+    return {finding.check: finding.state for finding in decision.findings if not finding.ok}
+
+
+def test_an_idle_node_that_waits_is_rebooted_where_that_is_allowed() -> None:
+    assert decide().reboot
+    assert found(decide()) == {}
+
+
+@pytest.mark.parametrize("most", ["none", "link", "driver"])
+def test_without_leave_nothing_is_rebooted_and_nothing_is_said_twice(most: str) -> None:
+    assert (decide(max_disruption=most).reboot, found(decide(max_disruption=most))) == (False, {})
+
+
+def test_a_node_that_waits_for_nothing_is_left_alone() -> None:
+    decision = decide(waiting=())
+    assert (decision.reboot, found(decision)) == (False, {})
+    assert decision.to_dict()["passed"] == ["reboot.pending[live]@the node"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"busy": ["process python (pid 1) holds 9 MiB on 1 GPU"]}, {"reboot.idle": "withheld"}),
+        ({"busy": None}, {"reboot.idle": "unknown"}),
+    ],
+)
+def test_a_node_in_use_is_not_rebooted(changes: dict[str, Any], expected: dict[str, str]) -> None:
+    assert not decide(**changes).reboot
+    assert found(decide(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "expected"),
+    [
+        (BACK, (), {}),
+        (BACK, WAITING, {"reboot.verified": "drift"}),
+        ({"unreachable": True, "msg": "Data could not be sent to the remote host"}, (), {"reboot.returned": "drift"}),
+        ({"failed": True, "rebooted": True, "msg": "Timed out waiting"}, (), {"reboot.returned": "drift"}),
+        # What failed_when has hidden.
+        ({"rebooted": False, "msg": "Timed out waiting for last boot time check"}, (), {"reboot.returned": "drift"}),
+        ({}, (), {"reboot.returned": "drift"}),
+    ],
+)
+def test_a_node_that_is_not_back_as_it_should_be_stops_those_after_it(
+    done: dict[str, Any], left: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    judged = reboot.judge(decide().to_dict(), done, left)
+    assert found(judged) == expected
+    after = decide(earlier={"node01": judged.to_dict()})
+    assert after.reboot is (not expected)
+    if expected:
+        assert found(after) == {"reboot.rollout": "withheld"}
+        assert "node01" in (after.findings[0].have or "")
+
+
+def test_a_node_in_use_does_not_stop_the_others() -> None:
+    assert decide(earlier={"node01": decide(busy=["a job"]).to_dict()}).reboot
+
+
+def test_a_stop_is_passed_on_from_batch_to_batch() -> None:
+    stopped = decide(earlier={"node01": reboot.judge(decide().to_dict(), {}, ()).to_dict()})
+    assert not decide(earlier={"node02": stopped.to_dict()}).reboot
+
+
+def test_reasons_are_collected_once() -> None:
+    results: list[dict[str, Any]] = [{"reboot_required": ["a", "b"]}, {}, {"reboot_required": ["b"]}]
+    assert reboot.reasons(results) == ("a", "b")
