@@ -8,7 +8,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 
-.PHONY: help setup lint unit check nccl site collection containers molecule test demo lab bench clean
+.PHONY: help setup lint unit check nccl site collection containers molecule test test-vm demo lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -49,6 +49,9 @@ molecule: setup ## the scenario of every role, two at a time
 	$(BIN)/pytest -q -n $(JOBS) tests/molecule
 
 test: check nccl site collection containers molecule ## everything that CI runs
+
+test-vm: setup ## a real kernel, GRUB and reboots in a virtual machine; needs qemu-system-x86, qemu-utils, mmdebstrap
+	$(BIN)/pytest -q tests/vm
 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/demo.sh

@@ -361,7 +361,9 @@ class Task:
 
     def tidy(self, keep: int) -> None:
         """Removes all but the newest runs, and what killed ones have left of the environment. Raises ReadError."""
-        runs = sorted((name for name in os.listdir(self.directory) if RUN.fullmatch(name)), reverse=True)
+        runs = [name for name in os.listdir(self.directory) if RUN.fullmatch(name)]
+        # Two runs of one second have the same time in their names.
+        runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
         last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
         for number, name in enumerate(runs):
             directory = os.path.join(self.directory, name)

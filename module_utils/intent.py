@@ -59,6 +59,8 @@ VALUES: Dict[str, Value] = {
     "platform_cross_checks": Value("list", ["nvidia_smi_topo"], choices=CROSS_CHECKS),
     "platform_nccl_topo_file": Value("path", ""),
     "iommu_passthrough": Value("bool", True),
+    "host_limits_nofile": Value("int", 1048576),
+    "host_limits_shm": Value("str", "8G"),
     "nccl_conf_path": Value("path", "/etc/nccl.conf"),
     "nccl_conf_backup": Value("bool", True),
     "nccl_conf_extra": Value("dict", {}),
@@ -90,6 +92,7 @@ REGISTERED = (
     "busbar_intent",
     "platform_result",
     "iommu_result",
+    "host_limits_result",
     "nvidia_peermem_result",
     "nccl_conf_result",
     "nccl_tests_result",
@@ -104,7 +107,7 @@ _DERIVED = {
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
 # "platform_" is a common word: only near misses of our own names are errors there.
-_OWN_PREFIXES = ("busbar_", "iommu_", "nccl_conf_", "nccl_tests_", "nccl_benchmark_")
+_OWN_PREFIXES = ("busbar_", "iommu_", "host_limits_", "nccl_conf_", "nccl_tests_", "nccl_benchmark_")
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),

@@ -240,6 +240,14 @@ def _legacy_peermem(machine: Machine) -> None:
     machine.modules["nv_peer_mem"] = machine.modules.pop("nvidia_peermem", None)
 
 
+def _limit_slurmd(machine: Machine) -> None:
+    machine.slurmd_memlock = "8388608"
+
+
+def _shrink_shm(machine: Machine) -> None:
+    machine.shm_bytes = 64 << 20
+
+
 def _append(line: str) -> Callable[[Machine, str | None], str]:
     return lambda machine, text: f"{text or ''}{line}\n"
 
@@ -516,6 +524,15 @@ _CATALOGUE = (
         state="withheld",
         consequences=("gpudirect.path",),
     ),
+    Fault(
+        "slurmd-memlock",
+        "slurmd was started with 8 MiB of lockable memory",
+        "host_limits.daemon",
+        _said("slurmd"),
+        _limit_slurmd,
+        state="withheld",
+    ),
+    Fault("shm-small", "/dev/shm has 64 MiB", "host_limits.shm", _said("/dev/shm"), _shrink_shm),
     _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
     _measured(
         "user-p2p-off",

@@ -200,6 +200,9 @@ class Machine:
     driver_open: bool = True
     # What modprobe nvidia_peermem does: a key of kernel_modules.PEERMEM.
     peermem: str = "ok"
+    # Bytes that Slurm's daemon may lock, and of /dev/shm.
+    slurmd_memlock: str = "unlimited"
+    shm_bytes: int = 1 << 40
     cuda_version: str = "13.0"
     modules: dict[str, str | None] = field(default_factory=dict)
     host_bridges: list[HostBridge] = field(default_factory=list)

@@ -442,6 +442,13 @@ def _proc(tree: Tree, machine: Machine) -> None:
         },
     )
     tree.add("/proc/sys/kernel", {"osrelease": machine.kernel})
+    limits = [
+        f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} Units",
+        f"{'Max open files':<25} {1048576:<20} {1048576:<20} files",
+        f"{'Max locked memory':<25} {machine.slurmd_memlock:<20} {machine.slurmd_memlock:<20} bytes",
+    ]
+    tree.add("/proc/2811", {"comm": "slurmd", "limits": "\n".join(limits)})
+    tree.add("/proc", {"mounts": f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"})
 
 
 def _proc_net(tree: Tree, machine: Machine) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.modules import gpudirect, iommu, kernel_args, nccl_conf, topology_info
+from ansible_collections.busbar.fabric.plugins.modules import (
+    gpudirect,
+    host_limits,
+    iommu,
+    kernel_args,
+    nccl_conf,
+    topology_info,
+)
 
 from busbar.lab import store
 
@@ -18,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MODULES = {
     "topology_info": topology_info,
     "iommu": iommu,
+    "host_limits": host_limits,
     "kernel_args": kernel_args,
     "gpudirect": gpudirect,
     "nccl_conf": nccl_conf,
@@ -74,7 +82,7 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             "hardware_root": values["busbar_hardware_root"],
             "system_root": values["busbar_system_root"],
         }
-        if name in ("iommu", "kernel_args", "gpudirect"):
+        if name in ("iommu", "kernel_args", "gpudirect", "host_limits"):
             return run_module(name, check_mode, **(roots | more))
         arguments = {
             **roots,

@@ -23,7 +23,7 @@ Answer = Callable[..., dict[str, Any]]
 
 def audit(on_node: Answer, node: str) -> tuple[list[dict[str, Any]], int]:
     """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed."""
-    modules = ("topology_info", "iommu", "gpudirect", "nccl_conf")
+    modules = ("topology_info", "iommu", "host_limits", "gpudirect", "nccl_conf")
     results = [on_node(module, node, check_mode=True) for module in modules]
     found = [finding for result in results for finding in result["findings"]]
     return found, sum(len(result["passed"]) for result in results)
@@ -64,7 +64,7 @@ def compare(lab: Path, node: str, names: list[str], found: list[dict[str, Any]])
 @pytest.fixture
 def converged(lab: Path, on_node: Answer) -> Path:
     for node in PLATFORMS:
-        for module in ("gpudirect", "nccl_conf"):
+        for module in ("host_limits", "gpudirect", "nccl_conf"):
             assert on_node(module, node)["findings"] == []
     return lab
 

@@ -204,9 +204,9 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
     for fault in FAULTS.values():
         assert set(fault.excludes) <= set(FAULTS), fault.name
         assert set(fault.platforms) <= set(ALL), fault.name
-        nouns = ("nccl_perf.",) if fault.measured else ("platform.", "iommu.", "gpudirect.", "nccl_conf.")
+        nouns = {"platform", "iommu", "host_limits", "gpudirect", "nccl_conf"}
         for check in (fault.check, *fault.consequences):
-            assert check.startswith(nouns), fault.name
+            assert check.partition(".")[0] in ({"nccl_perf"} if fault.measured else nouns), fault.name
 
 
 # -- what single faults look like ------------------------------------------------------------------------------------

@@ -1,0 +1,133 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_limits
+short_description: Lift the limits on locked memory and open files, and look at those that jobs really get
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Writes a file for logins (pam_limits) and one for services (systemd's defaults), unless other files say as much
+    already. Reads what the daemons that start jobs have now, and the size of C(/dev/shm).
+  - Restarts nothing.
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and commands and touches nothing.
+  diff_mode:
+    support: full
+    description: Shows the files; what the boot loader's own tools write is not part of it.
+options:
+  nofile:
+    description: Least number of open files.
+    type: int
+    default: 1048576
+  shm:
+    description: Least size of C(/dev/shm), such as V(8G); empty asks for nothing.
+    type: str
+    default: 8G
+  backup:
+    description: Keep a dated copy beside every file that is replaced.
+    type: bool
+    default: true
+  max_disruption:
+    description: Most that the run may cost; the reboot itself is never done here.
+    type: str
+    choices: [none, link, driver, reboot]
+    default: none
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc), C(/usr) and C(/boot).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Let jobs lock as much memory as they register
+  busbar.fabric.host_limits:
+  register: host_limits_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Commands that were run, or would be.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Why a reboot is needed; empty where none is.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Ids of the findings whose repair costs more than O(max_disruption).
+  type: list
+  elements: str
+  returned: success
+backup_files:
+  description: Copies that were kept.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import List
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, host_limits, nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "nofile": {"type": "int", "default": 1048576},
+            "shm": {"type": "str", "default": "8G"},
+            "backup": {"type": "bool", "default": True},
+            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"])
+    backups: List[str] = []
+    try:
+        host.require_roots()
+        if not 1024 <= given["nofile"] <= 1 << 30:
+            raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
+        want = host_limits.Want(given["nofile"], nccl_perf.parse_size(given["shm"]) if given["shm"] else 0)
+        planned = after = host_limits.plan(host_limits.read(host), want).limit(given["max_disruption"])
+        if planned.changed and not module.check_mode:
+            backups = apply.execute(host, planned, given["backup"])
+            # What counts is what is there now, not what was meant to be.
+            after = host_limits.plan(host_limits.read(host), want).limit(given["max_disruption"])
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**apply.result(planned, after), backup_files=backups)
+
+
+if __name__ == "__main__":
+    main()

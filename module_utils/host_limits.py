@@ -1,0 +1,293 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Limits that verbs and NCCL run into: locked memory and open files of logins and services, and the size of /dev/shm.
+
+A login takes its limits from pam_limits, a service from systemd's defaults when it is started. What a daemon that
+starts jobs has now, its jobs have, too. Sources: limits.conf(5), systemd-system.conf(5), proc_pid_limits(5), tmpfs(5).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .finding import Finding
+from .host import Host, ParseError, Problem, ReadError
+from .plan import FileChange, Plan
+
+LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
+SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"
+_LOGIN_MAIN, _LOGIN_FOLDER = "/etc/security/limits.conf", "/etc/security/limits.d"
+_SERVICE_MAIN, _SERVICE_FOLDER = "/etc/systemd/system.conf", "/etc/systemd/system.conf.d"
+_SERVICE_KEYS = {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"}
+# A job inherits the limits of whoever starts it.
+DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
+MOUNTS, MEMINFO = "/proc/mounts", "/proc/meminfo"
+UNLIMITED = "unlimited"
+_WHY = {
+    "memlock": "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'",
+    "shm": "NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",
+}
+_RUN = "run site.yml --tags host_limits for this host"
+
+
+@dataclass(frozen=True)
+class Want:
+    """nofile: least number of open files. shm: least bytes of /dev/shm, 0 for not asked."""
+
+    nofile: int
+    shm: int
+
+
+@dataclass(frozen=True)
+class Have:
+    """login, service: files in the order in which they count, path -> text; the last one wins.
+    daemons: name -> (locked memory, open files) as /proc shows them. shm: bytes, None where there is no /dev/shm.
+    """
+
+    login: Tuple[Tuple[str, str], ...]
+    service: Tuple[Tuple[str, str], ...]
+    daemons: Mapping[str, Tuple[str, str]]
+    shm: Optional[int]
+    problems: Tuple[Problem, ...] = ()
+
+
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+
+def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
+    """(domain, "soft" or "hard", item) -> value. Lines that pam_limits would not take are passed over, as it does."""
+    found = {}
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) == 4 and words[1] in ("soft", "hard", "-"):
+            for kind in ("soft", "hard") if words[1] == "-" else (words[1],):
+                found[(words[0], kind, words[2])] = words[3]
+    return found
+
+
+def parse_service(text: str) -> Dict[str, str]:
+    """Settings of [Manager]; the last of two counts."""
+    found, section = {}, ""
+    for line in text.splitlines():
+        line = line.strip()
+        if line.startswith("["):
+            section = line
+        name, equals, value = line.partition("=")
+        if equals and section == "[Manager]" and not line.startswith(("#", ";")):
+            found[name.strip()] = value.strip()
+    return found
+
+
+def parse_proc_limits(text: str) -> Tuple[str, str]:
+    """Soft limits (locked memory in bytes, open files) of /proc/PID/limits. Raises ParseError."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"Max (locked memory|open files) +(unlimited|[0-9]+) ", line)
+        if match:
+            found[match.group(1)] = match.group(2)
+    if len(found) != 2:
+        raise ParseError("no line 'Max locked memory' or 'Max open files' in it")
+    return found["locked memory"], found["open files"]
+
+
+def parse_shm(mounts: str, meminfo: str) -> Optional[int]:
+    """Bytes that /dev/shm may hold; None where nothing is mounted there. Raises ParseError."""
+    size = None
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[1] == "/dev/shm":
+            given = [option[5:] for option in words[3].split(",") if option.startswith("size=")]
+            # A tmpfs without a size takes half of the memory.
+            size = _bytes(given[0]) if given else _memory(meminfo) // 2
+    return size
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+)([kmg]?)", text.lower())
+    if match is None:
+        raise ParseError("%s: size=%s of /dev/shm is no size" % (MOUNTS, text[:20]))
+    return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
+
+
+def _memory(meminfo: str) -> int:
+    match = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo, re.MULTILINE)
+    if match is None:
+        raise ParseError("%s: no line MemTotal in it" % MEMINFO)
+    return int(match.group(1)) * 1024
+
+
+# -- what is there ---------------------------------------------------------------------------------------------------
+
+
+def read(host: Host) -> Have:
+    """Raises ReadError where the settings cannot be read."""
+    problems: List[Problem] = []
+    shm = None
+    try:
+        mounts, meminfo = host.read(MOUNTS), host.read(MEMINFO)
+        if mounts is None:
+            problems.append(Problem(MOUNTS, "is not there"))
+        else:
+            shm = parse_shm(mounts, meminfo or "")
+    except ReadError as error:
+        problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(MOUNTS, str(error)))
+    return Have(
+        login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
+        service=_files(host, _SERVICE_MAIN, _SERVICE_FOLDER),
+        daemons=_daemons(host, problems),
+        shm=shm,
+        problems=tuple(problems),
+    )
+
+
+def _files(host: Host, main: str, folder: str) -> Tuple[Tuple[str, str], ...]:
+    names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if name.endswith(".conf")]
+    found = ((path, host.read_system(path)) for path in [main, *names])
+    return tuple((path, text) for path, text in found if text is not None)
+
+
+def _daemons(host: Host, problems: List[Problem]) -> Dict[str, Tuple[str, str]]:
+    found: Dict[str, Tuple[str, str]] = {}
+    for pid in host.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        path = "/proc/%s/limits" % pid
+        try:
+            name = host.read("/proc/%s/comm" % pid)
+            if name in DAEMONS and name not in found:
+                text = host.read(path)
+                if text is not None:
+                    found[name] = parse_proc_limits(text)
+        except ReadError:
+            continue  # it has ended meanwhile
+        except ParseError as error:
+            problems.append(Problem(path, str(error)))
+    return found
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(have: Have, want: Want) -> Plan:
+    files = (
+        (LOGIN_FILE, render_login(want), _login_ok(have, want), have.login, "login"),
+        (SERVICE_FILE, render_service(want), _service_ok(have, want), have.service, "service"),
+    )
+    findings, changes = [], []
+    for path, text, good, there, check in files:
+        before = dict(there).get(path)
+        if not good and before != text:
+            changes.append(FileChange(path, before, text))
+        findings.append(_persisted(check, path, good, before == text, [other for other, _text in there], want))
+    findings += [_daemon(name, limits, want) for name, limits in sorted(have.daemons.items())]
+    if want.shm:
+        findings.append(_shm(have, want))
+    return Plan(tuple(findings), tuple(changes))
+
+
+def render_login(want: Want) -> str:
+    lines = ["# Written by Busbar (role host_limits). An asterisk does not mean root, which has its own lines."]
+    for domain in ("*", "root"):
+        lines += ["%s - memlock unlimited" % domain, "%s - nofile %d" % (domain, want.nofile)]
+    return "\n".join(lines) + "\n"
+
+
+def render_service(want: Want) -> str:
+    return (
+        "# Written by Busbar (role host_limits).\n[Manager]\nDefaultLimitMEMLOCK=infinity\nDefaultLimitNOFILE=%d\n"
+        % want.nofile
+    )
+
+
+def _login_ok(have: Have, want: Want) -> bool:
+    values: Dict[Tuple[str, str, str], str] = {}
+    for _path, text in have.login:
+        values.update(parse_login(text))
+    return all(
+        _enough(values.get((domain, kind, item), ""), least)
+        for domain in ("*", "root")
+        for kind in ("soft", "hard")
+        for item, least in (("memlock", None), ("nofile", want.nofile))
+    )
+
+
+def _service_ok(have: Have, want: Want) -> bool:
+    values: Dict[str, str] = {}
+    for _path, text in have.service:
+        values.update(parse_service(text))
+    # "soft:hard", or one for both.
+    return all(
+        _enough(part, least)
+        for item, least in (("memlock", None), ("nofile", want.nofile))
+        for part in values.get(_SERVICE_KEYS[item], "").split(":")
+    )
+
+
+def _enough(value: str, least: Optional[int]) -> bool:
+    """least: None for unlimited."""
+    if value in (UNLIMITED, "infinity", "-1"):
+        return True
+    return least is not None and value.isdigit() and int(value) >= least
+
+
+def _persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
+    later = [other for other in paths if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
+    overridden = ours and not good
+    have = "as wanted" if good else "%s is not as rendered" % path
+    if overridden:
+        have = "a file after %s says otherwise (%s)" % (path, ", ".join(later) or "look at the others there")
+    return Finding(
+        check="host_limits.%s" % check,
+        subject=path,
+        state="ok" if good else "not_owned" if overridden else "drift",
+        severity="major",
+        want="memlock unlimited, nofile at least %d" % want.nofile,
+        have=have,
+        source=path,
+        why=_WHY["memlock"],
+        fix="" if good else "correct the file that is not Busbar's" if overridden else _RUN,
+        aspect="persisted",
+    )
+
+
+def _daemon(name: str, limits: Tuple[str, str], want: Want) -> Finding:
+    memlock, nofile = limits
+    good = _enough(memlock, None) and _enough(nofile, want.nofile)
+    return Finding(
+        check="host_limits.daemon",
+        subject=name,
+        state="ok" if good else "drift",
+        severity="major",
+        want="memlock unlimited, nofile at least %d" % want.nofile,
+        have="memlock %s, nofile %s" % limits,
+        source="/proc/PID/limits of %s" % name,
+        why="a job inherits the limits of the daemon that starts it; " + _WHY["memlock"],
+        fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
+        " LimitNOFILE in systemctl cat %s" % (name, name),
+        # Running jobs may not outlive a restart of their container runtime.
+        disruption="driver",
+    )
+
+
+def _shm(have: Have, want: Want) -> Finding:
+    state = "unknown" if have.problems else "ok" if (have.shm or 0) >= want.shm else "drift"
+    text = str(have.problems[0]) if have.problems else "not mounted" if have.shm is None else _gib(have.shm)
+    return Finding(
+        check="host_limits.shm",
+        subject="/dev/shm",
+        state=state,
+        severity="major",
+        want="at least %s" % _gib(want.shm),
+        have=text,
+        source=MOUNTS,
+        why=_WHY["shm"],
+        fix="set size= for /dev/shm in /etc/fstab, then mount -o remount /dev/shm",
+    )
+
+
+def _gib(size: int) -> str:
+    return "%.1f GiB" % (size / (1 << 30))
