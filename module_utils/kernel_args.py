@@ -366,7 +366,7 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
             Command(("kernel-install", "add", release, path), "write the boot entry of kernel %s" % release)
             for release, path in boot.kernels
         )
-    return changes, (_grubby(boot, wrong),)
+    return changes, (_grubby(boot, wrong), _sync(BLS_ENTRIES))
 
 
 def _mend_grub(boot: Boot, wrong: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...]]:
@@ -379,7 +379,14 @@ def _mend_grub(boot: Boot, wrong: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...]
     elif all(_culprits(boot, arg) for arg in wrong):
         # Running the generator again would not help.
         return (), ()
-    return changes, (Command(("update-grub",), "write %s anew" % GRUB_CFG),)
+    return changes, (Command(("update-grub",), "write %s anew" % GRUB_CFG), _sync(GRUB_CFG.rpartition("/")[0]))
+
+
+def _sync(folder: str) -> Command:
+    # Of this file system alone: one that hangs elsewhere must not hold us up.
+    return Command(
+        ("sync", "--file-system", folder), "GRUB reads no journal: a power cut now would bring the old state"
+    )
 
 
 def _culprits(boot: Boot, arg: Arg) -> List[str]:

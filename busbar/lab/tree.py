@@ -107,7 +107,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     system(machine).write(system_root)
     write_tools(machine, system_root)
-    for tool in ("usr/sbin/update-grub", *(f"usr/local/sbin/{name}" for name in kernel_modules.TOOLS)):
+    for tool in ("usr/sbin/update-grub", "usr/bin/sync", *(f"usr/local/sbin/{name}" for name in kernel_modules.TOOLS)):
         (system_root / tool).chmod(0o755)
     subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
 
@@ -552,6 +552,8 @@ def system(machine: Machine) -> Tree:
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
             f"/boot/vmlinuz-{machine.kernel}": "",
+            # What it would sync is the machine that the tree is on.
+            "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
             f"/boot/config-{machine.kernel}": "CONFIG_PCI_P2PDMA=y\n",
             **{f"/usr/local/sbin/{name}": (TOOLKIT / name).read_text() for name in kernel_modules.TOOLS},
             MARK: SIMULATED,

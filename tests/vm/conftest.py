@@ -1,0 +1,91 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Virtual machines with a real kernel, GRUB and IOMMU. Needs QEMU, and fails without it: `make vm`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from . import image as images
+from .machine import Image, Machine, accelerator
+
+ROOT = Path(__file__).resolve().parents[2]
+NewVm = Callable[..., Machine]
+# For the end of the run: what is printed meanwhile is captured.
+_SAID: list[str] = []
+_MACHINES: list[Machine] = []
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    return images.ensure(_SAID.append)
+
+
+@pytest.fixture(scope="session")
+def new_vm(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewVm]:
+    """Starts a machine on a fresh disk, ``iommu=True`` with an IOMMU. The one before it loses its power."""
+    chosen, why = accelerator(image, tmp_path_factory.mktemp("kvm"))
+    _SAID.append(f"virtual machines ran under {chosen}: {why}")
+
+    def start(*, iommu: bool = False) -> Machine:
+        cut()
+        machine = Machine(image, tmp_path_factory.mktemp("vm"), chosen, iommu=iommu)
+        _MACHINES.append(machine)
+        machine.start()
+        return machine
+
+    def cut() -> None:
+        for machine in _MACHINES:
+            machine.cut()
+
+    yield start
+    cut()
+
+
+@pytest.fixture
+def vm(new_vm: NewVm) -> Machine:
+    return new_vm()
+
+
+def inventory(machine: Machine, folder: Path, **variables: object) -> Path:
+    """Path of an inventory in ``folder`` with the machine as its one node."""
+    node = {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": machine.port,
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(machine.image.key),
+        "ansible_ssh_common_args": " ".join(machine.ssh_options()),
+        "ansible_python_interpreter": "/usr/bin/python3",
+        **variables,
+    }
+    path = folder / "hosts.yml"
+    # JSON is YAML.
+    path.write_text(json.dumps({"gpu_nodes": {"hosts": {"vm": node}}}))
+    return path
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+    }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and _MACHINES:
+        report.sections.append(("The machine's console", _MACHINES[-1].console()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _SAID:
+        terminalreporter.write_line(line)

@@ -1,0 +1,129 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from . import image as images
+from .conftest import NewVm
+from .machine import Image, Machine, VmError
+
+WAIT = ("systemctl", "is-system-running", "--wait")
+TYPES = ("sh", "-c", "cat /sys/kernel/iommu_groups/*/type")
+
+
+def test_a_debian_boots_by_its_own_grub(vm: Machine) -> None:
+    assert vm.ssh(*WAIT).stdout == "running\n"
+    assert "VERSION_CODENAME=bookworm\n" in vm.read("/etc/os-release")
+    assert "### BEGIN /etc/grub.d/10_linux ###" in vm.read("/boot/grub/grub.cfg")
+    # Only grub.cfg as update-grub writes it names the kernel in full.
+    assert vm.read("/proc/cmdline").startswith("BOOT_IMAGE=/boot/vmlinuz-6.")
+
+
+def test_each_disk_gives_a_machine_an_id_of_its_own_and_leaves_the_image_alone(new_vm: NewVm, image: Image) -> None:
+    before = image.disk.stat().st_mtime_ns
+    first, second = (new_vm().read("/etc/machine-id").strip() for _ in range(2))
+    assert len(first) == len(second) == 32
+    assert first != second
+    assert image.disk.stat().st_mtime_ns == before
+
+
+def test_a_reboot_is_another_boot_and_what_was_only_live_is_gone(vm: Machine) -> None:
+    before = vm.boot_id()
+    vm.ssh("sysctl", "-w", "net.ipv4.conf.all.arp_ignore=1")
+    vm.reboot()
+    assert vm.boot_id() != before
+    assert vm.read("/proc/sys/net/ipv4/conf/all/arp_ignore") == "0\n"
+
+
+def test_what_was_synced_survives_a_power_cut(vm: Machine) -> None:
+    before = vm.boot_id()
+    vm.ssh("sh", "-c", "echo kept > /root/kept && sync /root/kept")
+    vm.cut()
+    vm.start()
+    assert vm.boot_id() != before
+    assert vm.read("/root/kept") == "kept\n"
+    assert vm.ssh(*WAIT).stdout == "running\n"
+
+
+def test_an_iommu_translates_until_it_is_told_not_to(new_vm: NewVm) -> None:
+    machine = new_vm(iommu=True)
+    assert set(machine.ssh(*TYPES).stdout.split()) == {"DMA-FQ"}
+    assert "vendor_id\t: GenuineIntel\n" in (cpu := machine.read("/proc/cpuinfo"))
+    assert "hypervisor" not in cpu
+    # Past GRUB's settings: they are not what is tested here.
+    machine.ssh("sed", "-i", "s/mitigations=off/& intel_iommu=on iommu=pt/", "/boot/grub/grub.cfg")
+    machine.reboot()
+    assert set(machine.ssh(*TYPES).stdout.split()) == {"identity"}
+
+
+def test_a_machine_with_another_host_key_is_refused(vm: Machine, tmp_path: Path) -> None:
+    pinned = vm.image.known_hosts.read_text().split()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    other = (tmp_path / "other.pub").read_text().split()
+    (tmp_path / "known_hosts").write_text(f"{pinned[0]} {other[0]} {other[1]}\n")
+    (tmp_path / "id").symlink_to(vm.image.key)
+    vm.image = Image(tmp_path)
+    done = vm.ssh("true", check=False)
+    assert done.returncode == 255
+    assert "HOST IDENTIFICATION HAS CHANGED" in done.stderr
+
+
+def test_a_machine_that_does_not_boot_shows_its_console(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "disk.img").write_bytes(bytes(1 << 20))
+    machine = Machine(Image(tmp_path), tmp_path, "tcg")
+    try:
+        with pytest.raises(VmError, match="not reached by ssh within 3 s\n-- serial console --"):
+            machine.start(3)
+    finally:
+        machine.cut()
+
+
+def test_all_missing_packages_are_named_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(images, "_PATH", str(tmp_path))
+    with pytest.raises(images.ImageError, match="apt-get install qemu-system-x86 qemu-utils mmdebstrap e2fsprogs"):
+        images.ensure(print)
+
+
+def test_half_an_image_is_no_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(images, "CACHE", cache)
+    # What a process leaves that was killed: its folder, with the image in it.
+    (cache / "tmpabc" / "image").mkdir(parents=True)
+    made = []
+
+    def make(scratch: Path) -> None:
+        made.append(scratch)
+        (scratch / "image").mkdir()
+        if len(made) == 1:
+            raise images.ImageError("mmdebstrap ended with 1")
+
+    monkeypatch.setattr(images, "_make", make)
+    with pytest.raises(images.ImageError, match="mmdebstrap ended with 1"):
+        images.ensure(print)
+    assert list(cache.iterdir()) == []
+    made_now = images.ensure(print).folder
+    assert list(cache.iterdir()) == [made_now]
+    assert images.ensure(print).folder == made_now
+    assert len(made) == 2
+
+
+def test_of_two_at_once_one_makes_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(images, "CACHE", tmp_path)
+    made = []
+
+    def make(scratch: Path) -> None:
+        made.append(scratch)
+        (scratch / "image").mkdir()
+        # Long enough for the other one to come to the door.
+        time.sleep(0.5)
+
+    monkeypatch.setattr(images, "_make", make)
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(images.ensure, [print, print]))) == 1
+    assert len(made) == 1
