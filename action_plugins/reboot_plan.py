@@ -29,7 +29,10 @@ class ActionModule(ActionBase):
         waiting = reboot.reasons(results)
         if arguments["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
-            result.update(reboot.judge(before, arguments["done"], waiting).to_dict())
+            # A role that could not be asked again has not said that nothing waits any more.
+            unasked = [role for role, found in zip(ROLES, results, strict=True) if "passed" not in found]
+            left = waiting or tuple(f"role {role} could not be asked again" for role in unasked)
+            result.update(reboot.judge(before, arguments["done"], left).to_dict())
             return result
         values = self._templar.template(variables["busbar_intent"])["values"]
         hostvars, own = variables["hostvars"], variables["inventory_hostname"]
