@@ -1,0 +1,40 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The RoCE values that follow from busbar_roce, or an error that names the link of the chain that is wrong.
+
+Documented in roce_chain.yml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.busbar.fabric.plugins.module_utils import roce_chain as chains
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+
+
+def roce_chain(
+    roce: Mapping[str, Any], settings: Mapping[str, Any] | None = None, variables: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """settings: trust, dscp2prio, pfc, ecn, tos, traffic_class. variables: NCCL_IB_TC and others that jobs get."""
+    try:
+        chain = chains.resolve(roce, settings or {})
+    except ParseError as error:
+        raise AnsibleFilterError(str(error)) from error
+    wrong = chains.disagreements(chain, variables or {})
+    if wrong:
+        raise AnsibleFilterError("; ".join(wrong))
+    resolved = asdict(chain)
+    # Plain lists and text keys, as YAML would have them.
+    resolved["dscp2prio"] = {str(dscp): priority for dscp, priority in sorted(chain.dscp2prio.items())}
+    resolved["pfc"] = None if chain.pfc is None else list(chain.pfc)
+    resolved["ecn"] = list(chain.ecn)
+    return resolved
+
+
+class FilterModule:
+    def filters(self) -> dict[str, Callable[..., dict[str, Any]]]:
+        return {"roce_chain": roce_chain}

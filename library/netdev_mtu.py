@@ -1,0 +1,181 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: netdev_mtu
+short_description: MTU of the compute rails' interfaces, now and in the file of whoever sets them up
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Brings the interface of every Ethernet rail, its bond, and the VLANs and bridges above it that RDMA uses, to one
+    MTU. What shrinks is set from the top, what grows from below.
+  - Finds who sets an interface up at boot by that program's own rules (netplan, NetworkManager, systemd-networkd,
+    ifupdown, ifcfg) and writes the MTU there; everybody else's lines stay as they are. Netplan and networkd get a file
+    of Busbar's own. Where nobody, or more than one, sets the interface up, or a file is also that of an interface
+    which is no rail, nothing is written and a finding says so.
+  - Says what RDMA makes of it (C(active_mtu) of C(ibv_devinfo)) as a finding of its own.
+  - A changed MTU stops traffic for a moment, so that it needs O(max_disruption=link) and a node that nobody uses. The
+    file is written in any case.
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and commands and touches nothing.
+  diff_mode:
+    support: full
+    description: The difference of every file; live changes are in RV(commands).
+options:
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml).
+    type: dict
+    required: true
+  profile_name:
+    description: Name of the profile, for messages.
+    type: str
+    default: unnamed
+  fabric:
+    description: The site's fabric; needed where the profile exists with both. Nothing is asked for on InfiniBand.
+    type: str
+    choices: ["", infiniband, ethernet]
+    default: ""
+  mtu:
+    description: MTU in bytes, 1280 to 65535. RDMA sends 4096 bytes at once from 4192 on.
+    type: int
+    required: true
+  max_disruption:
+    description: Most that the run may cost.
+    type: str
+    choices: [none, link, driver, reboot]
+    default: none
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc), C(/run) and C(/usr), and the tools.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Jumbo frames on the rails
+  busbar.fabric.netdev_mtu:
+    profile: "{{ busbar_intent.profile }}"
+    fabric: ethernet
+    mtu: 9000
+  register: mtu_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Commands that were run, or would be.
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: Sentences for the verdict, such as that the MTU is too small for RDMA's largest messages.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty; nothing here waits for a reboot.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Ids of the findings whose repair would stop traffic, which was not allowed.
+  type: list
+  elements: str
+  returned: success
+backup_files:
+  description: Copies of other people's files that were replaced.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import List
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    apply,
+    busy,
+    guard,
+    netdev_mtu,
+    profile,
+    rails,
+    topology,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "profile": {"type": "dict", "required": True},
+            "profile_name": {"type": "str", "default": "unnamed"},
+            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+            "mtu": {"type": "int", "required": True},
+            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"])
+    if not 1280 <= given["mtu"] <= 65535:
+        module.fail_json(msg="mtu is %d, expected 1280 to 65535" % given["mtu"])
+    want = netdev_mtu.Want(given["mtu"])
+    backups: List[str] = []
+    try:
+        host.require_roots()
+        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        machine = topology.read(host, ask_nvidia_smi=False)
+        nics = tuple(netdev_mtu.ethernet_rails(rails.match(machine, asked), asked).values())
+
+        def permitted(found: Plan) -> Plan:
+            allowed = found.limit(given["max_disruption"])
+            if all(command.disruption == "none" for command in allowed.commands):
+                return allowed
+            users = busy.read(host, [nic.pci for nic in nics], guard.connection())
+            return found.refuse(users).limit(given["max_disruption"])
+
+        have = netdev_mtu.read(host, nics)
+        planned = after = permitted(netdev_mtu.plan(have, want))
+        if planned.changed and not module.check_mode:
+            for change in planned.changes:
+                backup = apply.write(host, change, netdev_mtu.keeps_backup(change.path))
+                backups += [backup] if backup else []
+            for command in planned.commands:
+                apply.run(host, command)
+            # What counts is what is there now, not what was meant to be.
+            after = permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    result = apply.result(planned, after)
+    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
+    result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
+    module.exit_json(**result, notes=netdev_mtu.notes(have, want), backup_files=backups)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Does a packet of the full MTU, not to be fragmented, reach the same rail of another host.
+
+Both ends may have the MTU and a switch between them not; one end may have another MTU than it should. Which peers ask
+each other is decided here for the whole inventory, in rounds: in one round every host has one partner.
+Sources: ping(8) of iputils 20211215 to 20240905 and its texts; RFC 792, RFC 4443.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from .finding import Finding, printable
+from .host import ParseError
+
+COUNT, WAIT = 3, 1
+# Seconds within which the answer must be there: a second between requests, and the last wait.
+TIMEOUT = 3.0 * (COUNT + WAIT)
+# Headers of IP and ICMP.
+_HEADERS = {4: 28, 6: 48}
+_COUNTS = re.compile(r"([0-9]+) packets transmitted, ([0-9]+) (?:packets )?received\b")
+# "mtu=1500" of IPv4, "mtu: 1500" of IPv6; a router on the way: "Frag needed and DF set (mtu = 1500)".
+_LOCAL = re.compile(r"local error: message too long, mtu[=:] ?([0-9]+)", re.IGNORECASE)
+_REMOTE = re.compile(
+    r"From (\S+?):? (?:icmp_seq=[0-9]+ )?(?:Frag needed and DF set \(mtu = |Packet too big: mtu[=:] ?)([0-9]+)"
+)
+_UNREACHABLE = re.compile(
+    r"((?:Destination )?(?:Host|Net(?:work)?|Address|Port) [Uu]nreachable|Destination unreachable: [A-Za-z ]+"
+    r"|Network is unreachable|No route to host)"
+)
+_ERROR = re.compile(r"ping6?: (.+)")
+RUN = "run site.yml --tags mtu for %s"
+WHY = (
+    "a rail whose ends, or a switch between them, differ in their MTU loses what is large and lets small tests pass:"
+    " NCCL hangs in its first large collective"
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One rail of one host. live: id of its netdev_mtu.live finding. mtu: live, None where it is not known."""
+
+    host: str
+    rail: int
+    live: str
+    netdev: str
+    address: str
+    mtu: Optional[int]
+
+
+@dataclass(frozen=True)
+class Ping:
+    """From one end to the other. The other direction is another Ping: a path may work one way only."""
+
+    source: Peer
+    target: Peer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """sent, received: packets. mtu: what somebody says the limit is, said_by: who, "" for the sender itself.
+
+    error: what else ping said is wrong, "" where it said nothing.
+    """
+
+    sent: int
+    received: int
+    mtu: Optional[int] = None
+    said_by: str = ""
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.sent > 0 and self.received == self.sent
+
+
+# -- ping ------------------------------------------------------------------------------------------------------------
+
+
+def argv(ping: Ping, mtu: int) -> Tuple[str, ...]:
+    """Raises ParseError where the addresses are none, or not of one kind."""
+    versions = set()
+    for peer in (ping.source, ping.target):
+        try:
+            versions.add(ip_address(peer.address).version)
+        except ValueError as error:
+            raise ParseError("%s: %r of rail %d is no address" % (peer.host, peer.address[:60], peer.rail)) from error
+    if len(versions) != 1:
+        text = "%s has %s and %s has %s: they cannot talk"
+        raise ParseError(text % (ping.source.host, ping.source.address, ping.target.host, ping.target.address))
+    size = mtu - _HEADERS[versions.pop()]
+    if size < 0:
+        raise ParseError("MTU %d is too small for a ping" % mtu)
+    numbers = ("-s", str(size), "-c", str(COUNT), "-W", str(WAIT))
+    return ("ping", "-n", "-M", "do", *numbers, "-I", ping.source.address, ping.target.address)
+
+
+def parse(text: str) -> Answer:
+    """What ping printed, both streams together. Raises ParseError where there is neither a count nor an error."""
+    counts, local, remote = _COUNTS.search(text), _LOCAL.search(text), _REMOTE.search(text)
+    unreachable, error = _UNREACHABLE.search(text), _ERROR.search(text)
+    said = unreachable.group(1) if unreachable else ""
+    if counts is None:
+        if error is None:
+            raise ParseError("%r is not what ping prints" % text[:120])
+        return Answer(0, 0, error=error.group(1).strip()[:120])
+    sent, received = int(counts.group(1)), int(counts.group(2))
+    if local:
+        return Answer(sent, received, int(local.group(1)), "", said)
+    if remote:
+        return Answer(sent, received, int(remote.group(2)), remote.group(1), said)
+    return Answer(sent, received, error=said)
+
+
+# -- who asks whom ---------------------------------------------------------------------------------------------------
+
+
+def rounds(hosts: Sequence[str], limit: Optional[int] = None) -> Tuple[Tuple[Tuple[str, str], ...], ...]:
+    """Pairs of hosts, round by round; no host is in two pairs of a round, and no pair comes twice.
+
+    All rounds bring every pair together. limit: stop after that many; one more is added where a host would have been
+    left without a partner (an odd number of hosts).
+    """
+    ring: List[Optional[str]] = list(dict.fromkeys(hosts))
+    if len(ring) < 2:
+        return ()
+    odd = len(ring) % 2 == 1
+    ring += [None] if odd else []
+    count = len(ring) - 1
+    if limit is not None:
+        count = min(count, max(limit, 2 if odd else 1))
+    found = []
+    for _round in range(count):
+        half = len(ring) // 2
+        pairs = zip(ring[:half], reversed(ring[half:]))
+        found.append(tuple((one, other) for one, other in pairs if one is not None and other is not None))
+        # One stays in its place, the others move on.
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return tuple(found)
+
+
+def pings(pairs: Sequence[Tuple[str, str]], peers: Sequence[Peer]) -> Tuple[Ping, ...]:
+    """For each pair of hosts and each rail that both have: one ping in each direction."""
+    by_rail: Dict[Tuple[str, int], Peer] = {(peer.host, peer.rail): peer for peer in peers}
+    found = []
+    for one, other in pairs:
+        for rail in sorted(rail for host, rail in by_rail if host == one):
+            if (other, rail) in by_rail:
+                here, there = by_rail[one, rail], by_rail[other, rail]
+                found += [Ping(here, there), Ping(there, here)]
+    return tuple(found)
+
+
+# -- what it means ---------------------------------------------------------------------------------------------------
+
+
+def finding(ping: Ping, answer: Optional[Answer], mtu: int, problem: str = "") -> Finding:
+    """On the source's host. mtu: what is wanted. answer: None where ping gave none; then problem says why."""
+    source, target = ping.source, ping.target
+    what = "%s rail %d to %s" % (source.netdev, source.rail, target.host)
+    state, have, fix, because = _judged(ping, answer, mtu, problem)
+    return Finding(
+        check="netdev_mtu.path",
+        subject="rail %d to %s" % (source.rail, target.host),
+        state=state,
+        severity="major",
+        want="%d bytes pass from %s" % (mtu, what),
+        have=printable(have),
+        source="ping -M do -I %s %s" % (source.address, target.address),
+        why=WHY,
+        fix=fix,
+        disruption="link" if because else "none",
+        because=because,
+    )
+
+
+def _judged(ping: Ping, answer: Optional[Answer], mtu: int, problem: str) -> Tuple[str, str, str, Optional[str]]:
+    """State, what there is, the way out, and the finding that it follows from."""
+    source, target = ping.source, ping.target
+    again = "ping %s from %s by hand" % (target.address, source.host)
+    if answer is None or answer.sent == 0:
+        said = problem or (answer.error if answer else "") or "ping gave no answer"
+        return "unknown", said, "%s: see to that, then %s" % (source.host, again), None
+    if answer.ok:
+        return "ok", "%d of %d came back" % (answer.received, answer.sent), "", None
+    # The end that is smaller is the one to mend, whichever of the two noticed.
+    for peer in sorted(_smaller(ping, mtu), key=lambda peer: (peer.mtu or 0, peer is not source)):
+        text = "%s of %s has MTU %d" % (peer.netdev, peer.host, peer.mtu or 0)
+        # Only findings of the same host can be pointed at.
+        return "drift", text, RUN % peer.host, source.live if peer is source else None
+    lost = "%d of %d came back" % (answer.received, answer.sent)
+    if answer.mtu is not None and answer.said_by:
+        return (
+            "drift",
+            "%s says that the next hop takes %d" % (answer.said_by, answer.mtu),
+            ("set the MTU of %s's port, or of the switch behind it, to at least %d" % (answer.said_by, mtu)),
+            None,
+        )
+    if answer.mtu is not None:
+        text = "%s sends at most %d towards %s, though %s has MTU %s" % (
+            source.host,
+            answer.mtu,
+            target.address,
+            source.netdev,
+            source.mtu if source.mtu is not None else "that is not known",
+        )
+        fix = "on %s: ip route get %s; look for a route with an mtu, or by another interface" % (
+            source.host,
+            target.address,
+        )
+        return "drift", text, fix, None
+    if answer.error:
+        fix = "on %s: ip route get %s, ip neigh show %s" % (source.host, target.address, target.address)
+        return "drift", "%s; %s" % (lost, answer.error), fix, None
+    known = source.mtu is not None and target.mtu is not None
+    ends = "both ends have MTU %d or more" % mtu if known else "the MTU of one end is not known"
+    fix = (
+        "%s, small: if it comes back, raise the MTU of the switch ports between %s and %s to 9216; if not, look for the"
+        " link and the address" % (again, source.host, target.host)
+    )
+    return "drift", "%s, and nobody said why; %s" % (lost, ends), fix, None
+
+
+def _smaller(ping: Ping, mtu: int) -> List[Peer]:
+    return [peer for peer in (ping.source, ping.target) if peer.mtu is not None and peer.mtu < mtu]

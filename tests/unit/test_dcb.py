@@ -1,0 +1,173 @@
+"""The JSON of dcb, written here as iproute2 prints it, and the calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import dcb
+from ansible_collections.busbar.fabric.plugins.module_utils.dcb import App, Buffer, Dcbx, Ets, Maxrate, Pfc
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+EIGHT = [0] * 8
+PFC = {"pfc_cap": 8, "macsec_bypass": False, "delay": 7, "prio_pfc": [False] * 3 + [True] + [False] * 4}
+ETS = {
+    "willing": False,
+    "ets_cap": 8,
+    "cbs": False,
+    "tc_bw": [40, 60, 0, 0, 0, 0, 0, 0],
+    "pg_bw": EIGHT,
+    "tc_tsa": ["ets", "ets"] + ["strict"] * 5 + ["???"],
+    "prio_tc": [0, 0, 0, 1, 0, 0, 0, 0],
+    "reco_tc_bw": EIGHT,
+    "reco_tc_tsa": ["strict"] * 8,
+    "reco_prio_tc": EIGHT,
+}
+
+
+def test_pfc_is_read_with_and_without_statistics() -> None:
+    pfc = dcb.parse_pfc(json.dumps(PFC))
+    assert pfc == Pfc(8, False, 7, (False, False, False, True, False, False, False, False))
+    counted = dcb.parse_pfc(json.dumps({**PFC, "requests": EIGHT, "indications": [5] * 8}))
+    assert (counted.requests, counted.indications) == ((0,) * 8, (5,) * 8)
+
+
+def test_a_port_without_dscp_entries_prints_an_empty_object() -> None:
+    assert dcb.parse_app("{}") == App()
+    assert dcb.parse_app('{"dscp_prio":[[26,3],[48,6]]}').dscp_prio == ((26, 3), (48, 6))
+
+
+def test_other_parts_of_the_app_table_are_kept() -> None:
+    table = {
+        "ethtype_prio": [[35078, 3]],
+        "default_prio": [0, 1],
+        "dgram_port_prio": [[4791, 3]],
+        "pcp_prio": [["3de", 3]],
+    }
+    assert dcb.parse_app(json.dumps(table)) == App(
+        ethtype_prio=((35078, 3),), default_prio=(0, 1), dgram_port_prio=((4791, 3),), pcp_prio=(("3de", 3),)
+    )
+
+
+def test_a_flag_of_dcbx_that_is_off_is_left_out() -> None:
+    assert dcb.parse_dcbx('{"host":true,"cee":true,"ieee":true}') == Dcbx(host=True, cee=True, ieee=True)
+    assert dcb.parse_dcbx('{"cee":true,"ieee":true}').host is False
+
+
+@pytest.mark.parametrize(
+    ("parse", "data", "says"),
+    [
+        (dcb.parse_pfc, {**PFC, "watchdog": True}, "unknown key 'watchdog'"),
+        (dcb.parse_pfc, {name: PFC[name] for name in ("pfc_cap", "delay", "prio_pfc")}, "no key 'macsec_bypass'"),
+        (dcb.parse_pfc, {**PFC, "prio_pfc": [True] * 7}, "expected eight values"),
+        (dcb.parse_pfc, {**PFC, "prio_pfc": [1] * 8}, "expected true or false"),
+        (dcb.parse_pfc, {**PFC, "delay": True}, "delay holds True, expected a number"),
+        (dcb.parse_app, {"dscp_prio": [[64, 3]]}, "names DSCP 64"),
+        (dcb.parse_app, {"dscp_prio": [["AF31", 3]]}, "dscp_prio holds 'AF31'"),
+        (dcb.parse_app, {"dscp_prio": [[26, 8]]}, "dscp_prio holds 8"),
+        (dcb.parse_app, {"dscp_prio": [26]}, "expected a pair"),
+        (dcb.parse_app, {"dscp_prio": {"26": 3}}, "expected a list of pairs"),
+        (dcb.parse_app, {"default_prio": 3}, "expected a list of priorities"),
+        (dcb.parse_ets, {**ETS, "tc_tsa": ["ats"] * 8}, "tc_tsa holds 'ats'"),
+        (dcb.parse_ets, {**ETS, "tc_bw": [101] * 8}, "tc_bw holds 101"),
+        (dcb.parse_buffer, {"prio_buffer": [8] * 8, "buffer_size": EIGHT, "total_size": 1}, "prio_buffer holds 8"),
+        (dcb.parse_maxrate, {"tc_maxrate": [-1] * 8}, "tc_maxrate holds -1"),
+        (dcb.parse_dcbx, {"host": 1}, "host holds 1"),
+        (dcb.parse_dcbx, [], "is not a JSON object"),
+    ],
+)
+def test_what_is_not_known_is_refused(parse: Callable[[str], object], data: Any, says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        parse(json.dumps(data))
+
+
+@pytest.mark.parametrize("output", ["", "Attribute read: No such device", "pfc-cap 8 macsec-bypass off", "[" * 100000])
+def test_what_is_not_json_is_refused(output: str) -> None:
+    with pytest.raises(ParseError, match="is not JSON"):
+        dcb.parse_pfc(output)
+
+
+small, byte = st.integers(0, 7), st.integers(0, 100)
+
+
+def eight(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(values, min_size=8, max_size=8).map(tuple)
+
+
+pairs = st.lists(st.tuples(st.integers(0, 63), small), max_size=64).map(tuple)
+counters = eight(st.integers(0, 2**64))
+KINDS: dict[Callable[[str], Any], st.SearchStrategy[Any]] = {
+    dcb.parse_pfc: st.builds(
+        Pfc,
+        st.integers(0, 8),
+        st.booleans(),
+        st.integers(0, 65535),
+        eight(st.booleans()),
+        st.none() | counters,
+        counters,
+    ),
+    dcb.parse_app: st.builds(App, pairs, st.lists(small, max_size=3).map(tuple), pairs, pairs, pairs, pairs, pairs),
+    dcb.parse_ets: st.builds(
+        Ets,
+        st.booleans(),
+        st.integers(0, 8),
+        st.booleans(),
+        eight(byte),
+        eight(byte),
+        eight(st.sampled_from(dcb.TSA)),
+        eight(small),
+        eight(byte),
+        eight(st.sampled_from(dcb.TSA)),
+        eight(small),
+    ),
+    dcb.parse_buffer: st.builds(Buffer, eight(small), eight(st.integers(0, 2**32)), st.integers(0, 2**32)),
+    dcb.parse_maxrate: st.builds(Maxrate, counters),
+    dcb.parse_dcbx: st.builds(Dcbx, *[st.booleans()] * 5),
+}
+
+
+@given(st.data(), st.sampled_from([None, 2]))
+@settings(max_examples=100)
+def test_every_object_is_rendered_and_read_back_pretty_printed_or_not(data: st.DataObject, indent: int | None) -> None:
+    for parse, objects in KINDS.items():
+        one = data.draw(objects)
+        assert parse(json.dumps(json.loads(dcb.render(one)), indent=indent)) == one
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: dcb.show("pfc", "eth1"), "-j pfc show dev eth1"),
+        (lambda: dcb.set_host("eth1"), "dcbx set dev eth1 host cee ieee"),
+        (lambda: dcb.replace_dscp("eth1", [(26, 3), (48, 6)]), "app replace dev eth1 dscp-prio 26:3 48:6"),
+        (lambda: dcb.flush_dscp("eth1"), "app flush dev eth1 dscp-prio"),
+        (
+            lambda: dcb.set_pfc("eth1", [3]),
+            "pfc set dev eth1 prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off",
+        ),
+        (lambda: dcb.set_delay("eth1", 30), "pfc set dev eth1 delay 30"),
+        (
+            lambda: dcb.set_prio2tc("eth1", [0, 0, 0, 3, 0, 0, 6, 0]),
+            "ets set dev eth1 prio-tc 0:0 1:0 2:0 3:3 4:0 5:0 6:6 7:0",
+        ),
+        (
+            lambda: dcb.set_ets("eth1", ["ets"] + ["strict"] * 7, [100] + [0] * 7),
+            "ets set dev eth1 tc-tsa 0:ets 1:strict 2:strict 3:strict 4:strict 5:strict 6:strict 7:strict"
+            " tc-bw 0:100 1:0 2:0 3:0 4:0 5:0 6:0 7:0",
+        ),
+        (
+            lambda: dcb.set_prio2buffer("eth1", [1] * 8),
+            "buffer set dev eth1 prio-buffer 0:1 1:1 2:1 3:1 4:1 5:1 6:1 7:1",
+        ),
+        (
+            lambda: dcb.set_buffer_size("eth1", [9] * 8),
+            "buffer set dev eth1 buffer-size 0:9 1:9 2:9 3:9 4:9 5:9 6:9 7:9",
+        ),
+    ],
+)
+def test_calls(call: Callable[[], tuple[str, ...]], line: str) -> None:
+    assert " ".join(call()) == f"dcb {line}"

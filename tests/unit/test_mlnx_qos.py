@@ -1,0 +1,304 @@
+"""The text of mlnx_qos in the layouts of its versions, written here line by line, and the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.mlnx_qos import NotSupported, Qos, TrafficClass
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+LLDPAD = "****** WARNING: lldpad service is running and may overwrite your settings ******"
+HEAD = ["\tpriority    0   1   2   3   4   5   6   7"]
+# The rows that every version prints, as little as a text may hold.
+LEAST = ["PFC configuration:", *HEAD, "\tenabled     0   0   0   1   0   0   0   0   "]
+CLASSES = [f"tc: {n} ratelimit: unlimited, tsa: vendor\n\t priority:  {n}" for n in range(8)]
+
+
+def text(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def full(**changed: str) -> str:
+    """A ConnectX-7 that trusts the DSCP, as release 26.07 prints it."""
+    lines = {
+        "dcbx": "DCBX mode: OS controlled",
+        "trust": "Priority trust state: dscp",
+        "map": "dscp2prio mapping:",
+        "prio3": "\tprio:3 dscp:31,30,29,28,27,26,25,24,",
+        "prio6": "\tprio:6 dscp:48,",
+        "sizes": "Receive buffer size (bytes): 20000,200000,0,0,0,0,0,0,max_buffer_size=262016",
+        "cable": "Cable len: 30",
+        "pfc": "PFC configuration:",
+        "head": HEAD[0],
+        "enabled": "\tenabled     0   0   0   1   0   0   0   0   ",
+        "buffer": "\tbuffer      0   0   0   1   0   0   0   0   ",
+        "tc0": "tc: 0 ratelimit: unlimited, tsa: ets, bw: 40%" + "".join(f"\n\t priority:  {p}" for p in (0, 1, 2)),
+        "tc3": "tc: 3 ratelimit: unlimited, tsa: ets, bw: 60%\n\t priority:  3",
+        "tc6": "tc: 6 ratelimit: 10.0 Gbps, tsa: strict" + "".join(f"\n\t priority:  {p}" for p in (4, 5, 6, 7)),
+    }
+    return text(*{**lines, **changed}.values())
+
+
+def test_every_line_becomes_a_value() -> None:
+    qos = mlnx_qos.parse(full())
+    assert (qos.lldpad, qos.dcbx, qos.trust, qos.cable_length) == (False, "os", "dscp", 30)
+    assert qos.dscp2prio is not None
+    assert dict(qos.dscp2prio) == {**dict.fromkeys(range(24, 32), 3), 48: 6}
+    assert [n for n, on in enumerate(qos.enabled) if on] == [3]
+    assert (qos.buffer_size, qos.buffer_total) == ((20000, 200000, 0, 0, 0, 0, 0, 0), ("max_buffer_size", 262016))
+    assert qos.prio2buffer == (0, 0, 0, 1, 0, 0, 0, 0)
+    assert qos.classes[0] == TrafficClass(0, None, "ets", 40, (0, 1, 2))
+    assert qos.classes[2] == TrafficClass(6, 10.0, "strict", None, (4, 5, 6, 7))
+    assert sorted(qos.by_class() or {}) == [0, 3, 6]
+
+
+def test_the_text_comes_back_letter_by_letter() -> None:
+    assert mlnx_qos.render(mlnx_qos.parse(full())) == full()
+
+
+def test_pages_turn_tabs_into_blanks_and_drop_those_at_the_end() -> None:
+    page = "\n".join(line.expandtabs(8).rstrip() for line in full().splitlines())
+    assert mlnx_qos.parse(page) == mlnx_qos.parse(full())
+    assert mlnx_qos.parse(page.replace("\n", "\r\n")) == mlnx_qos.parse(full())
+
+
+@pytest.mark.parametrize("further", ["\tprio:6 dscp:48,", "\t            48,"])
+def test_a_priority_goes_on_in_the_next_line_with_its_name_or_before_2018_without(further: str) -> None:
+    qos = mlnx_qos.parse(full(prio6=f"\tprio:6 dscp:30,55,54,53,52,51,50,49,\n{further}"))
+    assert (qos.dscp2prio or ())[8:] == tuple((dscp, 6) for dscp in (30, 55, 54, 53, 52, 51, 50, 49, 48))
+
+
+def test_the_oldest_version_prints_pfc_and_classes_only() -> None:
+    qos = mlnx_qos.parse(text(*LEAST, "", *CLASSES[::-1]))
+    assert (qos.dcbx, qos.trust, qos.dscp2prio, qos.buffer_size, qos.cable_length) == (None,) * 5
+    assert [one.number for one in qos.classes] == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+def test_kernel_priorities_of_old_versions_stand_below_their_class() -> None:
+    assert mlnx_qos.parse(text(*LEAST, *CLASSES).replace("priority:", "up:")) == mlnx_qos.parse(text(*LEAST, *CLASSES))
+    lines = ["\t\tskprio: 0", "\t\tskprio: 2 (tos: 8)", "\t\tskprio: 6 (vlan 100 tos: 16)"]
+    qos = mlnx_qos.parse(text(*LEAST, CLASSES[0], *lines, *CLASSES[1:]))
+    assert qos.classes[0].kernel_priorities == tuple(line.strip() for line in lines)
+
+
+def test_the_default_priority_of_ofed_23_may_be_empty_or_name_some() -> None:
+    assert mlnx_qos.parse(full(cable="default priority:\nCable len: 7")).default_priorities == ()
+    assert mlnx_qos.parse(full(cable="default priority:\n\tprio:3\nCable len: 7")).default_priorities == (3,)
+    assert mlnx_qos.parse(full()).default_priorities is None
+
+
+def test_the_total_has_two_names_and_may_be_missing() -> None:
+    sizes = "Receive buffer size (bytes): 1,2,3,4,5,6,7,8,"
+    assert mlnx_qos.parse(full(sizes=sizes)).buffer_total is None
+    assert mlnx_qos.parse(full(sizes=sizes + "total_size=9")).buffer_total == ("total_size", 9)
+
+
+def test_lldpad_is_seen_and_what_the_driver_cannot_do() -> None:
+    words = "Buffers commands are not supported on your system"
+    qos = mlnx_qos.parse(text(LLDPAD, "", words, "DCBX mode: Firmware controlled", *LEAST, *CLASSES))
+    assert (qos.lldpad, qos.not_supported, qos.dcbx) == (True, ("Buffers commands",), "firmware")
+
+
+def test_without_rate_limits_the_classes_have_no_numbers() -> None:
+    bare = [f"{tsa}\n\t priority:  {n}" for n, tsa in enumerate(["vendor"] * 7 + ["ets, bw: 10%"])]
+    qos = mlnx_qos.parse(text("Rate limit is not supported on your system!", *LEAST, *bare))
+    assert {one.number for one in qos.classes} == {None}
+    assert qos.by_class() is None
+
+
+def test_an_interface_without_dcb_is_told_from_a_text_that_is_not_known() -> None:
+    words = (
+        "Priority trust state is not supported on your system",
+        "Buffers commands are not supported on your system",
+        "Rate limit is not supported on your system!",
+        "ETS features are not supported on your system",
+    )
+    with pytest.raises(NotSupported, match="Priority trust state, Buffers commands, Rate limit, ETS features not supp"):
+        mlnx_qos.parse(text(*words))
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"dcbx": "DCBX mode: Switch controlled"}, "'DCBX mode: Switch controlled' is not a line"),
+        ({"trust": "Priority trust state: vlan"}, "'Priority trust state: vlan' is not a line"),
+        ({"trust": "Priority trust state: dscp\nPriority trust state: pcp"}, "trust state: pcp' is not a line"),
+        ({"prio3": "\tprio:3 dscp:64,"}, "'prio:3 dscp:64,' is not a line"),
+        ({"prio3": "\tprio:8 dscp:26,"}, "'prio:8 dscp:26,' is not a line"),
+        ({"map": "Priority mapping:"}, "'Priority mapping:' is not a line"),
+        ({"map": "dscp2prio mapping:\n\t         26,"}, "'26,' is not a line"),
+        ({"map": "dscp2prio mapping:\ndscp2prio mapping:"}, "'dscp2prio mapping:' is not a line"),
+        ({"sizes": "Receive buffer size (bytes): 1,2,3,"}, "1,2,3,' is not a line"),
+        ({"enabled": "\tenabled     0   0   0   2   0   0   0   0"}, "'enabled .*' is not a line"),
+        ({"enabled": "\tenabled     0   0   0"}, "'enabled .*' is not a line"),
+        ({"enabled": "\t"}, "no line 'enabled'"),
+        ({"tc0": "tc: 0 ratelimit: unlimited, tsa: ets, bw: 101%"}, "bw: 101%' is not a line"),
+        ({"tc0": "tc: 8 ratelimit: unlimited, tsa: strict"}, "'tc: 8 .*' is not a line"),
+        ({"tc0": "tc: 0 ratelimit: unlimited, tsa: cbs"}, "tsa: cbs' is not a line"),
+        ({"tc6": "tc: 6 ratelimit: unlimited, tsa: strict\n\t priority:  4"}, r"list priorities \[0, 1, 2, 3, 4\]"),
+        ({"tc3": "tc: 0 ratelimit: unlimited, tsa: strict\n\t priority:  3"}, "a traffic class is there twice"),
+        ({"tc0": "\t priority:  0"}, "'priority:  0' is not a line"),
+        ({"cable": "Cable len: seven"}, "'Cable len: seven' is not a line"),
+        ({"cable": "Traceback (most recent call last):"}, "'Traceback .*' is not a line"),
+    ],
+)
+def test_what_is_not_known_is_refused_and_quoted(changed: dict[str, str], says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        mlnx_qos.parse(full(**changed))
+
+
+@pytest.mark.parametrize("nothing", ["", "\n", "1\n"])
+def test_an_answer_that_is_none_is_refused(nothing: str) -> None:
+    with pytest.raises(ParseError):
+        mlnx_qos.parse(nothing)
+
+
+# -- generated outputs in every layout -------------------------------------------------------------------------------
+
+eight = st.tuples(*[st.integers(0, 7)] * 8)
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[Qos, str]:
+    """What a port may have, and the text that some version prints of it, written without the product's renderer."""
+    priorities = draw(eight)
+    numbered = draw(st.booleans())
+    classes = []
+    for number in draw(st.permutations(sorted(set(priorities)))):
+        tsa = draw(st.sampled_from(["strict", "vendor", "unknown", "ets"]))
+        rate = draw(st.none() | st.integers(1, 4000)) if numbered else None
+        classes.append(
+            TrafficClass(
+                number=number if numbered else None,
+                rate_gbps=None if rate is None else rate / 10,
+                tsa=tsa,
+                bandwidth=draw(st.integers(0, 100)) if tsa == "ets" else None,
+                priorities=tuple(p for p in range(8) if priorities[p] == number),
+            )
+        )
+    trust = draw(st.sampled_from([None, "pcp", "dscp", "none", "both"]))
+    mapping = draw(st.dictionaries(st.integers(0, 63), st.integers(0, 7))) if trust == "dscp" else {}
+    listed = sorted(mapping, key=lambda dscp: mapping[dscp])
+    buffers = draw(st.booleans())
+    qos = Qos(
+        lldpad=draw(st.booleans()),
+        not_supported=draw(st.sampled_from([(), ("Buffers commands",), ("Rate limit",)])),
+        dcbx=draw(st.sampled_from([None, "os", "firmware"])),
+        trust=trust,
+        dscp2prio=tuple((dscp, mapping[dscp]) for dscp in listed) if trust == "dscp" else None,
+        default_priorities=draw(st.none() | st.lists(st.integers(0, 7), max_size=2).map(tuple)),
+        buffer_size=draw(st.tuples(*[st.integers(0, 10**9)] * 8)) if buffers else None,
+        buffer_total=draw(st.none() | st.tuples(st.sampled_from(["total_size", "max_buffer_size"]), st.integers(0, 9)))
+        if buffers
+        else None,
+        cable_length=draw(st.none() | st.integers(0, 65535)),
+        enabled=draw(st.tuples(*[st.booleans()] * 8)),
+        prio2buffer=draw(eight) if buffers else None,
+        classes=tuple(classes),
+    )
+    return qos, draw(st.sampled_from([as_tool, as_page, before_2018]))(qos)
+
+
+def as_tool(qos: Qos, wrap: str = "\tprio:%d dscp:") -> str:
+    lines = [LLDPAD, ""] if qos.lldpad else []
+    lines += {"Buffers commands": ["Buffers commands are not supported on your system"]}.get(
+        "".join(qos.not_supported), ["Rate limit is not supported on your system!"] if qos.not_supported else []
+    )
+    if qos.dcbx:
+        lines.append(f"DCBX mode: {'OS' if qos.dcbx == 'os' else 'Firmware'} controlled")
+    if qos.trust:
+        lines.append(f"Priority trust state: {qos.trust}")
+    if qos.dscp2prio is not None:
+        lines.append("dscp2prio mapping:")
+        for priority in range(8):
+            dscps = [dscp for dscp, to in qos.dscp2prio if to == priority]
+            for start in range(0, len(dscps), 8):
+                head = "\tprio:%d dscp:" % priority if start == 0 else wrap.replace("%d", str(priority))
+                lines.append(head + "".join("%02d," % dscp for dscp in dscps[start : start + 8]))
+    if qos.default_priorities is not None:
+        lines += ["default priority:", *(f"\tprio:{priority}" for priority in qos.default_priorities)]
+    if qos.buffer_size is not None:
+        total = "{}={}".format(*qos.buffer_total) if qos.buffer_total else ""
+        lines.append("Receive buffer size (bytes): " + "".join(f"{size}," for size in qos.buffer_size) + total)
+    if qos.cable_length is not None:
+        lines.append(f"Cable len: {qos.cable_length}")
+    lines += ["PFC configuration:", *HEAD, "\tenabled     " + "".join(f"{int(on)}   " for on in qos.enabled)]
+    if qos.prio2buffer is not None:
+        lines.append("\tbuffer      " + "".join(f"{buffer}   " for buffer in qos.prio2buffer))
+    for one in qos.classes:
+        rate = "unlimited" if one.rate_gbps is None else f"{one.rate_gbps:.1f} Gbps"
+        head = "" if one.number is None else f"tc: {one.number} ratelimit: {rate}, tsa: "
+        lines.append(head + one.tsa + (f", bw: {one.bandwidth}%" if one.tsa == "ets" else ""))
+        lines += [f"\t priority:  {priority}" for priority in one.priorities]
+    return text(*lines)
+
+
+def as_page(qos: Qos) -> str:
+    return "\n".join(line.expandtabs(8).rstrip() for line in as_tool(qos).splitlines())
+
+
+def before_2018(qos: Qos) -> str:
+    """Wrapped without the priority, and an empty line after PFC."""
+    return as_tool(qos, "\t            ").replace("   \ntc:", "   \n\ntc:", 1)
+
+
+@given(outputs())
+@settings(max_examples=100)
+def test_every_output_of_every_layout_is_read_and_rendered_back(output: tuple[Qos, str]) -> None:
+    qos, printed = output
+    assert mlnx_qos.parse(printed) == qos
+    assert mlnx_qos.parse(mlnx_qos.render(qos)) == qos
+
+
+@given(outputs(), st.data())
+@settings(max_examples=100)
+def test_a_cut_or_foreign_output_is_refused_or_is_one_and_nothing_else(
+    output: tuple[Qos, str], data: st.DataObject
+) -> None:
+    _qos, printed = output
+    at = data.draw(st.integers(0, len(printed)))
+    mangled = printed[:at] + data.draw(st.sampled_from(["", "x", "9", "\n", ",", " 1"]))
+    try:
+        again = mlnx_qos.parse(mangled)
+    except ParseError:
+        return
+    assert mlnx_qos.parse(mlnx_qos.render(again)) == again
+
+
+@given(st.text(max_size=400))
+@settings(max_examples=100)
+def test_any_other_text_is_refused(anything: str) -> None:
+    with pytest.raises(ParseError):
+        mlnx_qos.parse(anything)
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [
+        (lambda: mlnx_qos.show("eth1"), ""),
+        (lambda: mlnx_qos.set_dcbx("eth1", "os"), "-d os"),
+        (lambda: mlnx_qos.set_dcbx("eth1", "firmware"), "-d fw"),
+        (lambda: mlnx_qos.set_trust("eth1", "dscp"), "--trust dscp"),
+        (lambda: mlnx_qos.set_dscp2prio("eth1", [(26, 3)]), "--dscp2prio set,26,3"),
+        (lambda: mlnx_qos.set_dscp2prio("eth1", [(26, 3), (48, 6)]), "--dscp2prio set,26,3 --dscp2prio set,48,6"),
+        (lambda: mlnx_qos.set_pfc("eth1", [3]), "--pfc 0,0,0,1,0,0,0,0"),
+        (lambda: mlnx_qos.set_pfc("eth1", []), "--pfc 0,0,0,0,0,0,0,0"),
+        (lambda: mlnx_qos.set_prio2tc("eth1", range(8)), "-p 0,1,2,3,4,5,6,7"),
+        (
+            lambda: mlnx_qos.set_ets("eth1", ["ets"] * 2 + ["strict"] * 6, [40, 60, 0, 0, 0, 0, 0, 0]),
+            "-s ets,ets,strict,strict,strict,strict,strict,strict -t 40,60,0,0,0,0,0,0",
+        ),
+        (lambda: mlnx_qos.set_cable_length("eth1", 30), "--cable_len 30"),
+        (lambda: mlnx_qos.set_prio2buffer("eth1", [0, 0, 0, 1, 0, 0, 0, 0]), "--prio2buffer 0,0,0,1,0,0,0,0"),
+        (lambda: mlnx_qos.set_buffer_size("eth1", [9] * 8), "--buffer_size 9,9,9,9,9,9,9,9"),
+    ],
+)
+def test_a_call_sets_one_thing(call: Callable[[], tuple[str, ...]], options: str) -> None:
+    assert " ".join(call()) == f"mlnx_qos -i eth1 {options}".strip()

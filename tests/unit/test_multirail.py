@@ -1,0 +1,563 @@
+"""Policies, sysctl files in the order of systemd, and a routing table for each rail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
+    POLICIES,
+    Address,
+    Assignment,
+    Have,
+    Rail,
+    Route,
+    Rule,
+    Want,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev import Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Claim, Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.modules import multirail as module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NVIDIA, OCI = Want(POLICIES["nvidia"]), Want(POLICIES["oci"])
+
+# -- policies --------------------------------------------------------------------------------------------------------
+
+
+def test_every_value_of_a_policy_says_where_it_is_from() -> None:
+    for one in POLICIES.values():
+        assert set(one.values) == set(one.sources)
+        assert multirail.policy(one.name, {}, False) is one
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "says"),
+    [
+        ("oci", {"rp_filter": 1}, "set those with policy custom"),
+        ("custom", {"rp_filter": 3}, "rp_filter is 3, expected a number from 0 to 2"),
+        ("custom", {"accept_local": True}, "accept_local is True"),
+        ("custom", {"arp_ignore": "1"}, "arp_ignore is '1'"),
+        ("custom", {"forwarding": 1}, "'forwarding' is not one of arp_ignore"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(name: str, values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        multirail.policy(name, values, False)
+
+
+# -- sysctl files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("net.ipv4.conf.ens1.rp_filter", "net/ipv4/conf/ens1/rp_filter"),
+        ("net.ipv4.conf.ens1/100.rp_filter", "net/ipv4/conf/ens1.100/rp_filter"),
+        ("net/ipv4/conf/ens1.100/rp_filter", "net/ipv4/conf/ens1.100/rp_filter"),
+        ("/net//ipv4/conf/all/rp_filter", "net/ipv4/conf/all/rp_filter"),
+        ("vm", "vm"),
+    ],
+)
+def test_a_key_is_written_with_dots_or_slashes(key: str, path: str) -> None:
+    assert multirail.normalized(key) == path
+
+
+def assignments(*files: str) -> list[Assignment]:
+    return [one for n, text in enumerate(files) for one in multirail.parse_sysctl(text, f"/etc/sysctl.d/{n}.conf")]
+
+
+KEY = "net/ipv4/conf/ens1/rp_filter"
+
+
+@pytest.mark.parametrize(
+    ("files", "value"),
+    [
+        ((), None),
+        (("net.ipv4.conf.ens1.rp_filter = 1", "net.ipv4.conf.ens1.rp_filter=2"), "2"),
+        (("net.ipv4.conf.ens1.rp_filter = 1", "net.ipv4.conf.*.rp_filter=2"), "1"),
+        (("net.ipv4.conf.*.rp_filter=2", "net.ipv4.conf.e*.rp_filter=0"), "0"),
+        (("net.ipv4.conf.e*.rp_filter=2", "net.ipv4.conf.*.rp_filter=0", "net.ipv4.conf.e*.rp_filter=2"), "0"),
+        (("net.ipv4.conf.e*.rp_filter=2", "net.ipv4.conf.*.rp_filter=0", "net.ipv4.conf.e*.rp_filter=1"), "1"),
+        (("net.ipv4.conf.*.rp_filter=2\n-net.ipv4.conf.ens1.rp_filter",), None),
+        (("-net.ipv4.conf.ens1.rp_filter = 1",), "1"),
+        (("net.ipv4.*.rp_filter=2",), None),  # an asterisk does not cross a slash
+        (("# net.ipv4.conf.ens1.rp_filter=1\n;x\nnet.ipv4.conf.ens1.rp_filter 1\n= 3",), None),
+    ],
+)
+def test_the_line_that_counts_is_found_as_systemd_does(files: tuple[str, ...], value: str | None) -> None:
+    one = multirail.effective(assignments(*files), KEY)
+    assert (one.value if one else None) == value
+
+
+LINES = st.lists(
+    st.sampled_from(
+        ["net.ipv4.conf.ens1.rp_filter = 1", "net/ipv4/conf/*/rp_filter=2", "-net.ipv4.conf.ens1.rp_filter"]
+    )
+    | st.text(st.sampled_from("net.=-*#; /1"), max_size=20),
+    max_size=8,
+)
+
+
+@given(LINES)
+@settings(max_examples=100)
+def test_any_lines_are_read_and_named_by_their_number(lines: list[str]) -> None:
+    found = multirail.parse_sysctl("\n".join(lines), "/x")
+    for one in found:
+        assert one.place == f"/x:{one.line}"
+        assert lines[one.line - 1].strip()[:1] not in ("#", ";", "")
+        assert multirail.normalized(one.key) == one.key or "." in one.key.split("/")[0]
+    counts = multirail.effective(found, KEY)
+    exact = [one for one in found if one.key == KEY]
+    if exact:
+        assert counts is None if exact[-1].value is None else counts is not None and counts.value == exact[-1].value
+
+
+def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(mode)
+
+
+def test_sysctl_files_are_in_the_order_of_their_names_and_the_first_folder_wins(tmp_path: Path) -> None:
+    for path in (
+        "/usr/lib/sysctl.d/50-default.conf",
+        "/usr/lib/sysctl.d/99-sysctl.conf",
+        "/etc/sysctl.d/10-a.conf",
+        "/run/sysctl.d/50-default.conf",
+        "/etc/sysctl.d/README",
+        "/etc/sysctl.conf",
+    ):
+        put(tmp_path, path, path)
+    (tmp_path / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    assert multirail.sysctl_files(Host(str(tmp_path), str(tmp_path))) == [
+        ("/etc/sysctl.d/10-a.conf", "/etc/sysctl.d/10-a.conf"),
+        ("/run/sysctl.d/50-default.conf", "/run/sysctl.d/50-default.conf"),
+        ("/etc/sysctl.d/99-sysctl.conf", "/etc/sysctl.conf"),
+    ]
+
+
+def rail(number: int = 0, **changes: Any) -> Rail:
+    name = f"ens{number + 1}"
+    claim = Claim("networkd", f"/etc/systemd/network/10-{name}.network", "")
+    one = Rail(
+        number,
+        f"0000:{number + 1:02x}:00.0 mlx5_{number} {name}",
+        name,
+        {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 0},
+        (Address(f"10.0.{number}.1", 24),),
+        (Route(f"10.0.{number}.0/24", "", f"10.0.{number}.1", name),),
+        Owner((claim,)),
+    )
+    one = replace(one, kept=multirail.render_networkd(one, "none"))
+    return replace(one, **changes)
+
+
+def have(*rails: Rail, **changes: Any) -> Have:
+    """As the policy nvidia wants it."""
+    text = multirail.render_sysctl(rails, POLICIES["nvidia"])
+    rules = [Rule(one.table, one.addresses[0].address, str(one.table)) for one in rails if one.addresses]
+    found = Have(
+        rails=rails,
+        live_all={"arp_ignore": 0, "arp_announce": 0, "rp_filter": 0},
+        assignments=tuple(multirail.parse_sysctl(text, multirail.SYSCTL_FILE)),
+        rules=(Rule(0, "", "local"), *rules, Rule(32766, "", "main")),
+        sysctl=text,
+    )
+    return replace(found, **changes)
+
+
+def states(plan: Plan, check: str) -> list[tuple[str, str | None]]:
+    return [(f.state, f.have) for f in plan.findings if f.check == f"multirail.{check}"]
+
+
+def test_a_node_as_wanted_has_nothing_to_do() -> None:
+    plan = multirail.plan(have(rail(0), rail(1)), NVIDIA)
+    assert {finding.state for finding in plan.findings} == {"ok"}
+    assert (plan.changes, plan.commands) == ((), ())
+    assert len(plan.findings) == 9  # of each rail sysctl and rules, live and persisted; and no conflict
+
+
+def test_a_live_setting_is_set_and_what_all_forces_is_not() -> None:
+    one = rail(live={"arp_ignore": 0, "arp_announce": 2, "rp_filter": 0})
+    plan = multirail.plan(have(one), NVIDIA)
+    assert [str(command) for command in plan.commands] == ["sysctl -w net/ipv4/conf/ens1/arp_ignore=1"]
+    assert {command.disruption for command in plan.commands} == {"none"}
+    forced = multirail.plan(have(rail(), live_all={"arp_ignore": 0, "arp_announce": 0, "rp_filter": 2}), NVIDIA)
+    assert forced.commands == ()
+    assert states(forced, "sysctl")[0] == ("not_owned", "rp_filter 0 (all: 2)")
+    conflict = next(f for f in forced.findings if f.check == "multirail.conflict")
+    assert (conflict.subject, conflict.aspect) == ("net.ipv4.conf.all.rp_filter", "live")
+    assert next(f for f in forced.findings if f.check == "multirail.sysctl").because == conflict.id
+
+
+def test_all_may_bring_the_value_itself() -> None:
+    one = rail(live={"arp_ignore": 0, "arp_announce": 0, "rp_filter": 0})
+    plan = multirail.plan(have(one, live_all={"arp_ignore": 1, "arp_announce": 2, "rp_filter": 0}), NVIDIA)
+    assert states(plan, "sysctl")[0] == ("ok", "as wanted")
+
+
+def test_the_line_that_forces_a_value_on_all_is_named_for_now_and_for_the_boot() -> None:
+    there = have(rail(), live_all={"arp_ignore": 0, "arp_announce": 0, "rp_filter": 2})
+    theirs = multirail.parse_sysctl("# x\nnet.ipv4.conf.all.rp_filter = 2", "/etc/sysctl.d/10-network-security.conf")
+    plan = multirail.plan(replace(there, assignments=(*theirs, *there.assignments)), NVIDIA)
+    conflict = [f for f in plan.findings if f.check == "multirail.conflict"]
+    assert [(f.subject, f.state, f.fix) for f in conflict] == [
+        (
+            "/etc/sysctl.d/10-network-security.conf:2",
+            "not_owned",
+            "correct or remove line 2 of /etc/sysctl.d/10-network-security.conf",
+        )
+    ]
+    sysctl = [f for f in plan.findings if f.check == "multirail.sysctl"]
+    assert [(f.aspect, f.state, f.because) for f in sysctl] == [
+        ("live", "not_owned", conflict[0].id),
+        ("persisted", "not_owned", conflict[0].id),
+    ]
+    assert plan.changes == ()
+
+
+def test_a_later_line_of_the_interface_is_a_conflict_and_an_earlier_one_is_not() -> None:
+    there = have(rail())
+    early = multirail.parse_sysctl("net.ipv4.conf.ens1.arp_ignore=2", "/etc/sysctl.d/10-a.conf")
+    late = multirail.parse_sysctl("net.ipv4.conf.ens1.arp_ignore=2", "/etc/sysctl.d/99-z.conf")
+    assert states(multirail.plan(replace(there, assignments=(*early, *there.assignments)), NVIDIA), "conflict") == [
+        ("ok", "none does")
+    ]
+    plan = multirail.plan(replace(there, assignments=(*there.assignments, *late)), NVIDIA)
+    assert [f.subject for f in plan.findings if f.check == "multirail.conflict"] == ["/etc/sysctl.d/99-z.conf:1"]
+    by_hand = multirail.parse_sysctl("net.ipv4.conf.ens1.arp_ignore=2", "/etc/sysctl.conf")
+    plan = multirail.plan(replace(there, main=tuple(by_hand)), NVIDIA)
+    conflict = next(f for f in plan.findings if f.check == "multirail.conflict")
+    assert (conflict.severity, conflict.have) == (
+        "minor",
+        "net/ipv4/conf/ens1/arp_ignore = 2; sysctl -p and sysctl --system set it",
+    )
+    assert states(plan, "sysctl") == [("ok", "as wanted"), ("ok", "as wanted")]
+
+
+def test_the_distributions_glob_gives_way_to_our_file() -> None:
+    """50-default.conf of systemd sets rp_filter to 2 for every interface but all."""
+    there = have(rail(), sysctl=None)
+    default = "net.ipv4.conf.default.rp_filter = 2\nnet.ipv4.conf.*.rp_filter = 2\n-net.ipv4.conf.all.rp_filter\n"
+    theirs = tuple(multirail.parse_sysctl(default, "/usr/lib/sysctl.d/50-default.conf"))
+    plan = multirail.plan(replace(there, assignments=theirs), NVIDIA)
+    assert [change.path for change in plan.changes] == [multirail.SYSCTL_FILE]
+    assert states(plan, "sysctl")[1] == ("drift", "arp_ignore 0, arp_announce 0, rp_filter 2")
+    ours = tuple(multirail.parse_sysctl(plan.changes[0].after or "", multirail.SYSCTL_FILE))
+    after = multirail.plan(replace(there, assignments=theirs + ours, sysctl=plan.changes[0].after), NVIDIA)
+    assert (after.changes, {f.state for f in after.findings}) == ((), {"ok"})
+
+
+def test_a_sites_own_file_that_says_the_same_is_enough() -> None:
+    text = multirail.render_sysctl([rail()], POLICIES["nvidia"])
+    theirs = tuple(multirail.parse_sysctl(text, "/etc/sysctl.d/99-site.conf"))
+    assert multirail.plan(have(rail(), assignments=theirs, sysctl=None), NVIDIA).changes == ()
+
+
+def test_a_setting_that_cannot_be_read_is_unknown() -> None:
+    one = rail(live={"arp_ignore": None, "arp_announce": 2, "rp_filter": 0})
+    problem = Problem("/proc/sys/net/ipv4/conf/ens1/arp_ignore", "is not there")
+    plan = multirail.plan(have(one, problems=(problem, Problem("ip -j", "no"))), NVIDIA)
+    assert states(plan, "sysctl")[0] == ("unknown", "/proc/sys/net/ipv4/conf/ens1/arp_ignore cannot be read")
+    assert states(plan, "readable") == [("unknown", "no")]
+
+
+# -- source routing --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "length", "gateway", "via"),
+    [
+        ("10.0.0.5", 24, "none", ""),
+        ("10.0.0.5", 24, "first", "10.0.0.1"),
+        ("10.0.0.5", 24, "last", "10.0.0.254"),
+        ("10.0.0.1", 24, "first", ""),
+        ("10.0.0.4", 31, "first", "10.0.0.5"),
+        ("10.0.0.5", 31, "first", "10.0.0.4"),
+        ("10.0.0.5", 31, "last", "10.0.0.4"),
+        ("10.0.0.5", 32, "first", ""),
+        ("10.0.0.5", 30, "last", "10.0.0.6"),
+    ],
+)
+def test_a_gateway_is_at_one_end_of_the_subnet(address: str, length: int, gateway: str, via: str) -> None:
+    assert multirail.gateway_of(Address(address, length), gateway) == via
+
+
+def test_the_policy_oci_asks_for_no_routes() -> None:
+    one = rail(live={"arp_ignore": 2, "arp_announce": 1, "rp_filter": 2}, routes=(), kept=None)
+    assert states(multirail.plan(have(one, rules=None), OCI), "rules") == []
+
+
+def test_a_missing_rule_and_route_are_added_and_a_stale_rule_goes_first() -> None:
+    there = have(rail(1, routes=()), rules=(Rule(1001, "10.9.9.9", "1001"),))
+    address = replace(there.rails[0], addresses=(Address("10.0.1.7", 24),))
+    plan = multirail.plan(replace(there, rails=(address,)), Want(POLICIES["nvidia"], "first"))
+    assert [str(command) for command in plan.commands] == [
+        "ip -4 route replace 10.0.1.0/24 scope link src 10.0.1.7 dev ens2 table 1001",
+        "ip -4 route replace default via 10.0.1.1 dev ens2 table 1001",
+        "ip -4 rule del from 10.9.9.9 lookup 1001 priority 1001",
+        "ip -4 rule add from 10.0.1.7 lookup 1001 priority 1001",
+    ]
+    assert {command.disruption for command in plan.commands} == {"link"}
+    assert plan.limit("none").commands == ()
+    assert [change.path for change in plan.changes] == [
+        "/etc/systemd/network/10-ens2.network.d/90-busbar-multirail.conf"
+    ]
+
+
+def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> None:
+    dropin = "/etc/systemd/network/10-ens1.network.d/90-busbar-multirail.conf"
+    netplan = "/etc/netplan/90-busbar-multirail-3.yaml"
+    for path in (dropin, netplan, "/etc/netplan/50-site.yaml", "/etc/systemd/network/10-ens1.network.d/50-site.conf"):
+        put(tmp_path, path, "x\n")
+    there = multirail.read(Host(str(tmp_path), str(tmp_path)), {}, OCI.policy)
+    plan = multirail.plan(there, OCI)
+    assert [(change.path, change.after) for change in plan.changes] == [(netplan, None), (dropin, None)]
+    assert [(f.subject, f.state) for f in plan.findings if f.check == "multirail.rules"] == [
+        (netplan, "drift"),
+        (dropin, "drift"),
+    ]
+    assert [command.argv for command in plan.commands] == [("netplan", "generate")]
+
+
+def test_a_rule_of_others_that_comes_first_is_named() -> None:
+    there = have(rail())
+    plan = multirail.plan(replace(there, rules=(*(there.rules or ()), Rule(100, "10.0.0.1", "main"))), NVIDIA)
+    assert [(f.check, f.subject) for f in plan.findings if not f.ok] == [
+        ("multirail.conflict", "rule 100 from 10.0.0.1")
+    ]
+
+
+def test_networkd_gets_its_sections_in_a_drop_in() -> None:
+    assert multirail.render_networkd(rail(), "first") == (
+        "# Written by Busbar (role multirail): a table for what comes from this rail's address.\n"
+        "[RoutingPolicyRule]\nFrom=10.0.0.1\nTable=1000\nPriority=1000\n\n"
+        "[Route]\nDestination=10.0.0.0/24\nScope=link\nPreferredSource=10.0.0.1\nTable=1000\n"
+    )
+    plan = multirail.plan(have(rail(kept="old\n")), NVIDIA)
+    assert [(change.before, change.path) for change in plan.changes] == [
+        ("old\n", "/etc/systemd/network/10-ens1.network.d/90-busbar-multirail.conf")
+    ]
+
+
+def test_netplan_gets_a_file_for_each_rail() -> None:
+    owner = Owner((Claim("netplan", "/run/systemd/network/10-netplan-a.network", "", ident="ethernets/a"),))
+    plan = multirail.plan(have(rail(owner=owner, kept=None)), Want(POLICIES["nvidia"], "last"))
+    change = plan.changes[0]
+    assert (change.path, change.mode) == ("/etc/netplan/90-busbar-multirail-0.yaml", 0o600)
+    assert plan.commands[0].argv == ("netplan", "generate")
+    assert yaml.safe_load(change.after or "") == {
+        "network": {
+            "version": 2,
+            "ethernets": {
+                "a": {
+                    "routing-policy": [{"from": "10.0.0.1", "table": 1000, "priority": 1000}],
+                    "routes": [
+                        {"to": "10.0.0.0/24", "scope": "link", "from": "10.0.0.1", "table": 1000},
+                        {"to": "0.0.0.0/0", "via": "10.0.0.254", "table": 1000},
+                    ],
+                }
+            },
+        }
+    }
+    after = multirail.plan(have(rail(owner=owner, kept=change.after)), Want(POLICIES["nvidia"], "last"))
+    assert after.changes == ()
+
+
+def test_a_rail_that_has_lost_its_address_keeps_its_file() -> None:
+    plan = multirail.plan(have(rail(addresses=()), rail(1)), NVIDIA)
+    assert (plan.changes, [f.state for f in plan.findings if f.check == "multirail.rules"]) == (
+        (),
+        ["unknown", "unknown", "ok", "ok"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "says"),
+    [
+        ({"owner": Owner()}, "unknown", "no file sets ens1 up"),
+        ({"owner": Owner((), "who knows")}, "unknown", "who knows"),
+        ({"shared": ("ens2", "eno1")}, "not_owned", "sets up ens2, eno1, too"),
+        ({"owner": Owner((Claim("ifupdown", "/etc/network/interfaces", ""),))}, "not_owned", "belongs to ifupdown"),
+        ({"addresses": ()}, "unknown", "ens1 has no IPv4 address"),
+    ],
+)
+def test_rules_that_cannot_be_kept_are_told_apart(changes: dict[str, Any], state: str, says: str) -> None:
+    plan = multirail.plan(have(rail(**changes)), NVIDIA)
+    kept = [f for f in plan.findings if f.check == "multirail.rules" and f.aspect == "persisted"]
+    assert [f.state for f in kept] == [state]
+    assert says in str(kept[0].have)
+    assert plan.changes == ()
+
+
+# -- ip --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_ip_prints_is_read() -> None:
+    rules = (
+        '[{"priority":0,"src":"all","table":"local"},{"priority":101,"src":"10.9.0.1","table":"101"},'
+        '{"priority":102,"src":"10.9.0.0","srclen":24,"iif":"ens1","table":"main"}]'
+    )
+    assert multirail.parse_rules(rules) == (
+        Rule(0, "", "local"),
+        Rule(101, "10.9.0.1", "101"),
+        Rule(102, "10.9.0.0/24", "main", other=True),
+    )
+    routes = (
+        '[{"dst":"default","gateway":"10.9.0.254","dev":"va","flags":[]},'
+        '{"dst":"10.9.0.0/24","dev":"va","scope":"link","prefsrc":"10.9.0.1","flags":[]}]'
+    )
+    assert multirail.parse_routes(routes) == (
+        Route("default", "10.9.0.254", "", "va"),
+        Route("10.9.0.0/24", "", "10.9.0.1", "va"),
+    )
+    addresses = (
+        '[{},{"ifname":"va","addr_info":[{"family":"inet","local":"10.9.0.1","prefixlen":24,"scope":"global"},'
+        '{"family":"inet","local":"169.254.0.1","prefixlen":16,"scope":"link"},{}]}]'
+    )
+    assert multirail.parse_addresses(addresses) == {"va": (Address("10.9.0.1", 24),)}
+
+
+NAMES = ["priority", "src", "table", "dst", "ifname", "addr_info", "local", "family", "scope"]
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+@settings(max_examples=100)
+def test_any_json_is_read_or_refused(data: Any) -> None:
+    for parse in (multirail.parse_rules, multirail.parse_routes, multirail.parse_addresses):
+        for text in (json.dumps(data), json.dumps(data)[:-1]):
+            try:
+                parse(text)
+            except ParseError as error:
+                assert "ip -j" in str(error) or "no priority" in str(error)
+
+
+def test_a_node_is_read_and_brought_to_the_policy(tmp_path: Path, roce: Topology) -> None:
+    hw, system = tmp_path / "hw", tmp_path / "sys"
+    base = "/sys/class/net/ens1"
+    values = {"mtu": 9000, "operstate": "up", "dev_port": 0, "type": 1, "ifindex": 2, "addr_assign_type": 0}
+    for file, value in (values | {"address": "b8:3f:d2:00:00:01", "uevent": "INTERFACE=ens1"}).items():
+        put(hw, f"{base}/{file}", f"{value}\n")
+    for name in ("ens1", "all"):
+        for key in multirail.KEYS:
+            put(hw, f"/proc/sys/net/ipv4/conf/{name}/{key}", "0\n")
+    put(system, "/run/systemd/netif/state", "x\n")
+    put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n")
+    ip = """#!/bin/sh
+case "$*" in
+*address*) cat ROOT/addresses;;
+*"rule show"*) cat ROOT/rules;;
+*"route show"*) [ -s ROOT/routes ] || { echo "Error: ipv4: FIB table does not exist." >&2; exit 2; }; cat ROOT/routes;;
+*"rule add"*) echo '[{"priority":1000,"src":"10.0.0.1","table":"1000"}]' > ROOT/rules;;
+*"route replace"*) echo '[{"dst":"10.0.0.0/24","dev":"ens1","prefsrc":"10.0.0.1"}]' > ROOT/routes;;
+*) echo '[]';;
+esac
+""".replace("ROOT", str(tmp_path))
+    put(tmp_path, "rules", "[]\n")
+    address = {"family": "inet", "local": "10.0.0.1", "prefixlen": 24, "scope": "global"}
+    put(tmp_path, "addresses", json.dumps([{"ifname": "ens1", "addr_info": [address]}]))
+    put(system, "/usr/sbin/ip", ip, 0o755)
+    put(system, "/usr/sbin/sysctl", f'#!/bin/sh\necho "${{2##*=}}" > {hw}/proc/sys/"${{2%%=*}}"\n', 0o755)
+    host, nic = Host(str(hw), str(system)), roce.nics[0]
+    netdev = Netdev("ens1", nic.pci, "b8:3f:d2:00:00:01", 9000, "up", None, 0, 1, None, (), False, False, base)
+    nics = {0: replace(nic, netdevs=(netdev,))}
+    planned = multirail.plan(multirail.read(host, nics, NVIDIA.policy), NVIDIA)
+    assert {f.state for f in planned.findings if f.check != "multirail.conflict"} == {"drift"}
+    apply.execute(host, planned, backup=False)
+    after = multirail.plan(multirail.read(host, nics, NVIDIA.policy), NVIDIA)
+    assert (after.changes, after.commands, {f.state for f in after.findings}) == ((), (), {"ok"})
+    assert (hw / "proc/sys/net/ipv4/conf/ens1/arp_announce").read_text() == "2\n"
+
+
+# -- the module ------------------------------------------------------------------------------------------------------
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """A simulated hgx-h200 with RoCE, and a sysctl that writes into it."""
+    store.create(tmp_path / "lab", {"node02": store.STANDARD["node02"]})
+    node = tmp_path / "lab/node02"
+    for key in multirail.KEYS:
+        for path in (node / "hw/proc/sys/net/ipv4/conf").iterdir():
+            (path / key).write_text("0\n")
+    (node / "sys/usr/local/sbin/sysctl").unlink(missing_ok=True)
+    script = f'#!/bin/sh\necho "${{2##*=}}" > {node}/hw/proc/sys/"${{2%%=*}}"\n'
+    put(node / "sys", "/usr/local/sbin/sysctl", script, 0o755)
+    return node
+
+
+@pytest.fixture
+def call(lab: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    def run(check_mode: bool = False, **more: Any) -> dict[str, Any]:
+        arguments = {
+            "profile": yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
+            "fabric": "ethernet",
+            "hardware_root": str(lab / "hw"),
+            "system_root": str(lab / "sys"),
+            "_ansible_check_mode": check_mode,
+            "_ansible_remote_tmp": str(tmp_path),
+        }
+        capsys.readouterr()
+        with patch_module_args(arguments | more), pytest.raises(SystemExit):
+            module.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
+    call: Run, lab: Path
+) -> None:
+    before = contents(lab)
+    predicted = call(check_mode=True, policy="oci")
+    assert contents(lab) == before
+    done = call(policy="oci")
+    for key in ("changed", "diff", "commands", "repaired"):
+        assert predicted[key] == done[key], key
+    assert (len(done["commands"]), len(done["repaired"]), done["findings"]) == (24, 16, [])
+    after = contents(lab)
+    again = call(policy="oci")
+    assert (again["changed"], again["repaired"], contents(lab)) == (False, [], after)
+
+
+def test_routes_that_running_traffic_would_take_are_withheld_and_a_bad_value_is_refused(call: Run, lab: Path) -> None:
+    names = [path.name for path in (lab / "hw/sys/class/net").iterdir() if path.name.startswith("enp")]
+    told = [
+        {"ifname": name, "addr_info": [{"family": "inet", "local": f"10.1.{n}.1", "prefixlen": 24, "scope": "global"}]}
+        for n, name in enumerate(names)
+    ]
+    put(lab, "told", json.dumps(told))
+    script = f'#!/bin/sh\ncase "$*" in *address*) cat {lab}/told;; *) echo "[]";; esac\n'
+    (lab / "sys/usr/local/sbin/ip").unlink(missing_ok=True)
+    put(lab / "sys", "/usr/local/sbin/ip", script, 0o755)
+    done = call(check_mode=True, policy="custom", values={"arp_ignore": 2}, source_routing=True)
+    assert {command.split()[0] for command in done["commands"]} == {"sysctl"}
+    assert {name.partition("@")[0] for name in done["withheld"]} == {"multirail.rules[live]"}
+    assert "arp_ignore is 9" in call(policy="custom", values={"arp_ignore": 9})["msg"]

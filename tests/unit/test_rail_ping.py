@@ -1,0 +1,173 @@
+"""What ping says, who asks whom, and which end is named."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Answer, Peer, Ping
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
+THERE = Peer("node02", 3, "netdev_mtu.live[live]@0000:1c:00.0", "ens5", "10.0.3.2", 9000)
+PING = Ping(HERE, THERE)
+HEAD = "PING 10.0.3.2 (10.0.3.2) from 10.0.3.1 : 8972(9000) bytes of data.\n"
+
+
+def statistics(sent: int, received: int, more: str = "") -> str:
+    loss = 100 - 100 * received // sent if sent else 0
+    counts = f"{sent} packets transmitted, {received} received, {more}{loss}% packet loss, time 2003ms"
+    return f"\n--- 10.0.3.2 ping statistics ---\n{counts}\n"
+
+
+def test_a_ping_fills_the_mtu_and_forbids_fragments() -> None:
+    assert rail_ping.argv(PING, 9000) == (
+        ("ping", "-n", "-M", "do", "-s", "8972", "-c", "3", "-W", "1", "-I", "10.0.3.1", "10.0.3.2")
+    )
+    six = Ping(replace(HERE, address="fd00::1"), replace(THERE, address="fd00::2"))
+    assert rail_ping.argv(six, 9000)[5] == "8952"
+
+
+@pytest.mark.parametrize(
+    ("ping", "mtu", "says"),
+    [
+        (replace(PING, target=replace(THERE, address="fd00::2")), 9000, "cannot talk"),
+        (replace(PING, target=replace(THERE, address="node02; rm")), 9000, "is no address"),
+        (PING, 20, "too small"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(ping: Ping, mtu: int, says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        rail_ping.argv(ping, mtu)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (
+            HEAD + "8980 bytes from 10.0.3.2: icmp_seq=1 ttl=64 time=0.04 ms\n" + statistics(3, 3),
+            Answer(3, 3),
+        ),
+        (HEAD + statistics(3, 0), Answer(3, 0)),
+        (HEAD + statistics(3, 2), Answer(3, 2)),
+        (
+            HEAD + "ping: local error: message too long, mtu=1500\n" + statistics(3, 0, "+3 errors, "),
+            Answer(3, 0, 1500),
+        ),
+        (HEAD + "ping: local error: Message too long, mtu=1500\n" + statistics(3, 0), Answer(3, 0, 1500)),
+        (
+            "PING fd00::2(fd00::2) from fd00::1 : 8952 data bytes\nping: local error: message too long, mtu: 1500\n"
+            + statistics(1, 0, "+1 errors, "),
+            Answer(1, 0, 1500),
+        ),
+        (
+            HEAD + "From 10.0.3.254 icmp_seq=1 Frag needed and DF set (mtu = 1500)\n" + statistics(3, 0, "+1 errors, "),
+            Answer(3, 0, 1500, "10.0.3.254"),
+        ),
+        (
+            "From fd00::fe: icmp_seq=1 Packet too big: mtu=4096\n" + statistics(3, 0),
+            Answer(3, 0, 4096, "fd00::fe"),
+        ),
+        (
+            HEAD + "From 10.0.3.1 icmp_seq=1 Destination Host Unreachable\n" + statistics(3, 0, "+3 errors, "),
+            Answer(3, 0, error="Destination Host Unreachable"),
+        ),
+        ("ping: bind: Cannot assign requested address\n", Answer(0, 0, error="bind: Cannot assign requested address")),
+        ("ping: connect: Network is unreachable\n", Answer(0, 0, error="connect: Network is unreachable")),
+    ],
+)
+def test_every_answer_of_ping_is_told_apart(text: str, answer: Answer) -> None:
+    assert rail_ping.parse(text) == answer
+
+
+def test_what_is_no_answer_of_ping_is_refused() -> None:
+    for text in ("", "Segmentation fault", "100% packet loss"):
+        with pytest.raises(ParseError):
+            rail_ping.parse(text)
+
+
+@given(st.text(max_size=200), st.integers(0, 9), st.integers(0, 9))
+@settings(max_examples=100)
+def test_only_an_answer_to_every_packet_is_a_success(noise: str, sent: int, received: int) -> None:
+    noise = noise.replace("transmitted", "")
+    assert rail_ping.parse(noise + "\n" + statistics(sent, received)).ok is (0 < sent == received)
+    with contextlib.suppress(ParseError):
+        assert not rail_ping.parse(noise).ok
+
+
+# -- pairs -----------------------------------------------------------------------------------------------------------
+
+HOSTS = st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=14, unique=True)
+
+
+@given(HOSTS)
+@settings(max_examples=60)
+def test_all_rounds_bring_every_pair_together_once(hosts: list[str]) -> None:
+    rounds = rail_ping.rounds(hosts)
+    pairs = [frozenset(pair) for one in rounds for pair in one]
+    assert len(pairs) == len(set(pairs)) == len(hosts) * (len(hosts) - 1) // 2
+    assert all(len(pair) == 2 for pair in pairs)
+
+
+@given(HOSTS, st.integers(1, 5))
+@settings(max_examples=60)
+def test_in_a_round_nobody_has_two_partners_and_no_host_is_left_out_in_the_end(hosts: list[str], limit: int) -> None:
+    rounds = rail_ping.rounds(hosts, limit)
+    for one in rounds:
+        asked = [host for pair in one for host in pair]
+        assert len(asked) == len(set(asked))
+    assert len(rounds) <= max(limit, 2)
+    if len(hosts) > 1:
+        assert {host for one in rounds for pair in one for host in pair} == set(hosts)
+
+
+def test_both_directions_of_every_rail_that_both_have() -> None:
+    peers = [HERE, THERE, replace(HERE, rail=4, address="10.0.4.1"), replace(THERE, rail=5, address="10.0.5.2")]
+    assert rail_ping.pings([("node01", "node02")], peers) == (Ping(HERE, THERE), Ping(THERE, HERE))
+    assert rail_ping.pings([("node01", "node03")], peers) == ()
+
+
+# -- findings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_ping_that_comes_back_is_ok() -> None:
+    one = rail_ping.finding(PING, Answer(3, 3), 9000)
+    assert (one.state, one.id) == ("ok", "netdev_mtu.path[live]@rail 3 to node02")
+
+
+def test_the_smaller_end_is_named_whichever_asked() -> None:
+    lost = Answer(3, 0, 1500)
+    here = rail_ping.finding(replace(PING, source=replace(HERE, mtu=1500)), lost, 9000)
+    assert (here.have, here.fix) == ("ens4 of node01 has MTU 1500", "run site.yml --tags mtu for node01")
+    assert here.because == HERE.live
+    there = rail_ping.finding(replace(PING, target=replace(THERE, mtu=1500)), Answer(3, 0), 9000)
+    assert (there.have, there.because) == ("ens5 of node02 has MTU 1500", None)
+    both = Ping(replace(HERE, mtu=4200), replace(THERE, mtu=1500))
+    assert rail_ping.finding(both, lost, 9000).have == "ens5 of node02 has MTU 1500"
+
+
+def test_between_two_right_ends_whoever_speaks_is_named_and_else_the_switch() -> None:
+    router = rail_ping.finding(PING, Answer(3, 0, 1500, "10.0.3.254"), 9000)
+    assert router.have == "10.0.3.254 says that the next hop takes 1500"
+    silent = rail_ping.finding(PING, Answer(3, 0), 9000)
+    assert silent.have == "0 of 3 came back, and nobody said why; both ends have MTU 9000 or more"
+    assert "switch ports between node01 and node02" in silent.fix
+    route = rail_ping.finding(PING, Answer(3, 0, 1500), 9000)
+    assert route.have == "node01 sends at most 1500 towards 10.0.3.2, though ens4 has MTU 9000"
+    gone = rail_ping.finding(PING, Answer(3, 0, error="Destination Host Unreachable"), 9000)
+    assert gone.have == "0 of 3 came back; Destination Host Unreachable"
+    assert {one.state for one in (router, silent, route, gone)} == {"drift"}
+    unknown = rail_ping.finding(replace(PING, target=replace(THERE, mtu=None)), Answer(3, 1), 9000)
+    assert unknown.have == "1 of 3 came back, and nobody said why; the MTU of one end is not known"
+
+
+def test_no_answer_is_unknown() -> None:
+    silent = rail_ping.finding(PING, None, 9000, "ping: is not installed")
+    assert (silent.state, silent.have) == ("unknown", "ping: is not installed")
+    bound = rail_ping.finding(PING, Answer(0, 0, error="bind: Cannot assign requested address"), 9000)
+    assert (bound.state, bound.have) == ("unknown", "bind: Cannot assign requested address")
+    assert bound.fix.startswith("node01: see to that")

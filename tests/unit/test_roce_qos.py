@@ -1,0 +1,929 @@
+"""Planner over hand-made ports; reader and module on a simulated node whose NICs are a small program of this file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import profile, rails, roce_qos, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import Dcb, Have, Pause, Port, State, Want
+from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
+
+from busbar.lab import machine, store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CHAIN = resolve({"dscp": 26}, {"traffic_class": 106})
+MAP = {dscp: dscp >> 3 for dscp in range(64)}
+TSA = ("ets", "ets", "ets", "ets", "ets", "ets", "strict", "strict")
+BANDWIDTH = (10, 10, 10, 50, 10, 10, 0, 0)
+WANT = Want(
+    chain=CHAIN,
+    prio2tc=tuple(range(8)),
+    tsa=TSA,
+    bandwidth=BANDWIDTH,
+    cable_length=30,
+    prio2buffer=(0, 0, 0, 1, 0, 0, 0, 0),
+    buffer_size=(20000, 200000, 0, 0, 0, 0, 0, 0),
+    pause_off=True,
+)
+PORT = Port(label="0000:1b:00.0 mlx5_0 eth1", pci="0000:1b:00.0", netdev="eth1", rdma="mlx5_0")
+GOOD = State(
+    port=PORT,
+    backend="mlnx_qos",
+    dcb=Dcb(
+        owner="os",
+        trust="dscp",
+        dscp2prio=tuple(MAP.items()),
+        pfc=(3,),
+        prio2tc=tuple(range(8)),
+        tsa=TSA,
+        bandwidth=BANDWIDTH,
+        cable_length=30,
+        prio2buffer=(0, 0, 0, 1, 0, 0, 0, 0),
+        buffer_size=(20000, 200000, 0, 0, 0, 0, 0, 0),
+    ),
+    np={3: True},
+    rp={3: True},
+    cnp_dscp=48,
+    cnp_priority=6,
+    tos=106,
+    traffic_class=106,
+    pause=Pause(False, False, False),
+)
+SYSFS = "/sys/class/net/eth1/ecn"
+
+
+def planned(state: State, want: Want = WANT, lldpad: bool = False) -> Plan:
+    return roce_qos.plan(Have(lldpad, (state,)), want)
+
+
+def found(plan: Plan) -> dict[str, Finding]:
+    return {finding.check.partition(".")[2]: finding for finding in plan.findings}
+
+
+def commands(plan: Plan) -> list[str]:
+    return [str(command) for command in plan.commands]
+
+
+def with_dcb(**changed: Any) -> State:
+    return replace(GOOD, dcb=replace(GOOD.dcb, **changed))
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_as_wanted_has_a_good_answer_to_each_question_and_no_write() -> None:
+    for backend in ("mlnx_qos", "dcb"):
+        plan = planned(replace(GOOD, backend=backend))
+        assert sorted(found(plan)) == sorted(roce_qos.NOUNS)
+        assert ({finding.state for finding in plan.findings}, plan.changed) == ({"ok"}, False)
+
+
+def test_what_is_not_asked_for_yields_nothing() -> None:
+    assert planned(with_dcb(owner="firmware", pfc=(4,)), Want()) == Plan()
+    lossy = planned(GOOD, Want(chain=resolve({"dscp": 26}, {"pfc": []}), pause_off=False))
+    assert found(lossy)["pfc"].want == "off"
+    assert "pause" not in found(lossy)
+
+
+DRIFT = [
+    (
+        with_dcb(trust="pcp", dscp2prio=()),
+        "trust",
+        "pcp",
+        "mlnx_qos -i eth1 --trust dscp",
+        "dcb app replace dev eth1 dscp-prio " + " ".join(f"{dscp}:{dscp >> 3}" for dscp in range(64)),
+    ),
+    (
+        with_dcb(dscp2prio=tuple({**MAP, 26: 4}.items())),
+        "dscp2prio",
+        "26:4, 48:6",
+        "mlnx_qos -i eth1 --dscp2prio set,26,3",
+        "dcb app replace dev eth1 dscp-prio 26:3",
+    ),
+    (
+        with_dcb(dscp2prio=(*MAP.items(), (26, 4))),
+        "dscp2prio",
+        "26:3+4, 48:6",
+        "mlnx_qos -i eth1 --dscp2prio set,26,3",
+        "dcb app replace dev eth1 dscp-prio 26:3",
+    ),
+    (
+        with_dcb(prio2tc=(1, 0, 2, 3, 4, 5, 6, 7)),
+        "prio2tc",
+        "1,0,2,3,4,5,6,7",
+        "mlnx_qos -i eth1 -p 0,1,2,3,4,5,6,7",
+        "dcb ets set dev eth1 prio-tc 0:0 1:1 2:2 3:3 4:4 5:5 6:6 7:7",
+    ),
+    (
+        with_dcb(tsa=("vendor", *TSA[1:])),
+        "ets",
+        "0 vendor, 1 ets 10%, 2 ets 10%, 3 ets 50%, 4 ets 10%, 5 ets 10%, 6 strict, 7 strict",
+        "mlnx_qos -i eth1 -s ets,ets,ets,ets,ets,ets,strict,strict -t 10,10,10,50,10,10,0,0",
+        "dcb ets set dev eth1 tc-tsa 0:ets 1:ets 2:ets 3:ets 4:ets 5:ets 6:strict 7:strict"
+        " tc-bw 0:10 1:10 2:10 3:50 4:10 5:10 6:0 7:0",
+    ),
+    (
+        with_dcb(pfc=(4,)),
+        "pfc",
+        "on for 4",
+        "mlnx_qos -i eth1 --pfc 0,0,0,1,0,0,0,0",
+        "dcb pfc set dev eth1 prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off",
+    ),
+    (
+        with_dcb(cable_length=7),
+        "buffers",
+        "cable 7 m; priorities 0,0,0,1,0,0,0,0; bytes 20000,200000,0,0,0,0,0,0",
+        "mlnx_qos -i eth1 --cable_len 30",
+        "dcb pfc set dev eth1 delay 30",
+    ),
+    (
+        with_dcb(prio2buffer=(0,) * 8),
+        "buffers",
+        "cable 30 m; priorities 0,0,0,0,0,0,0,0; bytes 20000,200000,0,0,0,0,0,0",
+        "mlnx_qos -i eth1 --prio2buffer 0,0,0,1,0,0,0,0",
+        "dcb buffer set dev eth1 prio-buffer 0:0 1:0 2:0 3:1 4:0 5:0 6:0 7:0",
+    ),
+    (replace(GOOD, pause=Pause(False, True, False)), "pause", "RX on, TX off", "ethtool -A eth1 rx off tx off", ""),
+    (
+        replace(GOOD, pause=Pause(True, True, True)),
+        "pause",
+        "RX on, TX on",
+        "ethtool -A eth1 autoneg off rx off tx off",
+        "",
+    ),
+    (replace(GOOD, rp={3: False}), "ecn", "roce_rp off for 3", f"echo 1 > {SYSFS}/roce_rp/enable/3", ""),
+    (
+        replace(GOOD, cnp_dscp=4),
+        "cnp",
+        "DSCP 4, priority 6",
+        f"echo 48 > {SYSFS}/roce_np/cnp_dscp",
+        "",
+    ),
+    (
+        replace(GOOD, tos=0),
+        "tos",
+        "0",
+        "echo 106 > /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos",
+        "",
+    ),
+    (
+        replace(GOOD, tos=0, tos_by_tool=True),
+        "tos",
+        "0",
+        "cma_roce_tos -d mlx5_0 -p 1 -t 106",
+        "",
+    ),
+    (
+        replace(GOOD, traffic_class=-1),
+        "traffic_class",
+        "none forced",
+        "echo 106 > /sys/class/infiniband/mlx5_0/tc/1/traffic_class",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("state", "noun", "have", "by_mlnx_qos", "by_dcb"), DRIFT)
+def test_what_differs_is_named_and_written_and_nothing_else(
+    state: State, noun: str, have: str, by_mlnx_qos: str, by_dcb: str
+) -> None:
+    for backend, command in (("mlnx_qos", by_mlnx_qos), ("dcb", by_dcb or by_mlnx_qos)):
+        plan = planned(replace(state, backend=backend))
+        wrong = {name: finding for name, finding in found(plan).items() if not finding.ok}
+        assert (wrong[noun].state, wrong[noun].have, wrong[noun].because) == ("drift", have, None)
+        assert [f.because for name, f in wrong.items() if name != noun] in ([], [wrong[noun].id])
+        assert commands(plan) == [command]
+        assert [step.disruption for step in plan.commands] == ["link" if noun in ("pfc", "pause") else "none"]
+
+
+def test_the_map_follows_from_trust_and_holds_what_is_not_the_default() -> None:
+    want = Want(chain=resolve({"dscp": 26, "priority": 4}, {}))
+    state = with_dcb(trust="pcp", dscp2prio=(), pfc=(4,))
+    state = replace(state, np={4: True}, rp={4: True})
+    plan = planned(state, want)
+    assert found(plan)["dscp2prio"].because == found(plan)["trust"].id
+    assert commands(plan) == ["mlnx_qos -i eth1 --trust dscp", "mlnx_qos -i eth1 --dscp2prio set,26,4"]
+    (command,) = commands(planned(replace(state, backend="dcb"), want))
+    assert " 26:4 27:3 " in command
+
+
+def test_a_dscp_that_is_not_listed_has_priority_0() -> None:
+    want = Want(chain=resolve({}, {"dscp2prio": {26: 0, 27: 3}}))
+    plan = planned(with_dcb(dscp2prio=((48, 6),)), want)
+    assert found(plan)["dscp2prio"].have == "26:0, 27:0"
+    assert commands(plan) == ["mlnx_qos -i eth1 --dscp2prio set,27,3"]
+
+
+def test_a_class_that_no_priority_uses_makes_no_difference() -> None:
+    state = with_dcb(tsa=(None, *TSA[1:]), bandwidth=(None, *BANDWIDTH[1:]))
+    assert not planned(state).changed
+    assert found(planned(with_dcb(bandwidth=(10, 20, 10, 40, 10, 10, 0, 0))))["ets"].state == "drift"
+
+
+def test_pause_goes_off_before_pfc_goes_on() -> None:
+    plan = planned(replace(with_dcb(pfc=()), pause=Pause(False, True, True)))
+    assert [command.split()[0] for command in commands(plan)] == ["ethtool", "mlnx_qos"]
+
+
+def test_a_changed_mask_is_withheld_where_no_link_may_bounce() -> None:
+    plan = planned(with_dcb(pfc=(), trust="pcp")).limit("none")
+    assert found(plan)["pfc"].state == "withheld"
+    assert "busbar_max_disruption=link" in found(plan)["pfc"].fix
+    assert commands(plan) == ["mlnx_qos -i eth1 --trust dscp"]
+
+
+WRONG = with_dcb(owner="firmware", trust="pcp", dscp2prio=(), pfc=())
+
+
+def test_a_port_that_firmware_owns_is_reported_and_left_alone() -> None:
+    plan = planned(replace(WRONG, tos=0))
+    owner = found(plan)["dcbx"]
+    assert (owner.state, owner.have) == ("not_owned", "firmware and the switch own the port")
+    for noun in ("trust", "dscp2prio", "pfc"):
+        assert (found(plan)[noun].state, found(plan)[noun].because) == ("not_owned", owner.id)
+    assert found(plan)["ets"].state == "ok"
+    assert commands(plan) == ["echo 106 > /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "command"), [("mlnx_qos", "mlnx_qos -i eth1 -d os"), ("dcb", "dcb dcbx set dev eth1 host cee ieee")]
+)
+def test_it_is_taken_over_first_where_that_is_asked_for(backend: str, command: str) -> None:
+    plan = planned(replace(WRONG, backend=backend), replace(WANT, dcbx="os"))
+    assert {f.state for f in plan.findings if not f.ok} == {"drift"}
+    assert commands(plan)[0] == command
+    assert len(plan.commands) == 3
+
+
+def test_what_the_switch_is_to_set_is_judged_and_not_written() -> None:
+    plan = planned(WRONG, replace(WANT, dcbx="firmware"), lldpad=True)
+    assert found(plan)["dcbx"].ok
+    assert (found(plan)["pfc"].state, found(plan)["pfc"].because) == ("not_owned", None)
+    assert "on the switch" in found(plan)["pfc"].fix
+    assert not plan.changed
+
+
+def test_a_port_is_handed_over_by_mlnx_qos_only() -> None:
+    want = replace(WANT, dcbx="firmware")
+    assert commands(planned(GOOD, want)) == ["mlnx_qos -i eth1 -d fw"]
+    plan = planned(replace(GOOD, backend="dcb"), want)
+    assert (found(plan)["dcbx"].state, plan.changed) == ("unsupported", False)
+
+
+@pytest.mark.parametrize("dcbx", ["", "os"])
+@pytest.mark.parametrize("by_tool", [False, True])
+def test_lldpad_owns_what_it_would_overwrite_whatever_is_asked_of_dcbx(by_tool: bool, dcbx: str) -> None:
+    plan = planned(with_dcb(lldpad=by_tool, pfc=()), replace(WANT, dcbx=dcbx), lldpad=not by_tool)
+    assert (found(plan)["dcbx"].state, found(plan)["pfc"].state, plan.changed) == ("not_owned", "not_owned", False)
+    assert "systemctl disable --now lldpad" in found(plan)["dcbx"].fix
+    assert found(plan)["pfc"].because == found(plan)["dcbx"].id
+
+
+def test_one_reason_on_eight_ports_is_told_once() -> None:
+    states = [replace(GOOD, port=replace(PORT, label=f"0000:{n}b:00.0 mlx5_{n} eth{n}")) for n in range(8)]
+    plan = roce_qos.plan(Have(True, tuple(states)), WANT)
+    roots = [finding for finding in plan.findings if not finding.ok and finding.because is None]
+    assert [finding.subject for finding in roots] == ["0000:0b:00.0 mlx5_0 eth0"]
+
+
+def test_what_a_write_has_come_to_is_told() -> None:
+    said = {(PORT.label, "trust"): "mlnx_qos -i eth1 --trust dscp ended well, and it is not so"}
+    plan = roce_qos.plan(Have(False, (with_dcb(trust="pcp"),)), WANT, said)
+    assert found(plan)["trust"].have == "pcp; mlnx_qos -i eth1 --trust dscp ended well, and it is not so"
+    assert "dmesg" in found(plan)["trust"].fix
+
+
+def test_the_difference_of_a_port_is_what_is_written() -> None:
+    (one,) = roce_qos.diff(planned(with_dcb(pfc=(4,))))
+    assert (one["before_header"], one["before"], one["after"]) == (
+        PORT.label,
+        "roce_qos.pfc: on for 4\n",
+        "roce_qos.pfc: on for 3\n",
+    )
+    assert roce_qos.diff(planned(GOOD)) == []
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def test_pause_matters_only_beside_pfc() -> None:
+    assert roce_qos.want(CHAIN, {"pause_off": True}).pause_off
+    assert not roce_qos.want(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
+    assert roce_qos.asked(roce_qos.want(resolve({}, {}), {"pause_off": True})) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prio2tc": [0] * 7}, "prio2tc is .* expected eight numbers from 0 to 7"),
+        ({"prio2tc": [8] * 8}, "prio2tc"),
+        ({"tsa": ["ets"] * 8}, "tsa and tc_bandwidth go together"),
+        ({"tsa": ["cbs"] * 8, "tc_bandwidth": [0] * 8}, "tsa is .* expected eight of strict, ets, vendor"),
+        ({"tsa": ["ets"] * 8, "tc_bandwidth": [10] * 8}, "makes 80 per cent"),
+        ({"tsa": ["strict"] * 8, "tc_bandwidth": [100] + [0] * 7}, "of class 0 is not 0, but its tsa is strict"),
+        ({"cable_length": 1000}, "cable_length is 1000"),
+        ({"buffer_size": [-1] * 8}, "buffer_size"),
+        ({"dcbx": "lldpad"}, "dcbx is 'lldpad'"),
+        ({"prio2tc": [9] * 8, "cable_length": 0}, "prio2tc.*; cable_length is 0"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        roce_qos.want(CHAIN, given)
+
+
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+
+def test_pause_is_what_is_configured_and_not_what_was_negotiated() -> None:
+    text = "Pause parameters for eth1:\nAutonegotiate:\toff\nRX:\t\ton\nTX:\t\toff\nRX negotiated: off\n\n"
+    assert roce_qos.parse_pause(text) == Pause(False, True, False)
+    with pytest.raises(ParseError, match="names no Autonegotiate"):
+        roce_qos.parse_pause("Pause parameters for eth1:\nCannot get device pause settings: Operation not supported\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Global tclass=106\n", 106),
+        ("Global tclass=106\ntclass=32,dst_ip=10.0.0.1", 106),
+        ("106", 106),
+        ("", -1),
+        ("tclass=32,dst_ip=10.0.0.1", -1),
+    ],
+)
+def test_the_forced_class_stands_in_the_first_line(text: str, value: int) -> None:
+    assert roce_qos.parse_traffic_class(text) == value
+
+
+def test_a_forced_class_in_other_words_is_refused() -> None:
+    with pytest.raises(ParseError, match="'Global tclass=none' is not a line"):
+        roce_qos.parse_traffic_class("Global tclass=none")
+
+
+# -- a simulated node ------------------------------------------------------------------------------------------------
+
+# A ConnectX as mlnx_qos, dcb and ethtool show it, by its name; the values lie in nic.json, calls that set something in
+# calls.txt. "deaf": settings that a call ends with 0 for and does not set.
+NIC = """\
+#!/usr/bin/python3 -IS
+import json, os, sys
+from pathlib import Path
+
+TOOL, ARGS = os.path.basename(sys.argv[0]), sys.argv[1:]
+ROOT = Path(__file__).resolve().parents[3]
+ALL = json.loads((ROOT / "nic.json").read_text())
+NAME = ARGS[ARGS.index("dev") + 1] if TOOL == "dcb" else ARGS[1]
+NIC = ALL[NAME] if NAME in ALL else sys.exit("no such device")
+
+
+def put(key, value):
+    if key in NIC["deaf"]:
+        return
+    if key == "pfc" and NIC[key] != value:
+        NIC["bounces"] += 1
+    NIC[key] = value
+
+
+def eight(text):
+    return [int(word) for word in text.split(",")]
+
+
+def by_colon(words):
+    return [tuple(word.split(":")) for word in words]
+
+
+def values(words):
+    return [int(value) for _key, value in by_colon(words)]
+
+
+def mlnx_qos():
+    options = ARGS[2:]
+    if "--trust" in options and "--dscp2prio" in options:
+        print("trust and dscp2prio commands cannot be used at the same time.")
+        sys.exit(1)
+    for option, value in zip(options[::2], options[1::2]):
+        if option == "-d":
+            put("host", value == "os")
+        elif option == "--trust" and value == "dscp" and not NIC["map"]:
+            put("map", {str(dscp): dscp >> 3 for dscp in range(64)})
+        elif option == "--trust" and value == "pcp":
+            put("map", {})
+        elif option == "--dscp2prio":
+            _set, dscp, priority = value.split(",")
+            put("map", {**NIC["map"], dscp: int(priority)})
+        elif option == "-s":
+            put("tsa", value.split(","))
+        else:
+            key = {"--pfc": "pfc", "-p": "prio2tc", "-t": "bw", "--cable_len": "cable"}.get(option, option[2:])
+            put(key, int(value) if key == "cable" else eight(value))
+    print("DCBX mode: " + ("OS" if NIC["host"] else "Firmware") + " controlled")
+    print("Priority trust state: " + ("dscp" if NIC["map"] else "pcp"))
+    if NIC["map"]:
+        print("dscp2prio mapping:")
+        for dscp, priority in sorted(NIC["map"].items(), key=lambda pair: (pair[1], -int(pair[0]))):
+            print("\\tprio:%d dscp:%02d," % (priority, int(dscp)))
+    print("Receive buffer size (bytes): %s,max_buffer_size=262016" % ",".join(map(str, NIC["buffer_size"])))
+    print("Cable len: %d\\nPFC configuration:" % NIC["cable"])
+    print("\\tpriority    0   1   2   3   4   5   6   7")
+    print("\\tenabled     " + "   ".join(map(str, NIC["pfc"])))
+    print("\\tbuffer      " + "   ".join(map(str, NIC["prio2buffer"])))
+    for tc in sorted(set(NIC["prio2tc"])):
+        tsa = "ets, bw: %d%%" % NIC["bw"][tc] if NIC["tsa"][tc] == "ets" else NIC["tsa"][tc]
+        print("tc: %d ratelimit: unlimited, tsa: %s" % (tc, tsa))
+        for priority in range(8):
+            if NIC["prio2tc"][priority] == tc:
+                print("\\t priority:  %d" % priority)
+
+
+def dcb():
+    if ARGS[0] == "-j":
+        on = [bit > 0 for bit in NIC["pfc"]]
+        flags = {"cee": True, "ieee": True}
+        print(json.dumps({
+            "dcbx": {"host": True, **flags} if NIC["host"] else flags,
+            "app": {"dscp_prio": [[int(d), p] for d, p in NIC["map"].items()]} if NIC["map"] else {},
+            "pfc": {"pfc_cap": 8, "macsec_bypass": False, "delay": NIC["cable"], "prio_pfc": on},
+            "ets": {"willing": False, "ets_cap": 8, "cbs": False, "tc_bw": NIC["bw"], "pg_bw": [0] * 8,
+                    "tc_tsa": NIC["tsa"], "prio_tc": NIC["prio2tc"], "reco_tc_bw": [0] * 8,
+                    "reco_tc_tsa": ["strict"] * 8, "reco_prio_tc": [0] * 8},
+            "buffer": {"prio_buffer": NIC["prio2buffer"], "buffer_size": NIC["buffer_size"], "total_size": 262016},
+        }[ARGS[1]]))
+        return
+    kind, what, words = ARGS[0], ARGS[4], ARGS[5:]
+    if kind == "dcbx":
+        put("host", "host" in ARGS[4:])
+    elif kind == "app":
+        put("map", {**NIC["map"], **{d: int(p) for d, p in by_colon(words)}} if ARGS[1] == "replace" else {})
+    elif what == "tc-tsa":
+        put("tsa", [value for _key, value in by_colon(words[:8])])
+        put("bw", values(words[9:]))
+    elif what == "prio-pfc":
+        put("pfc", [int(value == "on") for _key, value in by_colon(words)])
+    elif what == "delay":
+        put("cable", int(words[0]))
+    else:
+        put({"prio-tc": "prio2tc", "prio-buffer": "prio2buffer", "buffer-size": "buffer_size"}[what], values(words))
+
+
+def ethtool():
+    if ARGS[0] == "-A":
+        put("pause", "off")
+    print("Pause parameters for %s:\\nAutonegotiate:\\toff" % NAME)
+    print("RX:\\t\\t%s\\nTX:\\t\\t%s" % (NIC["pause"], NIC["pause"]))
+
+
+if len(ARGS) > 2 and ARGS[0] != "-j":
+    with open(ROOT / "calls.txt", "a") as stream:
+        stream.write(" ".join([TOOL, *ARGS]) + "\\n")
+{"mlnx_qos": mlnx_qos, "dcb": dcb, "ethtool": ethtool}[TOOL]()
+(ROOT / "nic.json").write_text(json.dumps(ALL))
+"""
+# As a ConnectX comes out of its box.
+NEW: dict[str, Any] = {
+    "host": True,
+    "map": {},
+    "pfc": [0] * 8,
+    "prio2tc": [1, 0, 2, 3, 4, 5, 6, 7],
+    "tsa": ["vendor"] * 8,
+    "bw": [0] * 8,
+    "cable": 7,
+    "prio2buffer": [0] * 8,
+    "buffer_size": [130944] + [0] * 7,
+    "pause": "on",
+    "bounces": 0,
+    "deaf": [],
+}
+GIVEN: dict[str, Any] = {
+    "roce": {"dscp": 26},
+    "prio2tc": list(range(8)),
+    "tsa": list(TSA),
+    "tc_bandwidth": list(BANDWIDTH),
+    "cable_length": 30,
+    "traffic_class": 106,
+    "max_disruption": "link",
+}
+
+
+class Node:
+    """A simulated hgx-h200 on Ethernet whose NICs are new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.without("cma_roce_tos")
+        self.host = Host(str(self.path / "hw"), str(self.path / "sys"))
+        self.ports = roce_qos.ports(*self.machine("hgx-h200", "ethernet"))
+        for name in ("mlnx_qos", "dcb", "ethtool"):
+            self.without(name)
+            tool = self.path / "sys/usr/local/sbin" / name
+            tool.write_text(NIC.replace("/usr/bin/python3", sys.executable))
+            tool.chmod(0o755)
+        self.save({port.netdev: dict(NEW) for port in self.ports})
+        self.calls()
+        added = ("sys/class/net/*/ecn", "sys/class/infiniband/*/tc", "sys/kernel/config", "sys/fs/cgroup", "proc/77")
+        for path in [path for pattern in added for path in (self.path / "hw").glob(pattern)]:
+            shutil.rmtree(path)
+        for port in self.ports:
+            for side in ("np", "rp"):
+                self.put(f"/sys/class/net/{port.netdev}/ecn/roce_{side}/enable/3", "0")
+            self.put(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_dscp", "4")
+            self.put(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_802p_prio", "6")
+            self.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "")
+            self.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "0")
+
+    def machine(self, name: str, fabric: str) -> tuple[topology.Topology, rails.Rails]:
+        found = topology.read(self.host, ask_nvidia_smi=False)
+        return found, rails.match(found, profile.for_fabric(profile.parse(platform(name), name), fabric))
+
+    def two_rails(self) -> dict[str, Any]:
+        """A profile of the first two rails: what holds for them holds for eight, in a quarter of the time."""
+        data = platform("hgx-h200")
+        data["rails"] = [{**data["rails"][n], "pci": self.ports[n].pci} for n in range(2)]
+        return data
+
+    def put(self, path: str, text: str) -> None:
+        file = self.path / "hw" / path[1:]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def get(self, path: str) -> str:
+        return (self.path / "hw" / path[1:]).read_text()
+
+    def save(self, nics: dict[str, dict[str, Any]]) -> None:
+        (self.path / "sys/nic.json").write_text(json.dumps(nics))
+
+    def nics(self) -> dict[str, dict[str, Any]]:
+        return dict(json.loads((self.path / "sys/nic.json").read_text()))
+
+    def change(self, **values: Any) -> None:
+        """The same on every port."""
+        self.save({name: {**nic, **values} for name, nic in self.nics().items()})
+
+    def calls(self) -> list[str]:
+        """What was set since the last time this was asked."""
+        file = self.path / "sys/calls.txt"
+        lines = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return lines
+
+    def without(self, *tools: str) -> None:
+        for folder in TOOL_PATH:
+            for tool in tools:
+                (self.path / "sys" / folder[1:] / tool).unlink(missing_ok=True)
+
+
+def platform(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: that takes longer than what is tried on it. ``node`` takes back what a test has changed."""
+    folder = tmp_path_factory.mktemp("roce_qos") / "lab"
+    store.create(folder, {"node02": machine.hgx_h200_roce})
+    return folder / "node02"
+
+
+@pytest.fixture
+def node(pristine: Path) -> Node:
+    return Node(pristine)
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def call(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(check: bool = False, **changed: Any) -> dict[str, Any]:
+        given = {
+            "profile": node.two_rails(),
+            "fabric": "ethernet",
+            "hardware_root": str(node.path / "hw"),
+            "system_root": str(node.path / "sys"),
+            **GIVEN,
+            **changed,
+        }
+        with (
+            patch_module_args({**given, "_ansible_check_mode": check, "_ansible_diff": True}),
+            pytest.raises(SystemExit),
+        ):
+            module.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+def states(result: dict[str, Any]) -> dict[str, set[str]]:
+    """Noun -> states of its findings that are not ok."""
+    seen: dict[str, set[str]] = {}
+    for finding in result["findings"]:
+        seen.setdefault(finding["check"].partition(".")[2], set()).add(finding["state"])
+    return seen
+
+
+def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(call: Run, node: Node) -> None:
+    eight = platform("hgx-h200")
+    first = call(profile=eight)
+    assert (first["changed"], first["findings"], first["withheld"]) == (True, [], [])
+    assert [port["bounces"] for port in node.nics().values()] == [1] * 8
+    for port in node.ports:
+        nic = node.nics()[port.netdev]
+        assert (nic["map"]["26"], nic["pfc"], nic["pause"]) == (3, [0, 0, 0, 1, 0, 0, 0, 0], "off")
+        assert (nic["prio2tc"], tuple(nic["tsa"]), tuple(nic["bw"]), nic["cable"]) == (
+            list(range(8)),
+            TSA,
+            BANDWIDTH,
+            30,
+        )
+        assert node.get(f"/sys/class/net/{port.netdev}/ecn/roce_rp/enable/3") == "1"
+        assert node.get(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_dscp") == "48"
+        assert node.get(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class") == "106"
+        node.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "Global tclass=106\n")
+    assert len(node.calls()) == 8 * 6
+    second = call(profile=eight)
+    assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
+    assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
+    assert {check.partition("[")[0] for check in second["passed"]} == {f"roce_qos.{noun}" for noun in roce_qos.NOUNS}
+
+
+def test_the_same_by_dcb(call: Run, node: Node) -> None:
+    node.without("mlnx_qos")
+    for port in node.ports:
+        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
+    given = {
+        "prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0],
+        "buffer_size": [20000, 200000, 0, 0, 0, 0, 0, 0],
+        "traffic_class": None,
+    }
+    first = call(**given)
+    assert states(first) == {"ecn": {"unsupported"}, "cnp": {"unsupported"}}
+    assert first["changed"]
+    assert {line.split()[0] for line in node.calls()} == {"dcb", "ethtool"}
+    nic = node.nics()[node.ports[0].netdev]
+    assert (nic["map"], nic["prio2buffer"]) == ({str(dscp): dscp >> 3 for dscp in range(64)}, [0, 0, 0, 1, 0, 0, 0, 0])
+    assert not call(**given)["changed"]
+    assert node.calls() == []
+
+
+def test_without_ofed_ecn_names_the_variables_of_the_firmware_once(call: Run, node: Node) -> None:
+    for port in node.ports:
+        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
+    roots = [finding for finding in call()["findings"] if finding["because"] is None]
+    assert [finding["check"] for finding in roots] == ["roce_qos.ecn"]
+    settings = "ROCE_CC_PRIO_MASK_P1=255 CNP_DSCP_P1=48 CNP_802P_PRIO_P1=6"
+    assert f"mlxconfig -d {node.ports[0].pci} -y set {settings}, then reboot" in roots[0]["fix"]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file() and not file.is_symlink()}
+
+
+def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
+    before = contents(node.path)
+    result = call(check=True)
+    assert contents(node.path) == before
+    assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 2, len(result["findings"]))
+    name = node.ports[0].netdev
+    assert f"mlnx_qos -i {name} --pfc 0,0,0,1,0,0,0,0" in result["commands"]
+    assert f"echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3" in result["commands"]
+    assert "roce_qos.pfc: off\n" in result["diff"][0]["before"]
+    assert "roce_qos.pfc: on for 3\n" in result["diff"][0]["after"]
+    assert sorted(result["commands"]) == sorted(call()["commands"])
+
+
+def test_what_bounces_a_link_waits_for_leave_and_the_rest_does_not(call: Run, node: Node) -> None:
+    result = call(max_disruption="none")
+    assert states(result) == {"pfc": {"withheld"}, "pause": {"withheld"}}
+    assert len(result["withheld"]) == 4
+    assert [port["bounces"] for port in node.nics().values()] == [0] * 8
+    assert node.nics()[node.ports[0].netdev]["map"]["26"] == 3
+    node.calls()
+    assert not call(max_disruption="none")["changed"]
+    assert node.calls() == []
+
+
+def test_a_node_in_use_is_refused_whatever_is_allowed(call: Run, node: Node) -> None:
+    node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1")
+    result = call()
+    assert states(result) == {"pfc": {"withheld"}, "pause": {"withheld"}}
+    assert all("busy: " in finding["have"] for finding in result["findings"])
+    assert [port["bounces"] for port in node.nics().values()] == [0] * 8
+
+
+def test_a_tool_that_ends_with_0_and_does_nothing_is_found_out(call: Run, node: Node) -> None:
+    nics = node.nics()
+    deaf = node.ports[0].netdev
+    nics[deaf]["deaf"] = ["map"]
+    node.save(nics)
+    result = call()
+    trust = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.trust")
+    assert (trust["state"], trust["subject"]) == ("drift", node.ports[0].label)
+    assert trust["have"] == f"pcp; mlnx_qos -i {deaf} --trust dscp ended well, and it is not so"
+    # Nothing more is written to that port, and the others are done.
+    assert [line for line in node.calls() if f" {deaf} " in line] == [
+        f"ethtool -A {deaf} rx off tx off",
+        f"mlnx_qos -i {deaf} --trust dscp",
+    ]
+    assert [port["bounces"] for port in node.nics().values()][:2] == [0, 1]
+    assert {finding["subject"] for finding in result["findings"]} == {node.ports[0].label}
+
+
+def test_dcb_app_replace_ends_with_0_in_any_case(call: Run, node: Node) -> None:
+    call()
+    node.without("mlnx_qos")
+    node.change(map={str(dscp): 0 for dscp in range(64)}, deaf=["map"])
+    result = call()
+    assert states(result) == {"dscp2prio": {"drift"}}
+    assert all("ended well, and it is not so" in finding["have"] for finding in result["findings"])
+
+
+def test_firmware_keeps_its_ports_and_gives_them_up_when_asked_to(call: Run, node: Node) -> None:
+    node.change(host=False)
+    result = call()
+    assert states(result)["pfc"] == states(result)["dcbx"] == {"not_owned"}
+    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+    assert call(dcbx="os")["findings"] == []
+    assert node.calls()[0].endswith("-d os")
+
+
+def test_lldpad_is_found_among_the_processes(call: Run, node: Node) -> None:
+    node.put("/proc/77/comm", "lldpad\n")
+    result = call()
+    assert states(result)["dcbx"] == {"not_owned"}
+    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+
+
+def test_without_a_tool_nothing_is_known_for_one_reason(call: Run, node: Node) -> None:
+    node.without("mlnx_qos", "dcb", "ethtool")
+    result = call(check=True)
+    roots = {
+        finding["have"] for finding in result["findings"] if finding["because"] is None and finding["state"] != "drift"
+    }
+    assert "neither mlnx_qos nor dcb is installed" in roots
+    assert states(result)["pfc"] == states(result)["trust"] == states(result)["pause"] == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("echo 'ETS features are not supported on your system'; exit 1", "unsupported"),
+        ("echo 'Priority trust state: maybe'", "unknown"),
+        ("echo 'Operation not permitted' >&2; exit 1", "unknown"),
+        ("exit 0", "unknown"),
+    ],
+)
+def test_an_answer_that_is_none_is_not_taken_for_one(call: Run, node: Node, text: str, state: str) -> None:
+    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text("#!/bin/sh\n" + text + "\n")
+    result = call()
+    assert states(result)["pfc"] == states(result)["ets"] == {state}
+    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+
+
+def test_an_unreadable_attribute_is_unknown_and_not_written(call: Run, node: Node) -> None:
+    name = node.ports[0].netdev
+    node.put(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp", "none")
+    result = call()
+    assert states(result) == {"cnp": {"unknown"}}
+    assert node.get(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp") == "none"
+
+
+def test_an_attribute_that_is_not_there_is_not_made(call: Run, node: Node) -> None:
+    name, rdma = node.ports[0].netdev, node.ports[0].rdma
+    gone = [f"sys/class/net/{name}/ecn/roce_rp/enable/3", f"sys/class/infiniband/{rdma}/tc/1/traffic_class"]
+    for path in gone:
+        (node.path / "hw" / path).unlink()
+    assert states(call()) == {"ecn": {"unknown"}, "traffic_class": {"unsupported"}}
+    assert [path for path in gone if (node.path / "hw" / path).exists()] == []
+
+
+def test_the_directory_made_in_configfs_is_gone_again(call: Run, node: Node) -> None:
+    folder = node.path / "hw/sys/kernel/config/rdma_cm"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    result = call(check=True)
+    assert (states(result)["tos"], list(folder.iterdir())) == ({"unknown"}, [])
+    folder.rmdir()
+    result = call(check=True)
+    tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
+    assert "rdma_cm is not loaded" in tos["have"]
+    assert "modprobe rdma_cm" in tos["fix"]
+
+
+def test_where_configfs_is_not_mounted_the_tos_is_asked_of_the_tool_that_mounts_it(call: Run, node: Node) -> None:
+    shutil.rmtree(node.path / "hw/sys/kernel/config")
+    tool = node.path / "sys/usr/local/sbin/cma_roce_tos"
+    tool.write_text('#!/bin/sh\n[ "$5" = -t ] && echo "$6" > "$0.$2"\ncat "$0.$2" 2>/dev/null || echo 0\n')
+    tool.chmod(0o755)
+    first, second = call(), call()
+    assert f"cma_roce_tos -d {node.ports[1].rdma} -p 1 -t 106" in first["commands"]
+    assert (first["findings"], second["findings"], second["changed"]) == ([], [], False)
+    tool.write_text("#!/bin/sh\necho Module rdma_cm is not loaded or does not support configfs\nexit 1\n")
+    tos = next(finding for finding in call()["findings"] if finding["check"] == "roce_qos.tos")
+    assert (tos["state"], "Module rdma_cm is not loaded" in tos["have"]) == ("unknown", True)
+
+
+def test_on_infiniband_nothing_is_asked_for(call: Run) -> None:
+    result = call(fabric="infiniband")
+    assert (result["findings"], result["passed"], result["changed"]) == ([], [], False)
+
+
+def test_a_chain_that_cannot_be_is_an_error(call: Run) -> None:
+    assert "busbar_roce.dscp is 64" in call(roce={"dscp": 64})["msg"]
+    assert "tsa and tc_bandwidth go together" in call(tsa=None)["msg"]
+
+
+# -- which ports -----------------------------------------------------------------------------------------------------
+
+
+def site_profile(node: Node, address: str) -> rails.Rails:
+    """A profile whose one rail is named by its address."""
+    data = platform("hgx-h200")
+    data["rails"] = [{**data["rails"][0], "pci": address}]
+    found = topology.read(node.host, ask_nvidia_smi=False)
+    return rails.match(found, profile.for_fabric(profile.parse(data, "site"), "ethernet"))
+
+
+def test_the_ports_are_those_of_the_rails_in_their_order(node: Node) -> None:
+    assert [port.rdma for port in node.ports] == [
+        rdma.name for rdma in machine.hgx_h200_roce("node02").rdma if rdma.rail is not None
+    ]
+    assert {port.nouns for port in node.ports} == {roce_qos.NOUNS}
+
+
+def test_every_member_of_a_bond_is_a_port_and_the_rdma_device_is_asked_once(node: Node) -> None:
+    found = topology.read(node.host, ask_nvidia_smi=False)
+    bond = next(nic for nic in found.nics if nic.rdma is not None and nic.rdma.name == "mlx5_bond_0")
+    both = roce_qos.ports(found, site_profile(node, bond.pci))
+    assert [port.pci for port in both] == [bond.pci, bond.pci[:-1] + "1"]
+    assert [port.rdma for port in both] == ["mlx5_bond_0", None]
+    assert [noun in both[1].nouns for noun in ("pfc", "ecn", "tos", "traffic_class")] == [True, True, False, False]
+
+
+def virtual_function(node: Node) -> tuple[topology.Topology, rails.Rails]:
+    found = topology.read(node.host, ask_nvidia_smi=False)
+    nic = next(nic for nic in found.nics if nic.role == "vf" and nic.rdma is not None)
+    return found, rails.Rails({0: nic}, {}, None)
+
+
+def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
+    found, match = virtual_function(node)
+    (port,) = roce_qos.ports(found, match)
+    plan = roce_qos.plan(roce_qos.read(node.host, (port,), WANT), WANT)
+    seen = {finding.check: finding.state for finding in plan.findings}
+    assert (seen["roce_qos.pfc"], seen["roce_qos.ecn"], plan.changed) == ("unsupported", "unsupported", False)
+    assert [f.check for f in plan.findings if f.because is None and f.state == "unsupported"] == [
+        "roce_qos.dcbx",
+        "roce_qos.traffic_class",
+    ]
+
+
+def test_in_a_guest_the_port_is_the_hypervisors(node: Node) -> None:
+    found, match = virtual_function(node)
+    guest = replace(found, virtualization=replace(found.virtualization, is_vm=True))
+    (port,) = roce_qos.ports(guest, match)
+    assert port.nouns == ("tos", "traffic_class")
+    assert "hypervisor" in roce_qos.notes((port,))[0]
+
+
+def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node: Node) -> None:
+    found, match = node.machine("hgx-h200", "ethernet")
+    nic = match.nics[0]
+    assert nic.rdma is not None
+    infiniband = replace(nic, rdma=replace(nic.rdma, ports=(replace(nic.rdma.ports[0], link_layer="InfiniBand"),)))
+    those = roce_qos.ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
+    plan = roce_qos.plan(roce_qos.read(node.host, those, WANT), WANT)
+    by_port: dict[str, set[str]] = {}
+    for finding in plan.findings:
+        by_port.setdefault(finding.subject, set()).add(finding.state)
+    assert by_port[those[0].label] == {"unsupported"}
+    assert by_port[those[1].label] == {"unknown", "drift"}  # drift: ToS and traffic class of its RDMA device
+    assert "LINK_TYPE_P1=2" in plan.findings[0].fix
+
+
+def test_a_subfunction_cannot(tmp_path: Path) -> None:
+    (tmp_path / "sys/devices/mlx5_core.sf.4").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth1").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth1/device").symlink_to("../../../devices/mlx5_core.sf.4")
+    state = roce_qos.read_port(Host(str(tmp_path), str(tmp_path)), PORT, WANT)
+    unsupported = {noun for noun, gap in state.gaps.items() if gap.state == "unsupported" and "subfunction" in gap.have}
+    assert unsupported == set(roce_qos.NOUNS) - set(roce_qos.OF_RDMA)
+
+
+def test_a_nic_of_another_maker_is_asked_by_dcb(node: Node) -> None:
+    other = replace(node.ports[0], is_mellanox=False)
+    assert roce_qos.read_port(node.host, other, WANT).backend == "dcb"
+    node.without("dcb")
+    assert roce_qos.read_port(node.host, other, WANT).backend == "mlnx_qos"
