@@ -1,0 +1,118 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""RoCE on a node: the files of its ports (qos.py), and its tools (toolkit/roce_tools.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from . import qos
+from .machine import Machine, Netdev
+from .nccl_tests import TOOLKIT
+from .toolkit.roce_program import real
+from .toolkit.roce_tools import PLACES
+
+_LAUNCHER = "bin/roce"
+# As systemd sets them; arp_ignore and the like are the kernel's.
+_SYSCTLS = {"arp_ignore": "0", "arp_announce": "0", "rp_filter": "2", "accept_local": "0"}
+LLDPAD_PID = "run/lldpad.pid"
+
+
+def ports(machine: Machine) -> list[tuple[Netdev, qos.Port]]:
+    return [(netdev, netdev.qos) for netdev in machine.netdevs if netdev.qos and netdev.address]
+
+
+def files(
+    machine: Machine, netdev_path: Callable[[Netdev], str], path: Callable[[str], str]
+) -> dict[str, tuple[str, str, str]]:
+    """Path -> what it is, the text of the model and that out of the box, of every file that lives (qos.settle).
+
+    netdev_path, path: the directory of a netdev, and of the PCI function with an address.
+    """
+    found: dict[str, tuple[str, str, str]] = {}
+    if not ports(machine):
+        return found
+    for netdev, port in ports(machine):
+        card, base = _card(netdev), netdev_path(netdev)
+        fresh = qos.Port(sends=port.sends, receives=port.receives)
+        found[qos.state_path(str(netdev.address))] = (f"{card} state", qos.state(port), qos.state(fresh))
+        congestion = qos.ecn_files if machine.ofed else qos.cc_params
+        usual = congestion(fresh)
+        directory = base if machine.ofed else f"/sys/kernel/debug/mlx5/{netdev.address}/cc_params"
+        for name, text in congestion(port).items():
+            found[f"{directory}/{name}"] = (f"{card} {name}", text, usual[name])
+        for rdma in [rdma for rdma in machine.rdma if machine.ofed and rdma.address == netdev.address]:
+            name = f"{path(rdma.address)}/infiniband/{rdma.name}/tc/1/traffic_class"
+            found[name] = (f"{card} traffic_class", qos.traffic_class(port), qos.traffic_class(fresh))
+        carrier = "2\n" if netdev.operstate != "down" else "3\n"
+        found[f"{base}/carrier_changes"] = (f"{card} carrier_changes", carrier, carrier)
+    for netdev in machine.netdevs:
+        found[f"{netdev_path(netdev)}/mtu"] = (f"{_card(netdev)} mtu", f"{netdev.mtu}\n", f"{netdev.mtu}\n")
+    interfaces = {"all": "all", "default": "default"} | {netdev.name: _card(netdev) for netdev in machine.netdevs}
+    for interface, card in interfaces.items():
+        for name, usual_value in _SYSCTLS.items():
+            value = "0" if interface == "all" else usual_value
+            text = machine.sysctls.get(f"{interface}/{name}", value)
+            found[f"/proc/sys/net/ipv4/conf/{interface}/{name}"] = (f"{card} {name}", f"{text}\n", f"{value}\n")
+    tool = json.dumps({"mlnx_qos": machine.mlnx_qos}) + "\n"
+    found[qos.RULES] = (qos.RULES, json.dumps(machine.rules) + "\n", "{}\n")
+    found[qos.NODE] = (qos.NODE, tool, tool)
+    found[qos.WRITES] = (qos.WRITES, "", "")
+    return found
+
+
+def _card(netdev: Netdev) -> str:
+    """Whatever slot and name it has. A bond and its members have one address."""
+    return f"{netdev.mac} {netdev.port_name}" if netdev.address else netdev.name
+
+
+def processes(machine: Machine) -> dict[str, dict[str, str]]:
+    """Directory -> values."""
+    return {f"/proc/{qos.LLDPAD}": {"comm": "lldpad", "cmdline": "/usr/sbin/lldpad -t"}} if machine.lldpad else {}
+
+
+def write_share(machine: Machine, share: Path) -> None:
+    """The tools below /usr/share/busbar-lab; none where the node has no port for them."""
+    launcher = share / _LAUNCHER
+    if not ports(machine):
+        launcher.unlink(missing_ok=True)
+        return
+    sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
+    tools = ("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py")
+    sources |= {f"toolkit/{name}": TOOLKIT / name for name in tools}
+    for name, source in sources.items():
+        _put(share / "roce" / "lab" / name, source.read_text(), 0o644)
+    _put(launcher, (TOOLKIT / "roce").read_text(), 0o755)
+    mark = share / "lldpad"
+    if machine.lldpad:
+        mark.write_text("")
+    else:
+        mark.unlink(missing_ok=True)
+
+
+def write_tools(machine: Machine, system_root: Path) -> None:
+    """The same below a system root that is a tree, where they are found, and lldpad's process id."""
+    share = system_root / "usr/share/busbar-lab"
+    write_share(machine, share)
+    for name, place in PLACES.items():
+        link = system_root / place.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink() and (name != "dcb" or real("dcb")):
+            link.symlink_to(os.path.relpath(share / _LAUNCHER, link.parent))
+    pid = system_root / LLDPAD_PID
+    if machine.lldpad:
+        pid.parent.mkdir(exist_ok=True)
+        pid.write_text(f"{qos.LLDPAD}\n")
+    else:
+        pid.unlink(missing_ok=True)
+
+
+def _put(path: Path, text: str, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text)
+    new.chmod(mode)
+    new.replace(path)

@@ -1,0 +1,242 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Faults of the network side of RoCE (field.md 5, F18 to F29)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv4Address
+
+from .fault import CommandFault, Fault, FileFault
+from .machine import LabError, Machine, Netdev, Rdma
+from .qos import Port
+
+PLATFORMS = ("hgx-h200",)
+# What the role installs to run at boot, and what makes it run.
+UNIT = "/etc/systemd/system/busbar-roce-qos.service"
+DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-roce-qos.conf"
+SYSCTL_CONF = "/etc/sysctl.d/99-zz-site.conf"
+NCCL_CONF = "/etc/nccl.conf"
+_PRIORITY, _DSCP = 3, 26
+
+
+def _nic(rail: int) -> Callable[[Machine], str]:
+    return lambda machine: machine.rail(rail).address
+
+
+def _said(text: str) -> Callable[[Machine], str]:
+    return lambda machine: text
+
+
+def _netdev(machine: Machine, rail: int) -> Netdev:
+    address = machine.rail(rail).address
+    return next(netdev for netdev in machine.netdevs if netdev.address == address)
+
+
+def _port(rail: int, change: Callable[[Port], object]) -> Callable[[Machine], None]:
+    def apply(machine: Machine) -> None:
+        port = _netdev(machine, rail).qos
+        if port is None:
+            raise LabError(f"{machine.hostname}: rail {rail} has no DCB to break")
+        change(port)
+
+    return apply
+
+
+def _pfc(mask: int) -> Callable[[Port], object]:
+    def change(port: Port) -> None:
+        port.pfc = mask
+
+    return change
+
+
+def _forget_dscp(port: Port) -> None:
+    for dscp, prio in list(port.apps):
+        port.del_app(dscp, prio)
+
+
+def _stop_ecn(port: Port) -> None:
+    port.ecn_np &= ~(1 << _PRIORITY)
+    port.ecn_rp &= ~(1 << _PRIORITY)
+
+
+def _mark_cnp(port: Port) -> None:
+    port.cnp_dscp = 46
+
+
+def _force_class(port: Port) -> None:
+    port.traffic_class = port.sends = 0
+
+
+def _lose(port: Port) -> None:
+    """What DCB holds, as out of the box."""
+    new = Port()
+    port.pfc, port.apps, port.table = new.pfc, new.apps, new.table
+    port.rx_pause, port.tx_pause = new.rx_pause, new.tx_pause
+
+
+def _hold_mtu(port: Port) -> None:
+    port.stale_mtu = 1024
+
+
+def _start_lldpad(machine: Machine) -> None:
+    machine.lldpad = True
+
+
+def _small_frames(machine: Machine) -> None:
+    _netdev(machine, 5).mtu = 1500
+
+
+def _exchange_names(machine: Machine) -> None:
+    one, other = machine.rail(4), machine.rail(5)
+    one.name, other.name = other.name, one.name
+
+
+def _ipv4(rdma: Rdma) -> str:
+    value = next(gid.value for gid in rdma.gids if ":ffff:" in gid.value)
+    return str(IPv4Address(int(value.replace(":", "")[-8:], 16)))
+
+
+def _reroute(machine: Machine) -> None:
+    machine.rules[f"rule 50 from {_ipv4(machine.rail(5))}"] = "lookup main"
+
+
+def _filter_strictly(machine: Machine) -> None:
+    machine.sysctls[f"{_netdev(machine, 4).name}/rp_filter"] = "1"
+
+
+def _shift_gids(machine: Machine) -> None:
+    for gid in machine.rail(0).gids:
+        if ":ffff:" in gid.value:
+            gid.index += 2
+
+
+def _remove_dropin(machine: Machine, text: str | None) -> None:
+    if text is None:
+        raise LabError(f"there is no {DROPIN} yet: provision the node first")
+
+
+def _fault(
+    name: str,
+    description: str,
+    check: str,
+    subject: Callable[[Machine], str],
+    change: Callable[[Machine], None] | FileFault | CommandFault,
+    state: str = "drift",
+    consequences: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+) -> Fault:
+    return Fault(name, description, check, subject, change, state, consequences, PLATFORMS, excludes)
+
+
+_OWNED = ("pfc-off", "pfc-wrong-prio", "trust-pcp", "dscp-moved", "ecn-off", "cnp-dscp", "one-way-tc", "qos-lost")
+
+CATALOGUE = (
+    _fault("pfc-off", "rail 1 has no PFC", "roce_qos.pfc", _nic(1), _port(1, _pfc(0))),
+    _fault("pfc-wrong-prio", "rail 4 has PFC on priority 4", "roce_qos.pfc", _nic(4), _port(4, _pfc(1 << 4))),
+    _fault(
+        "trust-pcp",
+        "rail 5 trusts PCP: its last DSCP entry was deleted",
+        "roce_qos.trust",
+        _nic(5),
+        _port(5, _forget_dscp),
+        consequences=("roce_qos.dscp2prio",),
+    ),
+    _fault(
+        "dscp-moved",
+        f"rail 6 maps DSCP {_DSCP} to priority 0",
+        "roce_qos.dscp2prio",
+        _nic(6),
+        _port(6, lambda port: port.set_app(_DSCP, 0)),
+        excludes=("fw-dcbx",),
+    ),
+    _fault("ecn-off", f"rail 7 does without ECN on priority {_PRIORITY}", "roce_qos.ecn", _nic(7), _port(7, _stop_ecn)),
+    _fault("cnp-dscp", "rail 0 sends congestion notices with DSCP 46", "roce_qos.cnp", _nic(0), _port(0, _mark_cnp)),
+    _fault(
+        "lldpad",
+        "lldpad runs, and may overwrite what is set",
+        "roce_qos.dcbx",
+        _said("lldpad"),
+        _start_lldpad,
+        state="not_owned",
+        excludes=(*_OWNED, "fw-dcbx"),
+    ),
+    _fault(
+        "fw-dcbx",
+        "rail 6 is the firmware's: a switch decides by DCBX",
+        "roce_qos.dcbx",
+        _nic(6),
+        _port(6, lambda port: port.set_dcbx("firmware")),
+        state="not_owned",
+    ),
+    _fault(
+        "mtu-1500",
+        "the netdev of rail 5 has an MTU of 1500",
+        "netdev_mtu.live",
+        _nic(5),
+        _small_frames,
+        consequences=("netdev_mtu.active_mtu",),
+    ),
+    _fault(
+        "active-mtu-stale",
+        "rail 6 goes on with an active_mtu of 1024, below a netdev of 9000",
+        "netdev_mtu.active_mtu",
+        _nic(6),
+        _port(6, _hold_mtu),
+    ),
+    _fault(
+        "one-way-tc",
+        "rail 7 forces traffic class 0: it sends best-effort, and receives on the lossless priority",
+        "roce_qos.traffic_class",
+        _nic(7),
+        _port(7, _force_class),
+    ),
+    _fault(
+        "qos-lost",
+        "rail 0 came back from a link flap with the trust and PFC that it has out of the box",
+        "roce_qos.trust",
+        _nic(0),
+        _port(0, _lose),
+        consequences=("roce_qos.dscp2prio", "roce_qos.pfc", "roce_qos.pause"),
+    ),
+    _fault(
+        "qos-unit-disabled",
+        "nothing sets RoCE's QoS at the next boot",
+        "roce_qos.unit",
+        _said(UNIT),
+        FileFault(DROPIN, _remove_dropin),
+    ),
+    _fault(
+        "rails-renamed",
+        "the RDMA devices of rails 4 and 5 have exchanged their names",
+        "nccl_conf.file",
+        _said(NCCL_CONF),
+        _exchange_names,
+        excludes=("conf-edited", "conf-removed", "conf-mode", "rail-missing", "nic-moved", "gpu-missing"),
+    ),
+    _fault(
+        "asymmetric-routing",
+        "an earlier rule sends what comes from rail 5's address through table main",
+        "multirail.rules",
+        _nic(5),
+        _reroute,
+    ),
+    _fault(
+        "rp-filter-strict",
+        "the netdev of rail 4 drops what the route back would not send there",
+        "multirail.sysctl",
+        _nic(4),
+        _filter_strictly,
+    ),
+    _fault(
+        "sysctl-conflict",
+        f"{SYSCTL_CONF} will set rp_filter to 1 at the next boot",
+        "multirail.conflict",
+        _said(SYSCTL_CONF),
+        FileFault(SYSCTL_CONF, lambda machine, text: f"{text or ''}net.ipv4.conf.all.rp_filter = 1\n"),
+    ),
+)
+ROCE_FAULTS = {fault.name: fault for fault in CATALOGUE}
+
+# What must cause no finding: name -> the change. GID indices move after hours or a flap; nothing may depend on one.
+HARMLESS: dict[str, Callable[[Machine], None]] = {"gid-shifted": _shift_gids}

@@ -1,0 +1,206 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Of ip, on a simulated node: link set, rules, and routes of a table. The rest is left to the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+from ipaddress import ip_network
+from typing import Any
+
+from .. import qos
+from ..qos import Refused
+from .roce_program import Stop, read, run_real
+
+_MAIN = {"0": "local", "32766": "main", "32767": "default"}
+_SELECTORS = ("from", "to", "iif", "oif", "fwmark")
+
+
+def ip(system: str, root: str, arguments: list[str]) -> int:
+    words = [word for word in arguments if not word.startswith("-")]
+    flags = [word for word in arguments if word.startswith("-")]
+    plain = all(flag in ("-4", "-j", "-json", "-o", "-oneline", "-br", "-N") for flag in flags)
+    noun, rest = (words[0] if words else ""), words[1:]
+    as_json = "-j" in flags or "-json" in flags
+    if plain and noun and "rule".startswith(noun) and len(noun) > 1:
+        return _rule(root, rest or ["show"], as_json)
+    if plain and noun and "route".startswith(noun) and rest[:1] != ["get"]:
+        return _route(root, rest or ["show"], as_json)
+    named = [word for word in rest[1:3] if os.path.exists(f"{root}/sys/class/net/{word}")]
+    if plain and noun == "link" and rest[:1] == ["set"] and named:
+        return _link(root, named[0], rest[rest.index(named[0]) + 1 :])
+    run_real(system, "ip", arguments)
+
+
+def _link(root: str, netdev: str, words: list[str]) -> int:
+    qos.note_write(root, "ip", "link", netdev, *words)
+    base = f"/sys/class/net/{netdev}"
+    while words:
+        word = words.pop(0)
+        if word == "mtu" and words:
+            _set_mtu(root, netdev, words.pop(0))
+        elif word in ("up", "down"):
+            for file, value in (("operstate", word), ("carrier", "1" if word == "up" else "0")):
+                if os.path.exists(f"{root}{base}/{file}"):
+                    qos.replace(f"{root}{base}/{file}", f"{value}\n")
+        else:
+            raise Stop(255, f'Error: either "dev" is duplicate, or "{word}" is a garbage.')
+    _refresh(root, netdev)
+    return 0
+
+
+def _set_mtu(root: str, netdev: str, text: str) -> None:
+    if not text.isdigit():
+        raise Stop(255, f'Error: argument "{text}" is wrong: Invalid "mtu" value', "")
+    if not 68 <= int(text) <= qos.MAX_MTU:
+        raise Stop(2, f"Error: mtu {'greater' if int(text) > 68 else 'less'} than device "
+                      f"{'maximum' if int(text) > 68 else 'minimum'}.")  # fmt: skip
+    qos.replace(f"{root}/sys/class/net/{netdev}/mtu", f"{text}\n")
+
+
+def _refresh(root: str, netdev: str) -> None:
+    """The RDMA device looks at its netdev again."""
+    try:
+        path = qos.find(root, netdev)
+    except Refused:
+        return
+    port = qos.load(root, path)
+    port.stale_mtu = None
+    qos.save(root, path, port, netdev)
+
+
+def _table(root: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(read(root + qos.RULES))
+    return found
+
+
+def _rule(root: str, words: list[str], as_json: bool) -> int:
+    command, options = words[0], _pairs(words[1:])
+    table = options.get("table") or options.get("lookup")
+    own = _table(root)
+    selector = " ".join(f"{key} {options[key]}" for key in _SELECTORS if key in options)
+    if command in ("show", "list", "ls", "lst"):
+        rules = [("rule", number, "from all", f"lookup {name}") for number, name in _MAIN.items()]
+        rules += [(*key.split(" ", 2), action) for key, action in own.items() if key.startswith("rule ")]  # type: ignore[misc]
+        rules = sorted((rule for rule in rules if table in (None, rule[3].split()[1])), key=lambda rule: int(rule[1]))
+        if as_json:
+            print(json.dumps([_rule_json(*rule[1:]) for rule in rules], separators=(",", ":")))
+        else:
+            print("".join(f"{number}:\t{what} {action}\n" for _, number, what, action in rules), end="")
+        return 0
+    qos.note_write(root, "ip", "rule", *words)
+    preference = options.get("pref") or options.get("priority") or options.get("preference") or options.get("order")
+    if "from" not in options:
+        selector = f"from all {selector}".strip()
+    if command == "add":
+        taken = [int(key.split()[1]) for key in own if key.startswith("rule ")]
+        number = preference or str(min([32766, *(pref for pref in taken if pref)]) - 1)
+        if f"rule {number} {selector}" in own:
+            raise Stop(2, "RTNETLINK answers: File exists")
+        own[f"rule {number} {selector}"] = f"lookup {table or 'main'}"
+    elif command in ("del", "delete"):
+        matching = [
+            key
+            for key, action in own.items()
+            if key.startswith("rule ")
+            and preference in (None, key.split()[1])
+            and (not (set(options) & set(_SELECTORS)) or key.split(" ", 2)[2] == selector)
+            and table in (None, action.split()[1])
+        ]
+        if not matching:
+            raise Stop(2, "RTNETLINK answers: No such file or directory")
+        del own[matching[0]]
+    else:
+        raise Stop(255, f'Command "{command}" is unknown, try "ip rule help".')
+    qos.replace(root + qos.RULES, json.dumps(own) + "\n")
+    return 0
+
+
+def _rule_json(number: str, selector: str, action: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"priority": int(number)}
+    words = selector.split()
+    for key, value in zip(words[::2], words[1::2], strict=True):
+        address, _, length = value.partition("/")
+        name = {"from": "src", "to": "dst"}.get(key, key)
+        found[name] = address
+        if length:
+            found[f"{name}len"] = int(length)
+    return {**found, "table": action.split()[1]}
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    """Every word of this part of ip's language has a value."""
+    if len(words) % 2:
+        raise Stop(255, 'Command line is not complete. Try option "help"')
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _route(root: str, words: list[str], as_json: bool) -> int:
+    command, rest, own = words[0], words[1:], _table(root)
+    if command in ("show", "list", "ls", "lst"):
+        options = _pairs(rest)
+        return _show_routes(root, own, options.get("table", "main"), options.get("dev"), as_json)
+    qos.note_write(root, "ip", "route", *words)
+    if not rest:
+        raise Stop(255, 'Command line is not complete. Try option "help"')
+    try:
+        destination = rest[0] if rest[0] == "default" else str(ip_network(rest[0]))
+    except ValueError:
+        raise Stop(1, f'Error: any valid prefix is expected rather than "{rest[0]}".') from None
+    options = _pairs([word for word in rest[1:] if word != "onlink"])
+    table = options.pop("table", "main")
+    key = f"route {table} {destination}"
+    if table == "main" and command in ("add", "replace", "change"):
+        raise Stop(255, "ip: the lab's table main comes from its model alone")
+    if "dev" in options and not os.path.exists(f"{root}/sys/class/net/{options['dev']}"):
+        raise Stop(1, f'Cannot find device "{options["dev"]}"')
+    if command == "add" and key in own:
+        raise Stop(2, "RTNETLINK answers: File exists")
+    if command in ("add", "replace", "change"):
+        order = ("via", "dev", "proto", "scope", "src", "metric", "mtu")
+        own[key] = " ".join(f"{name} {options[name]}" for name in order if name in options)
+    elif command in ("del", "delete") and key in own:
+        del own[key]
+    elif command == "flush":
+        own = {key: value for key, value in own.items() if not key.startswith(f"route {table} ")}
+    else:
+        raise Stop(2, "RTNETLINK answers: No such process")
+    qos.replace(root + qos.RULES, json.dumps(own) + "\n")
+    return 0
+
+
+def _show_routes(root: str, own: dict[str, str], table: str, netdev: str | None, as_json: bool) -> int:
+    routes = [(key.split(" ", 2)[2], text) for key, text in own.items() if key.startswith(f"route {table} ")]
+    if table == "main":
+        routes = [*_main_routes(root), *routes]
+    elif not routes:
+        raise Stop(2, "Error: ipv4: FIB table does not exist.", "Dump terminated")
+    routes = [route for route in routes if netdev is None or f" dev {netdev} " in f" {route[1]} "]
+    if as_json:
+        print(json.dumps([_route_json(*route) for route in routes], separators=(",", ":")))
+    else:
+        print("".join(f"{destination} {text} \n" for destination, text in routes), end="")
+    return 0
+
+
+def _main_routes(root: str) -> list[tuple[str, str]]:
+    """Table main, as /proc/net/route has it."""
+    found = []
+    for line in read(f"{root}/proc/net/route").splitlines()[1:]:
+        netdev, network, gateway, _, _, _, metric, mask = line.split()[:8]
+        numbers = [".".join(str(byte) for byte in bytes.fromhex(text)[::-1]) for text in (network, mask, gateway)]
+        prefix = str(ip_network(f"{numbers[0]}/{numbers[1]}"))
+        via = f"via {numbers[2]} dev {netdev}" if gateway != "00000000" else f"dev {netdev} proto kernel scope link"
+        found.append(
+            ("default" if prefix == "0.0.0.0/0" else prefix, via + (f" metric {metric}" if metric != "0" else ""))
+        )
+    return found
+
+
+def _route_json(destination: str, text: str) -> dict[str, Any]:
+    names = {"via": "gateway", "proto": "protocol", "src": "prefsrc"}
+    found: dict[str, Any] = {"dst": destination}
+    for key, value in _pairs(text.split()).items():
+        found[names.get(key, key)] = int(value) if key in ("metric", "mtu") else value
+    return {**found, "flags": []}

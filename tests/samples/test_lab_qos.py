@@ -1,0 +1,129 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The lab's mlnx_qos, dcb and ibv_devinfo beside captured ones: the same lines, whatever the figures in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import qos, roce, tree
+from busbar.lab.machine import hgx_h200_roce
+from busbar.lab.toolkit.roce_program import real
+from busbar.lab.toolkit.roce_tools import PLACES
+
+RAIL0 = "enp26s0np0"
+NETDEVS = {"ens1np0": RAIL0, "nosuch": "nosuch", "novf": "enp131s0f0v0"}
+# Calls in the order in which they were made, on one port.
+CALLS = (
+    *("01-default-pcp", "02-trust-dscp", "03-pfc3", "04-trust-and-pfc-together", "05-dscp2prio-set"),
+    *("06-dscp2prio-del", "07-tsa-tcbw", "08-ratelimit", "09-cable-len", "10-buffer", "11-dcbx-get", "12-dcbx-fw"),
+    *("13-dcbx-os", "14-get-pfc", "15-specific-pfc", "16-trust-pcp", "17-two-prios-one-tc"),
+)
+ERRORS = (
+    *("e1-nodev", "e2-vf-eopnotsupp", "e3-pfc-7items", "e4-trust-bad", "e5-no-iface", "e7-pfc-value2"),
+    *("e8-dscp2prio-with-trust", "e9-unknown-opt"),
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    machine = hgx_h200_roce("node02")
+    tree.write_hardware(machine, tmp_path / "hw")
+    roce.write_tools(machine, tmp_path / "sys")
+    return tmp_path
+
+
+def run(node: Path, name: str, *words: str) -> tuple[int, str]:
+    tool = node / "sys" / PLACES[name].lstrip("/")
+    done = subprocess.run([tool, *words], capture_output=True, text=True, timeout=30, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def buffers_blanked(text: str) -> str:
+    """Sizes and places of buffers are the card's own."""
+    text = re.sub(r"(?m)^(Receive buffer size \(bytes\): )(\d+,){8}", r"\1", text)
+    return re.sub(r"(?m)^(\s+buffer {6})[\d ]+$|(?<=max_buffer_size=)\d+", r"\1", text)
+
+
+def capture(file: Path) -> tuple[list[str], str, int]:
+    """Command, output and exit code of a recorded call."""
+    first, _, rest = file.read_text().partition("\n")
+    output, _, end = rest.rpartition("[exit ")
+    words = [NETDEVS.get(word, word) for word in shlex.split(first)[2:]]
+    return words, output, int(end.split("]")[0])
+
+
+def test_the_same_calls_print_the_same_lines(samples: Path, node: Path) -> None:
+    for name in CALLS:
+        words, expected, code = capture(samples / f"dcb-and-mlnx_qos-synthetic/mlnx_qos-{name}.txt")
+        found_code, found = run(node, "mlnx_qos", *words)
+        assert (found_code, buffers_blanked(found)) == (code, buffers_blanked(expected)), name
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_same_mistakes_are_answered_alike(samples: Path, node: Path, name: str) -> None:
+    words, expected, code = capture(samples / f"dcb-and-mlnx_qos-synthetic/mlnx_qos-{name}.txt")
+    assert run(node, "mlnx_qos", *words) == (code, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "calls"),
+    [
+        ("01-pcp-pfc-off-cx6", "pasted", ()),
+        ("02-dscp-pfc-off-cx6", "pasted", ("--trust dscp",)),
+        (
+            "03-dscp-pfc3-dscp30-moved-to-prio6-wrapped-line",
+            "pasted",
+            ("--trust dscp --pfc 0,0,0,1,0,0,0,0", "--dscp2prio set,30,6"),
+        ),
+        (
+            "05-cx7-ofed2310-default-priority-ets-strict-cable30",
+            "ofed-23.10",
+            (
+                "--trust dscp --pfc 0,0,0,0,0,1,0,0 --cable_len 30",
+                "--dscp2prio set,40,5 --dscp2prio set,48,6",
+                "-p 0,1,2,3,4,5,6,7 -s ets,ets,ets,ets,strict,strict,strict,strict -t 9,1,80,10,0,0,0,0",
+            ),
+        ),
+    ],
+)
+def test_a_port_set_up_as_a_captured_one_prints_what_was_captured(
+    samples: Path, node: Path, name: str, layout: str, calls: tuple[str, ...]
+) -> None:
+    qos.replace(f"{node}/hw{qos.NODE}", json.dumps({"mlnx_qos": layout}))
+    for words in calls:
+        assert run(node, "mlnx_qos", "-i", RAIL0, *words.split())[0] == 0
+    code, found = run(node, "mlnx_qos", "-i", RAIL0)
+    expected = (samples / f"mlnx_qos/{name}.txt").read_text()
+    # The captures come from pages, which show eight blanks for a tab.
+    assert (code, buffers_blanked(found).expandtabs(8)) == (0, buffers_blanked(expected).expandtabs(8))
+
+
+def keys(value: Any) -> Any:
+    """What a JSON value is made of; of a list, its length and first item."""
+    if isinstance(value, dict):
+        return {key: keys(item) for key, item in value.items()}
+    return (len(value), keys(value[0])) if isinstance(value, list) else type(value).__name__
+
+
+@pytest.mark.skipif(real("dcb") is None, reason="dcb of iproute2 is not installed")
+@pytest.mark.parametrize("what", ["pfc", "app", "ets", "buffer", "maxrate", "dcbx"])
+def test_the_real_dcb_prints_what_it_printed_elsewhere(samples: Path, node: Path, what: str) -> None:
+    run(node, "mlnx_qos", "-i", RAIL0, "--trust", "dscp")
+    code, found = run(node, "dcb", "-j", what, "show", "dev", RAIL0)
+    expected = json.loads((samples / f"dcb-and-mlnx_qos-synthetic/dcb-{what}.json").read_text())
+    assert (code, keys(json.loads(found))) == (0, keys(expected))
+
+
+def test_ibv_devinfo_is_laid_out_as_the_real_one(samples: Path, node: Path) -> None:
+    real_one = (samples / "ib/ibv_devinfo-cx6-active.txt").read_text()
+    code, found = run(node, "ibv_devinfo", "-d", "mlx5_6")
+    lines = [re.sub(r"(:\t+).*", r"\1", line) for line in found.rstrip().splitlines()]
+    assert (code, lines) == (0, [re.sub(r"(:\t+).*", r"\1", line) for line in real_one.rstrip().splitlines()])
