@@ -12,41 +12,58 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 from . import __version__, lint, profile
-from .lab import containers, faults, image, store
+from .drift import command as drift
+from .lab import containers, faults, image, ofed, store
 from .lab.machine import LabError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 is good, 1 means findings, 2 means that the question could not be answered."""
+    """0 is good, 1 means findings, 2 means that the question could not be answered; drift and report have their own."""
     for stream in (sys.stdout, sys.stderr):
         # What a file holds may not exist in the terminal's character set.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error_code = arguments.error_code
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # Nobody reads any more; Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
+        return int(arguments.error_code)
     except (LabError, OSError) as error:
         print(f"busbar: {printable(str(error))}", file=sys.stderr)
-        return 2
+        return int(arguments.error_code)
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """error_code: of a wrong command line. For drift 2 means drift, and no timer shall read a typing error as that."""
+
+    error_code = 2
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(self.error_code, f"{self.prog}: error: {message}\n")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="busbar",
         description="Provision, verify and repair the network path of GPU clusters. The playbooks do the work on"
         " hosts: ansible-playbook site.yml -i INVENTORY.",
     )
     parser.add_argument("--version", action="version", version=f"busbar {__version__}")
+    parser.set_defaults(error_code=_Parser.error_code)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = commands.add_parser("lint", help="say what NCCL would make of an nccl.conf")
@@ -58,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
         "--nccl-version", metavar="X.Y.Z", help="lint against this version where no library is at hand"
     )
     command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version))
+
+    command = commands.add_parser("drift", help="what differs from the intent tonight, and since when; changes nothing")
+    drift.add_drift(command)
+    command.error_code = drift.ERROR
+    command = commands.add_parser("report", help="a past run of drift, in any form")
+    drift.add_report(command)
+    command.error_code = drift.ERROR
 
     group = commands.add_parser("profile", help="platform profiles").add_subparsers(required=True, metavar="ACTION")
     command = group.add_parser("capture", help="draft a site profile from a healthy host, for review")
@@ -85,6 +109,7 @@ def _lab(parser: argparse.ArgumentParser) -> None:
     action = add("up", _lab_up, "two healthy nodes as containers, and their inventory")
     action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="fewer than all")
     action.add_argument("--suite", choices=image.SUITES, default=image.SUITES[0], help="Debian release of the nodes")
+    action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="what the nodes have")
     action.add_argument("-y", "--yes", action="store_true", help="install missing packages without asking")
     action = add("down", _lab_down, "remove containers, network and directory")
     action.add_argument("--image", action="store_true", help="the nodes' image, too")
@@ -113,7 +138,8 @@ def _lab_up(arguments: argparse.Namespace) -> int:
     print(f"{', '.join(names)}: simulated nodes in podman containers, Debian {arguments.suite}, kept in {directory}")
     with image.one_by_one():
         _install(containers.missing_packages(), arguments.yes or bool(os.environ.get("CI")))
-    store.up(directory, {node: store.STANDARD[node] for node in names}, arguments.suite, print)
+    machines = {node: store.STANDARD[node] for node in names}
+    store.up(directory, machines, arguments.suite, print, with_ofed=arguments.ofed != "none")
     print(f"inventory: {directory / 'inventory'}, remove: busbar lab down -d {directory}")
     return 0
 

@@ -1,0 +1,285 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar drift`` and ``busbar report``: a night from the lock to the exit code, and any earlier one again.
+
+Exit codes of drift: 0 in sync, 1 the run itself failed, 2 drift, 3 some hosts gave no full answer, 4 another run has
+the lock. report: 0, or 1 where there is nothing to render.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import getpass
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, printable
+
+from .. import __version__
+from . import compare, html, inventory, junit, lock, output, prometheus, report, runner, text, waivers
+from .history import History, HistoryError
+from .inventory import InventoryError, Manifest
+from .progress import Progress
+from .run import HostResult, Run
+from .waivers import WaiverError
+
+HISTORY = Path("busbar-results") / "drift.sqlite"
+ERROR, REFUSED = 1, 4
+_FORMATS = {
+    "json": "everything, as JSON",
+    "junit": "JUnit XML for CI",
+    "prometheus": "for node_exporter's textfile collector",
+    "markdown": "for a chat",
+    "html": "one file for a browser",
+}
+
+
+def add_drift(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, help="as for ansible-playbook")
+    command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
+    command.add_argument(
+        "--fail-on",
+        choices=SEVERITIES,
+        default=SEVERITIES[-1],
+        help="least severity that makes the exit code 2 (default: %(default)s)",
+    )
+    command.add_argument("--waivers", type=Path, metavar="FILE", help="drift that somebody answers for until a day")
+    command.add_argument("--forks", type=_positive, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
+    command.add_argument(
+        "--host-timeout", type=_positive, default=300, metavar="S", help="seconds for a task on a host (%(default)s)"
+    )
+    command.add_argument(
+        "--timeout", type=_positive, default=7200, metavar="S", help="seconds for the whole run (%(default)s)"
+    )
+    _outputs(command)
+    command.set_defaults(run=drift, error_code=ERROR)
+
+
+def add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--run", dest="number", type=_positive, metavar="N", help="default: the last one that ended")
+    command.add_argument("--list", action="store_true", help="name the runs of the history")
+    command.add_argument("--nodes", metavar="GROUP", help="only the names of a group's nodes, for --limit @FILE")
+    _outputs(command)
+    command.set_defaults(run=show, error_code=ERROR)
+
+
+def _outputs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--history", type=Path, default=HISTORY, metavar="FILE", help="SQLite file (%(default)s)")
+    command.add_argument(
+        "--since",
+        type=_moment,
+        metavar="DAY",
+        help="compare with the last run up to then, YYYY-MM-DD, not with the last",
+    )
+    for name, said in _FORMATS.items():
+        command.add_argument(f"--{name}", metavar="FILE", help=f"{said}; - is standard output")
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def _moment(text: str) -> str:
+    """A day, which is its end, or a moment; in UTC, as runs are dated."""
+    try:
+        day = len(text) == len("YYYY-MM-DD")
+        moment = datetime.datetime.fromisoformat(text + "T23:59:59" if day else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no day like 2026-11-21, nor a time like 2026-11-21T02:00"
+        ) from error
+    return _stamp(moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC))
+
+
+def _stamp(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _now() -> str:
+    return _stamp(datetime.datetime.now(datetime.UTC))
+
+
+def drift(arguments: argparse.Namespace) -> int:
+    """One night."""
+    history: Path = arguments.history
+    try:
+        entries = waivers.load(arguments.waivers) if arguments.waivers else ()
+        manifest = inventory.read(arguments.inventory, arguments.limit)
+        note = f"run of {getpass.getuser()}, begun {_now()}"
+        with lock.held(history.with_name(history.name + ".lock"), note), History.open(history, create=True) as nights:
+            return _night(arguments, entries, manifest, nights)
+    except lock.Held as error:
+        return _say("drift", f"{error}; not started", REFUSED)
+    except (WaiverError, InventoryError, HistoryError, runner.RunnerError, runner.Interrupted) as error:
+        return _say("drift", str(error), ERROR)
+
+
+def _night(
+    arguments: argparse.Namespace, entries: Sequence[Mapping[str, str]], manifest: Manifest, nights: History
+) -> int:
+    paths = [path.resolve() for path in arguments.inventory]
+    begun = Run(
+        id=0,
+        started=_now(),
+        ended=None,
+        state="running",
+        inventory="\n".join(map(str, paths)),
+        limit=arguments.limit,
+        version=__version__,
+        user=getpass.getuser(),
+        commit=_commit(paths[0]),
+        simulated=manifest.simulated,
+        fail_on=arguments.fail_on,
+        waivers=tuple(entries),
+    )
+    number = nights.begin(begun)
+    run = Run(**{**begun.__dict__, "id": number})
+    try:
+        with Progress(len(manifest.hosts)) as progress:
+            hosts = runner.run(
+                arguments.inventory,
+                arguments.limit,
+                manifest,
+                progress,
+                arguments.forks,
+                arguments.host_timeout,
+                arguments.timeout,
+            )
+    except runner.Interrupted as error:
+        nights.fail(number, "interrupted", _now(), str(error))
+        raise
+    except runner.RunnerError as error:
+        nights.fail(number, "failed", _now(), str(error))
+        raise
+    data = keep(run, hosts, nights)
+    if arguments.since:
+        data = built(nights.run(number), arguments.since, nights)
+    return _emit(arguments, data, nights)
+
+
+def keep(run: Run, hosts: Mapping[str, HostResult], nights: History) -> dict[str, Any]:
+    """Puts the night into the history, and the report of it."""
+    earlier = nights.nights(run)
+    past = {host: earlier.get(host, []) for host in hosts}
+    marks = {host: compare.marks(run.id, hosts[host], past[host]) for host in hosts}
+    ended = _now()
+    run = Run(**{**run.__dict__, "ended": ended, "state": "done"})
+    data = report.build(_assemble(run, hosts, marks, past, past, None, nights))
+    classes = {host: said["class"] for host, said in data["hosts"].items()}
+    nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1])
+    return data
+
+
+def built(run: Run, since: str | None, nights: History) -> dict[str, Any]:
+    """The report of a night of the history."""
+    hosts, marks = nights.hosts(run.id)
+    past = nights.nights(run)
+    before = past
+    base = None
+    if since:
+        base = nights.before(min(since, run.started), run.inventory)
+        if base is None or base >= run.id:
+            raise HistoryError(
+                f"there is no earlier run of this inventory up to {since}; busbar report --list names them"
+            )
+        before = nights.nights(run, count=1, until=base)
+    return report.build(_assemble(run, hosts, marks, past, before, base, nights))
+
+
+def _assemble(
+    run: Run,
+    hosts: Mapping[str, HostResult],
+    marks: Mapping[str, Mapping[str, compare.Mark]],
+    past: Mapping[str, Sequence[compare.Past]],
+    before: Mapping[str, Sequence[compare.Past]],
+    since: int | None,
+    nights: History,
+) -> report.Night:
+    changes = {}
+    for name, host in hosts.items():
+        last = [*before.get(name, ())]
+        changes[name] = compare.compare(host, last[-1] if last else None, past.get(name, ()))
+    return report.Night(
+        run=run,
+        hosts=hosts,
+        marks=marks,
+        changes=changes,
+        trail=nights.trail(run, report.STRIP - 1),
+        started=nights.started(),
+        history=str(nights.path.resolve()),
+        since=since,
+    )
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Any past run."""
+    try:
+        with History.open(arguments.history) as nights:
+            if arguments.list:
+                for run, summary in nights.runs():
+                    print(printable(_line(run, summary)))
+                return 0
+            data = built(nights.run(arguments.number), arguments.since, nights)
+            if arguments.nodes is None:
+                _emit(arguments, data, nights)
+                return 0
+            names = [host for host, said in data["hosts"].items() if _has(said, arguments.nodes)]
+            if not names:
+                raise HistoryError(f"run {data['run']['id']} has no group {arguments.nodes!r}")
+            print("\n".join(names))
+            return 0
+    except (HistoryError, WaiverError) as error:
+        return _say("report", str(error), ERROR)
+
+
+def _has(host: Mapping[str, Any], group: str) -> bool:
+    return any(finding["group"] == group for finding in host["findings"])
+
+
+def _line(run: Run, summary: Mapping[str, Any]) -> str:
+    said = run.message
+    if run.state == "done":
+        counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in summary["hosts"].items() if number)
+        said = f"exit {summary['exit_code']}, {counts}"
+    limit = f" limit {run.limit}" if run.limit else ""
+    return f"{run.id:5}  {run.started}  {run.state:11}  {run.inventory.replace(chr(10), ' ')}{limit}  {said}"
+
+
+def _emit(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History) -> int:
+    """Every output asked for; the table on standard output where nothing else goes there."""
+    targets = {name: getattr(arguments, name) for name in _FORMATS if getattr(arguments, name)}
+    makers = {
+        "json": lambda: json.dumps(data, indent=1, sort_keys=True) + "\n",
+        "junit": lambda: junit.render(data),
+        "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
+        "markdown": lambda: text.markdown(data),
+        "html": lambda: html.render(data),
+    }
+    for name, target in targets.items():
+        # node_exporter is another user.
+        output.write(target, makers[name](), 0o644 if name == "prometheus" else 0o640)
+    if "-" not in targets.values():
+        print(text.terminal(data), end="")
+    return int(data["exit_code"])
+
+
+def _commit(path: Path) -> str | None:
+    """The commit of the inventory, None where it is in no repository."""
+    argv = ["git", "-C", str(path if path.is_dir() else path.parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _say(command: str, message: str, code: int) -> int:
+    print(f"busbar {command}: {printable(message)}", file=sys.stderr)
+    return code

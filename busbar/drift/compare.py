@@ -1,0 +1,109 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One host's night against its earlier ones: what is new, fixed, standing, flapping, and why it is there. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .run import HostResult
+
+# A check that changed its mind this often in so many nights is not repaired by another run of the same role.
+FLIPS = 3
+NIGHTS = 7
+
+# Why a finding is there. corrective: the host changed, it was ok under this very intent. new_intent: the inventory
+# changed. never_ok: it was not seen ok under this intent, so nobody knows of a change.
+ORIGINS = ("corrective", "new_intent", "never_ok")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is kept with a finding. first: the run that saw it first. carried: not judged that night, known before."""
+
+    first: int
+    origin: str
+    carried: bool = False
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier run that judged the host."""
+
+    run: int
+    intent: str | None
+    passed: frozenset[str]
+    marks: Mapping[str, Mark] = field(default_factory=dict)  # by the id of the finding
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Ids of findings. gone: not asked any more, so nobody can say that it was fixed. unverified: not judged."""
+
+    new: frozenset[str]
+    standing: frozenset[str]
+    fixed: frozenset[str]
+    gone: frozenset[str]
+    unverified: frozenset[str]
+    flapping: frozenset[str]
+
+
+def marks(run: int, tonight: HostResult, nights: Sequence[Past]) -> dict[str, Mark]:
+    """The mark of every finding to be kept of this run. nights: the last ones that judged the host, oldest first."""
+    last = nights[-1].marks if nights else {}
+    found = {name: last[name] if name in last else Mark(run, _origin(name, tonight, nights)) for name in tonight.by_id}
+    found = {name: Mark(mark.first, mark.origin) for name, mark in found.items()}
+    if tonight.end == "incomplete":
+        # Half an answer says nothing about the other half: what stood there still stands.
+        for name, mark in last.items():
+            if name not in found and name not in tonight.passed:
+                found[name] = Mark(mark.first, mark.origin, carried=True)
+    return found
+
+
+def _origin(name: str, tonight: HostResult, nights: Sequence[Past]) -> str:
+    if tonight.intent is None or not nights:
+        return "never_ok"
+    if any(name in night.passed and night.intent == tonight.intent for night in nights):
+        return "corrective"
+    return "new_intent" if nights[-1].intent not in (None, tonight.intent) else "never_ok"
+
+
+def compare(tonight: HostResult, before: Past | None, nights: Sequence[Past]) -> Changes:
+    """Tonight against ``before``, the last night or an earlier one. A host that was not judged has changed nothing."""
+    was = set(before.marks) if before else set()
+    if not tonight.judged:
+        nothing = frozenset[str]()
+        return Changes(nothing, nothing, nothing, nothing, frozenset(was), nothing)
+    now = set(tonight.by_id)
+    absent = was - now
+    fixed = absent & tonight.passed
+    open_ = absent - fixed
+    complete = tonight.end == "complete"
+    return Changes(
+        new=frozenset(now - was),
+        standing=frozenset(now & was),
+        fixed=frozenset(fixed),
+        gone=frozenset(open_ if complete else ()),
+        unverified=frozenset(() if complete else open_),
+        flapping=_flapping(tonight, nights[1 - NIGHTS :]),
+    )
+
+
+def _flapping(tonight: HostResult, nights: Sequence[Past]) -> frozenset[str]:
+    bad = set(tonight.by_id)
+    names = bad.union(*(night.marks for night in nights))
+    found = set()
+    for name in names:
+        seen = [name in night.marks for night in nights if _judged(name, night)]
+        if name in bad or name in tonight.passed:
+            seen.append(name in bad)
+        if sum(one != other for one, other in itertools.pairwise(seen)) >= FLIPS:
+            found.add(name)
+    return frozenset(found)
+
+
+def _judged(name: str, night: Past) -> bool:
+    return name in night.passed or (name in night.marks and not night.marks[name].carried)

@@ -1,0 +1,306 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The nights in an SQLite file: what every host said, and since when each finding stands.
+
+A run is one row from its start and becomes a night in one transaction at its end: a kill in the middle leaves a row
+that says so, and nothing that a later night is compared with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import from_dict
+
+from .compare import NIGHTS, Mark, Past
+from .run import HostResult, Run
+
+# "BsBr": another program's database is not taken for a history.
+APPLICATION = 0x42734272
+# One script a version of the schema; a file of an older one is brought up by those that it lacks.
+SCHEMA = (
+    """
+    CREATE TABLE run (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, started TEXT NOT NULL, ended TEXT, state TEXT NOT NULL,
+        inventory TEXT NOT NULL, scope TEXT, version TEXT NOT NULL, user TEXT NOT NULL, revision TEXT,
+        simulated INTEGER NOT NULL, fail_on TEXT NOT NULL, waivers TEXT NOT NULL, message TEXT NOT NULL DEFAULT '',
+        summary TEXT NOT NULL DEFAULT '{}');
+    CREATE TABLE json (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL);
+    CREATE TABLE host (
+        run INTEGER NOT NULL REFERENCES run (id), host TEXT NOT NULL, ended TEXT NOT NULL, class TEXT NOT NULL,
+        intent TEXT, passed INTEGER NOT NULL REFERENCES json (id), busbw INTEGER NOT NULL REFERENCES json (id),
+        PRIMARY KEY (run, host)) WITHOUT ROWID;
+    CREATE INDEX host_runs ON host (host, run);
+    CREATE TABLE finding (
+        run INTEGER NOT NULL, host TEXT NOT NULL, finding TEXT NOT NULL, body INTEGER NOT NULL REFERENCES json (id),
+        first INTEGER NOT NULL, origin TEXT NOT NULL, carried INTEGER NOT NULL, place INTEGER NOT NULL,
+        PRIMARY KEY (run, host, finding)) WITHOUT ROWID;
+    """,
+)
+# In the order of Run's own fields.
+_RUN = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
+
+
+class HistoryError(RuntimeError):
+    """The file cannot be used; the message names it and says why."""
+
+
+class History:
+    """Open with ``History.open``, and close."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = connection
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, path: Path, create: bool = False) -> Iterator[History]:
+        """Raises HistoryError. create: make the file where there is none."""
+        try:
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
+            elif not path.exists():
+                raise HistoryError(f"history {path} does not exist; busbar drift makes it, --history names another")
+            connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise HistoryError(f"history {path} cannot be opened: {error}") from error
+        try:
+            history = cls(path, connection)
+            history._prepare()
+            yield history
+        except sqlite3.Error as error:
+            raise HistoryError(f"history {path}: {error}") from error
+        finally:
+            connection.close()
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA foreign_keys = ON")
+        with self._transaction():
+            application = self._value("PRAGMA application_id")
+            version = self._value("PRAGMA user_version")
+            if application != APPLICATION and self._value("SELECT count(*) FROM sqlite_master"):
+                raise HistoryError(f"{self.path} is another program's database; name a file with --history")
+            if version > len(SCHEMA):
+                raise HistoryError(f"history {self.path} has schema {version}, this Busbar knows {len(SCHEMA)}: update")
+            for script in SCHEMA[version:]:
+                for statement in script.split(";"):
+                    self._db.execute(statement)
+            if version < len(SCHEMA):
+                self._db.execute(f"PRAGMA application_id = {APPLICATION}")
+                self._db.execute(f"PRAGMA user_version = {len(SCHEMA)}")
+        # Readers do not wait for the writer, and a kill loses at most what was not yet whole.
+        self._db.execute("PRAGMA journal_mode = WAL")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        # Commits at the end, rolls back on any exception.
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+
+    def _value(self, query: str, *values: Any) -> Any:
+        row = self._db.execute(query, values).fetchone()
+        return row[0] if row else None
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def begin(self, run: Run) -> int:
+        """Adds the run, and its number. Whoever calls has the lock: a run that still stands as running was killed."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE run SET state = 'interrupted', message = 'killed before its end' WHERE state = 'running'"
+            )
+            columns = "started, state, inventory, scope, version, user, revision, simulated, fail_on, waivers"
+            values = (run.started, "running", run.inventory, run.limit, run.version, run.user, run.commit)
+            cursor = self._db.execute(
+                f"INSERT INTO run ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, run.simulated, run.fail_on, json.dumps(run.waivers)),
+            )
+        return int(cursor.lastrowid or 0)
+
+    def fail(self, run: int, state: str, ended: str, message: str) -> None:
+        self._db.execute("UPDATE run SET state = ?, ended = ?, message = ? WHERE id = ?", (state, ended, message, run))
+
+    def finish(
+        self,
+        run: int,
+        ended: str,
+        hosts: Mapping[str, HostResult],
+        marks: Mapping[str, Mapping[str, Mark]],
+        classes: Mapping[str, str],
+        summary: Mapping[str, Any],
+    ) -> None:
+        """Makes a night of the run. marks: host -> id of the finding -> mark, those carried over included."""
+        with self._transaction():
+            for host, result in hosts.items():
+                self._db.execute(
+                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        run,
+                        host,
+                        result.end,
+                        classes[host],
+                        result.intent,
+                        self._once(sorted(result.passed)),
+                        self._once(result.busbw),
+                    ),
+                )
+                self._findings(run, result, marks.get(host, {}))
+            self._db.execute(
+                "UPDATE run SET state = 'done', ended = ?, summary = ? WHERE id = ?", (ended, json.dumps(summary), run)
+            )
+
+    def _findings(self, run: int, result: HostResult, marks: Mapping[str, Mark]) -> None:
+        for place, (name, finding) in enumerate(result.by_id.items()):
+            mark = marks.get(name, Mark(run, "never_ok"))
+            body = self._once(finding.to_dict())
+            self._db.execute(
+                "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
+                (run, result.host, name, body, mark.first, mark.origin, place),
+            )
+        for name in [name for name, mark in marks.items() if mark.carried]:
+            self._db.execute(
+                "INSERT INTO finding SELECT ?, host, finding, body, first, origin, 1, place FROM finding"
+                " WHERE host = ? AND finding = ? AND run < ? ORDER BY run DESC LIMIT 1",
+                (run, result.host, name, run),
+            )
+
+    def _once(self, data: Any) -> int:
+        """The row that holds the data: what a thousand hosts say every night is kept once."""
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).digest()
+        found = self._value("SELECT id FROM json WHERE digest = ?", digest)
+        if found is None:
+            found = self._db.execute("INSERT INTO json (digest, text) VALUES (?, ?)", (digest, text)).lastrowid
+        return int(found)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[tuple[Run, dict[str, Any]]]:
+        """Every run with its summary, the newest first."""
+        rows = self._db.execute(f"SELECT {_RUN}, summary FROM run ORDER BY id DESC")
+        return [(_run(row[:-1]), json.loads(row[-1])) for row in rows]
+
+    def run(self, number: int | None, inventory: str | None = None) -> Run:
+        """The run of that number, else the last night of the inventory, or of any."""
+        if number is not None:
+            rows = self._db.execute(f"SELECT {_RUN} FROM run WHERE id = ?", (number,)).fetchall()
+        else:
+            query = f"SELECT {_RUN} FROM run WHERE state = 'done' AND inventory = coalesce(?, inventory)"
+            rows = self._db.execute(f"{query} ORDER BY id DESC LIMIT 1", (inventory,)).fetchall()
+        if not rows:
+            asked = "is empty" if number is None else f"has no run {number}"
+            raise HistoryError(f"history {self.path} {asked}; busbar report --list names the runs")
+        run = _run(rows[0])
+        if run.state != "done":
+            raise HistoryError(f"run {run.id} is {run.state}: {run.message or 'it has no result yet'}")
+        return run
+
+    def hosts(self, run: int) -> tuple[dict[str, HostResult], dict[str, dict[str, Mark]]]:
+        """What every host said in a run, and the marks of what it said."""
+        marks: dict[str, dict[str, Mark]] = {}
+        findings: dict[str, list[Any]] = {}
+        rows = self._db.execute(
+            "SELECT f.host, f.finding, f.first, f.origin, f.carried, j.text FROM finding f JOIN json j"
+            " ON j.id = f.body WHERE f.run = ? ORDER BY f.host, f.place",
+            (run,),
+        )
+        for host, name, first, origin, carried, body in rows:
+            marks.setdefault(host, {})[name] = Mark(first, origin, bool(carried))
+            if not carried:
+                findings.setdefault(host, []).append(from_dict(json.loads(body)))
+        passed = _Passed(self._db)
+        hosts = {
+            host: HostResult(host, end, tuple(findings.get(host, ())), passed[number], intent, json.loads(busbw))
+            for host, end, intent, number, busbw in self._db.execute(
+                "SELECT h.host, h.ended, h.intent, h.passed, j.text FROM host h JOIN json j ON j.id = h.busbw"
+                " WHERE h.run = ?",
+                (run,),
+            )
+        }
+        return hosts, marks
+
+    def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[Past]]:
+        """Host -> the last runs of the inventory before this one that judged it, oldest first.
+
+        until: number of the last run that counts; default: the one before.
+        """
+        last = run.id - 1 if until is None else min(until, run.id - 1)
+        rows = self._db.execute(
+            "SELECT run, host, intent, passed FROM (SELECT h.*, row_number() OVER (PARTITION BY h.host ORDER BY h.run"
+            " DESC) AS place FROM host h JOIN run r ON r.id = h.run WHERE r.state = 'done' AND r.inventory = ?"
+            " AND r.id <= ? AND h.ended IN ('incomplete', 'complete')) WHERE place <= ? ORDER BY run",
+            (run.inventory, last, count),
+        ).fetchall()
+        marks: dict[tuple[int, str], dict[str, Mark]] = {}
+        for number in sorted({row[0] for row in rows}):
+            found = self._db.execute(
+                "SELECT host, finding, first, origin, carried FROM finding WHERE run = ?", (number,)
+            )
+            for host, name, first, origin, carried in found:
+                marks.setdefault((number, host), {})[name] = Mark(first, origin, bool(carried))
+        passed = _Passed(self._db)
+        nights: dict[str, list[Past]] = {}
+        for number, host, intent, ids in rows:
+            nights.setdefault(host, []).append(Past(number, intent, passed[ids], marks.get((number, host), {})))
+        return nights
+
+    def trail(self, run: Run, count: int) -> list[tuple[Run, dict[str, Any], dict[str, tuple[str, Any]]]]:
+        """The last nights of the inventory up to this run, oldest first: run, summary, host -> class and busbw."""
+        rows = self._db.execute(
+            f"SELECT {_RUN}, summary FROM run WHERE state = 'done' AND inventory = ? AND id < ?"
+            " ORDER BY id DESC LIMIT ?",
+            (run.inventory, run.id, count),
+        ).fetchall()
+        found = []
+        for row in reversed(rows):
+            of_run = self._db.execute(
+                "SELECT h.host, h.class, j.text FROM host h JOIN json j ON j.id = h.busbw WHERE h.run = ?", (row[0],)
+            )
+            hosts = {host: (name, json.loads(busbw)) for host, name, busbw in of_run}
+            found.append((_run(row[:-1]), json.loads(row[-1]), hosts))
+        return found
+
+    def before(self, moment: str, inventory: str) -> int | None:
+        """Number of the last night that began at or before a moment, as runs write it."""
+        query = "SELECT max(id) FROM run WHERE state = 'done' AND inventory = ? AND started <= ?"
+        return self._value(query, inventory, moment)  # type: ignore[no-any-return]
+
+    def complete(self, run: int) -> str | None:
+        """End of the last night of the run's inventory, up to that run, in which every host gave a full answer."""
+        query = (
+            "SELECT max(ended) FROM run r WHERE state = 'done' AND id <= ? AND inventory = (SELECT inventory FROM run"
+            " WHERE id = ?) AND NOT EXISTS (SELECT 1 FROM host h WHERE h.run = r.id AND h.class IN"
+            " ('not_run', 'unreachable', 'timed_out', 'incomplete'))"
+        )
+        return self._value(query, run, run)  # type: ignore[no-any-return]
+
+    def started(self) -> dict[int, str]:
+        return dict(self._db.execute("SELECT id, started FROM run").fetchall())
+
+
+class _Passed(dict[int, frozenset[str]]):
+    """Sets of passed checks by their number; most hosts share one."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        super().__init__()
+        self._db = db
+
+    def __missing__(self, number: int) -> frozenset[str]:
+        row = self._db.execute("SELECT text FROM json WHERE id = ?", (number,)).fetchone()
+        self[number] = frozenset(json.loads(row[0]))
+        return self[number]
+
+
+def _run(row: Sequence[Any]) -> Run:
+    values = dict(zip((field.name for field in fields(Run)), row, strict=True))
+    return Run(**{**values, "simulated": bool(values["simulated"]), "waivers": tuple(json.loads(values["waivers"]))})

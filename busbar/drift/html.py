@@ -1,0 +1,203 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The report as one HTML file that asks for nothing else: no request, no font, no image from anywhere.
+
+What hosts said is text wherever it lands: Jinja escapes it, the script only ever sets text, and the page's own policy
+allows this one script and this one style sheet.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES
+
+from . import nodeset
+from .report import CLASSES, DIFFERS, OPEN
+
+TEMPLATES = Path(__file__).parent / "templates"
+# More columns do not fit beside each other; the other checks share one.
+COLUMNS = 24
+# Findings of hosts that the page can unfold, the worst first. The rest is counted, and is in the JSON.
+DETAILS = 6000
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
+    import jinja2  # here, so that the other commands start without it
+
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    details, left_out = _details(report)
+    return environment.get_template("report.html.j2").render(
+        r=report,
+        style=style,
+        script=script,
+        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'",
+        data=_embedded(details),
+        left_out=left_out,
+        grid=_grid(report),
+        strip=_strip(report["history"]),
+        trends=_trends(report["busbw"]["runs"]),
+        classes=CLASSES,
+        unanswered=OPEN,
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _embedded(data: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _details(report: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """What the script unfolds for a host, and the number of findings left out. A text is kept once, by its number."""
+    texts: dict[str, int] = {}
+    bodies: dict[tuple[int, ...], int] = {}
+
+    def number(text: str | None) -> int:
+        return -1 if text is None else texts.setdefault(text, len(texts))
+
+    room = DETAILS
+    left_out = 0
+    hosts: dict[str, Any] = {}
+    order = {name: place for place, name in enumerate(("drift", *CLASSES))}
+    for name, said in sorted(report["hosts"].items(), key=lambda item: (order[item[1]["class"]], item[0])):
+        found = []
+        for finding in said["findings"]:
+            if not room:
+                left_out += 1
+                continue
+            room -= 1
+            keys = ("check", "subject", "aspect", "state", "severity", "want", "have", "source", "why", "fix")
+            body = bodies.setdefault(tuple(number(finding[key]) for key in keys), len(bodies))
+            label = finding["label"] or "not judged"
+            since = f"{label}, since {finding['first'][:10]}" if label == "standing" else label
+            told = [since, (finding["origin"] or "").replace("_", " "), "flapping" if finding["flapping"] else ""]
+            follows = finding["because"] is not None and finding["group"] is None
+            found.append([body, number(", ".join(filter(None, told))), int(follows)])
+        hosts[name] = {
+            "c": CLASSES.index(said["class"]),
+            "p": said["passed"],
+            "f": found,
+            "n": [CLASSES.index(night) if night else -1 for night in said["nights"]],
+            "x": [number(item) for item in said["fixed"]],
+            "u": [number(item) for item in said["unverified"]],
+        }
+        if said["busbw"]:
+            hosts[name]["b"] = [
+                [number(run), _rounded(values["busbw"]), _rounded(values["bar"])]
+                for run, values in sorted(said["busbw"].items())
+            ]
+            hosts[name]["t"] = [_rounded(value) for value in report["busbw"]["hosts"].get(name, [])]
+    data = {
+        "classes": [name.replace("_", " ") for name in CLASSES],
+        "texts": [*texts],
+        "bodies": [*bodies],
+        "hosts": hosts,
+        "lead": report["busbw"]["lead"],
+    }
+    return data, left_out
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _grid(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Hosts by checks, worst first: a column for each check that somebody fails, hosts that look alike are one row."""
+    columns = list(dict.fromkeys(group["check"] for group in (*report["groups"], *report["waived"])))
+    shown = columns[:COLUMNS]
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for name, said in report["hosts"].items():
+        worst: dict[str, tuple[int, int, str, str]] = {}
+        for finding in said["findings"]:
+            if finding["check"] not in columns:
+                continue
+            check = finding["check"] if finding["check"] in shown else "others"
+            rank = SEVERITIES.index(finding["severity"])
+            cell = (int(finding["state"] not in DIFFERS), rank, finding["severity"], finding["state"])
+            worst[check] = min(worst.get(check, cell), cell)
+        alike.setdefault((said["class"], tuple(sorted(worst.items()))), []).append(name)
+    names = [*shown, *["others"] * (len(columns) > COLUMNS)]
+    rows = []
+    for (kind, cells), hosts in alike.items():
+        of_check = dict(cells)
+        row = [of_check.get(name) for name in names]
+        badness = sorted((cell[:2] for cell in row if cell), key=lambda cell: cell)
+        rows.append(
+            {
+                "class": kind,
+                "nodes": nodeset.fold(hosts),
+                "count": len(hosts),
+                "first": hosts[0],
+                "cells": [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row],
+                "order": (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts)),
+            }
+        )
+    rows.sort(key=lambda row: row["order"])
+    return {"columns": names, "rows": rows}
+
+
+def _strip(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A bar for each night, of heights in percent, from below: in sync, waived, drift, and those without an answer."""
+    bars = []
+    for place, night in enumerate(history):
+        total = sum(night["hosts"].values()) or 1
+        # One host of a thousand has to be seen.
+        shares = {name: max(number / total, 0.03) for name, number in night["hosts"].items() if number}
+        parts = []
+        top = 100.0
+        for name in reversed(CLASSES):
+            if name in shares:
+                height = 100.0 * shares[name] / sum(shares.values())
+                top -= height
+                parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
+        bars.append({"x": place * 12, "parts": parts, "night": night})
+    return {"width": max(12 * len(bars), 12), "bars": bars}
+
+
+def _trends(runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each run of the benchmark tonight's spread, and the slowest and the median host as lines over the nights."""
+    found = []
+    for name, run in runs.items():
+        points = [point for point in run["trend"] if point]
+        low = min(point[0] for point in points)
+        high = max(point[2] for point in points)
+        high = max([high, *run["bars"]])
+        low = min([low, *run["bars"]])
+        span = (high - low) or 1.0
+
+        def line(which: int, points: Sequence[Sequence[float]] = points, high: float = high, span: float = span) -> str:
+            step = 200.0 / max(len(points) - 1, 1)
+            return " ".join(f"{i * step:.1f},{2 + 36 * (high - p[which]) / span:.1f}" for i, p in enumerate(points))
+
+        found.append(
+            {
+                "name": name,
+                "bars": run["bars"],
+                "bar_y": [round(2 + 36 * (high - value) / span, 1) for value in run["bars"]],
+                "tonight": [round(value, 1) for value in run["tonight"]],
+                "hosts": run["hosts"],
+                "nights": len(points),
+                "slowest": line(0),
+                "median": line(1),
+            }
+        )
+    return found

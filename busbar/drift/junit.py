@@ -1,0 +1,38 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The report as JUnit's XML, for CI: a suite for each check that somebody failed, a case for each node."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from typing import Any
+
+from .report import OPEN
+
+
+def render(report: Mapping[str, Any]) -> str:
+    root = ET.Element("testsuites", name="busbar drift" + (" (simulated)" if report["simulated"] else ""))
+    coverage = ET.SubElement(root, "testsuite", name="coverage")
+    suites: dict[str, ET.Element] = {}
+    for host, said in report["hosts"].items():
+        case = ET.SubElement(coverage, "testcase", classname="coverage", name=host)
+        if said["class"] in OPEN:
+            ET.SubElement(case, "error", message=said["class"].replace("_", " "))
+        waived = {group["fingerprint"] for group in report["waived"]}
+        for finding in said["findings"]:
+            check = finding["check"]
+            if check not in suites:
+                suites[check] = ET.SubElement(root, "testsuite", name=check)
+            case = ET.SubElement(suites[check], "testcase", classname=check, name=f"{host} {finding['subject']}")
+            message = f"{finding['severity']} {finding['state']}: want {finding['want']}, have {finding['have']}"
+            if finding["group"] in waived:
+                ET.SubElement(case, "skipped", message="waived: " + message)
+            else:
+                kind = "error" if finding["state"] == "unknown" else "failure"
+                ET.SubElement(case, kind, message=message).text = f"{finding['why']}\n{finding['fix']}"
+    for suite in (coverage, *suites.values()):
+        for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            suite.set(name, str(sum(1 for _ in suite.iter(tag))))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

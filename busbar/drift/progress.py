@@ -1,0 +1,37 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How far a run is, for somebody who watches; silent where nobody does."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+
+class Progress:
+    """A bar on standard error: the task that runs, and how many hosts have answered it."""
+
+    def __init__(self, hosts: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        # Nothing is drawn into a log file.
+        self._bar = Bar(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, transient=True)
+        self._task = self._bar.add_task("starting", total=hosts)
+
+    def task(self, name: str) -> None:
+        self._bar.update(self._task, description=name[:60], completed=0)
+
+    def answered(self) -> None:
+        self._bar.advance(self._task)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

@@ -1,0 +1,55 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The report for node_exporter's textfile collector. No series for each node: a thousand would be a burden."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+_HELP = {
+    "busbar_drift_last_run_timestamp_seconds": "End of the last run; alert when it is older than a day.",
+    "busbar_drift_last_complete_timestamp_seconds": "End of the last run in which every host gave a full answer.",
+    "busbar_drift_duration_seconds": "How long the last run took.",
+    "busbar_drift_exit_code": "0 in sync, 2 drift, 3 incomplete.",
+    "busbar_drift_hosts": "Hosts by the class in which they ended.",
+    "busbar_drift_finding_hosts": "Hosts with a finding, by check, severity and state; waived ones are left out.",
+    "busbar_drift_changes": "Findings that are new, standing, fixed, gone, unverified or flapping.",
+}
+
+
+def render(report: Mapping[str, Any], complete: str | None) -> str:
+    """complete: end of the last run in which every host gave a full answer, None where there was none."""
+    run, counts = report["run"], report["counts"]
+    common = {"simulated": "true"} if report["simulated"] else {}
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _HELP}
+    samples["busbar_drift_last_run_timestamp_seconds"].append(({}, _seconds(run["ended"])))
+    if complete:
+        samples["busbar_drift_last_complete_timestamp_seconds"].append(({}, _seconds(complete)))
+    samples["busbar_drift_duration_seconds"].append(({}, _seconds(run["ended"]) - _seconds(run["started"])))
+    samples["busbar_drift_exit_code"].append(({}, report["exit_code"]))
+    samples["busbar_drift_hosts"] += [({"class": name}, number) for name, number in counts["hosts"].items()]
+    of_check: Counter[tuple[str, str, str]] = Counter()
+    for group in report["groups"]:
+        of_check[group["check"], group["severity"], group["state"]] += group["count"]
+    for (check, severity, state), number in sorted(of_check.items()):
+        labels = {"check": check, "severity": severity, "state": state}
+        samples["busbar_drift_finding_hosts"].append((labels, number))
+    for kind in ("new", "standing", "fixed", "gone", "unverified", "flapping"):
+        samples["busbar_drift_changes"].append(({"kind": kind}, counts[kind]))
+    lines = []
+    for name, found in samples.items():
+        lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{_labels({**labels, **common})} {value:.15g}" for labels, value in found]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    # Checks, classes and severities are the suite's own words: nothing in them needs an escape.
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def _seconds(moment: str) -> float:
+    return datetime.datetime.fromisoformat(moment).timestamp()

@@ -1,0 +1,380 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The report as plain data, from which every output is made: what ``busbar drift --json`` prints. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding
+
+from . import nodeset, repair, waivers
+from .compare import NIGHTS, Changes, Mark
+from .groups import Group, Row, fold, roots
+from .run import HostResult, Run
+
+FORMAT = 1
+# Where a host ends in the report: exactly one of these, those that say least about it first.
+CLASSES = ("unreachable", "timed_out", "not_run", "incomplete", "drift", "waived", "in_sync")
+OPEN = CLASSES[:4]
+# States that say that a host differs. "unknown" does not: it says that nobody could tell.
+DIFFERS = ("drift", "withheld", "unsupported", "not_owned")
+# Runs in the history strip and in the trends.
+STRIP = 30
+SUBJECTS = 8
+# An outlier is one host, or one in a hundred, of at least so many.
+FLEET = 8
+# Robust z-score (median and MAD) from which a bus bandwidth stands out, and how far below the median it has to be.
+SCORE = 3.5
+SHARE = 0.98
+
+Trail = Sequence[tuple[Run, Mapping[str, Any], Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]]]]
+
+
+@dataclass(frozen=True)
+class Night:
+    """All that a report is made of. started: number of every run -> its start. since: number of the run compared with.
+
+    trail: the nights before, oldest first: run, summary, host -> class and busbw.
+    """
+
+    run: Run
+    hosts: Mapping[str, HostResult]
+    marks: Mapping[str, Mapping[str, Mark]]
+    changes: Mapping[str, Changes]
+    trail: Trail
+    started: Mapping[int, str]
+    history: str
+    since: int | None = None
+
+
+def build(night: Night) -> dict[str, Any]:
+    """The report. Keys and meaning: docs/drift.md."""
+    found_waivers = waivers.parse(night.run.waivers)
+    today = datetime.date.fromisoformat(night.run.started[:10])
+    valid = [waiver for waiver in found_waivers if waiver.expires >= today]
+    rows = [row for host in night.hosts.values() for row in _rows(host, valid)]
+    groups = fold(rows)
+    classes = {name: classify(host, valid) for name, host in night.hosts.items()}
+    standing = [_group(group, night) for group in groups if group.waiver is None]
+    counts = _counts(night, classes, [group for group in groups if group.waiver is None])
+    folded = {kind: _ids(night, kind) for kind in ("fixed", "gone", "unverified", "flapping")}
+    counts["ways"] = {kind: sum(bool(group[kind]) for group in standing) for kind in ("new", "standing")}
+    counts["ways"].update({kind: len(found) for kind, found in folded.items()})
+    code = exit_code(night, valid, classes)
+    figures = _busbw(night)
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "simulated": night.run.simulated,
+        "run": _run(night),
+        "exit_code": code,
+        "verdict": {0: "in sync", 2: "drift", 3: "incomplete"}[code],
+        "headline": headline(counts, night.run.simulated),
+        "counts": counts,
+        "open": {
+            name: nodeset.fold(host for host, of_host in classes.items() if of_host == name)
+            for name in OPEN
+            if name in classes.values()
+        },
+        "groups": standing,
+        "waived": [_group(group, night) for group in groups if group.waiver is not None],
+        "waivers": [_waiver(waiver, today, rows) for waiver in found_waivers],
+        **folded,
+        "outliers": _outliers(night, groups) + figures.pop("outliers"),
+        "busbw": figures,
+        "history": [*(dict(summary) for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
+    }
+    of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
+    data["hosts"] = {name: _host(night, name, classes[name], of_group) for name in sorted(night.hosts)}
+    return data
+
+
+def classify(host: HostResult, valid: Sequence[waivers.Waiver]) -> str:
+    """One of CLASSES."""
+    open_ = [finding for finding in host.by_id.values() if _waiver_of(host.host, finding, valid) is None]
+    if host.findings and not open_:
+        return "waived"
+    if host.end != "complete":
+        return host.end
+    if any(finding.state in DIFFERS for finding in open_):
+        return "drift"
+    return "incomplete" if open_ or not host.passed else "in_sync"
+
+
+def exit_code(night: Night, valid: Sequence[waivers.Waiver], classes: Mapping[str, str]) -> int:
+    """2 where something differs that is as bad as ``--fail-on`` says; else 3 where somebody gave no full answer."""
+    worst = SEVERITIES.index(night.run.fail_on)
+    for host in night.hosts.values():
+        for finding in host.by_id.values():
+            counts = finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst
+            if counts and _waiver_of(host.host, finding, valid) is None:
+                return 2
+    return 3 if any(name in OPEN for name in classes.values()) else 0
+
+
+def headline(counts: Mapping[str, Any], simulated: bool) -> str:
+    """The night in one sentence."""
+    hosts = counts["hosts"]
+    total, judged = counts["total"], counts["total"] - sum(hosts[name] for name in OPEN)
+    parts = [f"{judged:,} of {total:,} hosts checked in full"]
+    parts += [f"{hosts[name]:,} {name.replace('_', ' ')}" for name in OPEN if hosts[name]]
+    ways = counts["groups"]
+    differ = f"{counts['hosts_differ']:,} differ{'s' * (counts['hosts_differ'] == 1)} in {ways} way{'s' * (ways != 1)}"
+    severe = ", ".join(f"{counts['severity'][name]} {name}" for name in SEVERITIES if counts["severity"][name])
+    text = ", ".join(parts) + "; " + (f"{differ} ({severe})" if counts["hosts_differ"] else "no drift found")
+    return text + (f"; {hosts['waived']:,} waived" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
+
+
+def summary_of(run: Run, counts: Mapping[str, Any], code: int, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """What the history strip keeps of a night."""
+    middle = {name: values["tonight"] for name, values in figures.get("runs", {}).items()}
+    return {
+        "run": run.id,
+        "started": run.started,
+        "exit_code": code,
+        "hosts": dict(counts["hosts"]),
+        "groups": counts["groups"],
+        "new": counts["ways"]["new"],
+        "fixed": counts["ways"]["fixed"],
+        "busbw": middle,
+    }
+
+
+# -- groups and hosts ------------------------------------------------------------------------------------------------
+
+
+def _waiver_of(host: str, finding: Finding, valid: Sequence[waivers.Waiver]) -> waivers.Waiver | None:
+    return next((waiver for waiver in valid if waiver.covers(host, finding)), None)
+
+
+def _rows(host: HostResult, valid: Sequence[waivers.Waiver]) -> Iterable[Row]:
+    by_id = host.by_id
+    # What is waived explains nothing away: a finding that follows from it stands for itself.
+    waived = {name: _waiver_of(host.host, finding, valid) for name, finding in by_id.items()}
+    for covered in (True, False):
+        mine = [finding for name, finding in by_id.items() if (waived[name] is not None) == covered]
+        for name, follows in roots(mine).items():
+            yield Row(host.host, by_id[name], follows, waived[name])
+
+
+def _group(group: Group, night: Night) -> dict[str, Any]:
+    finding = group.finding
+    marks = [night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows]
+    first = min((mark.first for mark in marks if mark), default=night.run.id)
+    hosts = group.hosts
+
+    def where(kind: str) -> str:
+        rows = (row for row in group.rows if row.finding.id in getattr(night.changes[row.host], kind))
+        return nodeset.fold(row.host for row in rows)
+
+    inventory = night.run.inventory.split("\n")
+    subjects = group.subjects
+    waiver = group.waiver
+    return {
+        "fingerprint": group.fingerprint,
+        "check": finding.check,
+        "aspect": finding.aspect,
+        "state": finding.state,
+        "severity": finding.severity,
+        "want": finding.want,
+        "have": group.have,
+        "subjects": subjects[:SUBJECTS],
+        "more_subjects": len(subjects) - len(subjects[:SUBJECTS]),
+        "nodes": nodeset.fold(hosts),
+        "count": len(hosts),
+        "new": where("new"),
+        "standing": where("standing"),
+        "flapping": where("flapping"),
+        # Why a host does not answer is not known from its earlier nights.
+        "origins": dict(
+            Counter(
+                mark.origin
+                for row, mark in zip(group.rows, marks, strict=True)
+                if mark and night.hosts[row.host].judged
+            )
+        ),
+        "first": {"run": first, "started": night.started.get(first, night.run.started)},
+        "follows": group.follows,
+        "source": finding.source,
+        "why": finding.why,
+        "fix": finding.fix,
+        "disruption": finding.disruption,
+        "command": repair.command(finding.fix, hosts, inventory, night.history, night.run.id, group.fingerprint),
+        "repairs": finding.fix.startswith("run "),
+        "alike": _alike(group),
+        "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.expires.isoformat()},
+    }
+
+
+def _alike(group: Group) -> str:
+    """A hint where many nodes have one fault in one place: a switch, a plane, an image, and not the nodes."""
+    hosts, subjects = group.hosts, group.subjects
+    one_run = group.finding.fix.startswith("run ")
+    if len(hosts) < FLEET or len(subjects) > 1 or group.varied or one_run or group.finding.check.startswith("run."):
+        return ""
+    return f"{len(hosts):,} hosts say the same of {subjects[0]}: look at what they share before repairing each"
+
+
+def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    host, changes, marks = night.hosts[name], night.changes[name], night.marks.get(name, {})
+    found = []
+    for finding in host.by_id.values():
+        mark = marks.get(finding.id)
+        label = next((text for text in ("new", "standing") if finding.id in getattr(changes, text)), "")
+        found.append(
+            {
+                **finding.to_dict(),
+                "label": label,
+                "flapping": finding.id in changes.flapping,
+                "origin": mark.origin if mark else None,
+                "first": night.started.get(mark.first, night.run.started) if mark else night.run.started,
+                # Of what follows from another finding, there is none.
+                "group": of_group.get((name, finding.id)),
+            }
+        )
+    nights = [hosts.get(name, ("", {}))[0] for _, _, hosts in night.trail[1 - NIGHTS :]]
+    return {
+        "class": kind,
+        "end": host.end,
+        "intent": host.intent,
+        "passed": len(host.passed),
+        "findings": found,
+        "fixed": sorted(changes.fixed),
+        "unverified": sorted(changes.unverified),
+        "nights": [*nights, kind],
+        "busbw": {run: dict(values) for run, values in host.busbw.items()},
+    }
+
+
+def _ids(night: Night, kind: str) -> list[dict[str, Any]]:
+    """Findings by their id, folded: the hosts for which it is new, fixed and so on."""
+    hosts: dict[str, set[str]] = {}
+    subjects: dict[str, set[str]] = {}
+    for host, changes in night.changes.items():
+        for name in getattr(changes, kind):
+            check, _, subject = name.partition("@")
+            hosts.setdefault(check, set()).add(host)
+            subjects.setdefault(check, set()).add(subject)
+    return [
+        {
+            "check": check,
+            "subjects": sorted(subjects[check])[:SUBJECTS],
+            "nodes": nodeset.fold(found),
+            "count": len(found),
+        }
+        for check, found in sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+
+
+def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> dict[str, Any]:
+    used = any(waiver.covers(row.host, row.finding) for row in rows)
+    state = "expired" if waiver.expires < today else "active" if used else "unused"
+    return {
+        **asdict(waiver),
+        "hosts": nodeset.fold(waiver.hosts),
+        "expires": waiver.expires.isoformat(),
+        "state": state,
+    }
+
+
+def _counts(night: Night, classes: Mapping[str, str], standing: Sequence[Group]) -> dict[str, Any]:
+    of_class = Counter(classes.values())
+    differ = [group for group in standing if group.finding.state in DIFFERS]
+    changes = night.changes.values()
+    return {
+        "total": len(night.hosts),
+        "hosts": {name: of_class[name] for name in CLASSES},
+        "hosts_differ": len({host for group in differ for host in group.hosts}),
+        "groups": len(differ),
+        "severity": {name: sum(group.finding.severity == name for group in differ) for name in SEVERITIES},
+        **{
+            kind: sum(len(getattr(change, kind)) for change in changes)
+            for kind in ("new", "standing", "fixed", "gone", "unverified", "flapping")
+        },
+        "passed": sum(len(host.passed) for host in night.hosts.values()),
+    }
+
+
+def _run(night: Night) -> dict[str, Any]:
+    run = night.run
+    previous = night.trail[-1][0] if night.trail else None
+    return {
+        "id": run.id,
+        "started": run.started,
+        "ended": run.ended,
+        "inventory": run.inventory.split("\n"),
+        "limit": run.limit,
+        "version": run.version,
+        "user": run.user,
+        "commit": run.commit,
+        "fail_on": run.fail_on,
+        "previous": previous and {"id": previous.id, "started": previous.started},
+        "since": {"id": night.since, "started": night.started[night.since]} if night.since else None,
+    }
+
+
+# -- the fleet -------------------------------------------------------------------------------------------------------
+
+
+def _outliers(night: Night, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Findings of one host, or of one in a hundred, where all others that have the check are well."""
+    asked: Counter[str] = Counter()
+    checks: dict[frozenset[str], set[str]] = {}
+    for host in night.hosts.values():
+        if host.passed not in checks:
+            checks[host.passed] = {name.partition("[")[0] for name in host.passed}
+        asked.update(checks[host.passed] | {finding.check for finding in host.findings})
+    bad = Counter(check for group in groups for check in [group.finding.check] for _ in group.hosts)
+    found = []
+    for group in groups:
+        check = group.finding.check
+        if check.startswith("run.") or asked[check] < FLEET or bad[check] > max(1, asked[check] // 100):
+            continue
+        text = f"{check} is {group.finding.state} here and ok on the other {asked[check] - bad[check]:,}"
+        found.append({"nodes": nodeset.fold(group.hosts), "what": text, "have": group.have, "want": group.finding.want})
+    return found
+
+
+def _busbw(night: Night) -> dict[str, Any]:
+    """Figures of the benchmark: of each run tonight's spread and the trend, per host the figure of the first run."""
+    tonight = {name: {run: dict(of_run) for run, of_run in host.busbw.items()} for name, host in night.hosts.items()}
+    names = sorted({run for of_host in tonight.values() for run in of_host})
+    slow: dict[str, list[tuple[float, str]]] = {}
+    runs: dict[str, Any] = {}
+    for name in names:
+        values = {host: of_host[name]["busbw"] for host, of_host in tonight.items() if name in of_host}
+        bars = {of_host[name]["bar"] for of_host in tonight.values() if name in of_host and of_host[name]["bar"]}
+        middle = statistics.median(values.values())
+        spread = statistics.median(abs(value - middle) for value in values.values())
+        for host, value in sorted(values.items()):
+            low = value < middle * SHARE and 0.6745 * (middle - value) >= SCORE * spread
+            if len(values) >= FLEET and low:
+                slow.setdefault(host, []).append((value / middle, f"{name} {value:.1f} GB/s of {middle:.1f}"))
+        trend = [summary["busbw"].get(name) for _, summary, _ in night.trail if summary.get("busbw")]
+        runs[name] = {
+            "bars": sorted(bars),
+            "tonight": [min(values.values()), middle, max(values.values())],
+            "hosts": len(values),
+            "trend": [*trend, [min(values.values()), middle, max(values.values())]],
+        }
+    lead = next((name for name in names if name.startswith("all_reduce")), names[0] if names else None)
+    trends = {}
+    for host, of_host in tonight.items():
+        if lead in of_host:
+            past = [hosts.get(host, ("", {}))[1].get(lead or "", {}).get("busbw") for _, _, hosts in night.trail]
+            trends[host] = [*past[1 - 2 * NIGHTS :], of_host[lead]["busbw"]]
+    outliers = [
+        {
+            "nodes": host,
+            "what": f"slow for this fleet, whatever the bar, in {len(found)} of {len(tonight[host])} runs",
+            "have": f"{min(found)[0]:.0%}: {min(found)[1]}",
+            "want": "the median of the fleet",
+        }
+        for host, found in slow.items()
+    ]
+    return {"runs": runs, "lead": lead, "hosts": trends, "outliers": outliers}

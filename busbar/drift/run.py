@@ -1,0 +1,64 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What one night said: a Run with a HostResult for every host that was expected to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+
+# How a host's part of a run ended. Only the last two say something about the host's checks.
+ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
+JUDGED = ("incomplete", "complete")
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """end: one of ENDS. passed: ids of the checks that are ok. intent: a hash of what was wanted, None where unknown.
+
+    busbw: run of the benchmark -> busbw and bar (GB/s), finished (seconds since 1970), simulated.
+    """
+
+    host: str
+    end: str
+    findings: tuple[Finding, ...] = ()
+    passed: frozenset[str] = frozenset()
+    intent: str | None = None
+    busbw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> bool:
+        return self.end in JUDGED
+
+    @property
+    def by_id(self) -> dict[str, Finding]:
+        """The first, which is the worst, of those that share an id."""
+        found: dict[str, Finding] = {}
+        for finding in self.findings:
+            found.setdefault(finding.id, finding)
+        return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of ``busbar drift``. Times are UTC, as ``2026-11-21T02:00:07Z``.
+
+    state: running, done, failed (nothing could be asked) or interrupted. waivers: as in their file.
+    """
+
+    id: int
+    started: str
+    ended: str | None
+    state: str
+    inventory: str
+    limit: str | None
+    version: str
+    user: str
+    commit: str | None
+    simulated: bool
+    fail_on: str
+    waivers: tuple[Mapping[str, str], ...] = ()
+    message: str = ""

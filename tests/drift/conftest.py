@@ -1,0 +1,66 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar drift`` as a timer starts it, over simulated nodes that are directory trees."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Done(NamedTuple):
+    rc: int
+    out: str
+    err: str
+
+
+Busbar = Callable[..., Done]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Without the environment's own bin on PATH: `.venv/bin/busbar` has to find ansible by itself."""
+    given = {"PATH": os.defpath, "HOME": str(home), "ANSIBLE_HOME": str(home / "ansible"), "PYTHONPATH": str(ROOT)}
+    return {**given, "LC_ALL": "C.UTF-8", **more}
+
+
+def argv(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "busbar", *map(str, arguments)]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    directory = tmp_path / "lab"
+    store.create(directory)
+    return directory
+
+
+@pytest.fixture
+def busbar(tmp_path: Path) -> Busbar:
+    """Runs the command away from the checkout; a traceback or a terminal escape fails the test whatever it is about."""
+
+    def run(*arguments: str | Path, **more: str) -> Done:
+        done = subprocess.run(
+            argv(*arguments),
+            cwd=tmp_path,
+            env=environment(tmp_path, **more),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert "Traceback" not in done.stdout + done.stderr
+        assert not any(ord(char) < 32 and char not in "\n\t" for char in done.stdout + done.stderr)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,269 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from busbar.lab import store
+from tests.drift.conftest import ROOT, argv, environment
+
+Busbar = Callable[..., Any]
+MARKUP = "<script>alert(1)<-script>"
+PASSWORD = "hunter22-of-the-cluster"
+VAULTED = "kept-in-a-vault"
+
+
+def hosts_of(lab: Path) -> dict[str, dict[str, Any]]:
+    hosts: dict[str, dict[str, Any]] = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"][
+        "hosts"
+    ]
+    return hosts
+
+
+def write_inventory(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": hosts}}))
+    return folder
+
+
+def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
+    inventory = lab / "inventory"
+    first = busbar("drift", "-i", inventory, "--json", tmp_path / "1.json")
+    assert (first.rc, first.err) == (2, "")
+    data = json.loads((tmp_path / "1.json").read_text())
+    assert data["simulated"] is True
+    assert data["counts"]["hosts"]["drift"] == data["counts"]["total"] == 2
+    assert {origin for group in data["groups"] for origin in group["origins"]} == {"never_ok"}
+    conf = next(group for group in data["groups"] if group["check"] == "nccl_conf.file")
+    assert (conf["nodes"], conf["new"]) == ("node[01-02]", "node[01-02]")
+    assert not (lab / "node01/sys/etc/nccl.conf").exists()
+
+    # What the report says to run, without the tag: everything at once.
+    site = [str(Path(sys.executable).parent / "ansible-playbook"), "site.yml", "-i", str(inventory)]
+    config = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    done = subprocess.run(site, cwd=ROOT, env=environment(tmp_path, **config), capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout.decode()
+    second = busbar("drift", "-i", inventory, "--fail-on", "critical")
+    assert second.rc == 0, second.out
+    assert "2 of 2 hosts checked in full; no drift found (simulated)" in second.out
+    assert "fixed: nccl_conf.file[persisted] on node[01-02]" in second.out
+
+    store.break_(lab, "node02", "nvlink-down")
+    files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "prometheus", "markdown", "html")]
+    third = busbar("drift", "-i", inventory, *files)
+    assert third.rc == 2
+    data = json.loads((tmp_path / "json").read_text())
+    (group,) = data["groups"]
+    assert (group["check"], group["nodes"], group["new"]) == ("platform.nvlinks", "node02", "node02")
+    assert group["origins"] == {"corrective": 1}
+    assert data["hosts"]["node01"]["class"] == "in_sync"
+    assert "platform.nvlinks" in (tmp_path / "html").read_text()
+    assert 'busbar_drift_hosts{class="drift",simulated="true"} 1' in (tmp_path / "prometheus").read_text()
+
+    hosts = hosts_of(lab)
+    hosts["node01"]["busbar_mtu_of_old"] = 1
+    write_inventory(inventory, hosts)
+    wrong = busbar("drift", "-i", inventory, "--json", tmp_path / "json")
+    assert wrong.rc == 1
+    assert "busbar_mtu_of_old is not a variable of this suite" in wrong.err
+    # The last good report stays.
+    assert json.loads((tmp_path / "json").read_text()) == data
+    listed = busbar("report", "--list").out.splitlines()
+    assert [line.split()[2] for line in listed] == ["failed", "done", "done", "done"]
+
+    # A limit, and a waiver for what is known.
+    write_inventory(inventory, {**hosts, "node01": {k: v for k, v in hosts["node01"].items() if "mtu" not in k}})
+    (tmp_path / "w.yml").write_text(
+        "waivers: [{check: platform.nvlinks, hosts: node02, owner: anna, reason: RMA, expires: 2099-01-01}]"
+    )
+    last = busbar("drift", "-i", inventory, "--limit", "node02", "--waivers", tmp_path / "w.yml")
+    assert last.rc == 0, last.out
+    assert "1 of 1 hosts checked in full; no drift found; 1 waived (simulated)" in last.out
+
+    # Any past night again.
+    again = busbar("report", "--run", "3", "--json", "-")
+    assert json.loads(again.out) == data
+    assert busbar("report", "--run", "3", "--nodes", group["fingerprint"]).out == "node02\n"
+    assert busbar("report", "--run", "3", "--nodes", "absent").rc == 1
+    assert "run 4 is failed" in busbar("report", "--run", "4").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--limit", ""], "empty limit for all hosts"),
+        (["--limit", ":"], "empty limit for all hosts"),
+        (["--limit", ","], "empty limit for all hosts"),
+        (["--limit", "@{lab}/none.retry"], "empty limit for all hosts"),
+        (["--limit", "nobody"], "leaves no host of the group gpu_nodes"),
+        (["-i", "/no/such/inventory"], "/no/such/inventory does not exist"),
+        (["--waivers", "{lab}/none.retry"], "expected one key"),
+        (["--history", "{lab}/inventory/hosts.yml"], "not a database"),
+        # For a timer 2 means drift: a typing error must not read as that.
+        (["--limt", "x"], "unrecognized arguments: --limt x"),
+        (["--fail-on", "high"], "invalid choice"),
+        (["--timeout", "0"], "not a number of 1 or more"),
+        (["--since", "yesterday"], "is no day"),
+    ],
+)
+def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(
+    lab: Path, busbar: Busbar, tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    (lab / "none.retry").write_text("")
+    done = busbar("drift", "-i", lab / "inventory", *(word.format(lab=lab) for word in arguments))
+    assert done.rc == 1
+    assert says in done.err
+    assert not list(tmp_path.glob("busbar-results/*.sqlite"))
+
+
+def test_hostile_hosts_secrets_and_hosts_that_do_not_answer(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
+    hosts = hosts_of(lab)
+    vault = tmp_path / "vault-password"
+    vault.write_text("pw")
+    encrypt = [str(Path(sys.executable).parent / "ansible-vault"), "encrypt_string", "--name", "site_note", VAULTED]
+    encrypted = subprocess.run(
+        [*encrypt, "--vault-password-file", str(vault)], env=environment(tmp_path), capture_output=True, check=True
+    ).stdout.decode()
+    # What the first node's tools and files say: markup, an escape, and the secrets that a program may well repeat.
+    hostile = f"{MARKUP}\x1b[2J {PASSWORD} {VAULTED}"
+    (lab / "node01/hw/sys/class/infiniband/mlx5_4/ports/1/state").write_text(hostile)
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9, "busbar_platform": "hgx-h100"}
+    hung = lab / "hung"
+    hung.write_text("#!/bin/sh\nexec sleep 30\n")
+    hung.chmod(0o755)
+    everybody = {
+        "node01": {**hosts["node01"], "ansible_become_password": PASSWORD},
+        MARKUP: hosts["node02"],
+        "node03": {**gone, "busbar_fabric": "infiniband"},
+        "node04": {**hosts["node01"], "ansible_connection": "local", "ansible_python_interpreter": str(hung)},
+    }
+    write_inventory(lab / "inventory", everybody)
+    (lab / "inventory" / "group_vars" / "all.yml").write_text(encrypted)
+    files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "prometheus", "markdown", "html")]
+    done = busbar(
+        "drift", "-i", lab / "inventory", "--host-timeout", "20", *files, ANSIBLE_VAULT_PASSWORD_FILE=str(vault)
+    )
+    assert done.rc == 2, done.out + done.err
+    data = json.loads((tmp_path / "json").read_text())
+    assert {name: host["class"] for name, host in data["hosts"].items()} == {
+        "node01": "drift",
+        MARKUP: "drift",
+        "node03": "unreachable",
+        "node04": "timed_out",
+    }
+    state = next(f for f in data["hosts"]["node01"]["findings"] if MARKUP in (f["have"] or ""))
+    assert "\\x1b[2J [redacted] [redacted]" in state["have"]
+    everything = [(tmp_path / kind).read_text() for kind in ("json", "junit", "prometheus", "markdown", "html")]
+    everything += [done.out, done.err, "\n".join(sqlite3.connect(tmp_path / "busbar-results/drift.sqlite").iterdump())]
+    for text in everything:
+        assert PASSWORD not in text
+        assert VAULTED not in text
+        assert "\x1b" not in text
+    page = (tmp_path / "html").read_text()
+    assert "&lt;script&gt;alert(1)" in page
+    assert len(re.findall("<script", page)) == 2
+
+
+def wait(what: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it never came")
+
+
+def running(history: Path) -> bool:
+    """Whether a run has begun, and Ansible is at it."""
+    if not history.exists():
+        return False
+    connection = sqlite3.connect(f"file:{history}?mode=ro", uri=True)
+    try:
+        return connection.execute("SELECT 1 FROM run WHERE state = 'running'").fetchone() is not None
+    except sqlite3.Error:
+        return False
+    finally:
+        connection.close()
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_second_run_is_refused_and_a_killed_one_leaves_no_lock_and_no_half_night(
+    lab: Path, busbar: Busbar, tmp_path: Path
+) -> None:
+    drift = ["drift", "-i", str(lab / "inventory")]
+    history = tmp_path / "busbar-results" / "drift.sqlite"
+    with subprocess.Popen(argv(*drift), cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL) as first:
+        wait(lambda: running(history) and children(first.pid))
+        ansible = children(first.pid)
+        second = busbar(*drift)
+        assert second.rc == 4
+        assert re.search(r"another run has .*drift\.sqlite\.lock: run of \w+, begun 20\d\d-.*; not started", second.err)
+        assert "is running: it has no result yet" in busbar("report", "--run", "1").err
+        first.kill()
+        first.wait()
+    # Nobody is left who asks hosts.
+    wait(lambda: not any(map(alive, ansible)))
+    third = busbar(*drift)
+    assert third.rc == 2
+    listed = busbar("report", "--list").out.splitlines()
+    assert [line.split()[2] for line in reversed(listed)] == ["interrupted", "done"]
+    assert "killed before its end" in listed[-1]
+    connection = sqlite3.connect(history)
+    assert connection.execute("SELECT count(DISTINCT run), min(run) FROM host").fetchone() == (1, 2)
+
+
+def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
+    history = tmp_path / "h.sqlite"
+    drift = argv("drift", "-i", lab / "inventory", "--history", history)
+    with subprocess.Popen(drift, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as run:
+        wait(lambda: running(history) and children(run.pid))
+        run.send_signal(signal.SIGTERM)
+        _, said = run.communicate(timeout=120)
+    assert (run.returncode, said) == (1, "busbar drift: ended by SIGTERM\n")
+    assert "interrupted" in busbar("report", "--list", "--history", history).out
+
+
+def test_time_for_the_whole_run_leaves_every_host_without_an_answer(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
+    done = busbar("drift", "-i", lab / "inventory", "--timeout", "1", "--json", "-")
+    assert done.rc == 3
+    data = json.loads(done.out)
+    assert data["counts"]["hosts"]["not_run"] == 2
+
+
+def test_the_playbook_itself_refuses_to_change_anything(lab: Path, tmp_path: Path) -> None:
+    playbook = [
+        str(Path(sys.executable).parent / "ansible-playbook"),
+        "playbooks/drift.yml",
+        "-i",
+        str(lab / "inventory"),
+    ]
+    variables = environment(tmp_path, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), PATH=os.environ["PATH"])
+    done = subprocess.run(playbook, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "runs with --check only" in " ".join(done.stdout.split())
+    assert not (lab / "node01/sys/etc/nccl.conf").exists()

@@ -1,0 +1,39 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbar.drift.nodeset import NodesetError, expand, fold
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([f"gpu-r12-{i:02}" for i in range(1, 32)], "gpu-r12-[01-31]"),
+        (["n8", "n9", "n10", "n12"], "n[8-10,12]"),
+        (["n08", "n09", "n10"], "n[08-10]"),
+        (["r1n1", "r1n2", "r2n1", "r2n2", "r3n1"], "r[1-2]n[1-2],r3n1"),
+        (["b", "a", "a"], "a,b"),
+        (["n1", "<b>", "x,y", "n2"], "n[1-2],<b>,x,y"),
+        ([], ""),
+    ],
+)
+def test_names_fold_in_the_syntax_of_clustershell(names: list[str], text: str) -> None:
+    assert fold(names) == text
+
+
+@settings(max_examples=100)
+@given(st.sets(st.text(alphabet="0129ab-.", min_size=1, max_size=7), min_size=1, max_size=30))
+def test_what_was_folded_expands_to_the_same_names(names: set[str]) -> None:
+    assert sorted(expand(fold(names))) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,,b", "n[1-", "n1]", "n[a]", "n[3-1]", "n[1-999999]", "n[1-400]m[1-400]", "[[1]]"]
+)
+def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -> None:
+    with pytest.raises(NodesetError):
+        expand(text)
