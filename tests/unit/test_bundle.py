@@ -10,13 +10,18 @@ from ansible_collections.busbar.fabric.plugins.module_utils import bundle
 
 MODULE_UTILS = Path(__file__).resolve().parent.parent.parent / "module_utils"
 MAIN = """
-from busbar_bundle import host, topology
+from ansible_collections.busbar.fabric.plugins.module_utils import host, topology
+import json
 print(json.dumps(topology.to_dict(topology.read(host.Host({root!r}, {root!r})))))
 """
 
 
 def source_of(name: str) -> str:
-    return (MODULE_UTILS / f"{name}.py").read_text()
+    return (MODULE_UTILS / f"{name.rpartition('.')[2]}.py").read_text()
+
+
+def full(*names: str) -> list[str]:
+    return [f"{bundle.PACKAGE}.{name}" for name in names]
 
 
 def run(script: str, python: str = sys.executable) -> str:
@@ -28,13 +33,13 @@ def run(script: str, python: str = sys.executable) -> str:
 
 
 def test_the_closure_takes_in_what_the_topology_needs_and_no_more() -> None:
-    sources = bundle.closure(["topology"], source_of)
-    assert {"topology", "host", "pci", "rdma", "netdev", "gpu", "virtualization"} <= set(sources)
-    assert not {"verdict", "profile", "nccl_conf"} & set(sources)
+    sources = bundle.closure(full("topology"), source_of)
+    assert set(full("topology", "host", "pci", "rdma", "netdev", "gpu", "virtualization")) <= set(sources)
+    assert not set(full("verdict", "profile", "nccl_conf")) & set(sources)
 
 
 def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: Path) -> None:
-    script = bundle.script(bundle.closure(["topology"], source_of), MAIN.format(root=str(tmp_path)))
+    script = bundle.script(bundle.closure(full("topology"), source_of), MAIN.format(root=str(tmp_path)))
     answer = json.loads(run(script))
     assert answer["gpus"] == []
     assert answer["problems"]  # an empty tree cannot say whether it is a virtual machine
@@ -42,10 +47,10 @@ def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: 
 
 @pytest.mark.parametrize(("name", "function"), [("platform", "plan"), ("nccl_conf", "plan"), ("verdict", "judge")])
 def test_every_planner_can_be_bundled(name: str, function: str) -> None:
-    main = f"\nfrom busbar_bundle import {name}\nprint({name}.{function})"
-    assert "function" in run(bundle.script(bundle.closure([name], source_of), main))
+    main = f"\nfrom {bundle.PACKAGE} import {name}\nprint({name}.{function})"
+    assert "function" in run(bundle.script(bundle.closure(full(name), source_of), main))
 
 
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        bundle.closure(["no_such_module"], source_of)
+        bundle.closure(full("no_such_module"), source_of)
