@@ -12,6 +12,8 @@ author: Busbar contributors (@busbar)
 description:
   - Writes a file for logins (pam_limits) and one for services (systemd's defaults), unless other files say as much
     already. Reads what the daemons that start jobs have now, and the size of C(/dev/shm).
+  - Where asked for, edits Docker's C(daemon.json), writes a drop-in for containerd, and looks whether the kubelet has
+    RDMA devices to give away.
   - Restarts nothing.
 attributes:
   check_mode:
@@ -29,6 +31,19 @@ options:
     description: Least size of C(/dev/shm), such as V(8G); empty asks for nothing.
     type: str
     default: 8G
+  container_runtimes:
+    description: Container runtimes that this node has; none is asked for by itself.
+    type: list
+    elements: str
+    choices: [docker, containerd, kubelet]
+    default: []
+  kubernetes_rdma_resources:
+    description:
+      - Resources that an RDMA device plugin has to have registered with the kubelet, such as
+        V(rdma/hca_shared_devices_a). They are set where O(container_runtimes) has V(kubelet), and only there.
+    type: list
+    elements: str
+    default: []
   backup:
     description: Keep a dated copy beside every file that is replaced.
     type: bool
@@ -51,6 +66,12 @@ options:
 EXAMPLES = r"""
 - name: Let jobs lock as much memory as they register
   busbar.fabric.host_limits:
+  register: host_limits_result
+
+- name: Let containers, too
+  busbar.fabric.host_limits:
+    container_runtimes: [docker, containerd, kubelet]
+    kubernetes_rdma_resources: [rdma/hca_shared_devices_a]
   register: host_limits_result
 """
 
@@ -95,8 +116,16 @@ backup_files:
 from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, host_limits, nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, container_limits, host_limits, nccl_perf
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+
+
+def read_and_plan(host: Host, want: container_limits.Want, max_disruption: str) -> Plan:
+    return merge(
+        host_limits.plan(host_limits.read(host), want.limits),
+        container_limits.plan(container_limits.read(host, want.runtimes), want),
+    ).limit(max_disruption)
 
 
 def main() -> None:
@@ -104,6 +133,13 @@ def main() -> None:
         argument_spec={
             "nofile": {"type": "int", "default": 1048576},
             "shm": {"type": "str", "default": "8G"},
+            "container_runtimes": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["docker", "containerd", "kubelet"],
+                "default": [],
+            },
+            "kubernetes_rdma_resources": {"type": "list", "elements": "str", "default": []},
             "backup": {"type": "bool", "default": True},
             "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
             "hardware_root": {"type": "path", "default": "/"},
@@ -118,12 +154,14 @@ def main() -> None:
         host.require_roots()
         if not 1024 <= given["nofile"] <= 1 << 30:
             raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
-        want = host_limits.Want(given["nofile"], nccl_perf.parse_size(given["shm"]) if given["shm"] else 0)
-        planned = after = host_limits.plan(host_limits.read(host), want).limit(given["max_disruption"])
+        limits = host_limits.Want(given["nofile"], nccl_perf.parse_size(given["shm"]) if given["shm"] else 0)
+        runtimes, resources = tuple(given["container_runtimes"]), tuple(given["kubernetes_rdma_resources"])
+        want = container_limits.Want(runtimes, resources, limits)
+        planned = after = read_and_plan(host, want, given["max_disruption"])
         if planned.changed and not module.check_mode:
             backups = apply.execute(host, planned, given["backup"])
             # What counts is what is there now, not what was meant to be.
-            after = host_limits.plan(host_limits.read(host), want).limit(given["max_disruption"])
+            after = read_and_plan(host, want, given["max_disruption"])
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**apply.result(planned, after), backup_files=backups)

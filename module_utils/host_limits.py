@@ -25,11 +25,11 @@ _SERVICE_KEYS = {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE
 DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
 MOUNTS, MEMINFO = "/proc/mounts", "/proc/meminfo"
 UNLIMITED = "unlimited"
-_WHY = {
+WHY = {
     "memlock": "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'",
     "shm": "NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",
 }
-_RUN = "run site.yml --tags host_limits for this host"
+RUN = "run site.yml --tags host_limits for this host"
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
     return found
 
 
-def parse_service(text: str) -> Dict[str, str]:
-    """Settings of [Manager]; the last of two counts."""
+def parse_service(text: str, wanted: str = "[Manager]") -> Dict[str, str]:
+    """Settings of one section; the last of two counts."""
     found, section = {}, ""
     for line in text.splitlines():
         line = line.strip()
         if line.startswith("["):
             section = line
         name, equals, value = line.partition("=")
-        if equals and section == "[Manager]" and not line.startswith(("#", ";")):
+        if equals and section == wanted and not line.startswith(("#", ";")):
             found[name.strip()] = value.strip()
     return found
 
@@ -182,7 +182,7 @@ def plan(have: Have, want: Want) -> Plan:
         before = dict(there).get(path)
         if not good and before != text:
             changes.append(FileChange(path, before, text))
-        findings.append(_persisted(check, path, good, before == text, [other for other, _text in there], want))
+        findings.append(persisted(check, path, good, before == text, [other for other, _text in there], want))
     findings += [_daemon(name, limits, want) for name, limits in sorted(have.daemons.items())]
     if want.shm:
         findings.append(_shm(have, want))
@@ -208,7 +208,7 @@ def _login_ok(have: Have, want: Want) -> bool:
     for _path, text in have.login:
         values.update(parse_login(text))
     return all(
-        _enough(values.get((domain, kind, item), ""), least)
+        enough(values.get((domain, kind, item), ""), least)
         for domain in ("*", "root")
         for kind in ("soft", "hard")
         for item, least in (("memlock", None), ("nofile", want.nofile))
@@ -221,20 +221,21 @@ def _service_ok(have: Have, want: Want) -> bool:
         values.update(parse_service(text))
     # "soft:hard", or one for both.
     return all(
-        _enough(part, least)
+        enough(part, least)
         for item, least in (("memlock", None), ("nofile", want.nofile))
         for part in values.get(_SERVICE_KEYS[item], "").split(":")
     )
 
 
-def _enough(value: str, least: Optional[int]) -> bool:
+def enough(value: str, least: Optional[int]) -> bool:
     """least: None for unlimited."""
     if value in (UNLIMITED, "infinity", "-1"):
         return True
     return least is not None and value.isdigit() and int(value) >= least
 
 
-def _persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
+def persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
+    """Of a file of ours. ours: it is there as rendered. paths: of all files that are read with it."""
     later = [other for other in paths if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
     overridden = ours and not good
     have = "as wanted" if good else "%s is not as rendered" % path
@@ -248,15 +249,15 @@ def _persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[st
         want="memlock unlimited, nofile at least %d" % want.nofile,
         have=have,
         source=path,
-        why=_WHY["memlock"],
-        fix="" if good else "correct the file that is not Busbar's" if overridden else _RUN,
+        why=WHY["memlock"],
+        fix="" if good else "correct the file that is not Busbar's" if overridden else RUN,
         aspect="persisted",
     )
 
 
 def _daemon(name: str, limits: Tuple[str, str], want: Want) -> Finding:
     memlock, nofile = limits
-    good = _enough(memlock, None) and _enough(nofile, want.nofile)
+    good = enough(memlock, None) and enough(nofile, want.nofile)
     return Finding(
         check="host_limits.daemon",
         subject=name,
@@ -265,7 +266,7 @@ def _daemon(name: str, limits: Tuple[str, str], want: Want) -> Finding:
         want="memlock unlimited, nofile at least %d" % want.nofile,
         have="memlock %s, nofile %s" % limits,
         source="/proc/PID/limits of %s" % name,
-        why="a job inherits the limits of the daemon that starts it; " + _WHY["memlock"],
+        why="a job inherits the limits of the daemon that starts it; " + WHY["memlock"],
         fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
         " LimitNOFILE in systemctl cat %s" % (name, name),
         # Running jobs may not outlive a restart of their container runtime.
@@ -275,19 +276,19 @@ def _daemon(name: str, limits: Tuple[str, str], want: Want) -> Finding:
 
 def _shm(have: Have, want: Want) -> Finding:
     state = "unknown" if have.problems else "ok" if (have.shm or 0) >= want.shm else "drift"
-    text = str(have.problems[0]) if have.problems else "not mounted" if have.shm is None else _gib(have.shm)
+    text = str(have.problems[0]) if have.problems else "not mounted" if have.shm is None else gib(have.shm)
     return Finding(
         check="host_limits.shm",
         subject="/dev/shm",
         state=state,
         severity="major",
-        want="at least %s" % _gib(want.shm),
+        want="at least %s" % gib(want.shm),
         have=text,
         source=MOUNTS,
-        why=_WHY["shm"],
+        why=WHY["shm"],
         fix="set size= for /dev/shm in /etc/fstab, then mount -o remount /dev/shm",
     )
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
     return "%.1f GiB" % (size / (1 << 30))

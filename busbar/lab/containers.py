@@ -5,6 +5,7 @@
 DIR/containers.json            that DIR is such a lab, and its image once it is complete
 DIR/containers.conf            what podman has to be told on this machine, where its own settings do not work
 DIR/ssh_config, id, known_hosts   the way to the nodes: ssh -F DIR/ssh_config node01
+DIR/GPG-KEY.asc                public key of the repository that every node has (repository.py)
 DIR/inventory                  ansible-playbook site.yml -i DIR/inventory
 DIR/<node>/hw, DIR/<node>/share   on the node: HARDWARE and SHARE
 and machine.json, faults.json and backup/ of each node, as store.py has them
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
-from . import image, nccl_tests, tree
+from . import image, nccl_tests, ofed, repository, tree
 from .machine import LabError, Machine
 
 HARDWARE = "/srv/busbar-lab/hw"
@@ -35,7 +36,13 @@ SHARE = "/usr/share/busbar-lab"
 BOOT_LIMIT = 120.0
 LABEL = "busbar-lab"
 # Program -> Debian's package. Networks come from either of the two that follow.
-_TOOLS = {"podman": "podman", "mmdebstrap": "mmdebstrap", "ssh": "openssh-client", "iptables": "iptables"}
+_TOOLS = {
+    "podman": "podman",
+    "mmdebstrap": "mmdebstrap",
+    "ssh": "openssh-client",
+    "iptables": "iptables",
+    "gpg": "gnupg",
+}
 _NETWORKS = (
     "/usr/lib/cni/bridge",
     "/usr/libexec/cni/bridge",
@@ -198,10 +205,32 @@ class Lab:
             tree.write_hardware(machine, folder / "hw")
             tree.write_share(machine, folder / "share")
             self._run(node, name, addresses)
-        for node in machines:
+        for node, machine in machines.items():
             self._wait(node)
+            if machine.ofed is None:
+                self._remove_ofed(node, machine)
+                # The first boot was one with OFED: what it has loaded and started goes, too.
+                tree.write_hardware(machine, self.directory / node / "hw")
+                self.restart(node)
+            (self.directory / repository.KEY).write_bytes(self._key(node))
         self._ssh(list(machines))
         self._save(name)
+
+    def _remove_ofed(self, node: str, machine: Machine) -> None:
+        """The image has it. The NVIDIA driver is built again, as on a node that never had it."""
+        rebuilt = [f"nvidia/{machine.driver_version}", "-k", machine.kernel, "--force"]
+        for argv in (["ofed_uninstall.sh", "--force"], ["dkms", "build", *rebuilt], ["dkms", "install", *rebuilt]):
+            self.podman("exec", self.container(node), *argv)
+
+    def _key(self, node: str) -> bytes:
+        key, _mode = self.read(node, f"{repository.TOP}/{repository.KEY}")
+        if key is None:
+            raise LabError(f"{node} has no {repository.TOP}: busbar lab down --image, then up")
+        return key
+
+    def run(self, node: str, *argv: str) -> str:
+        """What a command on the node prints. Raises LabError where it fails."""
+        return self.podman("exec", self.container(node), *argv).stdout.decode()
 
     def restart(self, node: str) -> None:
         """As a reboot: every process is another one afterwards. Raises LabError."""
@@ -321,8 +350,11 @@ class Lab:
         )
 
 
-def inventory(machines: Mapping[str, Machine], ssh_config: str) -> dict[str, str]:
-    """File name -> text of the lab's inventory. ``ssh_config``: its path, or a template that gives it."""
+def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dict[str, str]:
+    """File name -> text of the lab's inventory.
+
+    ssh_config: its path, or a template that gives it.   key: expression for the path of the repository's key.
+    """
     lines = ["---", "gpu_nodes:", "  hosts:"]
     for node, machine in machines.items():
         lines.append(f"    {node}:")
@@ -337,5 +369,9 @@ def inventory(machines: Mapping[str, Machine], ssh_config: str) -> dict[str, str
         "# Stand-ins for libnccl and nccl-tests are part of the nodes' image.",
         f"nccl_tests_repository: {nccl_tests.REPOSITORY}",
         f"nccl_tests_commit: {nccl_tests.COMMIT}",
+        "# So are an apt repository and stand-ins for the packages of OFED.",
+        f"mofed_repository_url: file:{repository.TOP}",
+        f"mofed_repository_key: \"{{{{ lookup('ansible.builtin.file', {key}) }}}}\"",
+        f'mofed_version: "{ofed.INSTALLED}"',
     ]
     return {"hosts.yml": "\n".join(lines) + "\n", "group_vars/gpu_nodes.yml": "\n".join(group) + "\n"}

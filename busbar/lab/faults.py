@@ -9,60 +9,23 @@ faults that hide each other exclude each other.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 
-from .machine import NVIDIA, GpuProcess, LabError, Link, Machine
+from . import ofed_faults
+from .container_hosts import CHECKPOINT, DAEMON_JSON
+from .fault import HGX, Fault, FileFault
+from .machine import ACS_REDIRECT, NVIDIA, GpuProcess, LabError, Link, Machine
 
 CONF = "/etc/nccl.conf"
 GRUB_CFG = "/boot/grub/grub.cfg"
 PEERMEM_LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
-HGX = ("hgx-h100", "hgx-h200")
+PCIE_UNIT = "/etc/systemd/system/busbar-pcie-path.service"
+PCIE_DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf"
 ALL = (*HGX, "h200-vm")
-
-
-@dataclass(frozen=True)
-class FileFault:
-    """Somebody's change of one file below the system root.
-
-    edit: the text there is (None: no file) -> the text there will be (None: no file).   mode: None keeps it.
-    """
-
-    path: str
-    edit: Callable[[Machine, str | None], str | None]
-    mode: int | None = None
-
-
-@dataclass(frozen=True)
-class Fault:
-    """check: id of the finding that is the root.
-
-    subject: its identity, from the healthy machine; None where the check's own wording decides.
-    state: of the root.   consequences: checks that follow from it, each finding ``because`` of the root.
-    platforms: where it applies.   excludes: faults it hides or is hidden by (either may say so).
-    measured: only a benchmark shows it, so the node has to be one that can run it.
-    """
-
-    name: str
-    description: str
-    check: str
-    subject: Callable[[Machine], str] | None
-    change: Callable[[Machine], None] | FileFault
-    state: str = "drift"
-    consequences: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = HGX
-    excludes: tuple[str, ...] = ()
-    measured: bool = False
-
-    def apply(self, machine: Machine) -> Machine:
-        """The machine with this fault. A file fault leaves the machine as it is."""
-        broken = deepcopy(machine)
-        if not isinstance(self.change, FileFault):
-            self.change(broken)
-        return broken
 
 
 @dataclass(frozen=True)
@@ -88,6 +51,10 @@ def _nic(rail: int) -> Callable[[Machine], str]:
 
 def _gpu(number: int) -> Callable[[Machine], str]:
     return lambda machine: machine.gpu(number).address
+
+
+def _port_above(rail: int) -> Callable[[Machine], str]:
+    return lambda machine: machine.function(machine.rail(rail).address).parent
 
 
 def _said(text: str) -> Callable[[Machine], str]:
@@ -216,6 +183,23 @@ def _remove_peermem(machine: Machine, text: str | None) -> None:
         raise LabError(f"there is no {PEERMEM_LIST} yet: provision the node first")
 
 
+def _remove_pcie_dropin(machine: Machine, text: str | None) -> None:
+    if text is None:
+        raise LabError(f"there is no {PCIE_DROPIN} yet: provision the node first")
+
+
+def _redirect(machine: Machine) -> None:
+    machine.function(_port_above(5)(machine)).acs = ACS_REDIRECT
+
+
+def _small_reads(machine: Machine) -> None:
+    machine.function(machine.rail(4).address).read_request = 512
+
+
+def _hide_config(machine: Machine) -> None:
+    machine.function(_port_above(1)(machine)).config_bytes = 64
+
+
 def _keep(machine: Machine, text: str | None) -> str:
     return _provisioned(text)
 
@@ -248,12 +232,39 @@ def _shrink_shm(machine: Machine) -> None:
     machine.shm_bytes = 64 << 20
 
 
+def _limit_containerd(machine: Machine) -> None:
+    machine.containerd_memlock = "8388608"
+
+
+def _start_dockerd(machine: Machine) -> None:
+    machine.dockerd_started = 1500
+
+
+def _limit_docker(machine: Machine, text: str | None) -> str:
+    data = json.loads(text or "{}")
+    data.setdefault("default-ulimits", {})["memlock"] = {"Name": "memlock", "Hard": 65536, "Soft": 65536}
+    return json.dumps(data, indent=4) + "\n"
+
+
+def _shrink_docker_shm(machine: Machine, text: str | None) -> str:
+    return json.dumps({**json.loads(text or "{}"), "default-shm-size": "64M"}, indent=4) + "\n"
+
+
+def _lose_plugin(machine: Machine, text: str | None) -> str:
+    """What the kubelet keeps for the first minutes; then it forgets the name, too."""
+    data = json.loads(text or "{}")
+    data["Data"]["RegisteredDevices"]["rdma/hca_shared_devices_a"] = []
+    return json.dumps(data)
+
+
 def _append(line: str) -> Callable[[Machine, str | None], str]:
     return lambda machine, text: f"{text or ''}{line}\n"
 
 
 # -- the catalogue ---------------------------------------------------------------------------------------------------
 
+# While a GPU or NIC is missing, or a register cannot be read, nobody says what a boot should set.
+_PCIE_UNDECIDED = ("rail-missing", "nic-moved", "gpu-missing", "config-unreadable")
 _GPU_FAULTS = ("gpu-lost", "gpu-slot-degraded", "wrong-gpu", "nvlink-down")
 _TOOL_FAULTS = ("smi-missing", "smi-hang", "smi-garbage")
 _CONF_FAULTS = ("conf-edited", "conf-removed", "conf-mode")
@@ -300,6 +311,24 @@ def _peermem_fault(
     return Fault(name, description, check, said, change, state, consequences, ("hgx-h100",), _PEERMEM_FAULTS)
 
 
+_DOCKER_FAULTS = ("docker-memlock", "docker-shm-small", "docker-comma", "docker-flag")
+_CHECKPOINT_FAULTS = ("rdma-plugin-gone", "checkpoint-cut")
+
+
+def _container_fault(
+    name: str,
+    description: str,
+    check: str,
+    subject: str,
+    change: Callable[[Machine], None] | FileFault,
+    state: str = "drift",
+    excludes: tuple[str, ...] = (),
+) -> Fault:
+    """On the platform whose site asks for container runtimes."""
+    check = f"host_limits.{check}"
+    return Fault(name, description, check, _said(subject), change, state, platforms=("hgx-h100",), excludes=excludes)
+
+
 _MEASURED_FAULTS = ("gpu-busy", "user-p2p-off", "gpu-slow", "wrong-sums", "collective-hang")
 # With these no benchmark runs, or what it says has two causes.
 _NO_BENCHMARK = (*_MEASURED_FAULTS, *_TOOL_FAULTS, "gpu-missing", "gpu-lost", "wrong-gpu", "nvlink-down")
@@ -325,7 +354,7 @@ _CATALOGUE = (
         "platform.rail_device",
         _said("rail 3"),
         _unplug_nic,
-        consequences=("nccl_conf.rails",),
+        consequences=("nccl_conf.rails", "pcie_path.unit"),
         excludes=("nic-moved", "gpu-missing", *_NO_RAIL_HIDES),
     ),
     Fault(
@@ -334,7 +363,7 @@ _CATALOGUE = (
         "platform.rail_device",
         _said("rail 3"),
         _move_nic,
-        consequences=("nccl_conf.rails",),
+        consequences=("nccl_conf.rails", "pcie_path.unit"),
         excludes=("gpu-missing", *_NO_RAIL_HIDES),
     ),
     Fault(
@@ -391,7 +420,7 @@ _CATALOGUE = (
         "platform.gpu_count",
         _said("gpus"),
         _unplug_gpu,
-        consequences=("platform.rail_path", "platform.rail_numa"),
+        consequences=("platform.rail_path", "platform.rail_numa", "pcie_path.unit"),
         platforms=ALL,
         # Which GPU a rail belongs to is not known then, so neither is what NUMA node it should have.
         excludes=(*_GPU_FAULTS, "numa-wrong", "numa-truncated"),
@@ -486,6 +515,38 @@ _CATALOGUE = (
         _said("iommu=pt"),
         FileFault(GRUB_CFG, _forget_passthrough),
     ),
+    Fault(
+        "acs-on",
+        "the switch port above rail 5's NIC sends its traffic up to the CPU (ACS)",
+        "pcie_path.acs",
+        _port_above(5),
+        _redirect,
+    ),
+    Fault(
+        "acs-back-at-boot",
+        "nothing clears ACS at the next boot",
+        "pcie_path.unit",
+        _said(PCIE_UNIT),
+        FileFault(PCIE_DROPIN, _remove_pcie_dropin),
+        excludes=_PCIE_UNDECIDED,
+    ),
+    Fault(
+        "mrrs-512",
+        "the NIC of rail 4 reads in requests of 512 bytes",
+        "pcie_path.max_read_request",
+        _nic(4),
+        _small_reads,
+    ),
+    Fault(
+        "config-unreadable",
+        "the config space of the port above rail 1's NIC shows 64 bytes",
+        "pcie_path.acs",
+        _port_above(1),
+        _hide_config,
+        state="unknown",
+        consequences=("pcie_path.unit",),
+        excludes=_PCIE_UNDECIDED,
+    ),
     _peermem_fault("peermem-unloaded", "nvidia_peermem is not loaded", "path", "GPUDirect RDMA", _peermem("ok")),
     _peermem_fault(
         "peermem-without-ofed",
@@ -533,6 +594,84 @@ _CATALOGUE = (
         state="withheld",
     ),
     Fault("shm-small", "/dev/shm has 64 MiB", "host_limits.shm", _said("/dev/shm"), _shrink_shm),
+    _container_fault(
+        "docker-memlock",
+        f"{DAEMON_JSON} gives containers 64 KiB of lockable memory",
+        "docker",
+        DAEMON_JSON,
+        FileFault(DAEMON_JSON, _limit_docker),
+        excludes=_DOCKER_FAULTS,
+    ),
+    _container_fault(
+        "docker-shm-small",
+        f"{DAEMON_JSON} gives containers 64 MiB of /dev/shm",
+        "docker",
+        DAEMON_JSON,
+        FileFault(DAEMON_JSON, _shrink_docker_shm),
+        excludes=_DOCKER_FAULTS,
+    ),
+    _container_fault(
+        "docker-comma",
+        f"somebody has added a line to {DAEMON_JSON}, after its end",
+        "docker",
+        "docker",
+        FileFault(DAEMON_JSON, _append(',"debug": true}')),
+        state="unknown",
+        excludes=(*_DOCKER_FAULTS, "docker-not-restarted"),
+    ),
+    _container_fault(
+        "docker-flag",
+        "dockerd has a flag --default-ulimit, beside which it takes none from daemon.json",
+        "docker",
+        DAEMON_JSON,
+        FileFault("/etc/default/docker", _append('DOCKER_OPTS="--default-ulimit memlock=-1"')),
+        state="not_owned",
+        excludes=(*_DOCKER_FAULTS, "docker-not-restarted"),
+    ),
+    _container_fault(
+        "docker-not-restarted",
+        f"dockerd was started before {DAEMON_JSON} was changed",
+        "docker_loaded",
+        "dockerd",
+        _start_dockerd,
+        state="withheld",
+    ),
+    _container_fault(
+        "containerd-memlock",
+        "containerd was started with 8 MiB of lockable memory",
+        "daemon",
+        "containerd",
+        _limit_containerd,
+        state="withheld",
+    ),
+    _container_fault(
+        "containerd-overridden",
+        "a later drop-in gives containerd 64 KiB of lockable memory",
+        "containerd",
+        "/etc/systemd/system/containerd.service.d/99-busbar.conf",
+        FileFault(
+            "/etc/systemd/system/containerd.service.d/99-site.conf",
+            lambda machine, text: "[Service]\nLimitMEMLOCK=65536\n",
+        ),
+        state="not_owned",
+    ),
+    _container_fault(
+        "rdma-plugin-gone",
+        "the RDMA device plugin has stopped: the kubelet has none of its devices",
+        "kubernetes",
+        "rdma/hca_shared_devices_a",
+        FileFault(CHECKPOINT, _lose_plugin),
+        excludes=_CHECKPOINT_FAULTS,
+    ),
+    _container_fault(
+        "checkpoint-cut",
+        "the kubelet's checkpoint was cut short",
+        "kubernetes",
+        "kubelet",
+        FileFault(CHECKPOINT, lambda machine, text: (text or "")[:100]),
+        state="unknown",
+        excludes=_CHECKPOINT_FAULTS,
+    ),
     _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
     _measured(
         "user-p2p-off",
@@ -556,6 +695,7 @@ _CATALOGUE = (
         _hang_collectives,
         consequences=("nccl_perf.sizes", "nccl_perf.correct", "nccl_perf.nonzero", "nccl_perf.busbw"),
     ),
+    *ofed_faults.CATALOGUE,
 )
 FAULTS = {fault.name: fault for fault in _CATALOGUE}
 
@@ -612,8 +752,10 @@ def expected(machine: Machine, names: Iterable[str]) -> list[Expectation]:
 
 
 def _applies(machine: Machine, check: str) -> bool:
-    """Nothing asks for GIDs on InfiniBand, nor for rails where there are none."""
+    """Nothing asks for GIDs on InfiniBand, for rails where there are none, nor for registers in a virtual machine."""
     rails = any(rdma.rail is not None for rdma in machine.rdma)
     if check == "platform.rail_gid":
         return rails and machine.site["busbar_fabric"] == "ethernet"
+    if check.startswith("pcie_path."):
+        return not machine.hypervisor
     return rails or not check.startswith("platform.rail_")

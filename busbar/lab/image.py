@@ -12,8 +12,10 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from .machine import LabError
+from . import ofed, repository
+from .machine import LabError, Machine
 from .nccl_tests import TOOLKIT
 
 SUITES = ("bookworm", "trixie")
@@ -23,6 +25,12 @@ _PACKAGES = (
     "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "iputils-ping", "ethtool", "pciutils", "numactl",
     "python3", "python3-apt", "sudo", "openssh-server", "openssh-client", "git", "make", "g++", "ca-certificates",
 )  # fmt: skip
+# The last is the one that depends on the others.
+_OFED = [package.name for package in ofed.standard(ofed.INSTALLED)]
+_DEBS = [
+    f"{repository.TOP}/{ofed.RELEASES[ofed.INSTALLED].folder}/{repository.DISTRIBUTIONS[0]}/x86_64/{package.file}"
+    for package in ofed.standard(ofed.INSTALLED)
+]
 # Every node makes its own host keys and machine id. A container has no console, no firmware and no devices to wait for.
 _HOOKS = (
     'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/hostname "$1"/etc/resolv.conf',
@@ -35,6 +43,13 @@ _HOOKS = (
     f'mkdir -p "$1{SOURCES}"',
     f"sync-in {{toolkit}} {SOURCES}",
     f'chroot "$1" make --quiet -C {SOURCES} install',
+    f'mkdir -p "$1{repository.TOP}"',
+    f"sync-in {{repository}} {repository.TOP}",
+    # A script of a package may look for a program in any of these.
+    f'PATH="$PATH:/usr/sbin:/sbin"; chroot "$1" dpkg --install {" ".join(_DEBS)} >&2',
+    f'chroot "$1" apt-mark auto {" ".join(_OFED[:-1])} && chroot "$1" apt-mark hold {" ".join(_OFED)}',
+    # After OFED: its headers are what nvidia_peermem is built with.
+    f'chroot "$1" /usr/local/sbin/busbar-lab-kernel nvidia {Machine.driver_version}',
 )
 _WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
@@ -45,7 +60,7 @@ def tag(suite: str) -> str:
     """The image's name: another one as soon as anything that goes into it is another."""
     if suite not in SUITES:
         raise LabError(f"there is no image of {suite!r}; there are {', '.join(SUITES)}")
-    digest = hashlib.sha256(repr((suite, _PACKAGES, _HOOKS, _WITHOUT)).encode())
+    digest = hashlib.sha256(repr((suite, _PACKAGES, _HOOKS, _WITHOUT, repository.digest())).encode())
     for path in sorted(path for path in TOOLKIT.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         digest.update(repr((str(path.relative_to(TOOLKIT)), os.access(path, os.X_OK))).encode() + path.read_bytes())
     return f"{REPOSITORY}:{suite}-{digest.hexdigest()[:12]}"
@@ -76,9 +91,14 @@ def one_by_one() -> Iterator[None]:
 def _build(podman: Podman, name: str, suite: str) -> None:
     argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _WITHOUT]
-    toolkit = shlex.quote(str(TOOLKIT))
-    argv += [f"--customize-hook={hook.replace('{toolkit}', toolkit)}" for hook in _HOOKS]
     with tempfile.TemporaryDirectory(prefix="busbar-lab-") as folder:
+        packages = Path(folder) / "repository"
+        repository.create(packages)
+        copied = (("{toolkit}", TOOLKIT), ("{repository}", packages))
+        for hook in _HOOKS:
+            for placeholder, path in copied:
+                hook = hook.replace(placeholder, shlex.quote(str(path)))
+            argv.append(f"--customize-hook={hook}")
         archive = f"{folder}/image.tar"
         done = subprocess.run([*argv, suite, archive], capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -1,67 +1,94 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""nvidia_peermem on a simulated node: modprobe, modinfo and dmesg as they behave when it loads, and when it does not.
+"""The kernel of a simulated node, its modules and their tools (toolkit/kernel_tools.py), and what nvidia_peermem does.
 
-The tools find the node's hardware root beside the system root they are installed in, or where a container has it. What
-a load leads to is in the file that ``write`` makes; the words are the kernel's and kmod's (host.md 4.1).
+The tools go by the files of the node. Where nvidia_peermem is to fail, the file that ``write`` makes says how; the
+words are the kernel's and kmod's (host.md 4.1).
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import ofed
 from .machine import LabError, Machine
+from .nccl_tests import TOOLKIT
+from .toolkit import kernel_tools
 
-TOOLS = ("modprobe", "modinfo", "dmesg", "ofed_info")
+# Where each tool is on a node -> its file in the toolkit.
+TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.PLACES.values(), "kernel_tools.py")}
 
 
 @dataclass(frozen=True)
 class Peermem:
-    """rc, stderr: of modprobe. log: lines of the kernel. depends: of modinfo; None where there is no such module."""
+    """How modprobe fails: stderr, and lines of the kernel's log. depends: of modinfo; None for no such module."""
 
-    rc: int = 0
-    stderr: str = ""
+    stderr: str
     log: str = ""
     depends: str | None = "nvidia,ib_core"
 
 
 _FATAL = "modprobe: ERROR: could not insert 'nvidia_peermem': "
-PEERMEM = {
-    "ok": Peermem(),
-    "without-ofed": Peermem(1, _FATAL + "Invalid argument", "", "nvidia"),
-    "refused": Peermem(1, _FATAL + "Invalid argument", "nvidia-peermem: error -22 at registration"),
+# None: it loads, or fails, as its file and the ib_core that is loaded have it.
+PEERMEM: dict[str, Peermem | None] = {
+    "ok": None,
+    "without-ofed": Peermem(_FATAL + "Invalid argument", "", "nvidia"),
+    "refused": Peermem(_FATAL + "Invalid argument", "nvidia-peermem: error -22 at registration"),
     "no-api": Peermem(
-        1,
         _FATAL + "Unknown symbol in module, or unknown parameter (see dmesg)",
         "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)",
     ),
     "other-ofed": Peermem(
-        1,
         _FATAL + "Invalid argument",
         "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client",
     ),
-    "missing": Peermem(1, "modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules", "", None),
+    "missing": Peermem("modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules", "", None),
 }
 
 
 def write(machine: Machine, data: Path) -> None:
-    """What the tools of this node go by; ``data`` is a directory."""
+    """What the tools of this node go by in place of its files; ``data`` is a directory."""
     if machine.peermem not in PEERMEM:
         raise LabError(f"nvidia_peermem cannot be {machine.peermem!r}; there are {', '.join(PEERMEM)}")
     answer = PEERMEM[machine.peermem]
     data.mkdir(parents=True, exist_ok=True)
-    info = ""
-    if answer.depends is not None:
-        path = f"/lib/modules/{machine.kernel}/updates/dkms/nvidia-peermem.ko"
-        info = f"filename:       {path}\nversion:        {machine.driver_version}\ndepends:        {answer.depends}\n"
-    for name, text in {
-        "rc": f"{answer.rc}\n",
-        "stderr": answer.stderr,
-        "log": answer.log,
-        "modinfo": info,
-        "version": f"{machine.driver_version}\n",
-    }.items():
+    if answer is None:
+        for path in data.iterdir():
+            path.unlink()
+        return
+    info = "" if answer.depends is None else f"depends: {answer.depends}\n"
+    for name, text in {"stderr": answer.stderr, "log": answer.log, "modinfo": info}.items():
         new = data / f".{name}.new"
         new.write_text(text)
         new.replace(data / name)
+
+
+def tools() -> dict[str, str]:
+    """Path on the node -> text."""
+    return {place: (TOOLKIT / file).read_text() for place, file in TOOLS.items()}
+
+
+def install(machine: Machine, system_root: Path) -> None:
+    """Kernel, OFED where the machine has it, and the NVIDIA driver, on a system root that is a directory of the lab's.
+
+    It has no dpkg: packages are unpacked here, and its status is written.
+    """
+    node = kernel_tools.Node(str(system_root))
+    with contextlib.redirect_stdout(io.StringIO()):
+        kernel_tools.lab_kernel(node, ["install", machine.kernel])
+        packages = ofed.standard(machine.ofed) if machine.ofed else []
+        for package in packages:
+            for path, text in package.files.items():
+                file = system_root / path.lstrip("/")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+                file.chmod(0o755 if path in package.programs else 0o644)
+        if machine.ofed:
+            kernel_tools.common_postinst(node, ["mlnx-ofed-kernel", ofed.RELEASES[machine.ofed].build])
+        kernel_tools.lab_kernel(node, ["nvidia", machine.driver_version])
+    status = system_root / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text(ofed.status(packages))

@@ -16,12 +16,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from . import ofed
+from .qos import Port, configured
+from .toolkit.kernel_tools import STACK, srcversion
+
 T = TypeVar("T")
 
 NVIDIA, MELLANOX, INTEL, VIRTIO = "0x10de", "0x15b3", "0x8086", "0x1af4"
 ETHERNET, INFINIBAND, BRIDGE, GPU = "0x020000", "0x020700", "0x060400", "0x030200"
 GID_V1, GID_V2 = "IB/RoCE v1", "RoCE v2"
 DOWN_RATE = "2.5 Gb/sec (1X SDR)"
+# Control words of ACS: SrcValid alone, and with ReqRedir, CmpltRedir and UpstreamFwd.
+ACS_CLEAR, ACS_REDIRECT = 0x01, 0x1D
 NVLINK_GBPS = "26.562"  # one NVLink 4, as nvidia-smi prints it
 
 
@@ -53,6 +59,8 @@ class Function:
     """One PCI function. ``parent``: address of the bridge above, or name of a host bridge.
 
     bus: of a bridge, the bus below it ("0000:18").   physfn: of a virtual function, the address of its owner.
+    acs: control word, None where it has no ACS.   read_request: its largest, in bytes.
+    config_bytes: how much of its config space can be read.
     """
 
     address: str
@@ -69,6 +77,9 @@ class Function:
     bus: str | None = None
     physfn: str | None = None
     total_vfs: int = 0
+    acs: int | None = None
+    read_request: int = 512
+    config_bytes: int = 4096
 
 
 @dataclass
@@ -147,6 +158,7 @@ class Netdev:
     kind: ARPHRD number: 1 Ethernet, 32 InfiniBand, 772 loopback.
     bus_device: directory between the PCI function and net/, as virtio has one.
     bond_mode: of a bond, as bonding/mode words it.   bridge: has a bridge/ directory.
+    qos: RoCE as it is where it is configured, on ports that have DCB: Ethernet on a physical function of mlx5.
     """
 
     name: str
@@ -161,6 +173,7 @@ class Netdev:
     master: str | None = None
     bond_mode: str | None = None
     bridge: bool = False
+    qos: Port | None = None
 
 
 @dataclass
@@ -178,12 +191,17 @@ class Machine:
     """platform: what faults are declared for. site: the inventory values that describe it while it is healthy.
 
     kernel: as uname -r says. driver_open: of the open flavour. peermem: how nvidia_peermem takes being loaded.
-    modules: loaded kernel modules and the version each shows, None where it shows none.
+    modules: loaded kernel modules and the version each shows, None where it shows none. srcversions: likewise.
+    ofed: the release that the node starts with (ofed.py), None for a system without; what it has later is in its files.
+    mounts: lines of /proc/mounts beside that of /dev/shm.
     fabric: (state, status) of every GPU as nvidia-smi words them.
     gpu_tool: how nvidia-smi behaves: "ok", "missing", "hang" or "garbage".
     collectives_hang: NCCL never gets past its initialisation.
     spare_slot: address of a free switch port away from the GPUs.
     damaged: file of a PCI function -> what it holds instead: {"0000:1b:00.0/numa_node": ""}.
+    mlnx_qos: how that tool prints (toolkit/mlnx_qos.py LAYOUTS).   lldpad: it runs.
+    sysctls: below /proc/sys/net/ipv4/conf, where not as out of the box: {"all/rp_filter": "1"}.
+    rules: of ip, beside the kernel's three: {"rule 50 from 10.21.0.2": "lookup main", "route 55 default": "dev eno1"}.
     """
 
     hostname: str
@@ -203,8 +221,14 @@ class Machine:
     # Bytes that Slurm's daemon may lock, and of /dev/shm.
     slurmd_memlock: str = "unlimited"
     shm_bytes: int = 1 << 40
+    # The same of containerd; when dockerd was started, in hundredths of a second after the boot, None: it does not run.
+    containerd_memlock: str = "unlimited"
+    dockerd_started: int | None = None
     cuda_version: str = "13.0"
     modules: dict[str, str | None] = field(default_factory=dict)
+    srcversions: dict[str, str] = field(default_factory=dict)
+    ofed: str | None = None
+    mounts: list[str] = field(default_factory=list)
     host_bridges: list[HostBridge] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
@@ -217,6 +241,10 @@ class Machine:
     collectives_hang: bool = False
     spare_slot: str | None = None
     damaged: dict[str, str] = field(default_factory=dict)
+    mlnx_qos: str = "new"
+    lldpad: bool = False
+    sysctls: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
 
     def function(self, address: str) -> Function:
         return _first(f"PCI function {address}", (f for f in self.functions if f.address == address))
@@ -238,6 +266,18 @@ class Machine:
         while chain[0] in parents:
             chain.insert(0, parents[chain[0]])
         return chain
+
+    def load_ofed(self, release: str | None) -> None:
+        """The RDMA stack that is loaded is this release's; with None it is that of the kernel."""
+        self.modules.pop("mlx_compat", None)
+        for name in STACK if release else [name for name in STACK if name in self.modules]:
+            self.modules[name], self.srcversions[name] = ofed.shown(release, self.kernel, name)
+
+    def srcversion(self, module: str) -> str | None:
+        """Of a loaded module; None where nothing asks for it."""
+        if module.startswith("nvidia"):
+            return srcversion(f"nvidia-{self.driver_version}", module)
+        return self.srcversions.get(module) if module in self.modules else None
 
     def set_link(self, address: str, link: Link) -> None:
         """A link has two ends: the function's and that of the port above it, where there is one."""
@@ -425,7 +465,7 @@ def _root_port(machine: Machine, host_bridge: str, device: str = "01.0", node: i
     if node is not None:
         machine.host_bridges.append(HostBridge(host_bridge, node))
     address = f"{host_bridge[3:]}:{device}"
-    _add(machine, address, host_bridge, BRIDGE, (INTEL, "0x352a"), "pcieport", GEN5, revision="0x04")
+    _add(machine, address, host_bridge, BRIDGE, (INTEL, "0x352a"), "pcieport", GEN5, revision="0x04").acs = ACS_CLEAR
     return address
 
 
@@ -441,7 +481,7 @@ def _switch(machine: Machine, root_port: str, bus: int, ports: int) -> list[str]
         ids = ("0x1000", "0xc030")
         port = _add(machine, address, parent, BRIDGE, ids, "pcieport", GEN5, "0x0144", "0xb0")
         if address != upstream:
-            port.link = EMPTY_SLOT
+            port.link, port.acs = EMPTY_SLOT, ACS_CLEAR
     return downstream
 
 
@@ -468,7 +508,7 @@ def _mlx5(
     """A port of an mlx5 card. ``slot`` tells cards apart; returns the function and the port's MAC address."""
     ids = (MELLANOX, card.device)
     function = _plug(machine, address, parent, class_code, ids, "mlx5_core", card.link, card.subsystem)
-    function.total_vfs = vfs
+    function.total_vfs, function.read_request = vfs, 4096
     return function, _mac(machine.hostname, slot, int(address[-1]))
 
 
@@ -529,7 +569,8 @@ def _ethernet(
     rdma = _rdma(machine, card, name, address, mac, rail, gbps)
     port_name = f"p{address[-1]}"
     netdev = _netdev_name(address, 1, port_name, dual)
-    machine.netdevs.append(Netdev(netdev, address, mac, 9000, gbps * 1000, port_name=port_name))
+    port = Netdev(netdev, address, mac, 9000, gbps * 1000, port_name=port_name, qos=configured())
+    machine.netdevs.append(port)
     rdma.gids = _roce_gids(mac, netdev, ipv4)
     machine.routes.append(Route(netdev, _network(ipv4)))
     return rdma
@@ -562,7 +603,9 @@ def _bond(machine: Machine, card: _Card, slot: int, base: str, parent: str, gbps
         _mlx5(machine, card, slot, address, parent, ETHERNET)
         name = _netdev_name(address, 1, f"p{index}", True)
         # A slave shows the bond's MAC address.
-        machine.netdevs.append(Netdev(name, address, shared, 9000, gbps * 1000, port_name=f"p{index}", master="bond0"))
+        slave = Netdev(name, address, shared, 9000, gbps * 1000, port_name=f"p{index}", master="bond0")
+        slave.qos = configured()
+        machine.netdevs.append(slave)
     rdma = _rdma(machine, card, "mlx5_bond_0", f"{base}.0", shared, None, gbps)
     rdma.gids = _roce_gids(shared, "bond0", ipv4)
     machine.netdevs.append(Netdev("bond0", None, shared, 9000, 2 * gbps * 1000, bond_mode="802.3ad 4"))
@@ -641,6 +684,8 @@ def _hgx(
     for index, port in enumerate(_switch(machine, _root_port(machine, "pci0000:00"), 3, 4)):
         address, link = f"0000:{5 + index:02x}:00.0", Link(GEN5.speed, 2)
         _plug(machine, address, port, "0x068000", (NVIDIA, "0x22a3"), "nvidia-nvswitch", link, "0x1796", "0xa1")
+        # So on a real DGX H100 that is healthy: no GPU and no NIC is near.
+        machine.function(port).acs = ACS_REDIRECT
     bmc = _root_port(machine, "pci0000:00", "1c.0")
     _plug(machine, "0000:01:00.0", bmc, BRIDGE, ("0x1a03", "0x1150"), None, Link(GEN1.speed, 1), revision="0x06")
     _add(machine, "0000:02:00.0", "0000:01:00.0", "0x030000", ("0x1a03", "0x2000"), "ast", None, revision="0x52")
@@ -678,7 +723,12 @@ def hgx_h100(
     machine = Machine(
         hostname,
         platform="hgx-h100",
-        site={"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband"},
+        site={
+            "busbar_platform": "hgx-h100",
+            "busbar_fabric": "infiniband",
+            "host_limits_container_runtimes": ["docker", "containerd", "kubelet"],
+            "host_limits_kubernetes_rdma_resources": ["rdma/hca_shared_devices_a"],
+        },
         cpu="Intel(R) Xeon(R) Platinum 8480C",
         nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
         dmi={
@@ -696,6 +746,8 @@ def hgx_h100(
     machine.driver_open = False
     machine.modules = {**_MODULES, "ib_ipoib": None, "bonding": None, "nvidia": machine.driver_version}
     machine.modules["nvidia_peermem"] = machine.driver_version
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
     board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
@@ -742,6 +794,8 @@ def hgx_h200_roce(
     )
     machine.modules = {**_MODULES, "bonding": None, "nvidia": machine.driver_version}
     machine.modules["nvidia_peermem"] = machine.driver_version
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
     board = _Board((0x15, 0x37, 0x48, 0x59, 0x97, 0xB7, 0xC7, 0xD7), nvme=3, nic=5, gpu=4)
 
     def rail_nic(rail: int, address: str, port: str) -> None:

@@ -14,17 +14,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import containers, tree
+from . import boot, containers, ofed, repository, tree
 from .containers import Lab, Say
-from .faults import GRUB_CFG, FileFault, compatible, named
+from .fault import Command, CommandFault, FileFault
+from .faults import GRUB_CFG, compatible, named
 from .machine import LabError, Machine, from_dict, hgx_h100, hgx_h200_roce, to_dict
+from .toolkit.kernel_tools import STACK
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
+
+NO_KEY = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+c2ltdWxhdGVkLCBv
+ZiBubyBrZXkgYXQK
+-----END PGP PUBLIC KEY BLOCK-----
+"""
 
 
 @dataclass(frozen=True)
@@ -52,25 +63,37 @@ def create(directory: Path, names: Mapping[str, Callable[[str], Machine]] = STAN
     _write_inventory(directory, machines)
 
 
-def up(directory: Path, names: Mapping[str, Callable[[str], Machine]], suite: str, say: Say) -> None:
-    """The same as containers; done again, it starts what was stopped. Raises LabError."""
+def up(
+    directory: Path, names: Mapping[str, Callable[[str], Machine]], suite: str, say: Say, with_ofed: bool = True
+) -> None:
+    """The same as containers; done again, it starts what was stopped. Raises LabError.
+
+    with_ofed: as it is delivered; without, the nodes have what their distribution has.
+    """
     lab = Lab(directory)
     machines = {name: builder(name) for name, builder in names.items()}
+    for machine in machines.values() if not with_ofed else ():
+        machine.ofed = None
+        machine.load_ofed(None)
+        # Built without OFED it does not load.
+        machine.modules.pop("nvidia_peermem", None)
     lab.up(machines, suite, say)
     for name, machine in machines.items():
         if not (lab.directory / name / "machine.json").is_file():
             _save(lab.directory / name / "faults.json", [])
             _save(lab.directory / name / "machine.json", to_dict(machine))
-    for file, text in containers.inventory(machines, str(lab.directory / "ssh_config")).items():
+    key = f"'{lab.directory / repository.KEY}'"
+    for file, text in containers.inventory(machines, str(lab.directory / "ssh_config"), key).items():
         path = lab.directory / "inventory" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
 def reboot(directory: Path, node: str) -> str:
-    """The node starts anew with the command line that its boot loader has now; returns that line.
+    """The node starts anew with the kernel and the command line that its boot loader has now; returns that line.
 
-    Faults of files stay, as they would; faults of the machine stay, but that of a command line it was booted with.
+    Faults of files stay, as they would; faults of the machine stay, but those of how it was booted.
+    Registers have the firmware's values, and then what the node's units make of them.
     """
     machine = healthy(directory, node)
     cfg = _read(_node(directory, node), GRUB_CFG).text or ""
@@ -79,12 +102,20 @@ def reboot(directory: Path, node: str) -> str:
         raise LabError(f"{node} would not boot: {GRUB_CFG} has no line 'linux KERNEL ARGUMENTS'")
     machine.cmdline = f"BOOT_IMAGE={lines[0][1]} {lines[0][2].strip()}"
     folder = _node(directory, node)
+    machine.kernel = lines[0][1].rpartition("/vmlinuz-")[2]
+    loads = json.loads(_run(folder, "/usr/local/sbin/busbar-lab-kernel", "loads", machine.kernel))
+    for name in (*STACK, "nvidia_peermem"):
+        machine.modules.pop(name, None)
+        if name in loads:
+            machine.modules[name], machine.srcversions[name] = loads[name]
     _save(folder / "machine.json", to_dict(machine))
-    kept = [name for name in _load(folder / "faults.json") if name != "iommu-translated"]
+    kept = [name for name in _load(folder / "faults.json") if name not in ("iommu-translated", "ofed-old-loaded")]
     _save(folder / "faults.json", kept)
     _render(folder, _with(machine, kept))
     if containers.is_lab(directory):
         Lab(directory).restart(node)
+    else:
+        boot.start_units(folder / "sys")
     return machine.cmdline
 
 
@@ -97,8 +128,31 @@ def nodes(directory: Path) -> list[str]:
 
 
 def healthy(directory: Path, node: str) -> Machine:
-    """The node's machine as it is without faults: what expectations are made from."""
-    return from_dict(_load(_node(directory, node) / "machine.json"))
+    """The node's machine as it is without faults: what expectations are made from.
+
+    What a restart of openibd has loaded meanwhile is part of it.
+    """
+    folder = _node(directory, node)
+    machine = from_dict(_load(folder / "machine.json"))
+    shown = _with(machine, _load(folder / "faults.json"))
+    for name in STACK:
+        before = (shown.modules[name], shown.srcversion(name)) if name in shown.modules else None
+        now = _loaded(folder / "hw/sys/module" / name)
+        if now != before:
+            machine.modules.pop(name, None)
+            if now is not None:
+                machine.modules[name], machine.srcversions[name] = now
+    return machine
+
+
+def _loaded(module: Path) -> tuple[str | None, str] | None:
+    """version and srcversion that a module shows; None where it is not loaded."""
+    try:
+        srcversion = (module / "srcversion").read_text().strip()
+    except OSError:
+        return None
+    version = module / "version"
+    return version.read_text().strip() if version.is_file() else None, srcversion
 
 
 def status(directory: Path) -> dict[str, list[str]]:
@@ -125,6 +179,9 @@ def break_(directory: Path, node: str, fault: str) -> None:
     broken = _with(machine, [*present, fault])
     if isinstance(wanted.change, FileFault):
         _break_file(path, fault, wanted.change, machine)
+    elif isinstance(wanted.change, CommandFault):
+        _run_all(path, wanted.change.break_, machine)
+    _save(path / "machine.json", to_dict(machine))
     _save(path / "faults.json", [*present, fault])
     _render(path, broken)
 
@@ -145,7 +202,10 @@ def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
         change = named(name).change
         if isinstance(change, FileFault):
             _repair_file(path, name, change)
+        elif isinstance(change, CommandFault):
+            _run_all(path, change.repair, machine)
     left = [name for name in present if name not in taken]
+    _save(path / "machine.json", to_dict(machine))
     _save(path / "faults.json", left)
     _render(path, _with(machine, left))
     return taken
@@ -169,6 +229,29 @@ def _render(node: Path, machine: Machine) -> None:
         tree.write_share(machine, node / "share")
     else:
         tree.write_tools(machine, node / "sys")
+
+
+# -- programs of a node ----------------------------------------------------------------------------------------------
+
+
+def _run_all(node: Path, commands: Sequence[Command], machine: Machine) -> None:
+    for command in commands:
+        try:
+            _run(node, *(word.format(machine=machine) for word in command.argv))
+        except LabError:
+            if not command.fails:
+                raise
+
+
+def _run(node: Path, program: str, *arguments: str) -> str:
+    """What a program of the node prints. Raises LabError with what it says where it fails."""
+    if containers.is_lab(node.parent):
+        return Lab(node.parent).run(node.name, program, *arguments)
+    argv = [str(node / "sys") + program, *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(f"{' '.join([program, *arguments])} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 # -- faults of files -------------------------------------------------------------------------------------------------
@@ -252,6 +335,10 @@ def _write_inventory(directory: Path, machines: Mapping[str, Machine]) -> None:
         "busbar_nccl_version: 2.27.7",
         "# Nor CUDA: nothing is built, and nothing measured. The container lab does both.",
         'nccl_tests_commit: ""',
+        f"mofed_repository_url: file:{repository.TOP}",
+        f'mofed_version: "{ofed.INSTALLED}"',
+        "# Of no key: nothing is installed on a tree.",
+        f"mofed_repository_key: {json.dumps(NO_KEY)}",
         "nccl_benchmark_collectives: []",
     ]
     (directory / "inventory" / "group_vars").mkdir(parents=True)

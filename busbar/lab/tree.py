@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from . import kernel_modules, nvidia_smi
+from . import container_hosts, kernel_modules, nvidia_smi, pci_config, qos, roce
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import TOOLKIT
 
@@ -29,11 +29,17 @@ _NO_GID = ":".join(["0000"] * 8)
 
 @dataclass
 class Tree:
-    """Files, links (to a path of the node) and otherwise empty directories, by path on the node: /sys/class/..."""
+    """Files, links (to a path of the node) and otherwise empty directories, by path on the node: /sys/class/...
+
+    binaries: files that are not text.   live: of ``files`` those that tools change: what each is (qos.settle), and
+    its text out of the box.
+    """
 
     files: dict[str, str] = field(default_factory=dict)
+    binaries: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
+    live: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, directory: str, values: Mapping[str, object]) -> None:
         """A file for each value, one line each; None for no file."""
@@ -50,19 +56,20 @@ class Tree:
         """
         base = str(root)
         directories = {""}
-        for path in [*self.directories, *(posixpath.dirname(p) for p in [*self.files, *self.links])]:
+        contents = {path: text.encode() for path, text in self.files.items()} | self.binaries
+        for path in [*self.directories, *(posixpath.dirname(p) for p in [*contents, *self.links])]:
             while path not in directories:
                 directories.add(path)
                 path = posixpath.dirname(path).rstrip("/")
         there = self._prune(base, "", directories) if root.is_dir() else set()
         for path in sorted(directories - there):
             os.makedirs(base + path, exist_ok=True)
-        for path, text in self.files.items():
-            if path in there and _holds(base + path, text.encode()):
+        for path, content in contents.items():
+            if path in there and _holds(base + path, content):
                 continue
             target = base + path + (".new" if path in there else "")
-            with open(target, "w", encoding="utf-8", newline="") as stream:
-                stream.write(text)
+            with open(target, "wb") as stream:
+                stream.write(content)
             if path in there:
                 os.replace(target, base + path)
         for path in self.links.keys() - there:
@@ -87,7 +94,7 @@ class Tree:
                 shutil.rmtree(entry.path)
                 continue
             else:
-                belongs = path in self.files
+                belongs = path in self.files or path in self.binaries
             if belongs:
                 there.add(path)
             else:
@@ -107,8 +114,10 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     system(machine).write(system_root)
     write_tools(machine, system_root)
-    for tool in ("usr/sbin/update-grub", "usr/bin/sync", *(f"usr/local/sbin/{name}" for name in kernel_modules.TOOLS)):
-        (system_root / tool).chmod(0o755)
+    tools = ("/usr/sbin/update-grub", "/usr/bin/sync", *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
+    for tool in (*tools, *container_hosts.PROGRAMS):
+        (system_root / tool.lstrip("/")).chmod(0o755)
+    kernel_modules.install(machine, system_root)
     subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
 
 
@@ -119,7 +128,9 @@ def write_hardware(machine: Machine, root: Path) -> None:
     )
     if strangers:
         raise LabError(f"{root} is no hardware root of the lab: it holds {', '.join(strangers[:3])}")
-    hardware(machine).write(root)
+    tree = hardware(machine)
+    qos.settle(tree.files, tree.live, str(root))
+    tree.write(root)
 
 
 def write_share(machine: Machine, share: Path) -> None:
@@ -128,12 +139,14 @@ def write_share(machine: Machine, share: Path) -> None:
     (share / "SIMULATED").write_text(SIMULATED)
     _write_smi(machine, share / "bin" / "nvidia-smi", share / "nvidia-smi")
     kernel_modules.write(machine, share / "peermem")
+    roce.write_share(machine, share)
 
 
 def write_tools(machine: Machine, system_root: Path) -> None:
     """The same below a system root that is a tree; nothing else of it is touched."""
     _write_smi(machine, system_root / TOOL, system_root / TOOL_DATA)
     kernel_modules.write(machine, system_root / "usr/share/busbar-lab/peermem")
+    roce.write_tools(machine, system_root)
 
 
 def _write_smi(machine: Machine, tool: Path, data: Path) -> None:
@@ -164,10 +177,12 @@ def hardware(machine: Machine) -> Tree:
         _rdma(tree, machine, rdma)
     for index, netdev in enumerate(machine.netdevs, start=1):
         _netdev(tree, machine, netdev, index)
+    _roce(tree, machine)
     _nodes(tree, machine)
     _dmi(tree, machine)
     for name, version in machine.modules.items():
-        tree.add(f"/sys/module/{name}", {"initstate": "live", "refcnt": 0, "version": version})
+        values = {"initstate": "live", "refcnt": 0, "version": version, "srcversion": machine.srcversion(name)}
+        tree.add(f"/sys/module/{name}", values)
     _proc(tree, machine)
     _proc_net(tree, machine)
     _proc_nvidia(tree, machine)
@@ -257,6 +272,7 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
             "sriov_numvfs": len(virtual) if function.total_vfs else None,
         },
     )
+    tree.binaries[f"{path}/config"] = pci_config.render(machine, function)[: function.config_bytes]
     tree.links[f"{path}/subsystem"] = "/sys/bus/pci"
     tree.links[f"/sys/bus/pci/devices/{function.address}"] = path
     if function.driver:
@@ -383,6 +399,14 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev, index: int) -> None:
         tree.add(str(parent), {"device": "0x0001", "vendor": "0x1af4"})
 
 
+def _roce(tree: Tree, machine: Machine) -> None:
+    live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
+    for path, (what, text, fresh) in live.items():
+        tree.files[path], tree.live[path] = text, (what, fresh)
+    for directory, values in roce.processes(machine).items():
+        tree.add(directory, values)
+
+
 def _nodes(tree: Tree, machine: Machine) -> None:
     base, count = "/sys/devices/system", len(machine.nodes)
     span = "0" if count == 1 else f"0-{count - 1}"
@@ -448,7 +472,9 @@ def _proc(tree: Tree, machine: Machine) -> None:
         f"{'Max locked memory':<25} {machine.slurmd_memlock:<20} {machine.slurmd_memlock:<20} bytes",
     ]
     tree.add("/proc/2811", {"comm": "slurmd", "limits": "\n".join(limits)})
-    tree.add("/proc", {"mounts": f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"})
+    shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
+    tree.files |= container_hosts.processes(machine)
+    tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
 
 
 def _proc_net(tree: Tree, machine: Machine) -> None:
@@ -520,6 +546,7 @@ def _proc_nvidia(tree: Tree, machine: Machine) -> None:
 
 # -- system root -----------------------------------------------------------------------------------------------------
 
+_PACKAGE_TOOLS = tuple(f"/usr/bin/{name}" for name in ("dpkg-query", "apt-get", "apt-mark"))
 _OS_RELEASE = """\
 PRETTY_NAME="Ubuntu 24.04.2 LTS"
 NAME="Ubuntu"
@@ -551,12 +578,20 @@ def system(machine: Machine) -> Tree:
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
-            f"/boot/vmlinuz-{machine.kernel}": "",
             # What it would sync is the machine that the tree is on.
             "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
-            f"/boot/config-{machine.kernel}": "CONFIG_PCI_P2PDMA=y\n",
-            **{f"/usr/local/sbin/{name}": (TOOLKIT / name).read_text() for name in kernel_modules.TOOLS},
+            **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
+            **kernel_modules.tools(),
+            **container_hosts.files(),
             MARK: SIMULATED,
         },
-        directories=["/root", "/home/user1", "/usr/bin", "/boot/grub", "/etc/modprobe.d", "/var/log"],
+        directories=[
+            "/root",
+            "/home/user1",
+            "/usr/bin",
+            "/boot/grub",
+            "/etc/modprobe.d",
+            "/var/log",
+            container_hosts.DROPINS,
+        ],
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,13 +29,13 @@ def image() -> Image:
 
 @pytest.fixture(scope="session")
 def new_vm(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewVm]:
-    """Starts a machine on a fresh disk, ``iommu=True`` with an IOMMU. The one before it loses its power."""
+    """Starts a machine on a fresh disk, with an IOMMU and devices as Machine. The one before it loses its power."""
     chosen, why = accelerator(image, tmp_path_factory.mktemp("kvm"))
     _SAID.append(f"virtual machines ran under {chosen}: {why}")
 
-    def start(*, iommu: bool = False) -> Machine:
+    def start(*, iommu: bool = False, devices: Sequence[str] = ()) -> Machine:
         cut()
-        machine = Machine(image, tmp_path_factory.mktemp("vm"), chosen, iommu=iommu)
+        machine = Machine(image, tmp_path_factory.mktemp("vm"), chosen, iommu=iommu, devices=devices)
         _MACHINES.append(machine)
         machine.start()
         return machine

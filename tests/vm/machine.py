@@ -12,6 +12,7 @@ import shlex
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,12 +59,16 @@ class Machine:
     accelerator: "kvm" or "tcg", as ``accelerator`` found.
     iommu: an emulated Intel IOMMU, and nothing that gives away a hypervisor: of a virtual machine's IOMMU the suite
     asks nothing.
+    devices: more of them, as QEMU's -device takes them.
     """
 
-    def __init__(self, image: Image, folder: Path, accelerator: str, *, iommu: bool = False) -> None:
+    def __init__(
+        self, image: Image, folder: Path, accelerator: str, *, iommu: bool = False, devices: Sequence[str] = ()
+    ) -> None:
         self.image = image
         self.accelerator = accelerator
         self.iommu = iommu
+        self.devices = devices
         self.disk = folder / "disk.qcow2"
         self.log = folder / "console.log"
         self.port = 0
@@ -88,6 +93,7 @@ class Machine:
         # The guest reaches nothing, and only ssh reaches it.
         argv += ["-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
         argv += ["-device", "virtio-net-pci,netdev=net,romfile="]
+        argv += [word for device in self.devices for word in ("-device", device)]
         if not self.iommu:
             return [*argv, "-machine", "q35", "-cpu", _CPU]
         argv += ["-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on"]

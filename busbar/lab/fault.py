@@ -1,0 +1,72 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a fault is: a change of the model, of one file of the node, or something that somebody has run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+from .machine import Machine
+
+HGX = ("hgx-h100", "hgx-h200")
+
+
+@dataclass(frozen=True)
+class FileFault:
+    """Somebody's change of one file below the system root.
+
+    edit: the text there is (None: no file) -> the text there will be (None: no file).   mode: None keeps it.
+    """
+
+    path: str
+    edit: Callable[[Machine, str | None], str | None]
+    mode: int | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """``argv``: a program of the node; "{machine.kernel}" stands for that. fails: it is meant to end with an error."""
+
+    argv: tuple[str, ...]
+    fails: bool = False
+
+
+@dataclass(frozen=True)
+class CommandFault:
+    """Somebody has run something on the node, and ``repair`` takes it back, whatever has been done meanwhile."""
+
+    break_: tuple[Command, ...]
+    repair: tuple[Command, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """check: id of the finding that is the root.
+
+    subject: its identity, from the healthy machine; None where the check's own wording decides.
+    state: of the root.   consequences: checks that follow from it, each finding ``because`` of the root.
+    platforms: where it applies.   excludes: faults it hides or is hidden by (either may say so).
+    measured: only a benchmark shows it, so the node has to be one that can run it.
+    stays: a run tries to mend it, and a tool of the node fails.
+    """
+
+    name: str
+    description: str
+    check: str
+    subject: Callable[[Machine], str] | None
+    change: Callable[[Machine], None] | FileFault | CommandFault
+    state: str = "drift"
+    consequences: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = HGX
+    excludes: tuple[str, ...] = ()
+    measured: bool = False
+    stays: bool = False
+
+    def apply(self, machine: Machine) -> Machine:
+        """The machine with this fault. One of files leaves the machine as it is."""
+        broken = deepcopy(machine)
+        if not isinstance(self.change, (FileFault, CommandFault)):
+            self.change(broken)
+        return broken

@@ -1,0 +1,155 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pcie_path
+short_description: Keep ACS from redirecting what GPUs and NICs exchange, and set the NICs' read requests
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Clears the redirecting bits of ACS on the bridges between GPUs, and between GPUs and compute NICs, that share a PCIe
+    switch; sets the maximum read request of the compute NICs. All other bits, bridges and devices stay as they are.
+  - Has both set again at every boot by a unit of systemd.
+  - In a virtual machine nothing is asked for and nothing is written. ACS is left alone, too, where a GPU is handed to
+    virtual machines.
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and registers and touches nothing.
+  diff_mode:
+    support: full
+    description: Shows the files; registers are in RV(commands).
+options:
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml).
+    type: dict
+    required: true
+  profile_name:
+    description: Name of the profile, for messages.
+    type: str
+    default: unnamed
+  fabric:
+    description: The site's fabric; needed where the profile exists with both.
+    type: str
+    choices: ["", infiniband, ethernet]
+    default: ""
+  clear_acs:
+    description: Clear ReqRedir, CmpltRedir and UpstreamFwd; V(false) asks for nothing.
+    type: bool
+    default: true
+  max_read_request:
+    description: Maximum read request of each compute NIC in bytes; V(0) asks for nothing.
+    type: int
+    choices: [0, 128, 256, 512, 1024, 2048, 4096]
+    default: 4096
+  persist:
+    description: Set both at every boot; with V(false) the files that do it are removed.
+    type: bool
+    default: true
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc) and C(/usr).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Let GPUs and NICs exchange data below their own switch
+  busbar.fabric.pcie_path:
+    profile: "{{ busbar_intent.profile }}"
+    fabric: infiniband
+  register: pcie_path_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: The registers that were written, or would be, as commands of setpci that do the same.
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: Sentences for the verdict, such as that this is a virtual machine.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty; nothing here waits for a reboot.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty; writing these registers disrupts nothing.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, pcie_path, profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "profile": {"type": "dict", "required": True},
+            "profile_name": {"type": "str", "default": "unnamed"},
+            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+            "clear_acs": {"type": "bool", "default": True},
+            "max_read_request": {"type": "int", "choices": [0, 128, 256, 512, 1024, 2048, 4096], "default": 4096},
+            "persist": {"type": "bool", "default": True},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"])
+    want = pcie_path.Want(given["clear_acs"], given["max_read_request"], given["persist"])
+    try:
+        host.require_roots()
+        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        machine = topology.read(host, ask_nvidia_smi=False)
+        nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
+        missing = pcie_path.missing_device(machine, asked)
+        have = pcie_path.read(host, machine, nics)
+        planned, writes = pcie_path.plan(have, want, missing)
+        after = planned
+        if planned.changed and not module.check_mode:
+            for write in writes:
+                pcie_path.write(host, write)
+            for change in planned.changes:
+                apply.write(host, change, backup=False)
+            # What counts is what is there now, not what was meant to be.
+            after, _writes = pcie_path.plan(pcie_path.read(host, machine, nics), want, missing)
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    result = apply.result(planned, after)
+    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
+    result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
+    module.exit_json(**result, notes=pcie_path.notes(have, want))
+
+
+if __name__ == "__main__":
+    main()

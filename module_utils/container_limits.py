@@ -1,0 +1,488 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Limits that containers get from their runtime, and the RDMA resources that the kubelet has to give away.
+
+Docker gives what daemon.json says, which dockerd reads when it is started: a reload takes default-shm-size, and never
+default-ulimits. Containers of containerd inherit its own limits; what it has now is judged with the other daemons
+(host_limits.daemon). In Kubernetes the rest is the pod's own (docs/containers.md).
+Sources: dockerd's reference, moby daemon/reload.go and reload_unix.go; systemd.unit(5), systemd.exec(5); proc_stat(5);
+the kubelet's pkg/kubelet/cm/devicemanager, whose checkpoint lists the healthy devices of each plugin.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from . import busy, host_limits
+from .finding import Finding, printable
+from .host import Host, ParseError, Problem, ReadError, ToolMissing
+from .plan import FileChange, Plan, merge
+
+# Runtime -> its program and the check that names it.
+_PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}
+_CHECKS = {"docker": "docker", "containerd": "containerd", "kubelet": "kubernetes"}
+DAEMON_JSON = "/etc/docker/daemon.json"
+DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
+# Of two files with one name the first hides the other.
+_UNITS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+_DOCKER_OPTIONS = ("/etc/default/docker", "/etc/sysconfig/docker")
+# dockerd does not start where one of the first two and daemon.json both say it; with the third it reads another file.
+_FLAGS = ("--default-ulimit", "--default-shm-size", "--config-file")
+_STAT = "/proc/stat"
+# USER_HZ, in which Linux tells times to programs on every architecture that has an NVIDIA driver.
+_TICKS = 100
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
+_WHY = {
+    "docker": "a container has what dockerd gives it, by itself 64 MiB of /dev/shm and the memlock of containerd: NCCL"
+    " ends with 'Cannot allocate memory' or a bus error",
+    "containerd": host_limits.WHY["memlock"],
+    "kubelet": "a pod that asks for the resource is not started on this node, and one that does not ask has no"
+    " /dev/infiniband: NCCL falls back to TCP",
+}
+
+
+@dataclass(frozen=True)
+class Want:
+    """runtimes: some of docker, containerd, kubelet. resources: names such as rdma/hca_shared_devices_a."""
+
+    runtimes: Tuple[str, ...]
+    resources: Tuple[str, ...]
+    limits: host_limits.Want
+
+    def __post_init__(self) -> None:
+        """Raises ParseError: a runtime that nothing is asked of would be passed over in silence."""
+        if ("kubelet" in self.runtimes) != bool(self.resources):
+            raise ParseError(
+                "the kubelet is looked at where container_runtimes has it and kubernetes_rdma_resources names what it"
+                " has to have: set both or neither"
+            )
+
+
+@dataclass(frozen=True)
+class Have:
+    """Of what is asked for; the rest is empty.
+
+    missing: runtimes that are not installed. problems: runtime -> why it cannot be judged.
+    daemon_json: text, None for no file; mode and changed (seconds since 1970, of its last change) belong to it.
+    docker: text of the files that may hold flags of dockerd, by path.
+    containerd: unit and drop-ins in the order in which they count, by path.
+    started: running program -> seconds since 1970.
+    registered: resource -> healthy devices; None where no device plugin ever was.
+    """
+
+    missing: Tuple[str, ...] = ()
+    problems: Mapping[str, Problem] = field(default_factory=dict)
+    daemon_json: Optional[str] = None
+    mode: Optional[int] = None
+    changed: float = 0.0
+    docker: Mapping[str, str] = field(default_factory=dict)
+    containerd: Mapping[str, str] = field(default_factory=dict)
+    started: Mapping[str, float] = field(default_factory=dict)
+    registered: Optional[Mapping[str, int]] = None
+
+
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+
+def parse_json(text: str) -> Dict[str, Any]:
+    """daemon.json; an empty one is an empty object, as for dockerd. Raises ParseError."""
+    if not text.strip():
+        return {}
+    try:
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number)
+    except (ValueError, RecursionError) as error:
+        said = printable(str(error) or type(error).__name__)
+        raise ParseError("is not JSON that can be edited: %s" % said) from error
+    if not isinstance(data, dict):
+        raise ParseError("is not a JSON object")
+    if not isinstance(data.get("default-ulimits") or {}, dict):
+        raise ParseError("default-ulimits is not an object")
+    return data
+
+
+def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _value in pairs]
+        raise ParseError("key %r comes twice" % next(name for name in names if names.count(name) > 1)[:60])
+    return found
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ParseError("%s is no number" % text[:20])
+    return value
+
+
+def parse_size(text: object) -> Optional[int]:
+    """Bytes of ``64M`` or ``1.5 GiB`` as dockerd reads them, powers of 1024; None for what it would not take."""
+    match = _SIZE.fullmatch(text.lower()) if isinstance(text, str) else None
+    if match is None:
+        return None
+    return int(float(match.group(1)) * 1024 ** " kmgtp".index(match.group(2) or " "))
+
+
+def parse_started(stat: str, system: str) -> float:
+    """Seconds since 1970 at which a process was started, of /proc/PID/stat and /proc/stat. Raises ParseError.
+
+    The boot time is told in whole seconds: up to a second too early, so nothing is taken for later than it is.
+    """
+    # The name, which may hold blanks and brackets, ends with the last bracket.
+    words = stat.rpartition(")")[2].split()
+    boot = re.search(r"^btime ([0-9]{1,12})$", system, re.MULTILINE)
+    if boot is None or len(words) < 20 or re.fullmatch(r"[0-9]{1,15}", words[19]) is None:
+        raise ParseError("no start time in it, or no btime in %s" % _STAT)
+    return int(boot.group(1)) + int(words[19]) / _TICKS
+
+
+def parse_registered(text: str) -> Dict[str, int]:
+    """Resource -> number of healthy devices, of the kubelet's checkpoint. Raises ParseError."""
+    try:
+        resources = json.loads(text)["Data"]["RegisteredDevices"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ParseError("not a checkpoint of the kubelet's device manager: %s" % type(error).__name__) from error
+    resources = {} if resources is None else resources
+    if not isinstance(resources, dict) or any(not isinstance(found or [], list) for found in resources.values()):
+        raise ParseError("not a checkpoint of the kubelet's device manager: RegisteredDevices holds no lists")
+    return {name: len(found or []) for name, found in resources.items()}
+
+
+def flags(files: Mapping[str, str]) -> List[str]:
+    """``file: flag`` for each flag of dockerd that goes against daemon.json."""
+    found = []
+    for path, text in files.items():
+        for line in text.splitlines():
+            if not line.lstrip().startswith(("#", ";")):
+                words = re.split(r"[\s=\"']+", line)
+                theirs = [flag for flag in _FLAGS if flag in words]
+                found += ["%s: %s" % (path, f) for f in theirs if f != "--config-file" or DAEMON_JSON not in words]
+    return found
+
+
+# -- what is there ---------------------------------------------------------------------------------------------------
+
+
+def read(host: Host, runtimes: Sequence[str]) -> Have:
+    """Whatever cannot be read is a problem of its runtime."""
+    missing: List[str] = []
+    problems: Dict[str, Problem] = {}
+    found: Dict[str, Any] = {}
+    for runtime in runtimes:
+        program = _PROGRAMS[runtime]
+        try:
+            host.tool(program)
+            if runtime == "docker":
+                found.update(_read_docker(host))
+            elif runtime == "containerd":
+                found["containerd"] = _unit(host, "containerd.service")
+            else:
+                found["registered"] = _read_registered(host)
+            if runtime != "containerd":
+                found["started"] = {**found.get("started", {}), **_started(host, program)}
+        except ToolMissing:
+            missing.append(runtime)
+        except ReadError as error:
+            problems[runtime] = error.problem
+    return Have(missing=tuple(missing), problems=problems, **found)
+
+
+def _read_docker(host: Host) -> Dict[str, Any]:
+    text = host.read_system(DAEMON_JSON)
+    found: Dict[str, Any] = {"daemon_json": text, "mode": host.mode_system(DAEMON_JSON)}
+    if text is not None:
+        try:
+            # Not the time of its content: a file that was put there by mv or cp -p keeps an old one.
+            found["changed"] = os.stat(host.system(DAEMON_JSON)).st_ctime
+        except OSError as error:
+            raise ReadError(DAEMON_JSON, "cannot be read: %s" % error.strerror) from error
+    unit = _unit(host, "docker.service")
+    # Docker's own unit reads none of them, distributions' units do.
+    options = [path for path in _DOCKER_OPTIONS if any(path in text for text in unit.values())]
+    found["docker"] = {**unit, **{path: host.read_system(path) or "" for path in options}}
+    return found
+
+
+def _read_registered(host: Host) -> Optional[Dict[str, int]]:
+    text = host.read_system(busy.KUBELET)
+    try:
+        return None if text is None else parse_registered(text)
+    except ParseError as error:
+        raise ReadError(busy.KUBELET, str(error)) from error
+
+
+def _unit(host: Host, name: str) -> Dict[str, str]:
+    """Unit and drop-ins, in the order in which they count."""
+    dropins: Dict[str, str] = {}
+    for folder in _UNITS:
+        for entry in host.listdir_system("%s/%s.d" % (folder, name)):
+            if entry.endswith(".conf"):
+                dropins.setdefault(entry, "%s/%s.d/%s" % (folder, name, entry))
+    paths = ["%s/%s" % (folder, name) for folder in _UNITS]
+    main = [(path, text) for path, text in ((path, host.read_system(path)) for path in paths) if text is not None]
+    found = dict(main[:1])
+    for _entry, path in sorted(dropins.items()):
+        found[path] = host.read_system(path) or ""
+    return found
+
+
+def _started(host: Host, program: str) -> Dict[str, float]:
+    """The first of that name: others may be inside containers."""
+    found: List[float] = []
+    for pid in host.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            if host.read("/proc/%s/comm" % pid) != program:
+                continue
+            stat = host.read("/proc/%s/stat" % pid)
+        except ReadError:
+            continue  # it has ended meanwhile
+        try:
+            found += [] if stat is None else [parse_started(stat, host.read(_STAT) or "")]
+        except ParseError as error:
+            raise ReadError("/proc/%s/stat" % pid, str(error)) from error
+    return {program: min(found)} if found else {}
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(have: Have, want: Want) -> Plan:
+    plans = []
+    for runtime in _PROGRAMS:
+        if runtime not in want.runtimes:
+            continue
+        if runtime in have.missing:
+            plans.append(Plan((_missing(runtime),)))
+        elif runtime in have.problems:
+            plans.append(Plan((_unreadable(runtime, have.problems[runtime]),)))
+        else:
+            plans.append({"docker": _docker, "containerd": _containerd, "kubelet": _kubelet}[runtime](have, want))
+    return merge(*plans)
+
+
+def _missing(runtime: str) -> Finding:
+    # Not "persisted": that no file of ours mends it must not look like a repair.
+    return Finding(
+        check="host_limits.%s" % _CHECKS[runtime],
+        subject=runtime,
+        state="drift",
+        severity="major",
+        want="%s is installed (host_limits_container_runtimes)" % runtime,
+        have="no program %s" % _PROGRAMS[runtime],
+        source=_PROGRAMS[runtime],
+        why="what the inventory says of a node has to be true before its limits can be",
+        fix="install %s, or take it out of host_limits_container_runtimes for this host" % runtime,
+    )
+
+
+def _unreadable(runtime: str, problem: Problem) -> Finding:
+    return Finding(
+        check="host_limits.%s" % _CHECKS[runtime],
+        subject=runtime,
+        state="unknown",
+        severity="major",
+        want="an answer",
+        have=printable(str(problem)),
+        source=problem.source,
+        why="what cannot be read cannot be judged; nothing was written for %s" % runtime,
+        fix="look at %s on the host and mend it" % printable(problem.source),
+    )
+
+
+# -- Docker ----------------------------------------------------------------------------------------------------------
+
+
+def edit(text: str, want: Want) -> Tuple[str, List[str]]:
+    """daemon.json with the limits and everything else as it was, and what it lacked. Raises ParseError.
+
+    The text comes back untouched where nothing is lacking.
+    """
+    data = parse_json(text)
+    limits: Dict[str, Any] = dict(data.get("default-ulimits") or {})
+    lacks = []
+    for name, least in (("memlock", -1), ("nofile", want.limits.nofile)):
+        soft, hard = _ulimit(limits.get(name), name)
+        # -1 would be more open files than the kernel allows: no container would start.
+        good = soft == hard == -1 if least == -1 else min(soft or 0, hard or 0) >= least
+        if not good:
+            lacks.append("%s is %s" % (name, "not set" if soft is None else "%d:%s" % (soft, hard)))
+            limits[name] = {"Name": name, "Hard": least if least == -1 else max(hard or 0, least), "Soft": least}
+    if lacks:
+        data["default-ulimits"] = limits
+    size = data.get("default-shm-size")
+    if want.limits.shm and (parse_size(size) or 0) < want.limits.shm:
+        said = "not set, 64 MiB by itself" if size is None else printable(str(size))[:40]
+        lacks.append("default-shm-size is %s" % said)
+        data["default-shm-size"] = _size(want.limits.shm)
+    if not lacks:
+        return text, []
+    indent = re.match(r'\s*\{[ \t\r]*\n([ \t]+)"', text)
+    # A text that spells letters as \u may spell some that cannot be written otherwise.
+    plain = text.isascii() or "\\u" in text
+    return json.dumps(data, indent=indent.group(1) if indent else "  ", ensure_ascii=plain) + "\n", lacks
+
+
+def _ulimit(value: object, name: str) -> Tuple[Optional[int], Optional[int]]:
+    """Soft and hard; None for what dockerd would not take. It does not look at the case of these keys."""
+    keys = {key.lower(): item for key, item in value.items()} if isinstance(value, dict) else {}
+    soft, hard = keys.get("soft"), keys.get("hard")
+    # A bool is an int.
+    if any(isinstance(item, bool) or not isinstance(item, int) for item in (soft, hard)) or keys.get("name") != name:
+        return None, None
+    return soft, hard
+
+
+def _size(size: int) -> str:
+    for unit, shift in (("G", 30), ("M", 20), ("K", 10)):
+        if size % (1 << shift) == 0:
+            return "%d%s" % (size >> shift, unit)
+    return str(size)
+
+
+def _docker(have: Have, want: Want) -> Plan:
+    theirs = flags(have.docker)
+    try:
+        after, lacks = edit(have.daemon_json or "", want)
+    except ParseError as error:
+        return Plan((_unreadable("docker", Problem(DAEMON_JSON, str(error))),))
+    persisted = Finding(
+        check="host_limits.docker",
+        subject=DAEMON_JSON,
+        state="not_owned" if theirs else "drift" if lacks else "ok",
+        severity="major",
+        want="memlock unlimited, nofile at least %d%s"
+        % (want.limits.nofile, ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""),
+        have="; ".join(theirs or lacks) or "as wanted",
+        source=theirs[0].partition(": ")[0] if theirs else DAEMON_JSON,
+        why="dockerd does not start where a flag and daemon.json both set a limit" if theirs else _WHY["docker"],
+        fix="take the flag out of the file, so that daemon.json can say it, then run this again"
+        if theirs
+        else host_limits.RUN
+        if lacks
+        else "",
+        aspect="persisted",
+    )
+    if theirs:
+        return Plan((persisted,))
+    change = FileChange(DAEMON_JSON, have.daemon_json, after, have.mode or 0o644, have.mode)
+    return Plan((persisted, *_loaded(have, not lacks)), (change,) if lacks else ())
+
+
+def _loaded(have: Have, good: bool) -> Tuple[Finding, ...]:
+    """Whether the dockerd that runs has read it: nothing that it can be asked tells these limits."""
+    if "dockerd" not in have.started:
+        return ()
+    started = have.started["dockerd"]
+    loaded = good and have.changed <= started
+    since = "dockerd has run since %s" % _utc(started)
+    later = "%s, %s was last changed at %s" % (since, DAEMON_JSON, _utc(have.changed))
+    finding = Finding(
+        check="host_limits.docker_loaded",
+        subject="dockerd",
+        state="ok" if loaded else "drift",
+        severity="major",
+        want="dockerd was started after %s was last changed" % DAEMON_JSON,
+        have=later if good else "%s, without these limits" % since,
+        source="/proc/PID/stat of dockerd",
+        why="dockerd takes default-ulimits when it is started, and not by a reload",
+        fix=""
+        if loaded
+        else "on a drained node: systemctl restart docker (without live-restore that stops every container)",
+        disruption="driver",
+    )
+    return (finding,)
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+# -- containerd ------------------------------------------------------------------------------------------------------
+
+
+def _containerd(have: Have, want: Want) -> Plan:
+    unit = [path for path in have.containerd if path.endswith("/containerd.service")]
+    if not unit:
+        finding = Finding(
+            check="host_limits.containerd",
+            subject=DROPIN,
+            state="not_owned",
+            severity="major",
+            want="a unit containerd.service that the limits can be written for",
+            have="no containerd.service in %s" % ", ".join(_UNITS),
+            source=_UNITS[0],
+            why=_WHY["containerd"],
+            fix="set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
+            " containerd)" % want.limits.nofile,
+            aspect="persisted",
+        )
+        return Plan((finding,))
+    values: Dict[str, str] = {}
+    for text in have.containerd.values():
+        values.update(host_limits.parse_service(text, "[Service]"))
+    good = all(
+        host_limits.enough(part, least)
+        for name, least in (("LimitMEMLOCK", None), ("LimitNOFILE", want.limits.nofile))
+        for part in values.get(name, "").split(":")
+    )
+    before, after = have.containerd.get(DROPIN), render(want)
+    others = [path for path in have.containerd if path not in unit]
+    found = host_limits.persisted("containerd", DROPIN, good, before == after, others, want.limits)
+    write = not good and before != after
+    return Plan((found,), (FileChange(DROPIN, before, after),) if write else ())
+
+
+def render(want: Want) -> str:
+    return (
+        "# Written by Busbar (role host_limits): containers inherit them.\n"
+        "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=%d\n" % want.limits.nofile
+    )
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+def _kubelet(have: Have, want: Want) -> Plan:
+    if "kubelet" not in have.started:
+        problem = Problem("kubelet", "does not run, so what its checkpoint says is no longer true")
+        return Plan((_unreadable("kubelet", problem),))
+    return Plan(tuple(_resource(have.registered, name) for name in want.resources))
+
+
+def _resource(registered: Optional[Mapping[str, int]], name: str) -> Finding:
+    if registered is None:
+        text = "no device plugin has ever registered: there is no %s" % busy.KUBELET
+    elif name in registered:
+        text = "%d healthy devices" % registered[name]
+    else:
+        others = ", ".join(printable(other) for other in sorted(registered)) or "nothing"
+        text = "not registered; registered: %s" % others
+    good = bool(registered and registered.get(name))
+    return Finding(
+        check="host_limits.kubernetes",
+        subject=name,
+        state="ok" if good else "drift",
+        severity="critical",
+        want="at least one healthy device",
+        have=text,
+        source=busy.KUBELET,
+        why=_WHY["kubelet"],
+        fix=""
+        if good
+        else "mend the RDMA device plugin's pod on this node (kubectl get pods -A -o wide, then its log and its"
+        " configuration); Busbar does not install it",
+    )

@@ -1,0 +1,561 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Bridges between GPUs and their peers: does ACS send their traffic up to the CPU. And the NICs' read requests.
+
+Registers are read from and written to config space by way of their capability, bit by bit, now and at every boot.
+Sources: PCI Express Base Specification 7.5.3.4 (Device Control), 7.7.11 (ACS); sysfs-bus-pci; host.md 5.3, 7.2.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+
+from . import pci, platform, virtualization
+from .finding import Finding
+from .host import Host, ParseError, ReadError
+from .pci import PciDevice
+from .plan import Command, FileChange, Plan
+from .profile import Profile
+from .rails import Rails
+from .topology import Nic, Topology
+
+UNIT = "/etc/systemd/system/busbar-pcie-path.service"
+# A drop-in and no link below multi-user.target.wants: it is a plain file like the rest of a plan.
+DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf"
+SCRIPT = "/usr/local/libexec/busbar/pcie-path"
+OWN = (SCRIPT, UNIT, DROPIN)
+LOCKDOWN = "/sys/kernel/security/lockdown"
+
+CONFIG_SIZE = 4096
+# Bits of the control word, by the names of lspci.
+ACS_BITS = (
+    ("SrcValid", 0x01),
+    ("TransBlk", 0x02),
+    ("ReqRedir", 0x04),
+    ("CmpltRedir", 0x08),
+    ("UpstreamFwd", 0x10),
+    ("EgressCtrl", 0x20),
+    ("DirectTrans", 0x40),
+)
+REDIRECT = 0x1C  # ReqRedir, CmpltRedir, UpstreamFwd
+READ_REQUEST = 0x7000  # of the device control word: 128 bytes << n
+SIZES = (128, 256, 512, 1024, 2048, 4096)
+_ACS_ID, _EXPRESS_ID = 0x000D, 0x10
+_SILENT = "reads as all ones: the device does not answer"
+_LOST = "is not below a PCI host bridge: the bridges above it are not known"
+
+_RUN = "run site.yml --tags pcie_path for this host"
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """if_locked: the way out where the kernel lets nobody write."""
+
+    check: str
+    severity: str
+    why: str
+    if_locked: str
+
+
+_ACS = _Rule(
+    "pcie_path.acs",
+    "major",
+    "a redirecting bridge sends what GPUs and NICs exchange up to the CPU: GPUDirect is slow or fails. Firmware or an"
+    " active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
+    "boot with pci=disable_acs_redir=%(address)s, or without Secure Boot",
+)
+_READ = _Rule(
+    "pcie_path.max_read_request",
+    "minor",
+    "a NIC that reads in small requests cannot keep a wide PCIe link busy",
+    "set it in the firmware's setup for %(address)s, or boot without Secure Boot",
+)
+
+_UNIT_TEXT = """\
+# Written by Busbar (role pcie_path).
+[Unit]
+Description=PCIe registers on the paths between GPUs and NICs
+After=systemd-modules-load.service
+Before=nvidia-fabricmanager.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/python3 -I -S /usr/local/libexec/busbar/pcie-path
+"""
+_DROPIN_TEXT = """\
+# Written by Busbar (role pcie_path): sets the registers at boot.
+[Unit]
+Wants=busbar-pcie-path.service
+"""
+_SCRIPT_TEXT = '''\
+#!/usr/bin/python3 -IS
+# Written by Busbar (role pcie_path). Sets PCIe registers as they should be; other bits of them stay.
+import sys
+
+DEVICES = %(devices)r
+# Address -> vendor and device, as config space begins: what is plugged in there later is left alone.
+BRIDGES = {%(bridges)s}
+NICS = {%(nics)s}
+READ_REQUEST = 0x%(read_request)04x
+
+
+def number(config, offset, size=2):
+    return int.from_bytes(config[offset : offset + size], "little")
+
+
+def acs_control(config):
+    at, seen = 0x100, set()
+    while at >= 0x100 and at not in seen:
+        seen.add(at)
+        header = number(config, at, 4)
+        if header & 0xFFFF == 0x000D and at <= 0xFF8:
+            return at + 6
+        at = header >> 20 & 0xFFC
+    return None
+
+
+def device_control(config):
+    at, seen = config[0x34] & 0xFC if config[6] & 0x10 else 0, set()
+    while at >= 0x40 and at not in seen:
+        seen.add(at)
+        if config[at] == 0x10:
+            return at + 8
+        at = config[at + 1] & 0xFC
+    return None
+
+
+def bring(address, identity, find, mask, value):
+    """What went wrong, "" where nothing did."""
+    try:
+        with open("%%s/%%s/config" %% (DEVICES, address), "r+b", buffering=0) as stream:
+            config = stream.read(4096)
+            if config[:4].hex() != identity:
+                return "another device is there now"
+            at = find(config) if len(config) >= 256 else None
+            if at is None:
+                return "the capability is not found in %%d bytes" %% len(config)
+            new = number(config, at) & ~mask | value
+            if new != number(config, at):
+                stream.seek(at)
+                stream.write(new.to_bytes(2, "little"))
+                stream.seek(at)
+                if number(stream.read(2), 0) != new:
+                    return "does not take the value"
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def main():
+    failed = 0
+    work = [(address, BRIDGES, acs_control, 0x1C, 0) for address in BRIDGES]
+    work += [(address, NICS, device_control, 0x7000, READ_REQUEST) for address in NICS]
+    for address, devices, find, mask, value in work:
+        said = bring(address, devices[address], find, mask, value)
+        if said:
+            failed = 1
+            print("%%s: %%s (run Busbar's role pcie_path again)" %% (address, said), file=sys.stderr)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+@dataclass(frozen=True)
+class Acs:
+    """offset: of the control word."""
+
+    offset: int
+    control: int
+
+    def __str__(self) -> str:
+        return " ".join(name + ("+" if self.control & bit else "-") for name, bit in ACS_BITS)
+
+
+@dataclass(frozen=True)
+class DeviceControl:
+    """offset: of the word. Sizes in bytes."""
+
+    offset: int
+    max_read_request: int
+    max_payload: int
+
+    def __str__(self) -> str:
+        return "%d bytes (max payload %d)" % (self.max_read_request, self.max_payload)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A bridge or a NIC. identity: the first four bytes of its config space, in hex.
+
+    register: of a bridge its ACS, None where it has none; of a NIC its device control. problem: why it is not known.
+    """
+
+    address: str
+    label: str
+    identity: str = ""
+    register: Union[Acs, DeviceControl, None] = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Want:
+    """max_read_request: bytes, 0 for not asked. persist: also at every boot."""
+
+    clear_acs: bool
+    max_read_request: int
+    persist: bool
+
+
+@dataclass(frozen=True)
+class Have:
+    """bridges: on paths between GPUs and their peers. nics: compute NICs. files: our own, path -> text.
+
+    devices: where sysfs has its PCI devices on this machine. locked: how the kernel is locked down, "" where it is
+    not. passed_on: GPU that is handed to virtual machines, "" where none is.
+    """
+
+    is_vm: bool
+    hypervisor: str
+    bridges: Tuple[Function, ...]
+    nics: Tuple[Function, ...]
+    files: Mapping[str, Optional[str]]
+    devices: str = pci.DEVICES
+    locked: str = ""
+    passed_on: str = ""
+
+
+@dataclass(frozen=True)
+class Write:
+    """Bits of a word in config space. register: its name for setpci."""
+
+    address: str
+    offset: int
+    mask: int
+    value: int
+    register: str
+
+    def apply(self, word: int) -> int:
+        return word & ~self.mask | self.value
+
+    @property
+    def command(self) -> Command:
+        """That of pciutils, which would do the same. It is for people: nothing runs it."""
+        argv = ("setpci", "-s", self.address, "%s=%04x:%04x" % (self.register, self.value, self.mask))
+        return Command(argv, "set a PCIe register")
+
+
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+
+def parse_acs(config: bytes) -> Optional[Acs]:
+    """None where the function has no ACS. Raises ParseError, also where only the start could be read."""
+    _check_length(config, CONFIG_SIZE)
+    at, seen = 0x100, set()
+    while at:
+        if at < 0x100 or at in seen:
+            raise ParseError("the list of extended capabilities leads to 0x%03x, where none can be" % at)
+        seen.add(at)
+        header = _number(config, at, 4)
+        if header == 0xFFFFFFFF:
+            raise ParseError("0x%03x reads as all ones: the device does not answer" % at)
+        if header & 0xFFFF == _ACS_ID:
+            if at + 8 > CONFIG_SIZE:
+                raise ParseError("the ACS capability at 0x%03x leaves config space" % at)
+            return Acs(at + 6, _number(config, at + 6))
+        at = header >> 20 & 0xFFC
+    return None
+
+
+def parse_device_control(config: bytes) -> DeviceControl:
+    """Raises ParseError, also where the function is not PCI Express."""
+    _check_length(config, 256)
+    has_list = _number(config, 0x06) & 0x10
+    at, seen = config[0x34] & 0xFC if has_list else 0, set()
+    while at:
+        if at < 0x40 or at in seen:
+            raise ParseError("the list of capabilities leads to 0x%02x, where none can be" % at)
+        seen.add(at)
+        if config[at] == _EXPRESS_ID:
+            control = _number(config, at + 8)
+            read_request, payload = control >> 12 & 7, control >> 5 & 7
+            if max(read_request, payload) >= len(SIZES):
+                raise ParseError("device control 0x%04x names a size that PCI Express does not have" % control)
+            return DeviceControl(at + 8, SIZES[read_request], SIZES[payload])
+        at = config[at + 1] & 0xFC
+    raise ParseError("has no PCI Express capability")
+
+
+def parse_lockdown(text: str) -> str:
+    """``integrity`` of ``none [integrity] confidentiality``; "" for none. Raises ParseError."""
+    match = re.search(r"\[(none|integrity|confidentiality)\]", text)
+    if match is None:
+        raise ParseError("%r names no lockdown like [none]" % text[:80])
+    return match.group(1).replace("none", "")
+
+
+def _check_length(config: bytes, needed: int) -> None:
+    """Without root the kernel shows 64 bytes; 256 are all of a device without extended config space."""
+    if len(config) < needed:
+        way_out = "it needs root" if len(config) < 256 else "look for MMCONFIG in dmesg"
+        raise ParseError("only %d of %d bytes can be read: %s" % (len(config), needed, way_out))
+    if config[:4] == b"\xff" * 4:
+        raise ParseError(_SILENT)
+
+
+def _number(config: bytes, offset: int, size: int = 2) -> int:
+    return int.from_bytes(config[offset : offset + size], "little")
+
+
+# -- what is there ---------------------------------------------------------------------------------------------------
+
+
+def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
+    """Also a rail whose port is down: its registers are set at boot, when no port is up."""
+    of_rails = {nic.pci for nic in rails.nics.values()}
+    return tuple(nic for nic in topology.nics if nic.role == "compute" or nic.pci in of_rails)
+
+
+def missing_device(topology: Topology, profile: Profile) -> Optional[Finding]:
+    """The finding of a GPU or NIC that is not there. What to set at boot must not shrink to what is left."""
+    checks = ("platform.gpu_count", "platform.rail_device")
+    return next((f for f in platform.plan(topology, profile).findings if f.check in checks and not f.ok), None)
+
+
+def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tuple[str, ...]:
+    """Addresses of the bridges on the paths between GPUs, and between GPUs and NICs.
+
+    Traffic turns round below the nearest bridge that two of them share; nothing above that one, nor it, is asked.
+    A pair that shares no bridge meets in the CPU, and no bridge can make that shorter.
+    """
+    found: Set[str] = set()
+    for gpu in gpus:
+        for peer in (*gpus, *nics):
+            if pci.path_class(gpu, peer) in ("PIX", "PXB"):
+                found.update(set(gpu.ancestors) ^ set(peer.ancestors))
+    return tuple(sorted(found))
+
+
+def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
+    """Raises ReadError where nothing tells whether this is a guest, and where our own files cannot be read."""
+    machine = topology.virtualization
+    for problem in topology.problems:
+        if problem.source == machine.source == virtualization.VENDOR:
+            raise ReadError(problem.source, problem.message)
+    if machine.is_vm:
+        return Have(True, machine.hypervisor, (), (), {})
+    gpus = [gpu.device for gpu in topology.gpus]
+    peers = [nic.device for nic in nics]
+    bridges = [_function(host, address, address, parse_acs) for address in bridges_between(gpus, peers)]
+    bridges += [Function(one.address, one.address, problem=_LOST) for one in (*gpus, *peers) if not one.ancestors]
+    return Have(
+        is_vm=False,
+        hypervisor=machine.hypervisor,
+        bridges=tuple(bridges),
+        nics=tuple(_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
+        files={path: host.read_system(path) for path in OWN},
+        devices=host.hardware(pci.DEVICES),
+        # Where this cannot be read a write may fail, and says why then.
+        locked=pci.read_value(host, LOCKDOWN, parse_lockdown, []) or "",
+        passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
+    )
+
+
+def read_config(host: Host, address: str) -> bytes:
+    """Config space of one function: 4096 bytes, less for whoever is not root. Raises ReadError."""
+    path = config_path(address)
+    try:
+        # A pipe in its place would hold us for ever.
+        with open(os.open(host.hardware(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ReadError(path, "is not a regular file")
+            return stream.read(CONFIG_SIZE)
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+
+
+def config_path(address: str) -> str:
+    return "%s/%s/config" % (pci.DEVICES, address)
+
+
+def _function(
+    host: Host, address: str, label: str, parse: Callable[[bytes], Union[Acs, DeviceControl, None]]
+) -> Function:
+    try:
+        config = read_config(host, address)
+        return Function(address, label, config[:4].hex(), parse(config))
+    except ReadError as error:
+        return Function(address, label, problem=error.problem.message)
+    except ParseError as error:
+        return Function(address, label, problem=str(error))
+
+
+# -- what is written -------------------------------------------------------------------------------------------------
+
+
+def write(host: Host, change: Write) -> None:
+    """Reads the word, changes the bits and writes it back. Raises ReadError."""
+    path = config_path(change.address)
+    try:
+        with open(host.hardware(path), "r+b", buffering=0) as stream:
+            stream.seek(change.offset)
+            word = _number(stream.read(2), 0)
+            if word == 0xFFFF:
+                raise ReadError(path, _SILENT)
+            stream.seek(change.offset)
+            stream.write(change.apply(word).to_bytes(2, "little"))
+    except OSError as error:
+        raise ReadError(path, "cannot be written: %s" % error.strerror) from error
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Tuple[Plan, Tuple[Write, ...]]:
+    """The plan, and the writes that its commands stand for. Nothing in a virtual machine: it is the hypervisor's.
+
+    missing: as ``missing_device`` returned it; what is set at boot stays as it is then.
+    """
+    if have.is_vm:
+        return Plan(), ()
+    bridges = have.bridges if want.clear_acs and not have.passed_on else ()
+    nics = have.nics if want.max_read_request else ()
+    findings: List[Finding] = []
+    writes: List[Write] = []
+    for function in bridges:
+        acs, write = function.register, None
+        if isinstance(acs, Acs) and acs.control & REDIRECT:
+            write = Write(function.address, acs.offset, REDIRECT, 0, "ECAP_ACS+6.w")
+        findings.append(_finding(_ACS, function, "ReqRedir- CmpltRedir- UpstreamFwd-", write, have.locked))
+        writes += [write] if write else []
+    size = want.max_read_request
+    for function in nics:
+        control, write = function.register, None
+        if isinstance(control, DeviceControl) and control.max_read_request != size:
+            write = Write(function.address, control.offset, READ_REQUEST, _encoded(size), "CAP_EXP+8.w")
+        findings.append(_finding(_READ, function, "%d bytes" % size, write, have.locked))
+        writes += [write] if write else []
+    if have.locked:
+        writes = []
+    cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
+    unit, changes = _persisted(have, bridges, nics, want, cause)
+    commands = tuple(write.command for write in writes)
+    return Plan((*_one_cause(findings), *unit), changes, commands), tuple(writes)
+
+
+def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], size: int) -> Mapping[str, str]:
+    """Our own files, path -> text; none where there is nothing to do at boot."""
+    bridges = [function for function in bridges if function.register is not None]
+    if not bridges and not nics:
+        return {}
+    script = _SCRIPT_TEXT % {
+        "devices": have.devices,
+        "bridges": _entries(bridges),
+        "nics": _entries(nics),
+        "read_request": _encoded(size) if size else 0,
+    }
+    return {SCRIPT: script, UNIT: _UNIT_TEXT, DROPIN: _DROPIN_TEXT}
+
+
+def notes(have: Have, want: Want) -> List[str]:
+    """Why there is no finding where one might look for it."""
+    if have.is_vm:
+        return ["ACS and read requests are the hypervisor's (%s): nothing was asked for" % have.hypervisor]
+    if not want.clear_acs:
+        return []
+    if have.passed_on:
+        return ["ACS was left alone: GPU %s is handed to virtual machines (vfio-pci)" % have.passed_on]
+    if not have.bridges:
+        return [
+            "ACS has no say here: sysfs shows no GPU that shares a PCIe switch with another one or with a compute NIC"
+        ]
+    return []
+
+
+def _encoded(size: int) -> int:
+    return SIZES.index(size) << 12
+
+
+def _entries(functions: Sequence[Function]) -> str:
+    lines = ["    %r: %r,\n" % (function.address, function.identity) for function in functions]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _persisted(
+    have: Have, bridges: Sequence[Function], nics: Sequence[Function], want: Want, cause: Optional[Finding]
+) -> Tuple[Tuple[Finding, ...], Tuple[FileChange, ...]]:
+    """Our own files: as rendered where something is to be set at boot, else gone. cause: why nobody knows what."""
+    asked = want.persist and not have.locked and bool(want.clear_acs or want.max_read_request)
+    if asked and cause is not None:
+        return (_unit("unknown", "not judged while a GPU, a NIC or a register of one is not there", cause),), ()
+    texts = render(have, bridges, nics, want.max_read_request) if asked else {}
+    changes = tuple(
+        FileChange(path, have.files[path], texts.get(path), mode=0o755 if path == SCRIPT else 0o644)
+        for path in OWN
+        if have.files[path] != texts.get(path)
+    )
+    if changes:
+        return (_unit("drift", ", ".join(map(_described, changes))),), changes
+    return ((_unit("ok", "set at boot"),) if texts else ()), ()
+
+
+def _described(change: FileChange) -> str:
+    if change.before is None:
+        return "%s is absent" % change.path
+    return "%s is %s" % (change.path, "superfluous" if change.after is None else "not as rendered")
+
+
+def _unit(state: str, have: str, cause: Optional[Finding] = None) -> Finding:
+    return Finding(
+        check="pcie_path.unit",
+        subject=UNIT,
+        state=state,
+        severity="major",
+        want="just what is asked for is set at boot",
+        have=have,
+        source=UNIT,
+        why="firmware and kernel set ACS and read requests anew at every boot",
+        fix="" if state == "ok" else _RUN,
+        aspect="persisted",
+        because=cause.id if cause else None,
+    )
+
+
+def _finding(rule: _Rule, function: Function, want: str, write: Optional[Write], locked: str) -> Finding:
+    state, text, fix = "ok", str(function.register or "no such capability"), ""
+    if function.problem:
+        state, text = "unknown", function.problem
+        fix = "run as root; if that was so, look at lspci -vvv -s %s and at dmesg" % function.address
+    elif write is not None and locked:
+        state, fix = "unsupported", rule.if_locked % {"address": function.address}
+        text += "; the kernel is locked down (%s) and lets nobody write it" % locked
+    elif write is not None:
+        state, fix = "drift", _RUN
+    return Finding(
+        check=rule.check,
+        subject=function.label,
+        state=state,
+        severity=rule.severity,
+        want=want,
+        have=text,
+        source=config_path(function.address),
+        why=rule.why,
+        fix=fix,
+    )
+
+
+def _one_cause(findings: Sequence[Finding]) -> List[Finding]:
+    """Where config space cannot be read for one reason, the first function tells it for all."""
+    first: Dict[Optional[str], Finding] = {}
+    result = []
+    for finding in findings:
+        cause = first.setdefault(finding.have, finding) if finding.state == "unknown" else finding
+        result.append(finding if cause is finding else replace(finding, because=cause.id))
+    return result

@@ -1,0 +1,124 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Config space of simulated nodes, and what role pcie_path makes of it over reboots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
+
+from busbar.lab import store, tree
+from busbar.lab.machine import Machine, h200_vm, hgx_h100, hgx_h200_roce
+
+from .conftest import ROOT
+
+Answer = Callable[..., dict[str, Any]]
+UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A lab of its own: what is written to registers and below the system root stays."""
+    store.create(tmp_path / "lab")
+    return tmp_path / "lab"
+
+
+@pytest.fixture
+def call(own: Path, on_node: Answer) -> Answer:
+    roots = {"hardware_root": str(own / "node01/hw"), "system_root": str(own / "node01/sys")}
+    return lambda **more: on_node("pcie_path", "node01", **(roots | more))
+
+
+def spaces(machine: Machine) -> dict[str, bytes]:
+    return {path.split("/")[-2]: content for path, content in tree.hardware(machine).binaries.items()}
+
+
+def ids(result: dict[str, Any]) -> set[str]:
+    return {finding["id"] for finding in result["findings"]}
+
+
+@pytest.mark.parametrize("builder", [hgx_h100, hgx_h200_roce, h200_vm])
+def test_config_space_says_what_the_other_files_of_sysfs_say(builder: Callable[[str], Machine]) -> None:
+    machine = builder("node01")
+    found = spaces(machine)
+    assert set(found) == {function.address for function in machine.functions}
+    for function in machine.functions:
+        space = found[function.address]
+        assert space[:4] == bytes.fromhex(function.vendor[2:])[::-1] + bytes.fromhex(function.device[2:])[::-1]
+        assert space[0x0B:0x08:-1].hex() == function.class_code[2:]
+        assert len(space) == (256 if function.link is None else 4096)
+    for rdma in machine.rdma:
+        assert pcie_path.parse_device_control(found[rdma.address]).max_payload == 256
+    for gpu in machine.gpus:
+        status = int.from_bytes(found[gpu.address][0x7A:0x7C], "little")
+        link = machine.function(gpu.address).link
+        assert link is not None
+        assert (status >> 4, status & 15) == (link.width, {"32.0": 5, "2.5": 1}[link.speed.split()[0]])
+
+
+@pytest.mark.parametrize("builder", [hgx_h100, hgx_h200_roce])
+def test_a_healthy_board_redirects_above_its_nvswitches_and_nowhere_else(builder: Callable[[str], Machine]) -> None:
+    machine = builder("node01")
+    redirecting = set()
+    for address, space in spaces(machine).items():
+        if len(space) == 4096 and (acs := pcie_path.parse_acs(space)) and acs.control & pcie_path.REDIRECT:
+            redirecting.add(address)
+    assert redirecting == {f.parent for f in machine.functions if f.driver == "nvidia-nvswitch"}
+
+
+def test_firmware_sets_acs_at_every_boot_and_the_unit_clears_it_while_something_wants_it(
+    own: Path, call: Answer
+) -> None:
+    assert call()["changed"]
+    store.break_(own, "node01", "acs-on")
+    store.break_(own, "node01", "mrrs-512")
+    faulty = ids(call(check_mode=True))
+    assert {name.partition("[")[0] for name in faulty} == {"pcie_path.acs", "pcie_path.max_read_request"}
+    # The unit does at boot what a run does now.
+    store.reboot(own, "node01")
+    assert ids(call(check_mode=True)) == set()
+    store.break_(own, "node01", "acs-back-at-boot")
+    store.reboot(own, "node01")
+    assert ids(call(check_mode=True)) == faulty | {UNIT}
+    done = call()
+    assert (done["findings"], set(done["repaired"])) == ([], faulty | {UNIT})
+    store.reboot(own, "node01")
+    assert ids(call(check_mode=True)) == set()
+
+
+def test_a_boot_runs_nothing_that_is_not_the_nodes(own: Path, call: Answer, tmp_path: Path) -> None:
+    call()
+    unit = own / "node01/sys" / pcie_path.UNIT[1:]
+    unit.write_text(f"[Service]\nExecStart=/usr/bin/touch {tmp_path}/touched\n")
+    store.reboot(own, "node01")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_missing_nic_leaves_what_is_set_at_boot_alone(own: Path, call: Answer) -> None:
+    call()
+    script = own / "node01/sys" / pcie_path.SCRIPT[1:]
+    before = script.read_text()
+    store.break_(own, "node01", "rail-missing")
+    done = call()
+    assert (done["changed"], ids(done), script.read_text()) == (False, {UNIT}, before)
+    store.repair(own, "node01")
+    assert (call()["changed"], call()["findings"]) == (False, [])
+
+
+def test_a_virtual_machine_is_asked_for_nothing(tmp_path: Path, run_module: Answer) -> None:
+    store.create(tmp_path / "lab", {"vm01": h200_vm})
+    node = tmp_path / "lab/vm01"
+    done = run_module(
+        "pcie_path",
+        profile=yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
+        fabric="ethernet",
+        hardware_root=str(node / "hw"),
+        system_root=str(node / "sys"),
+    )
+    assert (done["changed"], done["findings"], done["passed"]) == (False, [], [])
+    assert "hypervisor" in done["notes"][0]

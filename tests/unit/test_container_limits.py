@@ -1,0 +1,383 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, busy, container_limits, host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.container_limits import DAEMON_JSON, DROPIN, Have, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+LIMITS = host_limits.Want(1048576, 8 << 30)
+WANT = Want(("docker", "containerd", "kubelet"), ("rdma/hca_shared_devices_a",), LIMITS)
+UNIT = "/usr/lib/systemd/system/containerd.service"
+GOOD_JSON, _LACKS = container_limits.edit("", WANT)
+GOOD = Have(
+    daemon_json=GOOD_JSON,
+    mode=0o644,
+    changed=1000.0,
+    docker={"/usr/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/bin/dockerd -H fd://\n"},
+    containerd={UNIT: "[Service]\nLimitNOFILE=infinity\n", DROPIN: container_limits.render(WANT)},
+    started={"dockerd": 1000.5, "kubelet": 900.0},
+    registered={"nvidia.com/gpu": 8, "rdma/hca_shared_devices_a": 8},
+)
+
+
+def not_ok(have: Have, want: Want = WANT) -> dict[str, str]:
+    plan = container_limits.plan(have, want).limit("none")
+    return {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
+
+
+def finding(have: Have, check: str) -> Finding:
+    [found] = [f for f in container_limits.plan(have, WANT).findings if f.check == f"host_limits.{check}"]
+    return found
+
+
+def test_a_node_that_has_everything_is_left_alone() -> None:
+    plan = container_limits.plan(GOOD, WANT)
+    assert (not_ok(GOOD), plan.changed) == ({}, False)
+    assert len(plan.findings) == 4
+
+
+def test_what_nobody_asks_for_is_neither_read_nor_found(tmp_path: Path) -> None:
+    want = Want((), (), LIMITS)
+    assert container_limits.read(Host(str(tmp_path), str(tmp_path)), want.runtimes) == Have()
+    assert container_limits.plan(GOOD, want).findings == ()
+
+
+def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
+    for runtimes, resources in ((("kubelet",), ()), (("docker",), ("rdma/hca",))):
+        with pytest.raises(ParseError, match="both or neither"):
+            Want(runtimes, resources, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "check"), [("docker", "docker"), ("containerd", "containerd"), ("kubelet", "kubernetes")]
+)
+def test_a_runtime_that_is_not_installed_is_drift_that_no_file_mends(runtime: str, check: str) -> None:
+    have = replace(GOOD, missing=(runtime,), daemon_json=None, containerd={})
+    found = finding(have, check)
+    assert (found.state, found.subject, found.aspect) == ("drift", runtime, "live")
+    assert "host_limits_container_runtimes" in found.fix
+    want = Want((runtime,), WANT.resources if runtime == "kubelet" else (), LIMITS)
+    assert not container_limits.plan(have, want).changed
+
+
+def test_what_cannot_be_read_is_unknown_and_nothing_is_written() -> None:
+    have = replace(GOOD, daemon_json=None, problems={"docker": Problem(DAEMON_JSON, "cannot be read: I/O error")})
+    assert not_ok(have) == {"docker": "unknown"}
+    assert not container_limits.plan(have, WANT).changed
+
+
+# -- Docker ----------------------------------------------------------------------------------------------------------
+
+THEIRS = """\
+{
+    "log-opts": {
+        "max-size": "100m"
+    },
+    "default-shm-size": "64M",
+    "data-root": "/scratch/düsseldorf"
+}
+"""
+
+
+def test_limits_are_added_and_everything_else_keeps_its_place_and_indentation() -> None:
+    after, lacks = container_limits.edit(THEIRS, WANT)
+    assert lacks == ["memlock is not set", "nofile is not set", "default-shm-size is 64M"]
+    assert list(json.loads(after)) == ["log-opts", "default-shm-size", "data-root", "default-ulimits"]
+    assert json.loads(after)["default-ulimits"] == {
+        "memlock": {"Name": "memlock", "Hard": -1, "Soft": -1},
+        "nofile": {"Name": "nofile", "Hard": 1048576, "Soft": 1048576},
+    }
+    assert after.startswith('{\n    "log-opts": {\n        "max-size"')
+    assert '"default-shm-size": "8G",\n    "data-root": "/scratch/düsseldorf"' in after
+
+
+def test_what_the_file_says_already_is_not_touched() -> None:
+    text = (
+        '{"default-ulimits": {"memlock": {"name": "memlock", "hard": -1, "soft": -1},'
+        ' "nofile": {"Name": "nofile", "Hard": 2000000, "Soft": 1048576}}, "default-shm-size": "16gb"}'
+    )
+    assert container_limits.edit(text, WANT) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "kept"),
+    [
+        ("memlock", {"Name": "memlock", "Hard": -1, "Soft": 65536}, -1),
+        ("memlock", {"Name": "memlock", "Hard": True, "Soft": -1}, -1),
+        ("memlock", {"Hard": -1, "Soft": -1}, -1),
+        ("nofile", {"Name": "nofile", "Hard": 2000000, "Soft": 1024}, 2000000),
+        # More than the kernel allows: no container would start.
+        ("nofile", {"Name": "nofile", "Hard": -1, "Soft": -1}, 1048576),
+        ("nofile", [1024], 1048576),
+    ],
+)
+def test_a_limit_that_is_too_low_or_malformed_is_replaced(name: str, limit: object, kept: int) -> None:
+    data = json.loads(GOOD_JSON)
+    data["default-ulimits"][name] = limit
+    after, lacks = container_limits.edit(json.dumps(data), WANT)
+    assert [lack.split()[0] for lack in lacks] == [name]
+    assert json.loads(after)["default-ulimits"][name]["Hard"] == kept
+
+
+def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
+    want = replace(WANT, limits=host_limits.Want(1048576, 0))
+    assert "default-shm-size" not in json.loads(container_limits.edit("", want)[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"debug": true', "delimiter"),
+        ('{"debug": true,}', "property name"),
+        ("[]", "not a JSON object"),
+        ('{"debug": true, "debug": false}', "'debug' comes twice"),
+        ('{"default-ulimits": [1]}', "default-ulimits is not an object"),
+        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": 1e999}', "1e999 is no number"),
+        ("[" * 100000, "RecursionError|recursion"),
+    ],
+)
+def test_a_file_that_dockerd_would_not_read_is_unknown_and_stays(text: str, says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        container_limits.edit(text, WANT)
+    have = replace(GOOD, daemon_json=text)
+    # No word of a restart: with this file dockerd would not come back.
+    assert not_ok(have) == {"docker": "unknown"}
+    assert not container_limits.plan(have, WANT).changed
+
+
+def test_the_mode_of_the_file_is_kept() -> None:
+    [change] = container_limits.plan(replace(GOOD, daemon_json=THEIRS, mode=0o600), WANT).changes
+    assert (change.path, change.mode, change.mode_before) == (DAEMON_JSON, 0o600, 0o600)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ExecStart=/usr/bin/dockerd --default-ulimit=memlock=-1",
+        'DOCKER_OPTS="--default-shm-size 1G"',
+        "ExecStart=/usr/bin/dockerd --config-file /srv/docker.json",
+    ],
+)
+def test_a_flag_of_dockerd_is_named_and_no_second_word_is_written(line: str) -> None:
+    have = replace(GOOD, daemon_json=None, docker={"/etc/default/docker": line})
+    assert not_ok(have) == {"docker": "not_owned"}
+    assert "/etc/default/docker: --" in (finding(have, "docker").have or "")
+    assert not container_limits.plan(have, WANT).changed
+
+
+def test_flags_that_say_nothing_else_are_none() -> None:
+    text = "# --default-ulimit nofile=1\nExecStart=/usr/bin/dockerd --config-file=/etc/docker/daemon.json\n"
+    assert container_limits.flags({"unit": text}) == []
+
+
+def test_only_a_dockerd_that_was_started_later_has_the_limits() -> None:
+    assert not_ok(replace(GOOD, changed=1000.6)) == {"docker_loaded": "withheld"}
+    assert not_ok(replace(GOOD, daemon_json=THEIRS)) == {"docker": "drift", "docker_loaded": "withheld"}
+    assert not_ok(replace(GOOD, daemon_json=THEIRS, started={"kubelet": 1.0})) == {"docker": "drift"}
+    assert "1970-01-01T00:16:40Z" in (finding(GOOD, "docker_loaded").have or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64M", 64 << 20), ("1.5 GiB", 3 << 29), ("8gb", 8 << 30), ("123", 123), ("", None), ("8X", None), (8, None)],
+)
+def test_sizes_are_read_as_dockerd_reads_them(text: object, size: int | None) -> None:
+    assert container_limits.parse_size(text) == size
+
+
+KEYS = st.sampled_from(["data-root", "debug", "default-shm-size", "default-ulimits", "é", "\\", "\ud800", "0"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100)
+@given(st.dictionaries(KEYS, JSON, max_size=6), st.sampled_from([None, "  ", "\t"]))
+def test_whatever_others_say_is_kept_and_a_second_edit_does_nothing(data: dict[str, Any], indent: str | None) -> None:
+    if not isinstance(data.get("default-ulimits") or {}, dict):
+        data["default-ulimits"] = {"core": data["default-ulimits"]}
+    text = json.dumps(data, indent=indent)
+    after, _lacks = container_limits.edit(text, WANT)
+    assert container_limits.edit(after, WANT) == (after, [])
+    after.encode()
+    found = json.loads(after)
+    ours = ("default-ulimits", "default-shm-size")
+    assert [(k, v) for k, v in found.items() if k not in ours] == [(k, v) for k, v in data.items() if k not in ours]
+    theirs = {k: v for k, v in (data.get("default-ulimits") or {}).items() if k not in ("memlock", "nofile")}
+    assert {k: found["default-ulimits"][k] for k in theirs} == theirs
+    assert [k for k in found if k in data] == list(data)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_edited_or_refused(text: str) -> None:
+    try:
+        after, _lacks = container_limits.edit(text, WANT)
+    except ParseError:
+        return
+    assert container_limits.edit(after, WANT) == (after, [])
+
+
+# -- containerd ------------------------------------------------------------------------------------------------------
+
+
+def test_a_fresh_containerd_gets_a_drop_in() -> None:
+    have = replace(GOOD, containerd={UNIT: "[Service]\nLimitNOFILE=infinity\n"})
+    assert not_ok(have) == {"containerd": "drift"}
+    assert [change.path for change in container_limits.plan(have, WANT).changes] == [DROPIN]
+
+
+def test_limits_that_the_unit_has_already_are_not_written_again() -> None:
+    have = replace(GOOD, containerd={UNIT: "[Service]\nLimitMEMLOCK=infinity:infinity\nLimitNOFILE=1048576\n"})
+    assert (not_ok(have), container_limits.plan(have, WANT).changed) == ({}, False)
+
+
+@pytest.mark.parametrize("line", ["LimitMEMLOCK=64M", "LimitMEMLOCK=", "LimitNOFILE=1024:1048576"])
+def test_a_later_drop_in_that_takes_it_back_is_named_and_left_alone(line: str) -> None:
+    later = "/run/systemd/system/containerd.service.d/99-site.conf"
+    have = replace(GOOD, containerd={**GOOD.containerd, later: f"[Service]\n{line}\n"})
+    assert (not_ok(have), container_limits.plan(have, WANT).changed) == ({"containerd": "not_owned"}, False)
+    assert later in (finding(have, "containerd").have or "")
+
+
+def test_a_containerd_that_no_unit_starts_is_somebody_elses() -> None:
+    have = replace(GOOD, containerd={})
+    assert (not_ok(have), container_limits.plan(have, WANT).changed) == ({"containerd": "not_owned"}, False)
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("registered", "says"),
+    [
+        ({"nvidia.com/gpu": 8}, "not registered; registered: nvidia.com/gpu"),
+        ({"rdma/hca_shared_devices_a": 0}, "0 healthy devices"),
+        (None, "no device plugin has ever registered"),
+    ],
+)
+def test_a_resource_that_the_kubelet_cannot_give_is_drift(registered: dict[str, int] | None, says: str) -> None:
+    found = finding(replace(GOOD, registered=registered), "kubernetes")
+    assert (found.state, found.subject) == ("drift", "rdma/hca_shared_devices_a")
+    assert says in (found.have or "")
+    assert "Busbar does not install it" in found.fix
+
+
+def test_the_checkpoint_of_a_kubelet_that_does_not_run_proves_nothing() -> None:
+    assert not_ok(replace(GOOD, started={})) == {"kubernetes": "unknown"}
+
+
+def test_resources_of_a_checkpoint() -> None:
+    text = '{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"rdma/a":["0","1"],"rdma/b":null}},"Checksum":1}'
+    assert container_limits.parse_registered(text) == {"rdma/a": 2, "rdma/b": 0}
+    assert container_limits.parse_registered('{"Data":{"RegisteredDevices":null}}') == {}
+    for broken in ("", "{}", "[]", '{"Data":{"RegisteredDevices":[]}}', '{"Data":{"RegisteredDevices":{"a":"b"}}}'):
+        with pytest.raises(ParseError, match="not a checkpoint"):
+            container_limits.parse_registered(broken)
+
+
+def test_the_start_of_a_process() -> None:
+    stat = "2820 (dock) (erd) S 1 2820 2820 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 12 0 1550 1994145792 13107"
+    assert container_limits.parse_started(stat, "cpu 0\nbtime 1735689600\n") == 1735689615.5
+    for broken in ((stat, "cpu 0\n"), ("2820 (dockerd) S 1", "btime 1\n"), ("", "btime 1\n")):
+        with pytest.raises(ParseError, match="no start time"):
+            container_limits.parse_started(*broken)
+
+
+@given(st.text(max_size=200), st.text(max_size=50))
+def test_any_text_is_an_answer_or_a_parse_error(text: str, other: str) -> None:
+    container_limits.flags({"unit": text})
+    for parse, arguments in (
+        (container_limits.parse_registered, (text,)),
+        (container_limits.parse_started, (text, other)),
+    ):
+        try:
+            parse(*arguments)
+        except ParseError as error:
+            assert str(error)
+
+
+# -- reading and writing ---------------------------------------------------------------------------------------------
+
+
+def write(root: Path, path: str, text: str, mode: int = 0o644) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(mode)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """Everything is installed, and dockerd has run since 2025."""
+    for program in ("dockerd", "containerd", "kubelet"):
+        write(tmp_path, f"/usr/bin/{program}", "#!/bin/sh\n", 0o755)
+    write(tmp_path, UNIT, "[Service]\nLimitNOFILE=infinity\n")
+    write(tmp_path, "/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
+    write(tmp_path, DAEMON_JSON, THEIRS, 0o640)
+    write(tmp_path, busy.KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
+    write(tmp_path, "/proc/stat", "btime 1735689600\n")
+    for pid, name in ((2805, "kubelet"), (2820, "dockerd"), (2999, "dockerd")):
+        write(tmp_path, f"/proc/{pid}/comm", f"{name}\n")
+        write(tmp_path, f"/proc/{pid}/stat", f"{pid} ({name}) S {'0 ' * 18}{pid} 0\n")
+    return tmp_path
+
+
+def test_a_plan_of_its_own_result_is_empty_and_a_restart_is_pending(node: Path) -> None:
+    host = Host(str(node), str(node))
+    have = container_limits.read(host, WANT.runtimes)
+    assert have.started == {"kubelet": 1735689628.05, "dockerd": 1735689628.2}
+    assert not_ok(have) == {"docker": "drift", "docker_loaded": "withheld", "containerd": "drift"}
+    apply.execute(host, container_limits.plan(have, WANT), backup=False)
+    after = container_limits.read(host, WANT.runtimes)
+    assert (not_ok(after), container_limits.plan(after, WANT).changed) == ({"docker_loaded": "withheld"}, False)
+    assert (node / DAEMON_JSON.lstrip("/")).stat().st_mode & 0o777 == 0o640
+    write(node, "/proc/stat", "btime %d\n" % (os.stat(node / DAEMON_JSON.lstrip("/")).st_ctime + 1))
+    assert not_ok(container_limits.read(host, WANT.runtimes)) == {}
+
+
+def test_a_drop_in_of_etc_hides_that_of_the_package_and_the_names_order_them(node: Path) -> None:
+    for folder, name in (("/usr/lib", "50-a"), ("/etc", "50-a"), ("/usr/lib", "60-b"), ("/run", "10-c")):
+        write(node, f"{folder}/systemd/system/containerd.service.d/{name}.conf", "[Service]\n")
+    found = container_limits.read(Host(str(node), str(node)), ("containerd",)).containerd
+    assert [path.replace("systemd/system/containerd.service", "") for path in found] == [
+        "/usr/lib/",
+        "/run/.d/10-c.conf",
+        "/etc/.d/50-a.conf",
+        "/usr/lib/.d/60-b.conf",
+    ]
+
+
+def test_options_count_where_the_unit_reads_their_file(node: Path) -> None:
+    host = Host(str(node), str(node))
+    write(node, "/etc/default/docker", 'DOCKER_OPTS="--default-ulimit nofile=1024"\n')
+    assert container_limits.flags(container_limits.read(host, ("docker",)).docker) == []
+    write(node, "/etc/systemd/system/docker.service.d/a.conf", "[Service]\nEnvironmentFile=-/etc/default/docker\n")
+    found = container_limits.flags(container_limits.read(host, ("docker",)).docker)
+    assert found == ["/etc/default/docker: --default-ulimit"]
+
+
+def test_each_runtime_has_its_own_problems(node: Path) -> None:
+    (node / "usr/bin/containerd").unlink()
+    write(node, busy.KUBELET, '{"Data":')
+    (node / DAEMON_JSON.lstrip("/")).write_bytes(b"\xff")
+    have = container_limits.read(Host(str(node), str(node)), WANT.runtimes)
+    assert have.missing == ("containerd",)
+    assert {runtime: problem.source for runtime, problem in have.problems.items()} == {
+        "docker": DAEMON_JSON,
+        "kubelet": busy.KUBELET,
+    }
+    assert not_ok(have) == {"docker": "unknown", "containerd": "drift", "kubernetes": "unknown"}

@@ -1,0 +1,609 @@
+"""Config space made by hand, the bridges that matter, and the module on a simulated node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import Have, Want, Write
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.virtualization import VENDOR, Virtualization
+from ansible_collections.busbar.fabric.plugins.modules import pcie_path as module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbar.lab import store
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WANT = Want(clear_acs=True, max_read_request=4096, persist=True)
+REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x01
+SWITCH_ID = "0010 30c0"
+
+
+def config(acs: int | None = None, control: int = 0x2910, identity: str = SWITCH_ID) -> bytes:
+    """PCI Express at 0x68 behind power management at 0x40; ACS, if any, at 0x148 behind AER at 0x100."""
+    space = bytearray(4096)
+    space[:4] = bytes.fromhex(identity)
+    space[0x06], space[0x34] = 0x10, 0x40
+    space[0x40:0x42] = 0x01, 0x68
+    space[0x68:0x6A] = 0x10, 0x00
+    space[0x70:0x72] = control.to_bytes(2, "little")
+    following = 0x148 if acs is not None else 0
+    space[0x100:0x104] = (following << 20 | 0x10001).to_bytes(4, "little")
+    if acs is not None:
+        space[0x148:0x14C] = (0x1000D).to_bytes(4, "little")
+        space[0x14C:0x14E] = b"\x5f\x00"
+        space[0x14E:0x150] = acs.to_bytes(2, "little")
+    return bytes(space)
+
+
+def changed(space: bytes, offset: int, new: bytes) -> bytes:
+    return space[:offset] + new + space[offset + len(new) :]
+
+
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+
+def test_acs_is_found_behind_other_capabilities_and_worded_as_lspci_does() -> None:
+    acs = pcie_path.parse_acs(config(acs=REDIRECTING))
+    assert acs is not None
+    assert (acs.offset, acs.control) == (0x14E, REDIRECTING)
+    assert str(acs) == "SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-"
+
+
+def test_a_function_without_acs_has_none() -> None:
+    assert pcie_path.parse_acs(config()) is None
+    assert pcie_path.parse_acs(changed(config(), 0x100, bytes(4))) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "says"), [(0, "needs root"), (64, "needs root"), (256, "look for MMCONFIG"), (4095, "look for MMCONFIG")]
+)
+def test_what_was_not_read_whole_is_not_taken_for_off(size: int, says: str) -> None:
+    with pytest.raises(ParseError, match=f"only {size} of 4096 bytes can be read: .*{says}"):
+        pcie_path.parse_acs(config(acs=CLEAR)[:size])
+
+
+def test_device_control_needs_the_first_256_bytes() -> None:
+    assert pcie_path.parse_device_control(config()[:256]) == pcie_path.parse_device_control(config())
+    with pytest.raises(ParseError, match="only 64 of 256 bytes can be read: it needs root"):
+        pcie_path.parse_device_control(config()[:64])
+
+
+@pytest.mark.parametrize(
+    ("offset", "new", "says"),
+    [
+        (0x100, b"\x01\x00\x01\x10", "leads to 0x100"),  # to itself
+        (0x100, b"\x01\x00\x01\x04", "leads to 0x040"),
+        (0x100, b"\xff\xff\xff\xff", "0x100 reads as all ones"),
+        (0x000, b"\xff\xff\xff\xff", "the device does not answer"),
+    ],
+)
+def test_a_list_that_leads_nowhere_is_an_error(offset: int, new: bytes, says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        pcie_path.parse_acs(changed(config(acs=CLEAR), offset, new))
+
+
+def test_acs_at_the_very_end_has_no_control_word() -> None:
+    space = changed(config(), 0x100, b"\x01\x00\xc1\xff")
+    with pytest.raises(ParseError, match="0xffc leaves config space"):
+        pcie_path.parse_acs(changed(space, 0xFFC, b"\x0d\x00\x01\x00"))
+
+
+def test_device_control_has_both_sizes() -> None:
+    control = pcie_path.parse_device_control(config(control=0x5937))
+    assert (control.offset, control.max_read_request, control.max_payload) == (0x70, 4096, 256)
+    assert str(control) == "4096 bytes (max payload 256)"
+
+
+@pytest.mark.parametrize(
+    ("offset", "new", "says"),
+    [
+        (0x06, b"\x00", "no PCI Express capability"),
+        (0x34, b"\x00", "no PCI Express capability"),
+        (0x41, b"\x40", "leads to 0x40"),
+        (0x41, b"\x08", "leads to 0x08"),
+        (0x70, b"\x00\x60", "0x6000 names a size"),
+    ],
+)
+def test_a_function_without_a_sensible_device_control_is_an_error(offset: int, new: bytes, says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        pcie_path.parse_device_control(changed(config(), offset, new))
+
+
+def edited(edits: list[tuple[int, bytes]]) -> bytes:
+    space = config(acs=REDIRECTING)
+    for offset, new in edits:
+        space = changed(space, offset, new)
+    return space
+
+
+# Most edits hit nothing; those of the pointers below lead the walk anywhere.
+SPACES = st.binary(max_size=300) | st.lists(
+    st.tuples(st.integers(0, 4092), st.binary(min_size=1, max_size=4)), max_size=12
+).map(edited)
+
+
+@given(SPACES, st.sampled_from([0x100, 0x34, 0x40, 0x148]), st.binary(min_size=4, max_size=4))
+@settings(max_examples=100)
+def test_any_bytes_are_a_register_or_an_error_and_the_boot_script_agrees(space: bytes, at: int, new: bytes) -> None:
+    space = changed(space, at, new) if len(space) == 4096 else space
+    names: dict[str, Any] = {"__name__": "pcie_path_script"}
+    exec(rendered(), names)
+    for parse, find in ((pcie_path.parse_acs, "acs_control"), (pcie_path.parse_device_control, "device_control")):
+        try:
+            register = parse(space)
+        except ParseError:
+            continue
+        assert names[find](space) == (register.offset if register else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("[none] integrity confidentiality", ""), ("none [integrity] confidentiality", "integrity")],
+)
+def test_lockdown(text: str, mode: str) -> None:
+    assert pcie_path.parse_lockdown(text) == mode
+    with pytest.raises(ParseError, match="no lockdown"):
+        pcie_path.parse_lockdown("none integrity")
+
+
+# -- bits ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 0xFFFF))
+def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
+    after = Write("0000:17:00.0", 0x14E, pcie_path.REDIRECT, 0, "ECAP_ACS+6.w").apply(word)
+    assert after & 0x1C == 0
+    assert after & ~0x1C == word & ~0x1C
+
+
+@given(st.integers(0, 0xFFFF), st.sampled_from(pcie_path.SIZES))
+def test_setting_the_read_request_keeps_all_other_bits(word: int, size: int) -> None:
+    value = pcie_path.SIZES.index(size) << 12
+    after = Write("0000:18:00.0", 0x70, pcie_path.READ_REQUEST, value, "CAP_EXP+8.w").apply(word)
+    assert 128 << (after >> 12 & 7) == size
+    assert after & ~0x7000 == word & ~0x7000
+
+
+@given(st.integers(0, 0xFFFE))
+@settings(max_examples=30)
+def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, word: int
+) -> None:
+    root = tmp_path_factory.mktemp("hw")
+    before = config(acs=word)
+    put(root, "0000:17:00.0", before)
+    pcie_path.write(Host(str(root)), Write("0000:17:00.0", 0x14E, pcie_path.REDIRECT, 0, "ECAP_ACS+6.w"))
+    assert got(root, "0000:17:00.0") == changed(before, 0x14E, (word & ~0x1C).to_bytes(2, "little"))
+
+
+def test_a_device_that_does_not_answer_is_not_written(tmp_path: Path) -> None:
+    put(tmp_path, "0000:17:00.0", b"\xff" * 4096)
+    change = Write("0000:17:00.0", 0x14E, pcie_path.REDIRECT, 0, "ECAP_ACS+6.w")
+    with pytest.raises(ReadError, match="does not answer"):
+        pcie_path.write(Host(str(tmp_path)), change)
+    with pytest.raises(ReadError, match=r"0000:18:00.0/config: cannot be written: No such file"):
+        pcie_path.write(Host(str(tmp_path)), replace(change, address="0000:18:00.0"))
+
+
+# -- which bridges ---------------------------------------------------------------------------------------------------
+
+
+def behind_switches(machine: Topology) -> Topology:
+    """GPU and NIC n behind ports 0 and 1 of switch n, each below a root port of its own. Rail 7's NIC is elsewhere."""
+    gpus = [
+        replace(gpu, device=replace(gpu.device, ancestors=(*switch(gpu.index), port(gpu.index, 0))))
+        for gpu in machine.gpus
+    ]
+    nics = [
+        replace(nic, device=replace(nic.device, ancestors=(*switch(number), port(number, 1))))
+        for number, nic in enumerate(machine.nics[:7])
+    ]
+    return replace(machine, gpus=tuple(gpus), nics=(*nics, machine.nics[7]))
+
+
+def switch(number: int) -> tuple[str, ...]:
+    """Host bridge, root port, upstream port."""
+    return f"pci0000:{number:x}0", f"0000:{number:x}0:01.0", f"0000:{number:x}1:00.0"
+
+
+def port(number: int, which: int) -> str:
+    return f"0000:{number:x}2:0{which}.0"
+
+
+def bridges(machine: Topology) -> tuple[str, ...]:
+    return pcie_path.bridges_between([gpu.device for gpu in machine.gpus], [nic.device for nic in machine.nics])
+
+
+def test_bridges_below_the_shared_switch_matter_and_none_above_it(infiniband: Topology) -> None:
+    assert bridges(behind_switches(infiniband)) == tuple(port(n, which) for n in range(7) for which in (0, 1))
+
+
+def test_a_machine_whose_devices_meet_in_the_cpu_has_no_bridge_to_judge(infiniband: Topology) -> None:
+    assert bridges(infiniband) == ()
+
+
+def test_two_gpus_behind_cascaded_switches_need_every_bridge_between_them(infiniband: Topology) -> None:
+    top = ("pci0000:10", "0000:10:01.0", "0000:11:00.0")
+    below = [(*top, f"0000:12:0{n}.0", f"0000:2{n}:00.0", f"0000:3{n}:00.0") for n in range(2)]
+    gpus = [replace(infiniband.gpus[n].device, ancestors=below[n]) for n in range(2)]
+    assert pcie_path.bridges_between(gpus, []) == tuple(sorted(below[0][3:] + below[1][3:]))
+
+
+def test_a_rail_counts_while_its_port_is_down_and_a_storage_nic_never_does(
+    infiniband: Topology, hgx_h100: Profile, edit: Any
+) -> None:
+    machine = edit.nic(edit.nic(infiniband, 2, role="down", port_state="DOWN"), 5, role="storage")
+    nics = pcie_path.compute_nics(machine, rails.Rails({2: machine.nics[2]}, {}, None))
+    assert [nic.pci for nic in nics] == [nic.pci for n, nic in enumerate(machine.nics) if n != 5]
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def put(root: Path, address: str, data: bytes) -> None:
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config").write_bytes(data)
+
+
+def got(root: Path, address: str) -> bytes:
+    return (root / "sys/bus/pci/devices" / address / "config").read_bytes()
+
+
+Node = tuple[Host, Topology]
+
+
+@pytest.fixture
+def node(tmp_path: Path, infiniband: Topology) -> Node:
+    """Ports of switches with ACS clear, as on a healthy HGX board; its NICs read 4096 bytes."""
+    machine = behind_switches(infiniband)
+    for address in bridges(machine):
+        put(tmp_path, address, config(acs=CLEAR))
+    for nic in machine.nics:
+        put(tmp_path, nic.pci, config(control=0x5937, identity="b315 2110"))
+    # Above the NVSwitches ACS redirects, and that is nobody's business.
+    put(tmp_path, "0000:82:00.0", config(acs=REDIRECTING))
+    return Host(str(tmp_path), str(tmp_path)), machine
+
+
+def have(node: Node) -> Have:
+    host, machine = node
+    return pcie_path.read(host, machine, machine.nics)
+
+
+def judged(node: Node, want: Want = WANT) -> dict[str, str]:
+    plan, _writes = pcie_path.plan(have(node), want)
+    return {finding.id: finding.state for finding in plan.findings if not finding.ok}
+
+
+def find(plan: Plan, check: str) -> Finding:
+    return next(f for f in plan.findings if f.check == f"pcie_path.{check}" and not f.ok)
+
+
+def root_of(node: Node) -> Path:
+    return Path(node[0].hardware_root)
+
+
+UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"
+
+
+def test_a_healthy_board_has_no_finding_about_registers(node: Node) -> None:
+    plan, writes = pcie_path.plan(have(node), WANT)
+    assert judged(node) == {UNIT: "drift"}
+    assert ([f.check for f in plan.findings].count("pcie_path.acs"), writes) == (14, ())
+    assert [change.path for change in plan.changes] == list(pcie_path.OWN)
+
+
+@pytest.mark.parametrize("control", [0x04, 0x08, 0x10, REDIRECTING, ISOLATING])
+def test_each_redirecting_bit_of_a_bridge_on_the_path_is_drift(node: Node, control: int) -> None:
+    put(root_of(node), port(3, 1), config(acs=control))
+    plan, writes = pcie_path.plan(have(node), WANT)
+    found = find(plan, "acs")
+    assert (found.state, found.severity, found.subject, found.disruption) == ("drift", "major", port(3, 1), "none")
+    assert (writes[0].address, writes[0].apply(control)) == (port(3, 1), control & ~0x1C)
+    assert str(plan.commands[0]) == f"setpci -s {port(3, 1)} ECAP_ACS+6.w=0000:001c"
+
+
+@pytest.mark.parametrize("control", [0x00, 0x01, 0x43, 0x63])
+def test_the_other_bits_of_acs_do_not_redirect(node: Node, control: int) -> None:
+    put(root_of(node), port(3, 1), config(acs=control))
+    assert judged(node) == {UNIT: "drift"}
+
+
+def test_a_bridge_without_acs_is_fine_and_not_in_the_script(node: Node) -> None:
+    put(root_of(node), port(3, 1), config())
+    assert judged(node) == {UNIT: "drift"}
+    texts = {change.path: change.after or "" for change in pcie_path.plan(have(node), WANT)[0].changes}
+    assert port(3, 1) not in texts[pcie_path.SCRIPT]
+    assert port(3, 0) in texts[pcie_path.SCRIPT]
+
+
+def test_a_nic_with_small_read_requests_is_drift_unless_that_is_asked_for(node: Node) -> None:
+    nic = node[1].nics[0]
+    put(root_of(node), nic.pci, config(control=0x2937))
+    plan, _writes = pcie_path.plan(have(node), WANT)
+    found = find(plan, "max_read_request")
+    assert (found.state, found.severity, found.subject) == ("drift", "minor", nic.label)
+    assert (found.want, found.have) == ("4096 bytes", "512 bytes (max payload 256)")
+    assert str(plan.commands[0]) == f"setpci -s {nic.pci} CAP_EXP+8.w=5000:7000"
+    assert judged(node, replace(WANT, max_read_request=0)) == {UNIT: "drift"}
+    other = judged(node, replace(WANT, max_read_request=512))
+    assert f"pcie_path.max_read_request[live]@{nic.pci}" not in other
+    assert len(other) == 8
+
+
+def test_what_cannot_be_read_whole_is_unknown_once_and_leaves_the_files_alone(node: Node) -> None:
+    for address in bridges(node[1]):
+        put(root_of(node), address, config(acs=CLEAR)[:64])
+    plan, writes = pcie_path.plan(have(node), WANT)
+    bad = [finding for finding in plan.findings if not finding.ok]
+    assert {finding.state for finding in bad} == {"unknown"}
+    assert (plan.changes, writes) == ((), ())
+    assert [f.id for f in bad if f.because is None] == [f"pcie_path.acs[live]@{port(0, 0)}"]
+    assert "only 64 of 4096 bytes can be read: it needs root" in (bad[0].have or "")
+
+
+def test_a_config_file_that_is_gone_is_unknown(node: Node) -> None:
+    (root_of(node) / "sys/bus/pci/devices" / port(0, 0) / "config").unlink()
+    assert judged(node) == {f"pcie_path.acs[live]@{port(0, 0)}": "unknown", UNIT: "unknown"}
+
+
+def test_what_is_no_file_is_unknown_and_holds_nobody(node: Node) -> None:
+    first, second = (root_of(node) / "sys/bus/pci/devices" / port(0, which) / "config" for which in (0, 1))
+    for path, make in ((first, Path.mkdir), (second, os.mkfifo)):
+        path.unlink()
+        make(path)
+    assert judged(node) == {
+        f"pcie_path.acs[live]@{port(0, 0)}": "unknown",
+        f"pcie_path.acs[live]@{port(0, 1)}": "unknown",
+        UNIT: "unknown",
+    }
+
+
+def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: Node, hgx_h100: Profile) -> None:
+    host, machine = node
+    assert pcie_path.missing_device(machine, hgx_h100) is None
+    for left, cause in (
+        (replace(machine, gpus=machine.gpus[:7]), "platform.gpu_count"),
+        (replace(machine, nics=machine.nics[1:]), "platform.rail_device"),
+    ):
+        missing = pcie_path.missing_device(left, hgx_h100)
+        assert missing is not None
+        put(root_of(node), port(1, 0), config(acs=REDIRECTING))
+        plan, writes = pcie_path.plan(pcie_path.read(host, left, left.nics), WANT, missing)
+        (unit,) = [finding for finding in plan.findings if finding.check == "pcie_path.unit"]
+        assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
+        # What is there is judged and set all the same.
+        assert [write.address for write in writes] == [port(1, 0)]
+        off = Want(clear_acs=False, max_read_request=0, persist=True)
+        assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing)[0].findings == ()
+
+
+def test_a_gpu_whose_bridges_are_not_known_is_unknown(node: Node) -> None:
+    host, machine = node
+    lost = replace(machine.gpus[0], device=replace(machine.gpus[0].device, ancestors=()))
+    states = judged((host, replace(machine, gpus=(lost, *machine.gpus[1:]))))
+    assert states == {f"pcie_path.acs[live]@{lost.pci}": "unknown", UNIT: "unknown"}
+
+
+def test_a_virtual_machine_is_asked_for_nothing(node: Node) -> None:
+    host, machine = node
+    put(root_of(node), port(0, 0), config(acs=REDIRECTING))
+    guest = have((host, replace(machine, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))))
+    assert pcie_path.plan(guest, WANT) == (Plan(), ())
+    assert pcie_path.notes(guest, WANT) == ["ACS and read requests are the hypervisor's (kvm): nothing was asked for"]
+
+
+def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Node) -> None:
+    host, machine = node
+    unsure = replace(
+        machine,
+        virtualization=Virtualization(False, "none", VENDOR),
+        problems=(Problem(VENDOR, "nothing says whether this is a guest"),),
+    )
+    with pytest.raises(ReadError, match="nothing says"):
+        have((host, unsure))
+
+
+def test_acs_stays_where_a_gpu_is_handed_to_virtual_machines(node: Node) -> None:
+    host, machine = node
+    put(root_of(node), port(0, 0), config(acs=REDIRECTING))
+    (root_of(node) / pcie_path.UNIT[1:]).parent.mkdir(parents=True)
+    (root_of(node) / pcie_path.UNIT[1:]).write_text("an old one")
+    passed = replace(machine.gpus[0], device=replace(machine.gpus[0].device, driver="vfio-pci"))
+    found = have((host, replace(machine, gpus=(passed, *machine.gpus[1:]))))
+    plan, writes = pcie_path.plan(found, replace(WANT, max_read_request=0))
+    assert ([f.check for f in plan.findings], writes) == (["pcie_path.unit"], ())
+    assert [(change.path, change.after) for change in plan.changes] == [(pcie_path.UNIT, None)]
+    assert "vfio-pci" in pcie_path.notes(found, WANT)[0]
+
+
+def test_a_locked_kernel_is_told_apart_and_gets_no_unit(node: Node) -> None:
+    put(root_of(node), port(0, 0), config(acs=REDIRECTING))
+    lockdown = root_of(node) / pcie_path.LOCKDOWN[1:]
+    lockdown.parent.mkdir(parents=True)
+    lockdown.write_text("none [integrity] confidentiality\n")
+    plan, writes = pcie_path.plan(have(node), WANT)
+    (found,) = [finding for finding in plan.findings if not finding.ok]
+    assert (found.state, plan.changed, writes) == ("unsupported", False, ())
+    assert f"pci=disable_acs_redir={port(0, 0)}" in found.fix
+
+
+def test_a_machine_without_a_shared_switch_is_told_so(tmp_path: Path, infiniband: Topology) -> None:
+    found = pcie_path.read(Host(str(tmp_path), str(tmp_path)), infiniband, [])
+    plan, writes = pcie_path.plan(found, WANT)
+    assert (plan, writes) == (Plan(), ())
+    assert "ACS has no say here" in pcie_path.notes(found, WANT)[0]
+
+
+# -- at boot ---------------------------------------------------------------------------------------------------------
+
+
+def rendered(devices: str = "/sys/bus/pci/devices", bridge: str = port(0, 0), nic: str = "0000:18:00.0") -> str:
+    acs, control = pcie_path.Acs(0x14E, 0), pcie_path.DeviceControl(0x70, 512, 256)
+    files = pcie_path.render(
+        Have(False, "none", (), (), {}, devices),
+        [pcie_path.Function(bridge, bridge, SWITCH_ID.replace(" ", ""), acs)],
+        [pcie_path.Function(nic, nic, "b3152110", control)],
+        4096,
+    )
+    return files[pcie_path.SCRIPT]
+
+
+def boot(root: Path) -> subprocess.CompletedProcess[str]:
+    script = root / "pcie-path"
+    script.write_text(rendered(str(root / "sys/bus/pci/devices")))
+    return subprocess.run([sys.executable, "-I", "-S", script], capture_output=True, text=True, check=False)
+
+
+def test_the_script_sets_at_boot_what_the_module_sets(tmp_path: Path) -> None:
+    put(tmp_path, port(0, 0), config(acs=ISOLATING))
+    put(tmp_path, "0000:18:00.0", config(control=0x2937, identity="b315 2110"))
+    for _boot in range(2):
+        done = boot(tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert got(tmp_path, port(0, 0)) == config(acs=ISOLATING & ~0x1C)
+        assert got(tmp_path, "0000:18:00.0") == config(control=0x5937, identity="b315 2110")
+
+
+def test_the_script_leaves_another_device_alone_and_goes_on(tmp_path: Path) -> None:
+    stranger = config(acs=ISOLATING, identity="8680 5f9c")
+    put(tmp_path, port(0, 0), stranger)
+    put(tmp_path, "0000:18:00.0", config(control=0x2937, identity="b315 2110"))
+    done = boot(tmp_path)
+    assert (done.returncode, got(tmp_path, port(0, 0))) == (1, stranger)
+    assert f"{port(0, 0)}: another device is there now" in done.stderr
+    assert got(tmp_path, "0000:18:00.0") == config(control=0x5937, identity="b315 2110")
+
+
+@pytest.mark.parametrize("size", [4, 64, 256])
+def test_the_script_says_what_it_did_not_find(tmp_path: Path, size: int) -> None:
+    put(tmp_path, port(0, 0), config(acs=ISOLATING)[:size])
+    done = boot(tmp_path)
+    assert done.returncode == 1
+    assert f"{port(0, 0)}: the capability is not found in {size} bytes" in done.stderr
+    assert "0000:18:00.0: [Errno 2] No such file or directory" in done.stderr
+
+
+def test_the_script_runs_on_the_oldest_python(oldest_python: str, tmp_path: Path) -> None:
+    script = tmp_path / "pcie-path"
+    script.write_text(rendered(str(tmp_path)))
+    done = subprocess.run([oldest_python, "-I", "-S", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("No such file")) == (1, 2)
+
+
+# -- the module ------------------------------------------------------------------------------------------------------
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """A simulated hgx-h100: every bridge redirects, every NIC reads 512 bytes."""
+    store.create(tmp_path / "lab")
+    node = tmp_path / "lab/node01"
+    for folder in (node / "hw/sys/bus/pci/devices").iterdir():
+        kind = (folder / "class").read_text()
+        (folder / "config").write_bytes(config(acs=REDIRECTING if kind.startswith("0x0604") else None))
+    return node
+
+
+@pytest.fixture
+def call(lab: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    def run(check_mode: bool = False, **more: Any) -> dict[str, Any]:
+        arguments = {
+            "profile": yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()),
+            "fabric": "infiniband",
+            "hardware_root": str(lab / "hw"),
+            "system_root": str(lab / "sys"),
+            "_ansible_check_mode": check_mode,
+            "_ansible_remote_tmp": str(tmp_path),
+        }
+        capsys.readouterr()
+        with patch_module_args(arguments | more), pytest.raises(SystemExit):
+            module.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
+    call: Run, lab: Path
+) -> None:
+    before = contents(lab)
+    predicted = call(check_mode=True)
+    assert contents(lab) == before
+    done = call()
+    for key in ("changed", "diff", "commands", "repaired"):
+        assert predicted[key] == done[key], key
+    assert (done["changed"], done["findings"], done["notes"]) == (True, [], [])
+    assert {name.partition("[")[0] for name in done["repaired"]} == {
+        "pcie_path.acs",
+        "pcie_path.max_read_request",
+        "pcie_path.unit",
+    }
+    after = contents(lab)
+    again = call()
+    assert (again["changed"], again["findings"], again["repaired"], contents(lab)) == (False, [], [], after)
+
+
+def test_only_bridges_between_gpus_and_rails_are_written(call: Run, lab: Path) -> None:
+    done = call(max_read_request=0)
+    written = {command.split()[2] for command in done["commands"]}
+    devices = lab / "hw/sys/bus/pci/devices"
+    still = {
+        folder.name
+        for folder in devices.iterdir()
+        if (folder / "class").read_text().startswith("0x0604")
+        and (folder / "config").read_bytes() == config(acs=REDIRECTING)
+    }
+    # A root port and an upstream port above each of eight switches, and what is not near a GPU, stay.
+    assert len(written) == 16
+    assert len(still) >= 16
+    assert not written & still
+
+
+def test_the_unit_is_wanted_by_multi_user_target_and_runs_the_script(call: Run, lab: Path) -> None:
+    call()
+    assert "Wants=busbar-pcie-path.service" in (lab / "sys" / pcie_path.DROPIN[1:]).read_text()
+    assert f"-I -S {pcie_path.SCRIPT}\n" in (lab / "sys" / pcie_path.UNIT[1:]).read_text()
+    script = lab / "sys" / pcie_path.SCRIPT[1:]
+    assert script.stat().st_mode & 0o777 == 0o755
+    for folder in (lab / "hw/sys/bus/pci/devices").iterdir():
+        if (folder / "class").read_text().startswith("0x0604"):
+            (folder / "config").write_bytes(config(acs=REDIRECTING))  # as after a boot
+    assert len(call(check_mode=True)["findings"]) == 16
+    subprocess.run([sys.executable, "-I", "-S", script], check=True)
+    assert call(check_mode=True)["findings"] == []
+
+
+def test_what_is_not_asked_for_any_more_is_removed(call: Run, lab: Path) -> None:
+    call()
+    done = call(persist=False)
+    assert (done["changed"], done["findings"]) == (True, [])
+    assert [path for path in pcie_path.OWN if (lab / "sys" / path[1:]).exists()] == []
+    assert not call(persist=False)["changed"]
+
+
+def test_a_profile_that_is_wrong_fails_with_its_name(call: Run) -> None:
+    assert "profile unnamed" in call(profile={"rails": 3})["msg"]
