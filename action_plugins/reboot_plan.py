@@ -10,20 +10,22 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import reboot
 
 # The roles whose results may ask for a reboot.
-ROLES = ("iommu",)
+ROLES = ("mofed", "iommu")
+# Those that roles/reboot asks again.
+AGAIN = ("platform", "mofed", "iommu", "nvidia_peermem")
 
 
 class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
-    _VALID_ARGS = frozenset({"busy", "done"})
+    _VALID_ARGS = frozenset({"busy", "drain", "done"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         _validation, arguments = self.validate_argument_spec(
-            argument_spec={"busy": {"type": "dict"}, "done": {"type": "dict"}}
+            argument_spec={"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
         )
         results = [self._templar.template(variables.get(f"{role}_result")) or {} for role in ROLES]
         waiting = reboot.reasons(results)
@@ -32,8 +34,7 @@ class ActionModule(ActionBase):
             # A role that could not be asked again has not said that nothing waits any more.
             unasked = [role for role, found in zip(ROLES, results, strict=True) if "passed" not in found]
             left = waiting or tuple(f"role {role} could not be asked again" for role in unasked)
-            result.update(reboot.judge(before, arguments["done"], left).to_dict())
-            return result
+            return self._result(result, reboot.judge(before, arguments["done"], left), variables)
         values = self._templar.template(variables["busbar_intent"])["values"]
         hostvars, own = variables["hostvars"], variables["inventory_hostname"]
         earlier = {
@@ -43,6 +44,10 @@ class ActionModule(ActionBase):
         }
         found = arguments["busy"] or {}
         busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
-        decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy)
-        result.update(decision.to_dict())
+        decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, arguments["drain"] or None)
+        return self._result(result, decision, variables)
+
+    def _result(self, result: dict[str, Any], decision: reboot.Decision, variables: dict[str, Any]) -> dict[str, Any]:
+        again = [self._templar.template(variables.get(f"{role}_result")) or {} for role in AGAIN]
+        result.update(decision.to_dict(), give_back=reboot.give_back(decision, again))
         return result

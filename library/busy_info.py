@@ -6,11 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: busy_info
-short_description: Say who uses a node's GPUs
+short_description: Say who uses a node, or would notice that a device of it goes away
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Processes on the GPUs, Slurm jobs on the node, GPUs that the kubelet has given to pods. Changes nothing.
+  - With O(devices) also what a change to them would cut off, each with the device it hangs on. The default route and
+    Ansible's own ssh connection, also over bonds, VLANs and bridges; processes with RDMA resources; NFS, Lustre, NVMe
+    over fabrics and iSCSI; kernel modules in use over the RDMA drivers.
 attributes:
   check_mode:
     support: full
@@ -19,6 +22,11 @@ attributes:
     support: none
     description: There is nothing to show.
 options:
+  devices:
+    description: PCI addresses that a change would disturb.
+    type: list
+    elements: str
+    default: []
   hardware_root:
     description: Directory that holds C(/sys) and C(/proc).
     type: path
@@ -33,11 +41,20 @@ EXAMPLES = r"""
 - name: See who uses the node
   busbar.fabric.busy_info:
   register: busy
+
+- name: See who would notice that a NIC is reset
+  busbar.fabric.busy_info:
+    devices: ["0000:1b:00.0"]
 """
 
 RETURN = r"""
 reasons:
   description: A line for each who uses the node; empty where nobody does.
+  type: list
+  elements: str
+  returned: success
+unload_first:
+  description: With O(devices), kernel modules that are in the way of unloading the drivers and that nobody uses.
   type: list
   elements: str
   returned: success
@@ -69,14 +86,15 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import busy
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import busy, guard
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            "devices": {"type": "list", "elements": "str", "default": []},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
         },
@@ -85,12 +103,13 @@ def main() -> None:
     host = Host(module.params["hardware_root"], module.params["system_root"])
     try:
         host.require_roots()
-    except ReadError as error:
+        peer = guard.connection() if module.params["devices"] else ()
+    except (ReadError, ParseError) as error:
         module.fail_json(msg=str(error))
-    found = busy.read(host)
+    found = busy.read(host, module.params["devices"], peer)
     if found.problems:
         module.fail_json(msg=str(found.problems[0]), reasons=list(found.reasons))
-    module.exit_json(**Plan().result(), reasons=list(found.reasons))
+    module.exit_json(**Plan().result(), reasons=list(found.reasons), unload_first=list(found.unload_first))
 
 
 if __name__ == "__main__":

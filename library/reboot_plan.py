@@ -24,6 +24,9 @@ options:
   busy:
     description: What M(busbar.fabric.busy_info) returned for the host; nothing is rebooted without it.
     type: dict
+  drain:
+    description: What M(busbar.fabric.slurm_node) returned for a node that has to be drained first; empty for others.
+    type: dict
   done:
     description: What M(ansible.builtin.reboot) returned; then it is judged, and not decided.
     type: dict
@@ -40,6 +43,10 @@ RETURN = r"""
 reboot:
   description: Whether to reboot now, or whether it was done.
   type: bool
+  returned: success
+give_back:
+  description: State and reason for M(busbar.fabric.slurm_node), with which a node that Busbar has drained goes back.
+  type: dict
   returned: success
 reasons:
   description: What waits for a reboot.

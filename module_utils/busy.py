@@ -1,8 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether somebody uses a node's GPUs: processes on them, a Slurm job, GPUs given to Kubernetes pods.
+"""Whether somebody uses a node: processes on its GPUs, a Slurm job, GPUs given to Kubernetes pods.
 
-A job may hold a node for minutes before its first kernel, so an idle GPU is not a free node.
+A job may hold a node for minutes before its first kernel, so an idle GPU is not a free node. Who would notice that a
+NIC goes away is in guard.py; it is asked with the devices that a change would disturb.
 Sources: nvidia-smi --help-query-compute-apps; Slurm's cgroup plugins (v1: slurm/uid_N/job_N, v2:
 slurmstepd.scope/job_N); the kubelet's device manager checkpoint (pkg/kubelet/cm/devicemanager/checkpoint).
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
+from . import guard
 from .host import Host, ParseError, Problem, ReadError
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
@@ -27,10 +29,14 @@ _ROW = re.compile(r"(\d{1,10}|\[[^\]]*\]), (.*), (?:(\d{1,9}) MiB|\[?[A-Za-z/ ]+
 
 @dataclass(frozen=True)
 class Busy:
-    """reasons: who uses the node, a line each; empty for nobody.   problems: what could not be read."""
+    """reasons: who uses the node, a line each; empty for nobody.   problems: what could not be read.
+
+    unload_first: kernel modules that nobody uses and that are in the way of unloading the NICs' drivers.
+    """
 
     reasons: Tuple[str, ...]
     problems: Tuple[Problem, ...] = ()
+    unload_first: Tuple[str, ...] = ()
 
 
 def parse_processes(text: str) -> List[str]:
@@ -73,9 +79,14 @@ def parse_checkpoint(text: str) -> Dict[str, int]:
     return found
 
 
-def read(host: Host) -> Busy:
+def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> Busy:
+    """devices: PCI addresses that a change would disturb; without any, only who uses the GPUs is asked.
+
+    peer: addresses of Ansible's own connection, as guard.connection gives them.
+    """
     reasons: List[str] = []
     problems: List[Problem] = []
+    unload_first: List[str] = []
     for source, ask in ((" ".join(QUERY), _processes), (CGROUPS, _slurm_jobs), (KUBELET, _pods)):
         try:
             reasons += ask(host)
@@ -83,7 +94,11 @@ def read(host: Host) -> Busy:
             problems.append(error.problem)
         except ParseError as error:
             problems.append(Problem(source, str(error)))
-    return Busy(tuple(reasons), tuple(problems))
+    if devices:
+        disturbed, unread, unload_first = guard.read(host, devices, peer)
+        reasons += disturbed
+        problems += unread
+    return Busy(tuple(reasons), tuple(problems), tuple(unload_first))
 
 
 def _processes(host: Host) -> List[str]:

@@ -8,11 +8,13 @@ that did not come back would not stop the next one. Here every host asks what be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 from .finding import DISRUPTIONS, Finding
 
+# After these no further node is rebooted.
+_LOST = ("reboot.returned", "reboot.verified", "reboot.rollout")
 _WHY = "what a reboot is needed for is not in effect before it"
 
 
@@ -45,8 +47,11 @@ def decide(
     max_disruption: str,
     earlier: Mapping[str, Mapping[str, Any]],
     busy: Optional[Sequence[str]],
+    drain: Optional[Mapping[str, Any]] = None,
 ) -> Decision:
     """Before a reboot. earlier: host -> its decision, for all hosts whose turn was before. busy: None where not known.
+
+    drain: what slurm_node returned for the node, None where it need not be drained.
 
     Where the inventory does not allow reboots the findings of the other roles say what waits: nothing is added.
     """
@@ -57,12 +62,14 @@ def decide(
     lost = [
         host
         for host, decision in earlier.items()
-        if any(finding["check"] != "reboot.idle" for finding in decision.get("findings") or [])
+        if any(finding["check"] in _LOST for finding in decision.get("findings") or [])
     ]
     if lost:
         have = "not rebooted: %s did not come back as it should" % ", ".join(sorted(lost)[:3])
         fix = "see to %s, then run site.yml again" % lost[0]
         return Decision(False, tuple(waiting), (_finding("reboot.rollout", "withheld", have, waiting, fix),))
+    if drain is not None and not drain.get("drained"):
+        return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))
     if busy is None:
         have = "not rebooted: whether somebody uses the node is not known"
         fix = "make nvidia-smi answer on the node, or reboot it by hand"
@@ -73,6 +80,30 @@ def decide(
             False, tuple(waiting), (_finding("reboot.idle", "withheld", "busy: %s" % busy[0], waiting, fix),)
         )
     return Decision(True, tuple(waiting))
+
+
+def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
+    found = (drain.get("findings") or [{}])[0]
+    state = "withheld" if found.get("state") == "withheld" else "unknown"
+    said = found.get("have") or " ".join(str(drain.get("msg") or "no answer").split())[:200]
+    fix = found.get("fix") or "make the role drain work on the node, or set busbar_drain: none"
+    have = "not rebooted, not drained: %s" % said
+    return replace(_finding("reboot.idle", state, have, waiting, fix), because=found.get("id"))
+
+
+def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    """For slurm_node: the state, and the reason why the node stays drained, of one that Busbar has drained.
+
+    roles: results of the roles that were asked again. What was not rebooted and still waits is as it was before, so it
+    goes back whatever is wrong with it; anything else has to be in order.
+    """
+    if not decision.reboot and decision.reasons:
+        return {"state": "undone", "reason": ""}
+    findings = [cast(Mapping[str, Any], finding.to_dict()) for finding in decision.findings if not finding.ok]
+    findings += [f for result in roles for f in result.get("findings") or [] if f["severity"] == "critical"]
+    wrong = ["%s: %s" % (finding["check"], finding["have"]) for finding in findings]
+    wrong += ["not verified: a role gave no result" for result in roles if "findings" not in result]
+    return {"state": "resumed", "reason": wrong[0] if wrong else ""}
 
 
 def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str]) -> Decision:

@@ -30,8 +30,8 @@ def test_fresh_converge_again_and_check(lab: Path, play: Play) -> None:
     assert not (lab / "node01/sys/etc/nccl.conf").exists()
 
     first = play("-i", inventory)
-    # Limits, nccl.conf, and what loads nvidia_peermem where the driver has no DMA-BUF.
-    assert (first.rc, recap(first.out, "node01")["changed"]) == (0, 3)
+    # OFED's repository, registers at boot, limits, nccl.conf, and what loads nvidia_peermem where there is no DMA-BUF.
+    assert (first.rc, recap(first.out, "node01")["changed"]) == (0, 5)
     assert "VERDICT ok: 2 of 2 hosts ok" in first.verdict
     assert "repaired on node01: nccl_conf.file" in first.out
     assert "not proven" in first.verdict  # a simulated node has no library, and the verdict says so
@@ -56,7 +56,9 @@ def test_one_broken_node_fails_the_run_and_is_the_only_row(lab: Path, play: Play
     assert (lab / "node02/sys/etc/nccl.conf").read_text() == before
     data = json.loads((lab / "findings.json").read_text())
     assert data["hosts"]["node01"]["ok"] is True
-    assert {f["check"] for f in data["hosts"]["node02"]["findings"]} == {"platform.rail_device", "nccl_conf.rails"}
+    assert {f["check"] for f in data["hosts"]["node02"]["findings"]} == {
+        *("platform.rail_device", "nccl_conf.rails", "pcie_path.unit")
+    }
 
 
 def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_path: Path) -> None:
@@ -69,7 +71,8 @@ def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_pat
 def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) -> None:
     run = play("-i", lab / "inventory", "--tags", "platform")
     assert run.rc == 0
-    assert "NOT checked, left out by tags: iommu, host_limits, nvidia_peermem, nccl_conf" in run.verdict
+    left_out = "mofed, iommu, pcie_path, host_limits, nvidia_peermem, nccl_conf"
+    assert f"NOT checked, left out by tags: {left_out}" in run.verdict
 
 
 def write_inventory(folder: Path, hosts: dict[str, dict[str, object]], group: str = "gpu_nodes") -> Path:

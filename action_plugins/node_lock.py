@@ -1,0 +1,43 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Says which run this is, and whether the run that has the node is dead. Documented in library/node_lock.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.module_utils import node_lock
+
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"state"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        values = self._templar.template(variables["busbar_intent"])["values"]
+        here = node_lock.this_run()
+        arguments = {
+            "state": self._task.args.get("state"),
+            "run": here.to_dict(),
+            "minutes": values["busbar_lock_minutes"],
+            "over": values["busbar_lock_break"],
+            "system_root": values["busbar_system_root"],
+        }
+
+        def ask(**more: str) -> dict[str, Any]:
+            given = {**arguments, **more}
+            return dict(self._execute_module("busbar.fabric.node_lock", module_args=given, task_vars=variables))
+
+        answer = ask()
+        holder = answer.get("holder")
+        if holder and node_lock.gone(node_lock.from_dict(holder), here):
+            answer = ask(dead=holder["id"])
+        # The next play of the run takes it anew, and has to tell what the one before it had to say.
+        before = (variables.get("node_lock_result") or {}).get("notes") or []
+        result.update(answer)
+        result["notes"] = list(dict.fromkeys([*before, *(answer.get("notes") or [])]))
+        return result

@@ -1,0 +1,145 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_lock
+short_description: Keep other runs of the suite off a node
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Takes or gives back C(/run/busbar/lock.json) on the node, which says what run works on it. A reboot frees it.
+  - The action plugin of this name says which run this is, and takes the lock over where the run that has it was
+    started on the same control node and its process is gone.
+  - In check mode nothing is taken; whoever has the node is told in RV(notes).
+attributes:
+  check_mode:
+    support: full
+    description: Reads the lock and takes nothing.
+  diff_mode:
+    support: none
+    description: A lock is no setting.
+options:
+  state:
+    description: V(held) takes it, V(released) gives it back if this run has it.
+    type: str
+    choices: [held, released]
+    required: true
+  run:
+    description: The run; the action plugin gives it.
+    type: dict
+    default: {}
+  minutes:
+    description: Age from which on a lock does not count; the action plugin gives C(busbar_lock_minutes).
+    type: int
+    default: 240
+  over:
+    description: Id of a run whose lock does not count; the action plugin gives C(busbar_lock_break).
+    type: str
+    default: ""
+  dead:
+    description: Id of a run that has ended without giving it back; the action plugin gives it.
+    type: str
+    default: ""
+  system_root:
+    description: Directory that holds C(/run).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Keep other runs off the node
+  busbar.fabric.node_lock:
+    state: held
+  register: node_lock_result
+"""
+
+RETURN = r"""
+held:
+  description: Whether the node is this run's.
+  type: bool
+  returned: success
+holder:
+  description: The run that has it instead.
+  type: dict
+  returned: success
+notes:
+  description: From whom it was taken over and why; in check mode, who has it.
+  type: list
+  elements: str
+  returned: success
+findings:
+  description: C(lock.held), where another run has the node.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Id of the finding, where another run has the node.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["held", "released"], "required": True},
+            "run": {"type": "dict", "default": {}},
+            "minutes": {"type": "int", "default": 240},
+            "over": {"type": "str", "default": ""},
+            "dead": {"type": "str", "default": ""},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host("/", given["system_root"])
+    try:
+        host.require_roots()
+        run = node_lock.from_dict(given["run"])
+        if given["state"] == "released":
+            if not module.check_mode:
+                node_lock.release(host, run)
+            module.exit_json(**Plan().result(), held=False, holder=None, notes=[])
+        answer = node_lock.acquire(
+            host, run, given["minutes"], given["over"], given["dead"], dry=bool(module.check_mode)
+        )
+    except (ReadError, ParseError) as error:
+        module.fail_json(msg=str(error))
+    notes = []
+    if answer.holder is not None and answer.held:
+        notes.append("took the node over from %s: %s" % (answer.holder, answer.why))
+    if module.check_mode:
+        # It writes nothing, and so is in nobody's way; but what it sees may be half done.
+        notes = [] if answer.holder is None else ["%s works on the node" % answer.holder]
+        answer = node_lock.Answer(True)
+    holder = answer.holder.run if answer.holder is not None and not answer.held else None
+    result = Plan((node_lock.judge(answer),)).result()
+    module.exit_json(**result, held=answer.held, holder=holder.to_dict() if holder else None, notes=notes)
+
+
+if __name__ == "__main__":
+    main()

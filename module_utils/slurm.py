@@ -1,0 +1,183 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A node as Slurm sees it, and what to do to take it out of service and to give it back.
+
+What Busbar drains carries its name in the reason. What anybody else has drained or set down is never touched.
+Read with ``scontrol -o``: every version has it, --json came to ``show node`` with 23.02.
+Sources: scontrol(1), squeue(1); Slurm src/api/node_info.c.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import List, Optional, Tuple
+
+from .finding import Finding
+from .host import Host, ParseError, Problem, ReadError
+from .plan import Command, Plan
+
+PREFIX = "busbar: "
+# What Busbar leaves drained since something is wrong with the node.
+KEPT = PREFIX + "not resumed, "
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_STATE = re.compile(r" State=([A-Z_+]+)[*~#!%$@^-]*((?:\+[A-Z_]+)*) ")
+# Who has set it, and when, comes after it. A reason may hold anything.
+_REASON = re.compile(r" Reason=(.*?)(?: \[([^\s\[\]]+@(?:\d{4}-[\dT:-]+|Unknown))\](?= |$)|$)")
+_OUT = ("DOWN", "ERROR", "FAIL", "FAILING")
+_USED = ("ALLOCATED", "MIXED", "COMPLETING")
+_RUN = re.compile(r" \([^()]*\)$")
+
+
+@dataclass(frozen=True)
+class Node:
+    """states: the base state, then flags: ("IDLE", "DRAIN").   set_by: ``root@2026-11-21T13:03:06``."""
+
+    name: str
+    states: Tuple[str, ...]
+    reason: Optional[str] = None
+    set_by: Optional[str] = None
+
+    @property
+    def drained(self) -> bool:
+        """No new job starts on it; those that are there go on."""
+        return "DRAIN" in self.states or any(state in _OUT for state in self.states)
+
+    @property
+    def ours(self) -> bool:
+        return self.drained and (self.reason or "").startswith(PREFIX)
+
+    def __str__(self) -> str:
+        text = "+".join(self.states)
+        return text if not self.reason else "%s by %s: %s" % (text, self.set_by or "?", self.reason)
+
+
+@dataclass(frozen=True)
+class Have:
+    """jobs: who is on the node, a line each.   node is None where it could not be read; problem says why then."""
+
+    node: Optional[Node]
+    jobs: Tuple[str, ...] = ()
+    problem: Optional[Problem] = None
+
+
+def parse_node(text: str, name: str) -> Node:
+    """The line of ``scontrol -o show node NAME``. Raises ParseError."""
+    lines = text.strip().splitlines()
+    if len(lines) != 1 or not lines[0].startswith("NodeName=%s " % name):
+        raise ParseError("%r, expected a line that begins with NodeName=%s" % (text[:80], name))
+    state = _STATE.search(lines[0])
+    if state is None:
+        raise ParseError("%r holds no State=" % lines[0][:400])
+    states = tuple(part for part in (state.group(1) + state.group(2)).split("+") if part)
+    reason = _REASON.search(lines[0])
+    return Node(name, states, reason.group(1) if reason else None, reason.group(2) if reason else None)
+
+
+def parse_jobs(text: str) -> Tuple[str, ...]:
+    """Lines of ``squeue --noheader --format=%i|%u|%T|%j``, in words. Raises ParseError."""
+    jobs = []
+    for line in text.splitlines():
+        words = line.strip().split("|", 3)
+        if len(words) != 4:
+            raise ParseError("%r is no line of squeue's" % line[:160])
+        jobs.append("Slurm job %s of %s (%s, %s)" % (words[0], words[1], words[2].lower(), words[3]))
+    return tuple(jobs)
+
+
+def read(host: Host, name: str) -> Have:
+    show = ("scontrol", "-o", "show", "node", name)
+    try:
+        # It would be taken for a list, or for an option.
+        if _NAME.fullmatch(name) is None:
+            raise ReadError("drain_slurm_node", "%r is no name of a node" % name)
+        node = parse_node(_ask(host, show), name)
+        jobs = parse_jobs(_ask(host, ("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
+    except ReadError as error:
+        return Have(None, problem=error.problem)
+    except ParseError as error:
+        return Have(None, problem=Problem(" ".join(show), str(error)))
+    if not jobs and any(state in _USED for state in node.states):
+        jobs = ("a Slurm job that this user is not shown (the node is %s)" % "+".join(node.states),)
+    return Have(node, jobs)
+
+
+def _ask(host: Host, argv: Tuple[str, ...]) -> str:
+    done = host.run(argv)
+    if done.rc != 0:
+        # scontrol says on stdout that there is no such node.
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
+        raise ReadError(done.command, "ended with %d and said: %.200s" % (done.rc, said[0]))
+    return done.stdout
+
+
+def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wait: bool = False) -> Plan:
+    """What to do for a state that is wanted.
+
+    state: "drained", for ``reason``, with ``run`` behind it; with ``wait`` also while jobs are on the node.
+    "resumed": with a ``reason`` not to be, it stays drained by Busbar for that. "undone": as before Busbar drained it,
+    but what was not in order stays drained. "reported": only to be said.
+    """
+    node = have.node
+    if node is None:
+        problem = have.problem or Problem("scontrol", "was not asked")
+        # Without its name, forty nodes of a controller that is down are one row.
+        said = problem.message.replace(name, "it")
+        fix = "make scontrol and squeue answer for it (drain_slurm_host, drain_slurm_node), or set busbar_drain: none"
+        finding = _finding(name, "drain.state", "unknown", "an answer of Slurm", said, fix)
+        return Plan((replace(finding, source=problem.source),))
+    commands: List[Command] = []
+    if state == "drained":
+        if node.ours or not (node.drained or (have.jobs and not wait)):
+            commands += _drain(node, PREFIX + reason, run)
+    elif state == "resumed" and reason and node.ours:
+        commands += _drain(node, KEPT + reason, run)
+    elif node.ours and (state == "resumed" or (state == "undone" and not _kept(node))):
+        argv = ("scontrol", "update", "NodeName=" + name, "State=RESUME")
+        commands.append(Command(argv, "Busbar has drained it, and is done", timeout=60.0))
+    return Plan((_judge(have, node, state),), commands=tuple(commands))
+
+
+def _kept(node: Node) -> bool:
+    return (node.reason or "").startswith(KEPT)
+
+
+def _drain(node: Node, reason: str, run: str) -> List[Command]:
+    """Nothing where it is drained for that already, by this run or one before."""
+    # One line, and none of what scontrol or a terminal would take for its own.
+    text = re.sub(r"[^\x20-\x7e]|[\"'\\]", " ", reason)[:300].strip()
+    if node.ours and _RUN.sub("", node.reason or "") == text:
+        return []
+    argv = ("scontrol", "update", "NodeName=" + node.name, "State=DRAIN", "Reason=%s (%s)" % (text, run))
+    return [Command(argv, text, timeout=60.0)]
+
+
+def _judge(have: Have, node: Node, state: str) -> Finding:
+    if state == "drained":
+        want = "no job on the node"
+        if have.jobs:
+            fix = "wait for the job, or give it time with drain_timeout (seconds); then run site.yml again"
+            return _finding(node.name, "drain.idle", "withheld", want, "busy: %s" % have.jobs[0], fix, "minor")
+        return _finding(node.name, "drain.idle", "ok", want, "no job", "")
+    want = "not left drained by Busbar"
+    if node.ours:
+        fix = (
+            "see to what the reason says; site.yml resumes a node that is in order, or: scontrol update nodename=%s"
+            " state=resume" % node.name
+        )
+        return _finding(node.name, "drain.left_over", "drift", want, str(node), fix)
+    return _finding(node.name, "drain.left_over", "ok", want, str(node), "")
+
+
+def _finding(name: str, check: str, state: str, want: str, have: str, fix: str, severity: str = "major") -> Finding:
+    return Finding(
+        check=check,
+        subject="the node",
+        state=state,
+        severity=severity,
+        want=want,
+        have=have,
+        source="scontrol show node %s, squeue" % name,
+        why="a node is taken out of service before it is disturbed, and given back when it is proven",
+        fix=fix,
+    )

@@ -1,0 +1,12 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from tests.molecule.scenario import verdict
+
+
+def test_a_node_in_service_has_nothing_to_report() -> None:
+    for name in ("check", "run"):
+        found = verdict(name)
+        assert (found["findings"], found["repaired"], found["notes"]) == ([], [], [])
+        assert found["passed"] == 1

@@ -1,0 +1,168 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""playbooks/reboot.yml on a simulated node that a real Slurm has.
+
+Ansible refuses to reboot the machine that it runs on, and such a node is one: a reboot that is begun is one that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from busbar.lab import store
+
+from .conftest import Slurm
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ROLES = ["platform", "iommu", "nvidia_peermem"]
+BOOK = [
+    {
+        "hosts": "gpu_nodes",
+        "gather_facts": False,
+        "tasks": [
+            {"busbar.fabric.intent": None, "register": "busbar_intent"},
+            *({"ansible.builtin.import_role": {"name": f"busbar.fabric.{role}"}} for role in ROLES),
+        ],
+    },
+    {"ansible.builtin.import_playbook": str(ROOT / "playbooks/reboot.yml")},
+    {
+        "hosts": "gpu_nodes",
+        "gather_facts": False,
+        "tasks": [
+            {"busbar.fabric.verdict": {"roles": [*ROLES, "reboot", "drain"], "path": "{{ busbar_findings_path }}"}}
+        ],
+    },
+]
+Play = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def node(slurm: Slurm, tmp_path: Path) -> Path:
+    """A lab whose node01 waits for a reboot, and on which Slurm's tools work."""
+    store.create(tmp_path / "lab")
+    store.break_(tmp_path / "lab", "node01", "iommu-translated")
+    for tool in ("scontrol", "squeue"):
+        shutil.copy2(slurm.top / "sys/usr/bin" / tool, tmp_path / "lab/node01/sys/usr/bin")
+    return tmp_path / "lab"
+
+
+@pytest.fixture
+def play(node: Path, tmp_path: Path) -> Play:
+    """Plays it on node01; check -> have of all findings of drain and reboot."""
+    (tmp_path / "book.yml").write_text(yaml.safe_dump(BOOK))
+
+    def run(*arguments: str, **variables: Any) -> dict[str, str]:
+        path = tmp_path / "findings.json"
+        given = {"busbar_drain": "slurm", "busbar_max_disruption": "reboot", "busbar_findings_path": str(path)}
+        argv = ["ansible-playbook", "-i", str(node / "inventory"), "--limit", "node01", str(tmp_path / "book.yml")]
+        done = subprocess.run(
+            [*argv, "-e", json.dumps({**given, **variables}), *arguments],
+            cwd=ROOT,
+            env={
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+                "LC_ALL": "C.UTF-8",
+                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert path.exists(), done.stdout + done.stderr
+        found = json.loads(path.read_text())["hosts"]["node01"]
+        path.unlink()
+        print(done.stdout)
+        return {
+            f["check"]: f["have"]
+            for f in found["findings"]
+            if f["check"].split(".")[0] in ("drain", "reboot", "run", "lock")
+        }
+
+    return run
+
+
+def test_a_node_that_waits_is_drained_first_and_stays_drained_where_the_reboot_fails(play: Play, slurm: Slurm) -> None:
+    assert play("--check") == {}
+    assert slurm.node() == "IDLE"
+    found = play()
+    assert set(found) == {"reboot.returned", "drain.left_over"}
+    assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, reboot.returned: ")
+    # Nor does it go back for nothing having been done to it in the next run, in which it may not be rebooted.
+    assert set(play(busbar_max_disruption="none")) == {"drain.left_over"}
+    assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, ")
+
+
+def test_a_job_is_not_disturbed_and_given_time_it_ends_and_the_node_is_drained(play: Play, slurm: Slurm) -> None:
+    job = slurm.submit(120)
+    said = play()["reboot.idle"]
+    assert f"Slurm job {job} of root" in said
+    assert slurm.node() == "ALLOCATED"
+    # Time that is over: the node is given back.
+    assert "Slurm job" in play(drain_timeout=6)["reboot.idle"]
+    assert slurm.node() == "ALLOCATED"
+    slurm.run("scancel", job)
+    slurm.submit(8)
+    assert set(play(drain_timeout=60)) == {"reboot.returned", "drain.left_over"}
+
+
+def test_a_drain_of_somebody_else_counts_and_is_left_alone(play: Play, slurm: Slurm) -> None:
+    slurm.run("scontrol", "update", "NodeName=node01", "State=DRAIN", "Reason=disk")
+    assert set(play()) == {"reboot.returned"}
+    assert slurm.node() == "IDLE+DRAIN disk"
+
+
+def test_a_node_that_is_busy_without_slurm_is_given_back(play: Play, slurm: Slurm, node: Path) -> None:
+    kubelet = node / "node01/sys/var/lib/kubelet"
+    (kubelet / "pods/0b6f").mkdir(parents=True, exist_ok=True)
+    (kubelet / "device-plugins").mkdir(exist_ok=True)
+    pod = {"PodUID": "0b6f", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ["GPU-1"]}
+    (kubelet / "device-plugins/kubelet_internal_checkpoint").write_text(
+        json.dumps({"Data": {"PodDeviceEntries": [pod]}})
+    )
+    assert set(play()) == {"reboot.idle"}
+    assert slurm.node() == "IDLE"
+
+
+def test_what_a_killed_run_left_drained_is_reported_and_given_back_when_in_order(
+    play: Play, slurm: Slurm, node: Path
+) -> None:
+    store.repair(node, "node01")
+    slurm.run("scontrol", "update", "NodeName=node01", "State=DRAIN", "Reason=busbar: iommu=pt (run-1)")
+    assert list(play("--check")) == ["drain.left_over"]
+    assert slurm.node() == "IDLE+DRAIN busbar: iommu=pt (run-1)"
+    # Something critical is wrong with it: it stays, and says so.
+    store.break_(node, "node01", "gpu-missing")
+    assert list(play()) == ["drain.left_over"]
+    assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, platform.")
+    store.repair(node, "node01")
+    assert play() == {}
+    assert slurm.node() == "IDLE"
+
+
+def test_a_run_goes_on_with_what_a_killed_one_has_drained(play: Play, slurm: Slurm) -> None:
+    slurm.run("scontrol", "update", "NodeName=node01", "State=DRAIN", "Reason=busbar: iommu=pt (run-1)")
+    assert set(play()) == {"reboot.returned", "drain.left_over"}
+
+
+def test_a_node_that_slurm_does_not_know_is_not_rebooted(play: Play, slurm: Slurm) -> None:
+    found = play(drain_slurm_node="node99")
+    assert set(found) == {"reboot.idle", "drain.state"}
+    assert "not rebooted, not drained" in found["reboot.idle"]
+
+
+def test_without_drain_slurm_is_not_asked(play: Play, node: Path) -> None:
+    for tool in ("scontrol", "squeue"):
+        (node / "node01/sys/usr/bin" / tool).write_text(f"#!/bin/sh\necho >> {node}/asked\nexit 1\n")
+    assert set(play(busbar_drain="none")) == {"reboot.returned"}
+    assert not (node / "asked").exists()

@@ -1,0 +1,123 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The pure part; tests/slurm asks a real one."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import slurm
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Have, Node
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+IDLE = Have(Node("node01", ("IDLE",)))
+OURS = Have(Node("node01", ("IDLE", "DRAIN"), "busbar: firmware (run-1)", "root@2026-11-21T13:03:06"))
+KEPT = Have(Node("node01", ("IDLE", "DRAIN"), "busbar: not resumed, x (run-1)", "root@2026-11-21T13:03:06"))
+THEIRS = Have(Node("node01", ("IDLE", "DRAIN"), "disk", "ann@2026-11-21T13:03:06"))
+BUSY = Have(Node("node01", ("MIXED",)), ("Slurm job 7 of ann (running, train)",))
+LINE = "NodeName=node01 Arch=x86_64 OS=Linux 6.1 #1 SMP State={} ThreadsPerCore=1 Partitions=main  AllocTRES={}"
+
+
+@pytest.mark.parametrize(
+    ("state", "rest", "node"),
+    [
+        ("IDLE", "", ("IDLE",)),
+        ("IDLE*+DRAIN", "", ("IDLE", "DRAIN")),
+        ("MIXED+DRAIN+NOT_RESPONDING", "", ("MIXED", "DRAIN", "NOT_RESPONDING")),
+        ("DOWN*", " Reason=Not responding [slurm@2026-11-21T13:03:06]", ("DOWN",)),
+    ],
+)
+def test_a_state_is_read_with_its_flags_and_without_its_marks(state: str, rest: str, node: tuple[str, ...]) -> None:
+    assert slurm.parse_node(LINE.format(state, rest), "node01").states == node
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason", "set_by"),
+    [
+        ("", None, None),
+        (" Reason=disk [bad] [root@2026-11-21T13:03:06]", "disk [bad]", "root@2026-11-21T13:03:06"),
+        (" Reason=a=b [ann@2026-11-21T13:03:06] Comment=c Reason=d", "a=b", "ann@2026-11-21T13:03:06"),
+        (" Reason=busbar: x (run-1) [root@Unknown]", "busbar: x (run-1)", "root@Unknown"),
+        (" Reason=who knows", "who knows", None),
+    ],
+)
+def test_a_reason_is_read_with_who_has_set_it(rest: str, reason: str | None, set_by: str | None) -> None:
+    node = slurm.parse_node(LINE.format("IDLE+DRAIN", "") + rest, "node01")
+    assert (node.reason, node.set_by) == (reason, set_by)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Node nope not found", LINE.format("", ""), LINE.format("IDLE", "").replace("node01", "node02"), "a\nb"]
+    + [LINE.format("IDLE", "") + "\n" + LINE.format("IDLE", "")],
+)
+def test_what_is_no_answer_is_no_node(text: str) -> None:
+    with pytest.raises(ParseError):
+        slurm.parse_node(text, "node01")
+
+
+def test_a_job_is_said_with_its_user_whatever_its_name() -> None:
+    assert slurm.parse_jobs("7_3|ann|RUNNING|a|b c\n") == ("Slurm job 7_3 of ann (running, a|b c)",)
+    with pytest.raises(ParseError):
+        slurm.parse_jobs("slurm_load_jobs error\n")
+
+
+@pytest.mark.parametrize(
+    ("have", "state", "command"),
+    [
+        (IDLE, "drained", "State=DRAIN"),
+        (IDLE, "resumed", None),
+        (IDLE, "undone", None),
+        (OURS, "drained", None),
+        (OURS, "resumed", "State=RESUME"),
+        (OURS, "undone", "State=RESUME"),
+        (OURS, "reported", None),
+        (KEPT, "undone", None),
+        (KEPT, "resumed", "State=RESUME"),
+        (KEPT, "drained", "State=DRAIN"),
+        (THEIRS, "drained", None),
+        (THEIRS, "resumed", None),
+        (THEIRS, "undone", None),
+        (BUSY, "drained", None),
+    ],
+)
+def test_only_what_is_busbars_or_free_is_touched(have: Have, state: str, command: str | None) -> None:
+    plan = slurm.plan(have, "node01", state, "firmware" if state == "drained" else "", "run-2")
+    assert [argv.argv[3] for argv in plan.commands] == ([command] if command else [])
+
+
+def test_what_stays_drained_says_why_in_words_that_slurm_takes() -> None:
+    [command] = slurm.plan(OURS, "node01", "resumed", 'a "b"\n\x1bc' + "d" * 500, "run-2").commands
+    reason = command.argv[4]
+    assert reason.startswith("Reason=busbar: not resumed, a  b   cddd")
+    assert reason.endswith("ddd (run-2)")
+    assert len(reason) < 330
+    assert not slurm.plan(THEIRS, "node01", "resumed", "a", "run-2").commands
+
+
+def test_the_same_outage_on_many_nodes_reads_the_same() -> None:
+    problem = Problem("scontrol -o show node node01", "ended with 1 and said: no controller for node01")
+    [finding] = slurm.plan(Have(None, problem=problem), "node01", "drained").findings
+    assert (finding.check, finding.state) == ("drain.state", "unknown")
+    assert finding.have == "ended with 1 and said: no controller for it"
+
+
+def test_jobs_that_this_user_is_not_shown_still_count() -> None:
+    assert [f.state for f in slurm.plan(BUSY, "node01", "drained").findings] == ["withheld"]
+    for states, drained in ((("DOWN",), True), (("IDLE", "FAIL"), True), (("MIXED", "PLANNED"), False)):
+        assert Node("node01", states).drained is drained
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(), st.text())
+def test_any_text_is_a_node_or_a_parse_error(text: str, reason: str) -> None:
+    for line in (text, LINE.format(text, reason), LINE.format("IDLE+DRAIN", "") + " Reason=" + reason):
+        try:
+            slurm.parse_node(line, "node01")
+        except ParseError as error:
+            assert str(error)
+    try:
+        slurm.parse_jobs(text)
+    except ParseError as error:
+        assert str(error)
