@@ -8,7 +8,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 
-.PHONY: help setup lint unit check nccl site collection containers molecule test test-vm demo lab bench clean
+.PHONY: help setup lint unit check faults nccl site collection containers molecule slurm drift test test-vm demo lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -29,9 +29,12 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 	ANSIBLE_INVENTORY=$(CURDIR)/inventories/example-roce $(BIN)/ansible-lint --offline -q
 
 unit: setup ## pure core, modules, structure: no root, no network
-	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/lab tests/samples
+	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/samples
 
 check: lint unit ## what to run before every commit, under 3 minutes
+
+faults: setup ## modules on simulated nodes: every fault of the lab, alone and in fives, is exactly its finding
+	$(BIN)/pytest -q -n $(JOBS) tests/lab
 
 nccl: setup ## lint and proof against real libnccl wheels (downloads 1.5 GB once)
 	$(BIN)/pytest -q tests/nccl
@@ -48,7 +51,13 @@ containers: setup ## the lab of containers and the suite on it; as root, install
 molecule: setup ## the scenario of every role, two at a time
 	$(BIN)/pytest -q -n $(JOBS) tests/molecule
 
-test: check nccl site collection containers molecule ## everything that CI runs
+slurm: setup ## drain and resume in a real Slurm; as root, installs Debian's packages where they lack
+	$(BIN)/pytest -q tests/slurm
+
+drift: setup ## busbar drift end to end and its report in Chromium (installed as root): about five minutes on two cores
+	$(BIN)/pytest -q -n $(JOBS) tests/drift tests/report
+
+test: check faults nccl site collection containers molecule slurm drift ## everything that CI runs
 
 test-vm: setup ## a real kernel, GRUB and reboots in a virtual machine; needs qemu-system-x86, qemu-utils, mmdebstrap
 	$(BIN)/pytest -q tests/vm

@@ -4,15 +4,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from ansible.errors import AnsibleError
+from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils import verdict
+from ansible.vars.hostvars import HostVarsVars
+from ansible_collections.busbar.fabric.plugins.module_utils import intent, secrets, verdict
 
 display = Display()
 
@@ -39,17 +45,28 @@ class ActionModule(ActionBase):
         hosts = variables["ansible_play_hosts_all"]
         hostvars = variables["hostvars"]
         results = {}
+        more = {}
+        hidden: set[str] = set()
         for host in hosts:
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host.
-            of_host = hostvars[host]
+            raw = hostvars.raw_get(host)
+            of_host = HostVarsVars(raw, loader=self._loader, host=host)
+            hidden.update(_secrets(raw, of_host))
+            more[host] = {"intent": _intent(of_host), "busbw": _busbw(of_host)}
             results[host] = {role: of_host[f"{role}_result"] for role in roles if f"{role}_result" in of_host}
-        judged = verdict.judge(results, roles, partial=_limited_by_tags(variables))
+            lock = of_host.get("node_lock_result", {"skipped": True})
+            if not lock.get("skipped"):
+                results[host]["node_lock"] = lock
+        judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
         width = shutil.get_terminal_size((120, 40)).columns
         display.display("\n" + verdict.render(judged, check_mode, max(width, 100)) + "\n")
         if arguments["path"]:
             try:
-                _write(arguments["path"], dict(judged.to_dict(), check_mode=check_mode))
+                data = dict(judged.to_dict(), check_mode=check_mode)
+                for host, of_host in data["hosts"].items():
+                    of_host.update(more[host])
+                _write(arguments["path"], data)
             except OSError as error:
                 result.update(failed=True, msg=f"busbar_findings_path {arguments['path']}: {error.strerror}")
                 return result
@@ -63,6 +80,51 @@ class ActionModule(ActionBase):
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
+
+
+def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:
+    """What the inventory holds in secret for a host: by its name, or by being kept in a vault."""
+    for name, value in raw.items():
+        # What a run adds holds none of the inventory's secrets, and ``groups`` has every host once for every host.
+        if name in intent.REGISTERED or name == "groups" or name.startswith("__"):
+            continue
+        try:
+            # Templated only where that matters: a password may come from a lookup.
+            given = of_host[name] if secrets.named(name) else value
+            yield from secrets.among({name: given}, EncryptedString)
+        except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
+            continue
+
+
+def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
+    """The verdict without the secrets: a tool's message may have repeated one."""
+    found = secrets.worth_hiding(hidden)
+    hosts = [
+        replace(
+            host,
+            findings=tuple(secrets.scrub_finding(finding, found) for finding in host.findings),
+            notes=tuple(secrets.scrub(note, found) for note in host.notes),
+        )
+        for host in judged.hosts
+    ]
+    return replace(judged, hosts=tuple(hosts))
+
+
+def _intent(of_host: Mapping[str, Any]) -> str | None:
+    """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did."""
+    read = of_host.get("busbar_intent") or {}
+    if "values" not in read:
+        return None
+    values = {name: value for name, value in read["values"].items() if name != "busbar_findings_path"}
+    wanted = [values, read["profile"], read["benchmark_runs"]]
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _busbw(of_host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Run of the benchmark -> its figure and bar in GB/s and when it was measured, where there is a figure."""
+    runs = (of_host.get("nccl_benchmark_result") or {}).get("runs") or []
+    names = ("busbw", "bar", "finished", "simulated")
+    return {run["name"]: {name: run.get(name) for name in names} for run in runs if run.get("busbw") is not None}
 
 
 def _write(path: str, data: dict[str, Any]) -> None:

@@ -12,9 +12,6 @@ from typing import Any, Dict, List, Optional
 from .host import Host, ReadError
 from .plan import Command, FileChange, Plan
 
-# Writing boot entries or an initramfs takes minutes on a slow disk.
-COMMAND_TIMEOUT = 600.0
-
 
 def execute(host: Host, plan: Plan, backup: bool) -> List[str]:
     """All changes, then all commands. Returns the backups' paths. Raises ReadError at the first that fails."""
@@ -40,7 +37,7 @@ def result(planned: Plan, after: Plan) -> Dict[str, Any]:
 
 def run(host: Host, command: Command) -> None:
     """Raises ReadError, with the tool's last words, where it does not end with 0."""
-    done = host.run(command.argv, timeout=COMMAND_TIMEOUT)
+    done = host.run(command.argv, timeout=command.timeout)
     if done.rc != 0:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
         raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, said[0]))

@@ -15,9 +15,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from . import gpu
+from . import gpu, ofed
 from .finding import Finding, printable
-from .host import Host, ParseError, Problem, ReadError, ToolMissing
+from .host import Host, ParseError, Problem, ReadError
 from .pci import parse_text, read_value
 from .plan import Command, FileChange, Plan, merge
 
@@ -70,7 +70,6 @@ _PAGES_64K = "CONFIG_ARM64_64K_PAGES"
 _DMABUF_KERNEL = (5, 12)
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 _FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
-_OFED = re.compile(r"(?:MLNX_OFED_LINUX|OFED-internal)-([0-9]+\.[0-9]+(?:[.-][0-9]+)*):?")
 _LOAD_TIMEOUT = 60.0
 _RUN = "run site.yml --tags nvidia_peermem for this host"
 _REBUILD = "dkms build --force nvidia/%(version)s && dkms install --force nvidia/%(version)s"
@@ -226,14 +225,6 @@ def parse_os_release(text: str) -> FrozenSet[str]:
     return frozenset([found["ID"], *found.get("ID_LIKE", "").split()])
 
 
-def parse_ofed(text: str) -> str:
-    """24.10-2.1.8.0 of ``MLNX_OFED_LINUX-24.10-2.1.8.0:``, the same of DOCA's ``OFED-internal-``. Raises ParseError."""
-    match = _OFED.fullmatch(text.strip())
-    if match is None:
-        raise ParseError("%r, expected MLNX_OFED_LINUX-<version>: or OFED-internal-<version>:" % text[:80])
-    return match.group(1)
-
-
 def parse_page_size(text: str) -> int:
     """Raises ParseError."""
     if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
@@ -337,7 +328,7 @@ def read(host: Host, mode: str) -> Have:
         have = replace(have, page_size=_ask(host, ("getconf", "PAGESIZE"), parse_page_size, problems))
     if have.driver_loaded and not have.loaded and (mode == "peermem" or (mode == "auto" and dmabuf(have)[0] is False)):
         module, missing = _module(host, problems)
-        have = replace(have, module=module, missing=missing, ofed=_ofed(host, problems), log=_log(host))
+        have = replace(have, module=module, missing=missing, ofed=ofed.read_release(host, problems), log=_log(host))
     return replace(have, problems=tuple(problems))
 
 
@@ -481,17 +472,6 @@ def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[Module], bool
     if output.rc != 0 and "not found" in output.stderr:
         return None, True
     return _parsed(output.command, output.stdout, parse_modinfo, problems), False
-
-
-def _ofed(host: Host, problems: List[Problem]) -> Optional[str]:
-    try:
-        output = host.run(("ofed_info", "-s"))
-    except ToolMissing:
-        return ""
-    except ReadError as error:
-        problems.append(error.problem)
-        return None
-    return _parsed(output.command, output.stdout, parse_ofed, problems) if output.rc == 0 else ""
 
 
 def _log(host: Host) -> str:

@@ -167,6 +167,8 @@ class Host:
         limit = self.timeout if timeout is None else timeout
         name = " ".join([os.path.basename(argv[0])] + argv[1:])
         environment = {"PATH": ":".join(TOOL_PATH), "LC_ALL": "C", "HOME": "/"}
+        # Package managers ask nobody, and what they install restarts no service.
+        environment.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
         try:
             process = subprocess.Popen(
                 argv,

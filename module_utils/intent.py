@@ -16,11 +16,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from .finding import DISRUPTIONS
 from .host import ParseError
 from .nccl_conf import extra_errors
+from .ofed import FLAVOURS as OFED_FLAVOURS
 from .platform import ADDRESS_FAMILIES
 from .profile import FABRICS
 
 GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
 CROSS_CHECKS = ("nvidia_smi_topo",)
+DRAINS = ("none", "slurm")
 MPI_MODES = ("auto", "required", "off")
 CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
 BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
@@ -33,7 +35,7 @@ class Value:
     type: str
     default: Any = None
     required: bool = False
-    choices: Tuple[str, ...] = ()
+    choices: Tuple[Any, ...] = ()
     keys: Optional[Mapping[str, Value]] = None
 
 
@@ -58,9 +60,24 @@ VALUES: Dict[str, Value] = {
     "busbar_findings_path": Value("path", ""),
     "platform_cross_checks": Value("list", ["nvidia_smi_topo"], choices=CROSS_CHECKS),
     "platform_nccl_topo_file": Value("path", ""),
+    "mofed_flavour": Value("str", "doca-ofed", choices=OFED_FLAVOURS),
+    "mofed_version": Value("str", ""),
+    "mofed_package": Value("str", ""),
+    "mofed_manage": Value("bool", True),
+    "mofed_repository_url": Value("str", "https://linux.mellanox.com/public/repo"),
+    "mofed_repository_key": Value("str", ""),
+    "mofed_archive": Value("str", ""),
+    "mofed_archive_sha256": Value("str", ""),
+    "mofed_archive_repository": Value("str", "DEBS"),
+    "mofed_third_party": Value("list", [], choices=("lustre",)),
     "iommu_passthrough": Value("bool", True),
+    "pcie_path_clear_acs": Value("bool", True),
+    "pcie_path_max_read_request": Value("int", 4096, choices=(0, 128, 256, 512, 1024, 2048, 4096)),
+    "pcie_path_persist": Value("bool", True),
     "host_limits_nofile": Value("int", 1048576),
     "host_limits_shm": Value("str", "8G"),
+    "host_limits_container_runtimes": Value("list", [], choices=("docker", "containerd", "kubelet")),
+    "host_limits_kubernetes_rdma_resources": Value("list", []),
     "nccl_conf_path": Value("path", "/etc/nccl.conf"),
     "nccl_conf_backup": Value("bool", True),
     "nccl_conf_extra": Value("dict", {}),
@@ -78,6 +95,12 @@ VALUES: Dict[str, Value] = {
     "busbar_model_parameters": Value("str", ""),
     "reboot_timeout": Value("int", 1200),
     "busbar_reboot_batches": Value("list", [1, "10%"]),
+    "busbar_drain": Value("str", "none", choices=DRAINS),
+    "drain_timeout": Value("int", 0),
+    "drain_slurm_host": Value("str", ""),
+    "drain_slurm_node": Value("str", ""),
+    "busbar_lock_minutes": Value("int", 240),
+    "busbar_lock_break": Value("str", ""),
     "busbar_baseline_max_age_days": Value("int", 30),
     "nccl_benchmark_collectives": Value("list", list(BENCHMARK_COLLECTIVES), choices=BENCHMARK_COLLECTIVES),
     "nccl_benchmark_min_bytes": Value("str", "1M"),
@@ -91,12 +114,16 @@ VALUES: Dict[str, Value] = {
 REGISTERED = (
     "busbar_intent",
     "platform_result",
+    "mofed_result",
     "iommu_result",
+    "pcie_path_result",
     "host_limits_result",
     "nvidia_peermem_result",
     "nccl_conf_result",
     "nccl_tests_result",
     "reboot_result",
+    "drain_result",
+    "node_lock_result",
     "nccl_benchmark_result",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
@@ -107,7 +134,16 @@ _DERIVED = {
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
 # "platform_" is a common word: only near misses of our own names are errors there.
-_OWN_PREFIXES = ("busbar_", "iommu_", "host_limits_", "nccl_conf_", "nccl_tests_", "nccl_benchmark_")
+_OWN_PREFIXES = (
+    "busbar_",
+    "mofed_",
+    "iommu_",
+    "pcie_path_",
+    "host_limits_",
+    "nccl_conf_",
+    "nccl_tests_",
+    "nccl_benchmark_",
+)
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),
@@ -169,7 +205,8 @@ def _errors(name: str, given: Any, value: Value) -> List[str]:
         if wrong:
             return ["%s holds %r, expected some of %s" % (name, wrong[0], ", ".join(value.choices))]
     elif value.choices and given not in value.choices:
-        return ["%s is %r, expected one of %s" % (name, given, ", ".join(choice for choice in value.choices if choice))]
+        known = ", ".join(str(choice) for choice in value.choices if choice != "")
+        return ["%s is %r, expected one of %s" % (name, given, known)]
     if value.type == "path" and given and not str(given).startswith("/"):
         return ["%s is %r, expected an absolute path" % (name, given)]
     if value.keys is None:
@@ -198,11 +235,20 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
         if name in values["nccl_conf_extra"]:
             errors.append("nccl_conf_extra.%s is derived, not set: use %s" % (name, instead))
     errors.extend("nccl_conf_extra: %s" % error for error in extra_errors(values["nccl_conf_extra"]))
+    if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
+        errors.append(
+            "host_limits_kubernetes_rdma_resources says what host_limits_container_runtimes: [kubelet] looks for: set"
+            " both or neither"
+        )
     if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
         errors.append(
             "nccl_benchmark_collectives asks for measurements, but nccl_tests_commit is empty, so there is nothing to"
             " measure with: set the commit, or nccl_benchmark_collectives: []"
         )
+    if values["drain_timeout"] < 0:
+        errors.append("drain_timeout is %d, expected 0 or more" % values["drain_timeout"])
+    if values["busbar_lock_minutes"] < 1:
+        errors.append("busbar_lock_minutes is %d, expected 1 or more" % values["busbar_lock_minutes"])
     for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
         if values[name] < 1:
             errors.append("%s is %d, expected 1 or more" % (name, values[name]))

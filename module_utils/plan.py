@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
+from .busy import Busy
 from .finding import DISRUPTIONS, Finding
 
 
@@ -43,11 +44,15 @@ def _header(path: str, text: Optional[str], mode: Optional[int]) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """A tool that has to be run after the files are as they should be. ``why``: what it is run for, one line."""
+    """A tool that has to be run after the files are as they should be. ``why``: what it is run for, one line.
+
+    timeout: seconds. Writing boot entries or an initramfs takes minutes on a slow disk.
+    """
 
     argv: Tuple[str, ...]
     why: str
     disruption: str = "none"
+    timeout: float = 600.0
 
     def __str__(self) -> str:
         return " ".join(map(shlex.quote, self.argv))
@@ -72,14 +77,31 @@ class Plan:
     def limit(self, max_disruption: str) -> Plan:
         """The same plan with every change above ``max_disruption`` withheld, and its findings saying so."""
         allowed = DISRUPTIONS.index(max_disruption)
+        return self._without(
+            lambda disruption: DISRUPTIONS.index(disruption) > allowed, lambda f: replace(f, state="withheld")
+        )
 
-        def above(disruption: str) -> bool:
-            return DISRUPTIONS.index(disruption) > allowed
+    def refuse(self, busy: Busy) -> Plan:
+        """The same plan without what disturbs a link or more, where somebody uses the node or that is not known.
 
+        Whatever the inventory allows: so it comes before ``limit``, or no finding says who is in the way.
+        """
+        if busy.reasons:
+            said = "busy: %s" % busy.reasons[0]
+        elif busy.problems:
+            said = "whether it is in use is not known: %s" % busy.problems[0]
+        else:
+            return self
+
+        def refused(finding: Finding) -> Finding:
+            have = said if finding.have is None else "%s; %s" % (finding.have, said)
+            return replace(finding, state="withheld", have=have, fix="see to that, then: " + finding.fix)
+
+        return self._without(lambda disruption: disruption != "none", refused)
+
+    def _without(self, above: Callable[[str], bool], mark: Callable[[Finding], Finding]) -> Plan:
         return Plan(
-            findings=tuple(
-                replace(f, state="withheld") if f.state == "drift" and above(f.disruption) else f for f in self.findings
-            ),
+            findings=tuple(mark(f) if f.state == "drift" and above(f.disruption) else f for f in self.findings),
             changes=tuple(change for change in self.changes if not above(change.disruption)),
             commands=tuple(command for command in self.commands if not above(command.disruption)),
             reboot=self.reboot,

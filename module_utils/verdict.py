@@ -22,9 +22,13 @@ NAMES = 100
 class HostVerdict:
     host: str
     findings: Tuple[Finding, ...]  # not ok, worst first
-    passed: int
+    passed_ids: Tuple[str, ...]
     repaired: Tuple[str, ...]  # ids of what this run mended, or would mend in check mode
     notes: Tuple[str, ...]  # what limits the result without being wrong
+
+    @property
+    def passed(self) -> int:
+        return len(self.passed_ids)
 
     @property
     def ok(self) -> bool:
@@ -51,6 +55,7 @@ class Verdict:
                 host.host: {
                     "ok": host.ok,
                     "passed": host.passed,
+                    "passed_ids": list(host.passed_ids),
                     "repaired": list(host.repaired),
                     "notes": list(host.notes),
                     "findings": [finding.to_dict() for finding in host.findings],
@@ -72,45 +77,47 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
     hosts = []
     for host in sorted(results):
         findings: List[Finding] = []
-        passed = 0
+        passed: List[str] = []
         repaired: List[str] = []
         notes: List[str] = []
-        for role in expected:
+        # The lock is no role: it has a result where a run took it or another one had it.
+        for role in [*(["node_lock"] if "node_lock" in results[host] else []), *expected]:
             result = results[host].get(role)
-            found, good = _role_result(
-                role, result, because=next((f.id for f in findings if f.check[:4] == "run."), None)
-            )
+            because = next((f.id for f in findings if f.check[:4] == "run." or f.check == "lock.held"), None)
+            found, good = _role_result(role, result, because)
             # Without its name, forty hosts that are unreachable alike are one row.
             findings.extend(
                 replace(f, have=f.have.replace(host, "it")) if f.check[:4] == "run." and f.have else f for f in found
             )
-            passed += good
+            passed.extend(good)
             repaired.extend((result or {}).get("repaired") or [])
             notes.extend((result or {}).get("notes") or [])
         if not findings and not passed:
             findings.append(_no_result("host", "host", "nothing was checked on this host"))
-        hosts.append(HostVerdict(host, tuple(worst_first(findings)), passed, tuple(repaired), tuple(notes)))
+        hosts.append(HostVerdict(host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes)))
     return Verdict(tuple(hosts), tuple(expected), tuple(role for role in roles if role not in expected))
 
 
-def _role_result(role: str, result: Optional[Mapping[str, Any]], because: Optional[str]) -> Tuple[List[Finding], int]:
-    """Findings and the number of passed checks. because: id of the failure that kept later roles from running."""
+def _role_result(
+    role: str, result: Optional[Mapping[str, Any]], because: Optional[str]
+) -> Tuple[List[Finding], List[str]]:
+    """Findings and the ids of passed checks. because: id of the failure that kept later roles from running."""
     if result is None or result.get("skipped"):
-        return [_no_result(role, role, "no result: the role did not run on this host", because)], 0
+        return [_no_result(role, role, "no result: the role did not run on this host", because)], []
     if result.get("unreachable"):
         fix = "check that the node is up and that ssh to it works, then run it again for this host"
-        return [_no_result(role, role, "unreachable: %s" % _one_line(result.get("msg")), fix=fix)], 0
+        return [_no_result(role, role, "unreachable: %s" % _one_line(result.get("msg")), fix=fix)], []
     if result.get("failed"):
         said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
-        return [_no_result(role, role, "failed: %s" % _one_line("; ".join(said)))], 0
+        return [_no_result(role, role, "failed: %s" % _one_line("; ".join(said)))], []
     findings = result.get("findings")
     passed = result.get("passed")
     if not isinstance(findings, list) or not isinstance(passed, list):
-        return [_no_result(role, role, "returned no findings")], 0
+        return [_no_result(role, role, "returned no findings")], []
     try:
-        return [from_dict(item) for item in findings], len(passed)
+        return [from_dict(item) for item in findings], [str(item) for item in passed]
     except (ValueError, AttributeError, TypeError) as error:
-        return [_no_result(role, role, "returned something that is not a finding: %s" % error)], 0
+        return [_no_result(role, role, "returned something that is not a finding: %s" % error)], []
 
 
 def _no_result(

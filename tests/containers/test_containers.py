@@ -182,7 +182,9 @@ def test_from_a_fresh_node_to_a_measured_one_and_again(site: Site) -> None:
     code, out, found = site.play("--check")
     assert code == 2, out
     assert {check for findings in found.values() for check in roots(findings)} == {
-        *("gpudirect.persisted", "host_limits.login", "host_limits.service", "nccl_conf.file", "nccl_tests.build")
+        *("gpudirect.persisted", "host_limits.login", "host_limits.service", "nccl_conf.file", "nccl_tests.build"),
+        *("host_limits.docker", "host_limits.containerd"),
+        *("ofed.repository", "pcie_path.unit"),
     }
 
     code, out, found = site.play()

@@ -16,6 +16,8 @@ from ansible_collections.busbar.fabric.plugins.modules import (
     iommu,
     kernel_args,
     nccl_conf,
+    ofed,
+    pcie_path,
     topology_info,
 )
 
@@ -24,7 +26,9 @@ from busbar.lab import store
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODULES = {
     "topology_info": topology_info,
+    "ofed": ofed,
     "iommu": iommu,
+    "pcie_path": pcie_path,
     "host_limits": host_limits,
     "kernel_args": kernel_args,
     "gpudirect": gpudirect,
@@ -82,6 +86,9 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             "hardware_root": values["busbar_hardware_root"],
             "system_root": values["busbar_system_root"],
         }
+        if name == "host_limits":
+            asked = ("container_runtimes", "kubernetes_rdma_resources")
+            more = {key: values[f"host_limits_{key}"] for key in asked if f"host_limits_{key}" in values} | more
         if name in ("iommu", "kernel_args", "gpudirect", "host_limits"):
             return run_module(name, check_mode, **(roots | more))
         arguments = {
@@ -92,7 +99,13 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
         }
         if name == "topology_info":
             arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5}
-        else:
+        elif name == "ofed":
+            arguments |= {
+                "version": values["mofed_version"],
+                "repository_top": values["mofed_repository_url"],
+                "repository_key": values["mofed_repository_key"],
+            }
+        elif name == "nccl_conf":
             arguments |= {
                 "nccl_version": values["busbar_nccl_version"],
                 "dscp": values.get("busbar_roce", {}).get("dscp"),

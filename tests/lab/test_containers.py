@@ -18,13 +18,14 @@ MACHINES = {name: builder(name) for name, builder in store.STANDARD.items()}
 
 
 def test_the_committed_inventory_is_what_up_would_write() -> None:
-    for name, text in containers.inventory(MACHINES, "{{ inventory_dir }}/../../.lab/ssh_config").items():
+    key = "inventory_dir ~ '/../../.lab/GPG-KEY.asc'"
+    for name, text in containers.inventory(MACHINES, "{{ inventory_dir }}/../../.lab/ssh_config", key).items():
         path = ROOT / "inventories" / "lab" / name
         assert path.read_text() == text, f"write into {path.relative_to(ROOT)}:\n{text}"
 
 
 def test_the_inventory_says_of_each_node_what_its_machine_says() -> None:
-    files = containers.inventory(MACHINES, "/lab/ssh_config")
+    files = containers.inventory(MACHINES, "/lab/ssh_config", "'/lab/GPG-KEY.asc'")
     assert yaml.safe_load(files["hosts.yml"]) == {
         "gpu_nodes": {"hosts": {name: machine.site for name, machine in MACHINES.items()}}
     }

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import nvidia_smi, store, tree
-from busbar.lab.faults import ALL, FAULTS, PEERMEM_LIST, Expectation, FileFault, compatible, draw, expected
+from busbar.lab import nvidia_smi, ofed_faults, store, tree
+from busbar.lab.fault import CommandFault, FileFault
+from busbar.lab.faults import ALL, FAULTS, PCIE_DROPIN, PEERMEM_LIST, Expectation, compatible, draw, expected
 from busbar.lab.machine import LabError, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "vm01": h200_vm}
@@ -36,6 +37,9 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loads = directory / node / "sys" / PEERMEM_LIST.lstrip("/")
         loads.parent.mkdir()
         loads.write_text("nvidia_peermem\n")
+        dropin = directory / node / "sys" / PCIE_DROPIN.lstrip("/")
+        dropin.parent.mkdir(parents=True)
+        dropin.write_text("[Unit]\nWants=busbar-pcie-path.service\n")
     return directory
 
 
@@ -75,9 +79,19 @@ def nodes_of(name: str) -> list[str]:
     return [node for node, machine in machines.items() if machine.platform in FAULTS[name].platforms]
 
 
+PROVISIONED = {
+    ofed_faults.KEY: store.NO_KEY,
+    ofed_faults.SOURCES: "Types: deb\nURIs: file:/top/doca/3.2.1/ubuntu24.04/x86_64/\nSuites: ./\n",
+}
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
     node = nodes_of(name)[-1]
+    # These change what a run has written, and here none has run.
+    for path, text in PROVISIONED.items():
+        (lab / node / f"sys{path}").parent.mkdir(parents=True, exist_ok=True)
+        (lab / node / f"sys{path}").write_text(text)
     before = snapshot(lab / node)
     store.break_(lab, node, name)
     assert store.status(lab)[node] == [name]
@@ -88,7 +102,7 @@ def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name
     fault = FAULTS[name].change
     if isinstance(fault, FileFault):
         assert changed == {f"sys{fault.path}"}
-    else:
+    elif not isinstance(fault, CommandFault):
         assert all(path.startswith(("hw/", "sys/usr/")) for path in changed)
     assert store.repair(lab, node, name) == [name]
     restored = snapshot(lab / node)
@@ -114,7 +128,7 @@ def test_five_faults_at_once_all_show_and_are_repaired_together(lab: Path, seed:
 
 @pytest.mark.parametrize("platform", ALL)
 def test_draws_are_compatible_apply_and_differ_from_seed_to_seed(platform: str) -> None:
-    draws = [draw(random.Random(seed), 5, platform) for seed in range(50)]
+    draws = [draw(random.Random(seed), 5, platform) for seed in range(200)]
     for names in draws:
         assert len(set(names)) == 5
         assert compatible(names)
@@ -124,7 +138,7 @@ def test_draws_are_compatible_apply_and_differ_from_seed_to_seed(platform: str) 
 
 
 def test_faults_that_only_a_benchmark_shows_are_drawn_when_asked_for_and_never_two_of_them() -> None:
-    draws = [draw(random.Random(seed), 5, "hgx-h100", measured=True) for seed in range(50)]
+    draws = [draw(random.Random(seed), 5, "hgx-h100", measured=True) for seed in range(200)]
     found = [[name for name in names if name in MEASURED] for names in draws]
     assert {name for names in found for name in names} == set(MEASURED)
     assert max(map(len, found)) == 1
@@ -177,6 +191,7 @@ def test_more_faults_than_go_together_cannot_be_drawn() -> None:
         ("user-p2p-off", "user-conf"),
         ("wrong-sums", "fabric-not-ready"),
         ("collective-hang", "smi-hang"),
+        ("acs-back-at-boot", "rail-missing"),
     ],
 )
 def test_faults_that_hide_each_other_are_not_compatible(names: tuple[str, str]) -> None:
@@ -189,6 +204,7 @@ def test_what_is_expected_names_the_device_from_the_healthy_machine() -> None:
     assert expected(machine, ["rail-missing", "rate-garbage", "port-down"]) == [
         Expectation("platform.rail_device", "rail 3", "drift"),
         Expectation("nccl_conf.rails", None, None, because="platform.rail_device"),
+        Expectation("pcie_path.unit", None, None, because="platform.rail_device"),
         Expectation("platform.rail_rate", "0000:dc:00.0", "unknown"),
         Expectation("platform.rail_state", "0000:4d:00.0", "drift"),
         Expectation("platform.rail_rate", "0000:4d:00.0", None, because="platform.rail_state"),
@@ -204,7 +220,7 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
     for fault in FAULTS.values():
         assert set(fault.excludes) <= set(FAULTS), fault.name
         assert set(fault.platforms) <= set(ALL), fault.name
-        nouns = {"platform", "iommu", "host_limits", "gpudirect", "nccl_conf"}
+        nouns = {"platform", "ofed", "iommu", "pcie_path", "host_limits", "gpudirect", "nccl_conf"}
         for check in (fault.check, *fault.consequences):
             assert check.partition(".")[0] in ({"nccl_perf"} if fault.measured else nouns), fault.name
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import nvidia_smi, tree
-from busbar.lab.faults import FAULTS, FileFault
+from busbar.lab.fault import FileFault
+from busbar.lab.faults import FAULTS
 from busbar.lab.machine import Machine, h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.nccl_tests import COMMIT, TOOLKIT
 

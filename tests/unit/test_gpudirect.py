@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
     DROPIN,
     LEGACY_MASK,
@@ -557,18 +557,6 @@ def test_an_install_line_that_loads_it_after_all_is_no_block() -> None:
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("MLNX_OFED_LINUX-24.10-2.1.8.0:\n", "24.10-2.1.8.0"),
-        ("OFED-internal-25.10-1.7.1:", "25.10-1.7.1"),
-        ("OFED-internal-24.10-1.1.4.0.200:", "24.10-1.1.4.0.200"),
-    ],
-)
-def test_both_forms_of_ofed_info(text: str, version: str) -> None:
-    assert gpudirect.parse_ofed(text) == version
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet=st.sampled_from("nvidia_peermem-blacklist install\\\n#;:=.,0123456789 \r\"'CONFIG_ID")))
 def test_parsers_parse_or_say_why(text: str) -> None:
@@ -579,7 +567,7 @@ def test_parsers_parse_or_say_why(text: str) -> None:
         gpudirect.parse_release,
         gpudirect.parse_config,
         gpudirect.parse_os_release,
-        gpudirect.parse_ofed,
+        ofed.parse_release,
         gpudirect.parse_page_size,
         gpudirect.parse_modinfo,
     ):

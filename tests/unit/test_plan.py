@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from ansible_collections.busbar.fabric.plugins.module_utils.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange, Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Command, FileChange, Plan, merge
 
 
 def drift(check: str, disruption: str) -> Finding:
@@ -45,3 +47,24 @@ def test_merge_keeps_the_order() -> None:
     assert merge(Plan((first,)), Plan((second,), (FileChange("/b", None, ""),))) == Plan(
         (first, second), (FileChange("/b", None, ""),)
     )
+
+
+def test_a_busy_node_is_not_disturbed_whatever_the_limit() -> None:
+    plan = Plan(
+        (drift("a.file", "none"), drift("a.live", "link"), drift("a.boot", "reboot")),
+        (FileChange("/etc/a", None, "x\n"), FileChange("/sys/a", "0", "1", disruption="link")),
+        (Command(("a",), "why"), Command(("b",), "why", "driver")),
+        ("why",),
+    )
+    for busy, said in (
+        (Busy(("process python (pid 1)", "another")), "busy: process python (pid 1)"),
+        (Busy((), (Problem("/proc/mounts", "is empty"),)), "whether it is in use is not known: /proc/mounts: is empty"),
+    ):
+        refused = plan.refuse(busy).limit("reboot")
+        assert [f.state for f in refused.findings] == ["drift", "withheld", "withheld"]
+        assert [f.have for f in refused.findings] == ["off", f"off; {said}", f"off; {said}"]
+        assert [change.path for change in refused.changes] == ["/etc/a"]
+        assert [command.argv for command in refused.commands] == [("a",)]
+        assert refused.reboot == plan.reboot
+    # Modules that can be unloaded first are in nobody's way.
+    assert plan.refuse(Busy((), unload_first=("nvidia_peermem",))) == plan

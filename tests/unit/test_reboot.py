@@ -82,3 +82,52 @@ def test_a_stop_is_passed_on_from_batch_to_batch() -> None:
 def test_reasons_are_collected_once() -> None:
     results: list[dict[str, Any]] = [{"reboot_required": ["a", "b"]}, {}, {"reboot_required": ["b"]}]
     assert reboot.reasons(results) == ("a", "b")
+
+
+DRAINED: dict[str, Any] = {"drained": True, "findings": []}
+HELD = {"id": "drain.idle[live]@the node", "state": "withheld", "have": "busy: a job", "fix": "wait"}
+
+
+def test_a_node_that_has_to_be_drained_is_rebooted_only_when_it_is() -> None:
+    assert decide(drain=DRAINED).reboot
+    assert found(decide(drain=DRAINED, busy=["a process"])) == {"reboot.idle": "withheld"}
+    for drain, state in (
+        ({"drained": False, "findings": [HELD]}, "withheld"),
+        ({"drained": False, "findings": [{**HELD, "state": "unknown"}]}, "unknown"),
+        ({"unreachable": True, "msg": "no route to host"}, "unknown"),
+        ({"drained": False, "findings": []}, "unknown"),
+    ):
+        decision = decide(drain=drain)
+        assert (decision.reboot, found(decision)) == (False, {"reboot.idle": state})
+    assert decide(drain={"drained": False, "findings": [HELD]}).findings[0].because == HELD["id"]
+
+
+def test_a_node_that_could_not_be_drained_does_not_stop_the_others() -> None:
+    assert decide(earlier={"node01": decide(drain={"msg": "no answer"}).to_dict()}).reboot
+
+
+GOOD: list[dict[str, Any]] = [{"findings": []}, {"findings": [{"check": "a.b", "severity": "minor", "have": "x"}]}]
+BAD = [*GOOD, {"findings": [{"check": "platform.gpu_count", "severity": "critical", "have": "7"}]}]
+
+
+@pytest.mark.parametrize(
+    ("decision", "roles", "state", "reason"),
+    [
+        # It was rebooted.
+        (reboot.judge(decide().to_dict(), BACK, ()), GOOD, "resumed", ""),
+        (reboot.judge(decide().to_dict(), BACK, ()), BAD, "resumed", "platform.gpu_count: 7"),
+        (reboot.judge(decide().to_dict(), BACK, ()), [*GOOD, {}], "resumed", "not verified: a role gave no result"),
+        (reboot.judge(decide().to_dict(), {}, ()), GOOD, "resumed", "reboot.returned: no answer"),
+        # It was not, and waits as before.
+        (decide(busy=["a process"]), BAD, "undone", ""),
+        (decide(max_disruption="none"), GOOD, "undone", ""),
+        # Nothing waits: what an earlier run has left.
+        (decide(waiting=()), GOOD, "resumed", ""),
+        (decide(waiting=()), BAD, "resumed", "platform.gpu_count: 7"),
+        (decide(waiting=()), [{}], "resumed", "not verified: a role gave no result"),
+    ],
+)
+def test_what_busbar_drained_goes_back_when_it_is_in_order_or_was_left_alone(
+    decision: reboot.Decision, roles: list[dict[str, Any]], state: str, reason: str
+) -> None:
+    assert reboot.give_back(decision, roles) == {"state": state, "reason": reason}

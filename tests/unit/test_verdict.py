@@ -55,6 +55,12 @@ def test_what_did_not_answer_counts_as_unknown(result: dict[str, Any] | None, sa
     assert says in str(verdict.hosts[1].findings[0].have)
 
 
+def test_the_findings_file_names_what_passed() -> None:
+    verdict = judge({"n1": {"platform": GOOD, "nccl_conf": GOOD}}, ["platform", "nccl_conf"], partial=False)
+    host = verdict.to_dict()["hosts"]["n1"]
+    assert (host["passed"], host["passed_ids"]) == (2, ["a.b[live]@c", "a.b[live]@c"])
+
+
 def test_no_host_at_all_is_not_ok() -> None:
     assert not judge({}, ["platform"], partial=False).ok
 

@@ -1,0 +1,266 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ofed
+short_description: Hold a node to one release of OFED, for every kernel that it could boot
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Compares repository, packages, hold, the modules of every installed kernel and the ones that are loaded with what is
+    asked for, and brings the node there with the system's own package manager and DKMS.
+  - Loads no driver anew below O(max_disruption=driver). A package whose scripts would restart openibd finds it masked
+    until the next boot at most.
+  - Does nothing on a host that has none of its profile's NICs.
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and commands and runs none.
+  diff_mode:
+    support: full
+    description: Shows the files; packages and builds are in RV(commands).
+options:
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml).
+    type: dict
+    required: true
+  profile_name:
+    description: Name of the profile, for messages.
+    type: str
+    default: unnamed
+  fabric:
+    description: The site's fabric; needed where the profile exists with both.
+    type: str
+    choices: ["", infiniband, ethernet]
+    default: ""
+  flavour:
+    description: Whose drivers. V(inbox) are the distribution's.
+    type: str
+    choices: [doca-ofed, mlnx-ofed, inbox]
+    default: doca-ofed
+  version:
+    description: Release of DOCA or MLNX_OFED, such as V(3.2.1). Without it O(manage=false) takes any.
+    type: str
+    default: ""
+  package:
+    description: The metapackage that is installed; without it that of the flavour.
+    type: str
+    default: ""
+  manage:
+    description: With V(false) everything is judged and nothing is changed.
+    type: bool
+    default: true
+  repository_top:
+    description: Top of the vendor's repositories or of a mirror of them.
+    type: str
+    default: https://linux.mellanox.com/public/repo
+  repository:
+    description: URL of the very repository, where it is not below O(repository_top).
+    type: str
+    default: ""
+  repository_key:
+    description: The repository's public key, armoured; without it nothing is installed.
+    type: str
+    default: ""
+  gpudirect:
+    description: The site's path of GPUDirect RDMA. It decides whether NVIDIA's module has to fit.
+    type: str
+    choices: [auto, peermem, dmabuf, "off"]
+    default: auto
+  third_party:
+    description: File systems whose RDMA modules the site builds itself.
+    type: list
+    elements: str
+    choices: [lustre]
+    default: []
+  max_disruption:
+    description: Highest class of disruption that may be activated.
+    type: str
+    choices: [none, link, driver, reboot]
+    default: none
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc), C(/usr), C(/lib) and C(/boot).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: See whether the node has what the fleet has
+  busbar.fabric.ofed:
+    profile: "{{ busbar_intent.profile }}"
+    version: "3.2.1"
+    manage: false
+  register: mofed_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: What was run, or would be. What a package's own scripts build is not foretold.
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: Sentences for the verdict.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Why what is installed is not in effect before a reboot.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Ids of the findings whose repair would load drivers anew.
+  type: list
+  elements: str
+  returned: success
+"""
+
+import os
+from typing import Callable, Dict, List, Mapping, Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    apply,
+    busy,
+    guard,
+    ofed,
+    packages,
+    profile,
+    rails,
+    topology,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+
+# Packages first, then what their scripts have not built, then what was not foreseen.
+_ROUNDS = 4
+_PACKAGES = {"doca-ofed": "doca-ofed", "mlnx-ofed": "mlnx-ofed-all", "inbox": ""}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "profile": {"type": "dict", "required": True},
+            "profile_name": {"type": "str", "default": "unnamed"},
+            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+            "flavour": {"type": "str", "choices": ["doca-ofed", "mlnx-ofed", "inbox"], "default": "doca-ofed"},
+            "version": {"type": "str", "default": ""},
+            "package": {"type": "str", "default": ""},
+            "manage": {"type": "bool", "default": True},
+            "repository_top": {"type": "str", "default": "https://linux.mellanox.com/public/repo"},
+            "repository": {"type": "str", "default": ""},
+            "repository_key": {"type": "str", "default": "", "no_log": False},
+            "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+            "third_party": {"type": "list", "elements": "str", "choices": ["lustre"], "default": []},
+            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"])
+    try:
+        host.require_roots()
+        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        machine = topology.read(host, ask_nvidia_smi=False)
+        if not rails.match(machine, asked).nics:
+            note = "OFED was not asked for: none of the NICs of profile %s is there" % given["profile_name"]
+            module.exit_json(**apply.result(Plan(), Plan()), notes=[note] if asked.rails else [])
+        want = _want(host, given, asked)
+        # The driver serves all of them at once.
+        devices = [nic.pci for nic in machine.nics if nic.device.driver == "mlx5_core"]
+
+        def plan(failed: Mapping[Tuple[str, ...], str]) -> Plan:
+            found = ofed.plan(ofed.read(host, want), want, failed)
+            allowed = found.limit(given["max_disruption"])
+            if all(command.disruption == "none" for command in allowed.commands):
+                return allowed
+            users = busy.read(host, devices, guard.connection())
+            return ofed.unload_first(found.refuse(users), users.unload_first).limit(given["max_disruption"])
+
+        planned = after = done = plan({})
+        if planned.changed and not module.check_mode:
+            done, after = _apply(host, planned, plan)
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    result = apply.result(planned, after)
+    result.update({name: done.result()[name] for name in ("diff", "commands")})
+    module.exit_json(**result, notes=[])
+
+
+def _want(host: Host, given: Dict[str, object], asked: profile.Profile) -> ofed.Want:
+    machine = os.uname().machine
+    repository = str(given["repository"])
+    flavour, version = str(given["flavour"]), str(given["version"])
+    if not repository and flavour != "inbox":
+        system = packages.read_system(host)
+        repository = ofed.repository_url(str(given["repository_top"]), flavour, version, system, machine)
+    return ofed.Want(
+        flavour=flavour,
+        version=version,
+        package=str(given["package"]) or _PACKAGES[flavour],
+        manage=bool(given["manage"]),
+        repository=repository,
+        key=str(given["repository_key"]),
+        peermem={"auto": None, "peermem": True}.get(str(given["gpudirect"]), False),
+        umad=ofed.needs_umad(asked.gpus.models),
+        machine=machine,
+        third_party=tuple(given["third_party"]),  # type: ignore[arg-type]
+    )
+
+
+def _apply(host: Host, planned: Plan, plan: Callable[[Mapping[Tuple[str, ...], str]], Plan]) -> Tuple[Plan, Plan]:
+    """(all that was done, the plan of what is there then)."""
+    failed: Dict[Tuple[str, ...], str] = {}
+    done: List[Plan] = []
+    after = planned
+    for _round in range(_ROUNDS):
+        if not after.changed:
+            break
+        done.append(after)
+        failed.update(_round_of(host, after))
+        after = plan(failed)
+    return merge(*done), after
+
+
+def _round_of(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
+    """What failed. A module that cannot be built for one kernel keeps no other from being built."""
+    failed: Dict[Tuple[str, ...], str] = {}
+    for change in plan.changes:
+        apply.write(host, change, backup=False)
+    for command in plan.commands:
+        if failed and command.argv[0] != "dkms" and command != ofed.UNMASK:
+            continue
+        try:
+            apply.run(host, command)
+        except ReadError as error:
+            failed[command.argv] = error.problem.message
+    return failed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Packages of Debian and EL: what is installed and held, what a vendor's repository looks like, and the commands.
+
+A repository counts only with its own key, a release is pinned where it can be, and nobody's prompt can wait for ever.
+Sources: dpkg-query(1), sources.list(5), apt_preferences(5), apt-get(8), dnf.conf(5), dnf versionlock; host.md 6.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import urlsplit
+
+from .host import Host, ParseError, Problem, ReadError
+from .plan import Command
+
+OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+VERSIONLOCK = "/etc/dnf/plugins/versionlock.list"
+# Building drivers takes its time.
+INSTALL_TIMEOUT = 3600.0
+_DPKG = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}\t${Package}\t${Version}\n")
+_RPM = ("rpm", "-qa", "--queryformat", "%{NAME}\t%{VERSION}-%{RELEASE}\n")
+_APT_GET = ("apt-get", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Options::=--force-confold")
+
+
+@dataclass(frozen=True)
+class System:
+    """kind: "apt" or "dnf".   name: as vendors write it in their paths: ubuntu24.04, debian12, rhel9."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Packages:
+    """installed: name -> version.   held: names that no upgrade takes along."""
+
+    installed: Mapping[str, str]
+    held: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Repository:
+    """url: of a flat repository.   key: armoured text.   pins: package -> version, as a pattern."""
+
+    name: str
+    url: str
+    key: str
+    pins: Mapping[str, str]
+
+
+def parse_os_release(text: str) -> System:
+    """Raises ParseError for what is neither Debian's nor Red Hat's."""
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        name, _equals, value = line.strip().partition("=")
+        found[name] = value.strip("\"'")
+    version, names = found.get("VERSION_ID", ""), {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
+    if found.get("ID") == "ubuntu" and version:
+        return System("apt", "ubuntu%s" % version)
+    if found.get("ID") == "debian" and version:
+        return System("apt", "debian%s" % version.partition(".")[0])
+    if names & {"rhel", "fedora"} and version:
+        return System("dnf", "rhel%s" % version.partition(".")[0])
+    raise ParseError("%s %s is neither Debian, Ubuntu nor a relative of RHEL" % (found.get("ID", "no ID"), version))
+
+
+def parse_dpkg(text: str) -> Packages:
+    """Raises ParseError."""
+    installed, held = {}, []
+    for line in filter(None, text.splitlines()):
+        fields = line.split("\t")
+        if len(fields) != 3 or not fields[1] or re.fullmatch(r"[uihrp][ncHUFWti][ R]", fields[0]) is None:
+            raise ParseError("%r, expected a state such as 'ii ', a name and a version" % line[:80])
+        # Unpacked and half-configured ones are not installed: what needs them may not work.
+        if fields[0][1] == "i":
+            installed[fields[1]] = fields[2]
+            held += [fields[1]] if fields[0][0] == "h" else []
+    return Packages(installed, tuple(held))
+
+
+def parse_rpm(text: str, versionlock: str) -> Packages:
+    """Raises ParseError."""
+    installed: Dict[str, str] = {}
+    for line in filter(None, text.splitlines()):
+        fields = line.split("\t")
+        if len(fields) != 2 or not fields[0]:
+            raise ParseError("%r, expected a name and a version" % line[:80])
+        installed[fields[0]] = fields[1]
+    locks = [line.strip() for line in versionlock.splitlines() if line.strip() and not line.startswith(("#", "!"))]
+    # name-epoch:version-release.arch, the last of them perhaps a star.
+    names = {re.sub(r"-(?:\d+:)?[^-]+-[^-]+$", "", lock) for lock in locks}
+    return Packages(installed, tuple(name for name in installed if name in names))
+
+
+def read_system(host: Host) -> System:
+    """Raises ReadError and ParseError."""
+    for path in OS_RELEASE:
+        text = host.read_system(path)
+        if text is not None:
+            return parse_os_release(text)
+    raise ReadError(OS_RELEASE[0], "is not there")
+
+
+def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packages]:
+    argv = _DPKG if system.kind == "apt" else _RPM
+    try:
+        output = host.run(argv)
+        if output.rc != 0:
+            raise ParseError("ended with %d: %.120s" % (output.rc, output.stderr.strip()))
+        if system.kind == "apt":
+            return parse_dpkg(output.stdout)
+        return parse_rpm(output.stdout, host.read_system(VERSIONLOCK) or "")
+    except ReadError as error:
+        problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(argv[0], str(error)))
+    return None
+
+
+# -- what is written -------------------------------------------------------------------------------------------------
+
+
+def paths(system: System, name: str) -> Tuple[str, ...]:
+    """Of the key, the repository and (apt only) the pins."""
+    if system.kind == "dnf":
+        return ("/etc/pki/rpm-gpg/RPM-GPG-KEY-busbar-%s" % name, "/etc/yum.repos.d/busbar-%s.repo" % name)
+    return (
+        "/etc/apt/keyrings/busbar-%s.asc" % name,
+        "/etc/apt/sources.list.d/busbar-%s.sources" % name,
+        "/etc/apt/preferences.d/busbar-%s" % name,
+    )
+
+
+def render(system: System, repository: Repository) -> Dict[str, str]:
+    """path -> text. Raises ParseError for a key or a URL that cannot be one."""
+    begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
+    key = repository.key.strip()
+    if not key.startswith(begin) or not key.endswith(end):
+        raise ParseError("the repository's key is no armoured PGP public key (%s)" % begin)
+    url = urlsplit(repository.url)
+    if url.scheme not in ("http", "https", "file") or re.search(r"[\s\[\]]", repository.url):
+        raise ParseError("%r is no http, https or file URL" % repository.url)
+    files = paths(system, repository.name)
+    texts = [key + "\n"]
+    if system.kind == "dnf":
+        texts.append(
+            "# Written by Busbar (role mofed).\n[busbar-%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=1\n"
+            "gpgkey=file://%s\n# Before the distribution's RDMA packages, which do not fit beside it.\npriority=50\n"
+            % (repository.name, repository.name, repository.url, files[0])
+        )
+        return dict(zip(files, texts))
+    texts.append(
+        "# Written by Busbar (role mofed).\nTypes: deb\nURIs: %s\nSuites: ./\nSigned-By: %s\n"
+        % (repository.url, files[0])
+    )
+    pins = "".join(
+        "\nPackage: %s\nPin: version %s\nPin-Priority: 1001\n" % (package, version)
+        for package, version in sorted(repository.pins.items())
+    )
+    texts.append(
+        "# Written by Busbar (role mofed): before the distribution's RDMA packages, which do not fit beside it.\n"
+        'Package: *\nPin: origin "%s"\nPin-Priority: 600\n%s' % (url.hostname or "", pins)
+    )
+    return dict(zip(files, texts))
+
+
+def refresh(system: System) -> Command:
+    why = "read what the repository offers"
+    if system.kind == "dnf":
+        return Command(("dnf", "-y", "makecache", "--repo=busbar-mofed"), why, timeout=INSTALL_TIMEOUT)
+    return Command((*_APT_GET, "update"), why, timeout=INSTALL_TIMEOUT)
+
+
+def install(system: System, names: Sequence[str], why: str) -> Command:
+    if system.kind == "dnf":
+        return Command(("dnf", "-y", "install", *names), why, timeout=INSTALL_TIMEOUT)
+    return Command((*_APT_GET, "--allow-change-held-packages", "install", *names), why, timeout=INSTALL_TIMEOUT)
+
+
+def remove(system: System, names: Sequence[str], why: str) -> Command:
+    if system.kind == "dnf":
+        return Command(("dnf", "-y", "remove", *names), why, timeout=INSTALL_TIMEOUT)
+    return Command((*_APT_GET, "--allow-change-held-packages", "purge", *names), why, timeout=INSTALL_TIMEOUT)
+
+
+def hold(system: System, names: Sequence[str]) -> Tuple[Command, ...]:
+    why = "no upgrade may take the driver along"
+    if system.kind == "apt":
+        return (Command(("apt-mark", "hold", *names), why),)
+    return (
+        Command(("dnf", "-y", "install", "python3-dnf-plugin-versionlock"), why, timeout=INSTALL_TIMEOUT),
+        Command(("dnf", "-y", "versionlock", "add", *names), why),
+    )
+
+
+def headers(system: System, kernel: str) -> str:
+    """The package without which nothing can be built for a kernel."""
+    return "%s-%s" % ("kernel-devel" if system.kind == "dnf" else "linux-headers", kernel)

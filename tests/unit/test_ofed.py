@@ -1,0 +1,340 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import ofed, packages
+from ansible_collections.busbar.fabric.plugins.module_utils.busy import Busy
+from ansible_collections.busbar.fabric.plugins.module_utils.dkms import Build, Kernels, ModuleFile
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Have, User, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.packages import Packages, System
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
+APT = System("apt", "ubuntu24.04")
+RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
+URL = "https://mirror/doca/3.2.1/ubuntu24.04/x86_64/"
+WANT = Want("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, None, False, "x86_64")
+VERSION = "25.10.OFED.25.10.1.7.1.1"
+
+
+def _own(kernel: str) -> ModuleFile:
+    return ModuleFile(f"/lib/modules/{kernel}/updates/dkms/mlx5_core.ko", "AAAA", "25.10-1.7.1")
+
+
+def _inbox(kernel: str) -> ModuleFile:
+    return ModuleFile(f"/lib/modules/{kernel}/kernel/drivers/net/mlx5_core.ko.zst", "BBBB")
+
+
+def healthy(**changes: Any) -> Have:
+    files: dict[str, str | None] = dict.fromkeys([*packages.paths(APT, "mofed"), ofed.UMAD_LIST])
+    files.update(packages.render(APT, packages.Repository("mofed", URL, KEY, {"doca-ofed": "3.2.1*"})))
+    have = Have(
+        system=APT,
+        packages=Packages(
+            {"doca-ofed": "3.2.1-044000", "mlnx-ofed-kernel-dkms": "25.10-1"}, ("doca-ofed", "mlnx-ofed-kernel-dkms")
+        ),
+        release="25.10-1.7.1",
+        kernels=Kernels(RUNNING, (RUNNING, NEXT), NEXT, (RUNNING, NEXT)),
+        builds=tuple(
+            Build(name, version, kernel, "installed")
+            for kernel in (RUNNING, NEXT)
+            for name, version in (("mlnx-ofed-kernel", VERSION), ("nvidia", "580.82.07"))
+        ),
+        modules={kernel: _own(kernel) for kernel in (RUNNING, NEXT)},
+        loaded="AAAA",
+        files=files,
+        systemd=True,
+        openibd=True,
+    )
+    return replace(have, **changes)
+
+
+def fresh(**changes: Any) -> Have:
+    bare = healthy(
+        packages=Packages({}, ()),
+        release="",
+        builds=(),
+        modules={kernel: _inbox(kernel) for kernel in (RUNNING, NEXT)},
+        loaded="BBBB",
+        files=dict.fromkeys([*packages.paths(APT, "mofed"), ofed.UMAD_LIST]),
+        openibd=False,
+    )
+    return replace(bare, **changes)
+
+
+def roots(plan: Plan) -> list[tuple[str, str, str]]:
+    return [(f.check, f.subject, f.state) for f in plan.findings if not f.ok and f.because is None]
+
+
+def one(plan: Plan, check: str) -> Finding:
+    (found,) = [finding for finding in plan.findings if finding.check == check and not finding.ok]
+    return found
+
+
+def words(plan: Plan) -> list[str]:
+    return [" ".join(command.argv) for command in plan.commands]
+
+
+def test_a_node_as_asked_for_has_no_finding_and_nothing_to_do() -> None:
+    plan = ofed.plan(healthy(), WANT)
+    assert (roots(plan), plan.changed, plan.reboot) == ([], False, ())
+    assert len(plan.findings) > 8
+
+
+def test_a_fresh_node_is_told_what_is_missing_and_once() -> None:
+    plan = ofed.plan(fresh(), WANT)
+    assert roots(plan) == [
+        ("ofed.repository", "/etc/apt/sources.list.d/busbar-mofed.sources", "drift"),
+        ("ofed.packages", "doca-ofed", "drift"),
+    ]
+    assert [change.path for change in plan.changes] == list(packages.paths(APT, "mofed"))
+    update, mask, install, unmask, hold = words(plan)
+    assert update.endswith(" update")
+    assert (mask, unmask) == (
+        "systemctl mask --runtime openibd.service",
+        "systemctl unmask --runtime openibd.service",
+    )
+    assert install.endswith(" install doca-ofed")
+    assert hold == "apt-mark hold doca-ofed"
+    assert plan.reboot == ("OFED's mlx5_core is installed and not loaded",)
+
+
+def test_headers_come_before_packages() -> None:
+    plan = ofed.plan(fresh(kernels=Kernels(RUNNING, (RUNNING,), RUNNING, ())), WANT)
+    commands = words(plan)
+    headers = next(n for n, line in enumerate(commands) if line.endswith(f"install linux-headers-{RUNNING}"))
+    assert headers < next(n for n, line in enumerate(commands) if line.endswith("install doca-ofed"))
+
+
+def test_without_a_key_nothing_is_installed() -> None:
+    plan = ofed.plan(fresh(), replace(WANT, key=""))
+    assert plan.commands == ()
+    assert one(plan, "ofed.repository").state == "unknown"
+    assert "mofed_repository_key" in one(plan, "ofed.repository").fix
+
+
+def test_what_cannot_be_a_key_is_an_error() -> None:
+    with pytest.raises(ParseError):
+        ofed.plan(fresh(), replace(WANT, key="<html>"))
+
+
+def test_another_release_is_replaced_and_held() -> None:
+    old = Packages({"doca-ofed": "3.1.0-091000", "mlnx-ofed-kernel-dkms": "25.07-1"}, ("doca-ofed",))
+    plan = ofed.plan(healthy(packages=old), WANT)
+    assert roots(plan) == [("ofed.packages", "doca-ofed", "drift"), ("ofed.hold", "doca-ofed", "drift")]
+    assert any(line.endswith("--allow-change-held-packages install doca-ofed") for line in words(plan))
+    # 3.2.1 is not 3.2.10.
+    other = Packages({"doca-ofed": "3.2.10-1"}, ("doca-ofed",))
+    assert not one(ofed.plan(healthy(packages=other), WANT), "ofed.packages").ok
+
+
+def test_a_host_that_is_only_adopted_is_judged_and_not_changed() -> None:
+    for have in (fresh(), healthy(loaded="CCCC"), healthy(modules={RUNNING: _inbox(RUNNING), NEXT: None})):
+        plan = ofed.plan(have, replace(WANT, manage=False, version=""))
+        assert roots(plan)
+        assert not plan.changed
+    assert roots(ofed.plan(healthy(), replace(WANT, manage=False, key="", version=""))) == []
+    tarball = healthy(packages=Packages({}, ()), release="24.10-2.1.8.0")
+    assert roots(ofed.plan(tarball, replace(WANT, manage=False, version="24.10-2.1.8.0"))) == []
+    assert roots(ofed.plan(tarball, replace(WANT, manage=False, version="23.10"))) == [
+        ("ofed.packages", "doca-ofed", "drift")
+    ]
+
+
+def test_a_kernel_update_that_fell_back_to_inbox_is_drift() -> None:
+    builds = tuple(
+        build for build in healthy().builds or () if (build.name, build.kernel) != ("mlnx-ofed-kernel", NEXT)
+    )
+    plan = ofed.plan(healthy(builds=builds, modules={RUNNING: _own(RUNNING), NEXT: _inbox(NEXT)}), WANT)
+    assert roots(plan) == [("ofed.dkms", NEXT, "drift")]
+    assert one(plan, "ofed.dkms").severity == "critical"
+    assert one(plan, "ofed.module").because == f"ofed.dkms[persisted]@{NEXT}"
+    assert words(plan) == [f"dkms install -m mlnx-ofed-kernel -v {VERSION} -k {NEXT}"]
+
+
+def test_missing_headers_are_the_cause_of_a_module_that_is_not_built() -> None:
+    builds = tuple(build for build in healthy().builds or () if build.kernel != NEXT)
+    have = healthy(
+        builds=builds,
+        kernels=Kernels(RUNNING, (RUNNING, NEXT), NEXT, (RUNNING,)),
+        modules={RUNNING: _own(RUNNING), NEXT: _inbox(NEXT)},
+    )
+    plan = ofed.plan(have, WANT)
+    assert roots(plan) == [("ofed.headers", NEXT, "drift")]
+    assert [line.split(" install ")[1] for line in words(plan)] == [f"linux-headers-{NEXT}"]
+    # Of a kernel that neither runs nor boots next nothing is installed.
+    old = replace(have, kernels=replace(have.kernels, default=RUNNING))
+    assert ofed.plan(old, WANT).commands == ()
+    assert one(ofed.plan(old, WANT), "ofed.headers").severity == "major"
+
+
+def test_a_build_that_failed_is_told_with_its_words_and_not_tried_again() -> None:
+    builds = tuple(
+        build for build in healthy().builds or () if (build.name, build.kernel) != ("mlnx-ofed-kernel", NEXT)
+    )
+    have = healthy(builds=builds)
+    (command,) = ofed.plan(have, WANT).commands
+    plan = ofed.plan(have, WANT, {command.argv: "ended with 10 and said: Bad return status"})
+    assert plan.commands == ()
+    assert "Bad return status" in (one(plan, "ofed.dkms").have or "")
+    assert "make.log" in one(plan, "ofed.dkms").fix
+
+
+def test_an_installation_that_failed_is_told_with_its_words_and_not_tried_again() -> None:
+    install = next(c for c in ofed.plan(fresh(), WANT).commands if c.argv[-1] == "doca-ofed" and "install" in c.argv)
+    plan = ofed.plan(fresh(), WANT, {install.argv: "ended with 100 and said: E: Unable to locate package doca-ofed"})
+    assert "Unable to locate" in (one(plan, "ofed.packages").have or "")
+    assert not any("install doca-ofed" in line for line in words(plan))
+
+
+def test_an_inbox_module_in_front_of_the_built_one_is_found_and_depmod_is_run() -> None:
+    plan = ofed.plan(healthy(modules={RUNNING: _own(RUNNING), NEXT: _inbox(NEXT)}), WANT)
+    assert roots(plan) == [("ofed.module", NEXT, "drift")]
+    assert words(plan) == [f"depmod {NEXT}"]
+
+
+def test_what_is_installed_and_not_loaded_waits_for_a_reboot() -> None:
+    plan = ofed.plan(healthy(loaded="OLD"), WANT).limit("none")
+    assert roots(plan) == [("ofed.loaded", "mlx5_core", "withheld")]
+    assert (plan.commands, plan.reboot) == ((), ("OFED's mlx5_core is installed and not loaded",))
+    allowed = ofed.plan(healthy(loaded="OLD"), WANT).limit("driver")
+    assert words(allowed) == ["systemctl restart openibd.service"]
+
+
+def test_a_restart_of_the_driver_is_refused_where_somebody_would_notice() -> None:
+    plan = ofed.plan(healthy(loaded="OLD"), WANT)
+    refused = plan.refuse(Busy(("the default route leaves by ens1 (0000:1b:00.0)",))).limit("driver")
+    assert refused.commands == ()
+    assert "default route" in (one(refused, "ofed.loaded").have or "")
+    assert refused.reboot == plan.reboot
+    free = ofed.unload_first(plan.refuse(Busy(())), ["nvidia_peermem"]).limit("driver")
+    assert words(free) == ["modprobe -r nvidia_peermem", "systemctl restart openibd.service"]
+
+
+def test_booting_again_is_not_asked_for_where_it_would_load_the_wrong_one_again() -> None:
+    plan = ofed.plan(fresh(), replace(WANT, manage=False))
+    assert plan.reboot == ()
+    assert one(plan, "ofed.loaded").because == "ofed.packages[persisted]@doca-ofed"
+
+
+def test_the_module_of_nvidia_is_rebuilt_against_this_ofed() -> None:
+    have = healthy(peer={RUNNING: "0x1", NEXT: "0x1"}, built={RUNNING: "0x1", NEXT: "0x2"})
+    plan = ofed.plan(have, WANT)
+    assert roots(plan) == [("ofed.nvidia", NEXT, "drift")]
+    assert words(plan) == [f"dkms {do} --force -m nvidia -v 580.82.07 -k {NEXT}" for do in ("build", "install")]
+    without = ofed.plan(replace(have, built={RUNNING: "0x1", NEXT: ""}), WANT)
+    assert one(without, "ofed.nvidia").have == "built without peer memory"
+    precompiled = replace(have, builds=tuple(b for b in have.builds or () if b.name != "nvidia"))
+    plan = ofed.plan(precompiled, WANT)
+    assert plan.commands == ()
+    assert "precompiled" in one(plan, "ofed.nvidia").fix
+
+
+def test_the_hold_is_asked_for() -> None:
+    plan = ofed.plan(healthy(packages=Packages({"doca-ofed": "3.2.1-1", "mlnx-ofed-kernel-dkms": "25.10-1"}, ())), WANT)
+    assert roots(plan) == [("ofed.hold", "doca-ofed", "drift")]
+    assert words(plan) == ["apt-mark hold doca-ofed mlnx-ofed-kernel-dkms"]
+
+
+def test_leftovers_of_another_ofed_are_removed_before_the_new_one_comes() -> None:
+    both = {"mlnx-ofed-all": "24.10-2.1.8.0", "mlnx-ofed-kernel-only": "24.10", "mlnx-ofed-kernel-dkms": "24.10"}
+    plan = ofed.plan(fresh(packages=Packages(both, ())), WANT)
+    purge = next(line for line in words(plan) if " purge " in line)
+    assert purge.endswith("purge mlnx-ofed-all mlnx-ofed-kernel-only")
+    assert words(plan).index(purge) < next(
+        n for n, line in enumerate(words(plan)) if line.endswith("install doca-ofed")
+    )
+    assert one(plan, "ofed.conflict").have == "mlnx-ofed-all, mlnx-ofed-kernel-only"
+
+
+def test_inbox_wants_no_repository_and_no_kernel_package() -> None:
+    want = replace(WANT, flavour="inbox", package="", version="", key="")
+    assert roots(ofed.plan(fresh(), want)) == []
+    plan = ofed.plan(healthy(), want)
+    assert {check for check, _subject, _state in roots(plan)} == {"ofed.repository", "ofed.conflict"}
+    assert {f.because for f in plan.findings if f.check == "ofed.module"} == {"ofed.conflict[persisted]@packages"}
+    assert {change.after for change in plan.changes} == {None}
+    assert any(line.endswith("purge doca-ofed mlnx-ofed-kernel-dkms") for line in words(plan))
+
+
+@pytest.mark.parametrize(("kind", "package"), [("nfs", "mlnx-nfsrdma-dkms"), ("nvme", "mlnx-nvme-dkms")])
+def test_file_systems_over_rdma_get_their_counterpart(kind: str, package: str) -> None:
+    plan = ofed.plan(healthy(users=(User(kind, "somewhere"),)), WANT)
+    assert roots(plan) == [("ofed.dependents", "somewhere", "drift")]
+    assert any(line.endswith(f"install {package}") for line in words(plan))
+    known = Packages({"doca-ofed": "3.2.1-1", package: "25.10"}, ("doca-ofed",))
+    assert roots(ofed.plan(healthy(users=(User(kind, "somewhere"),), packages=known), WANT)) == []
+
+
+def test_lustre_keeps_ofed_from_being_installed_until_somebody_has_built_its_client() -> None:
+    have = fresh(users=(User("lustre", "Lustre over o2ib at /l"),))
+    plan = ofed.plan(have, WANT)
+    assert one(plan, "ofed.dependents").state == "unknown"
+    assert plan.commands == ()
+    assert any(
+        line.endswith("install doca-ofed") for line in words(ofed.plan(have, replace(WANT, third_party=("lustre",))))
+    )
+
+
+def test_a_mask_that_a_killed_run_has_left_is_taken_away() -> None:
+    plan = ofed.plan(healthy(masked=True), WANT)
+    assert roots(plan) == [("ofed.openibd", "openibd.service", "drift")]
+    assert words(plan) == ["systemctl unmask --runtime openibd.service"]
+
+
+def test_the_fabric_manager_of_nvlink_5_gets_ib_umad() -> None:
+    assert ofed.needs_umad(["NVIDIA B200"])
+    assert ofed.needs_umad(["NVIDIA GB300"])
+    assert not ofed.needs_umad(["NVIDIA H100 80GB HBM3", "NVIDIA B20"])
+    plan = ofed.plan(healthy(), replace(WANT, umad=True))
+    assert [check for check, _subject, _state in roots(plan)] == ["ofed.ib_umad", "ofed.ib_umad"]
+    assert words(plan) == ["modprobe ib_umad"]
+    there = healthy(umad=True, files={**healthy().files, ofed.UMAD_LIST: ofed.UMAD_TEXT})
+    assert roots(ofed.plan(there, replace(WANT, umad=True))) == []
+    assert [change.after for change in ofed.plan(there, WANT).changes] == [None]
+
+
+def test_what_could_not_be_read_is_unknown_and_nothing_is_done() -> None:
+    have = fresh(packages=None, problems=(Problem("dpkg-query", "gave no answer"),))
+    plan = ofed.plan(have, WANT)
+    assert (roots(plan), plan.changed) == ([("ofed.readable", "dpkg-query", "unknown")], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("MLNX_OFED_LINUX-24.10-2.1.8.0:\n", "24.10-2.1.8.0"),
+        ("OFED-internal-25.10-1.7.1:\n", "25.10-1.7.1"),
+        ("OFED-internal-24.10-1.1.4.0.200:", "24.10-1.1.4.0.200"),
+    ],
+)
+def test_both_forms_of_ofed_info_are_read(text: str, version: str) -> None:
+    assert ofed.parse_release(text) == version
+    with pytest.raises(ParseError):
+        ofed.parse_release("OFED-9.9")
+
+
+def test_mounts_over_rdma_are_told_from_others() -> None:
+    text = (
+        "server:/a /a nfs4 rw,proto=rdma,port=20049 0 0\nserver:/b /b nfs4 rw,proto=tcp 0 0\n"
+        "10.0.0.1@o2ib:/fs /l lustre rw 0 0\n10.0.0.1@tcp:/fs /m lustre rw 0 0\n/dev/sda / ext4 rw 0 0\n"
+    )
+    assert [user.kind for user in ofed.parse_mounts(text)] == ["nfs", "lustre"]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "machine", "expected"),
+    [
+        ("doca-ofed", "x86_64", "https://m/doca/3.2.1/ubuntu24.04/x86_64/"),
+        ("doca-ofed", "aarch64", "https://m/doca/3.2.1/ubuntu24.04/arm64-sbsa/"),
+        ("mlnx-ofed", "aarch64", "https://m/mlnx_ofed/3.2.1/ubuntu24.04/aarch64/"),
+    ],
+)
+def test_the_repository_lies_where_the_vendor_has_it(flavour: str, machine: str, expected: str) -> None:
+    assert ofed.repository_url("https://m/", flavour, "3.2.1", APT, machine) == expected

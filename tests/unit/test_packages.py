@@ -1,0 +1,96 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.packages import Repository, System
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
+APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', "apt", "ubuntu24.04"),
+        ('ID=debian\nVERSION_ID="12"\n', "apt", "debian12"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n', "dnf", "rhel9"),
+        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\nVERSION_ID="10.0"\n', "dnf", "rhel10"),
+        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.6"\n', "dnf", "rhel9"),
+    ],
+)
+def test_a_system_is_named_as_the_vendor_names_it(text: str, kind: str, name: str) -> None:
+    assert packages.parse_os_release(text) == System(kind, name)
+
+
+@pytest.mark.parametrize("text", ["", "ID=sles\nVERSION_ID=15\n", "ID=debian\n"])
+def test_another_system_is_an_error(text: str) -> None:
+    with pytest.raises(ParseError, match="neither Debian"):
+        packages.parse_os_release(text)
+
+
+def test_only_what_is_installed_whole_is_installed() -> None:
+    text = "ii \tdoca-ofed\t3.2.1-044000\nhi \tmlnx-tools\t25.10\nrc \told\t1\niF \thalf\t2\nun \tnever\t\n"
+    found = packages.parse_dpkg(text)
+    assert found.installed == {"doca-ofed": "3.2.1-044000", "mlnx-tools": "25.10"}
+    assert found.held == ("mlnx-tools",)
+
+
+def test_versionlock_names_what_is_held() -> None:
+    lock = "# Added lock on Mon Jan  1 00:00:00 2024\ndoca-ofed-0:3.2.1-1.el9.*\n!not-0:1-1.*\n"
+    found = packages.parse_rpm("doca-ofed\t3.2.1-1.el9\nmlnx-ofed-kernel-dkms\t25.10-1\n", lock)
+    assert found.held == ("doca-ofed",)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=200))
+def test_garbage_is_a_clear_error_or_nothing(text: str) -> None:
+    for parse in (packages.parse_dpkg, lambda text: packages.parse_rpm(text, text)):
+        try:
+            found = parse(text)
+        except ParseError:
+            continue
+        assert all(found.installed)
+
+
+def test_a_repository_of_apt_counts_with_its_own_key_only() -> None:
+    files = packages.render(APT, Repository("ofed", "https://mirror/doca/3.2.1/", KEY, {"doca-ofed": "3.2.1*"}))
+    key, sources, pins = packages.paths(APT, "ofed")
+    assert files[key] == KEY
+    assert f"Signed-By: {key}\n" in files[sources]
+    assert "trusted" not in files[sources].lower()
+    assert 'Pin: origin "mirror"\nPin-Priority: 600' in files[pins]
+    assert "Package: doca-ofed\nPin: version 3.2.1*\nPin-Priority: 1001" in files[pins]
+
+
+def test_a_repository_of_dnf_checks_signatures() -> None:
+    files = packages.render(DNF, Repository("ofed", "https://mirror/doca/3.2.1/rhel9/x86_64/", KEY, {}))
+    key, repository = packages.paths(DNF, "ofed")
+    assert files[key] == KEY
+    assert f"gpgcheck=1\ngpgkey=file://{key}\n" in files[repository]
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://mirror/", "no key"),
+        ("https://mirror/", ""),
+        ("ftp://mirror/", KEY),
+        ("https://mirror/ [trusted=yes]", KEY),
+        ("https://mirror/\nTrusted: yes", KEY),
+    ],
+)
+def test_what_is_no_key_or_no_url_is_not_written(url: str, key: str) -> None:
+    for system in (APT, DNF):
+        with pytest.raises(ParseError):
+            packages.render(system, Repository("ofed", url, key, {}))
+
+
+def test_no_command_waits_for_an_answer() -> None:
+    for system in (APT, DNF):
+        for command in (packages.install(system, ["a"], "b"), packages.remove(system, ["a"], "b")):
+            assert "-y" in command.argv
