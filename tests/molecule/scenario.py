@@ -31,13 +31,17 @@ def checks(of_node: dict[str, Any]) -> list[str]:
     return sorted(finding["check"] for finding in of_node["findings"])
 
 
-def play(*, check: bool) -> dict[str, Any]:
+def play(*arguments: str, check: bool) -> dict[str, Any]:
     """Plays converge.yml again, as molecule does, and gives the node's part of its findings file."""
     name = "drift-check" if check else "run"
-    argv = ["ansible-playbook", "-i", str(EPHEMERAL / "inventory"), "-i", str(LAB / "inventory")]
-    argv += ["-e", f"busbar_findings_path={EPHEMERAL / name}.json", *(["--check"] if check else [])]
-    done = subprocess.run(
-        [*argv, SCENARIO / "converge.yml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    findings = f"busbar_findings_path={EPHEMERAL / name}.json"
+    done = run_playbook("-e", findings, *(["--check"] if check else []), *arguments)
     assert done.returncode == 0, done.stdout
     return verdict(name)
+
+
+def run_playbook(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ansible-playbook", "-i", str(EPHEMERAL / "inventory"), "-i", str(LAB / "inventory"), *arguments]
+    return subprocess.run(
+        [*argv, SCENARIO / "converge.yml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )

@@ -4,11 +4,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from pathlib import Path
+
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import store
-from tests.molecule.scenario import LAB, NODE, checks, play, verdict
+from tests.molecule.scenario import LAB, NODE, checks, play, run_playbook, verdict
 
+REPOSITORY = "/opt/busbar-lab/repository/doca/3.2.1"
+UNPACKED = "/var/lib/busbar/ofed"
 SOURCES = "/etc/apt/sources.list.d/busbar-mofed.sources"
 KEY = "/etc/apt/keyrings/busbar-mofed.asc"
 
@@ -50,3 +56,32 @@ def test_a_reboot_brings_it_into_effect() -> None:
     found = play(check=False)
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] >= 8
+
+
+def test_an_archive_is_taken_for_a_repository_if_it_is_the_one_that_the_inventory_names(
+    host: Host, tmp_path: Path
+) -> None:
+    archive = tmp_path / "ofed.tgz"
+    packed = host.check_output(f"tar -C {REPOSITORY} -cz --dereference debian12/x86_64 | base64 -w0")
+    archive.write_bytes(base64.b64decode(packed))
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    given = ["-e", f"mofed_archive={archive}", "-e", "mofed_archive_repository=x86_64"]
+
+    wrong = "0" * 64
+    refused = run_playbook(*given, "-e", f"mofed_archive_sha256={wrong}")
+    assert refused.returncode != 0
+    assert f"mofed_archive_sha256 says {wrong}" in " ".join(refused.stdout.split())
+    assert not host.file(f"{UNPACKED}/{wrong}/x86_64").exists
+    assert not host.file(f"{UNPACKED}/{wrong}.archive").exists
+
+    given += ["-e", f"mofed_archive_sha256={sha256}"]
+    assert checks(play(*given, check=True)) == ["ofed.repository"]
+    assert not host.file(f"{UNPACKED}/{sha256}").exists
+    assert play(*given, check=False)["findings"] == []
+    assert f"URIs: file://{UNPACKED}/{sha256}/x86_64/" in host.file(SOURCES).content_string
+    assert f"file:{UNPACKED}/{sha256}/x86_64" in host.check_output("apt-cache policy doca-ofed")
+    again = play(*given, check=False)
+    assert (again["findings"], again["repaired"]) == ([], [])
+    assert not host.file(f"{UNPACKED}/{sha256}.archive").exists
+
+    assert play(check=False)["findings"] == []
