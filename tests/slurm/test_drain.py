@@ -24,7 +24,7 @@ from busbar.lab import store
 from .conftest import Slurm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ROLES = ["platform", "iommu", "nvidia_peermem"]
+ROLES = ["platform", "mofed", "iommu", "nvidia_peermem"]
 BOOK = [
     {
         "hosts": "gpu_nodes",
