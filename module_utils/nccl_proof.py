@@ -197,6 +197,8 @@ def _child(library_path: str, directory: str, result_fd: int, output_fd: int) ->
         os.dup2(output_fd, 1)
         os.dup2(output_fd, 2)
         answer = json.dumps(_answer(library_path, directory))
+        # What the library has printed is still in C's own buffer, and _exit drops it.
+        ctypes.CDLL(None).fflush(None)
         os.write(result_fd, b"")
         with os.fdopen(result_fd, "wb") as stream:
             stream.write(answer.encode("ascii"))

@@ -51,8 +51,9 @@ def test_modprobe_would_load_the_module_of_ofed(host: Host) -> None:
     assert "/updates/dkms/" in host.check_output("modinfo -k 6.8.0-60-generic -n mlx5_core")
 
 
-def test_a_reboot_brings_it_into_effect() -> None:
+def test_a_reboot_brings_it_into_effect(host: Host) -> None:
     store.reboot(LAB, NODE)
+    assert "/updates/dkms/" in host.check_output("modinfo -n mlx5_core")
     found = play(check=False)
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] >= 8
