@@ -28,5 +28,7 @@ def test_systemd_would_load_it_at_boot(host: Host) -> None:
     assert host.file("/etc/modules-load.d").listdir() == ["busbar-nvidia-peermem.conf", "modules.conf"]
 
 
-def test_a_node_without_ofed_gets_no_unit(host: Host) -> None:
-    assert not host.file("/etc/systemd/system/busbar-nvidia-peermem.service").exists
+def test_a_node_with_openibd_gets_a_unit_that_is_restarted_with_it(host: Host) -> None:
+    unit = host.check_output("systemctl show -p PartOf -p LoadState busbar-nvidia-peermem.service")
+    assert sorted(unit.split()) == ["LoadState=loaded", "PartOf=openibd.service"]
+    assert "busbar-nvidia-peermem.service" in host.check_output("systemctl show -p Wants multi-user.target")
