@@ -56,4 +56,4 @@ def test_a_user_can_run_a_program_and_it_says_that_it_is_simulated(host: Host, m
 
 
 def test_nothing_is_left_of_the_build(host: Host) -> None:
-    assert {*host.file("/opt").listdir()} - {".nccl-tests.lock"} == {"nccl-tests"}
+    assert {*host.file("/opt").listdir()} - {".nccl-tests.lock"} == {"busbar-lab", "nccl-tests"}
