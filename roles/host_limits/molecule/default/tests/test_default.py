@@ -62,9 +62,16 @@ def test_dockers_file_has_the_limits_beside_what_was_there(host: Host) -> None:
 def started(host: Host) -> Iterator[Host]:
     """The stand-ins run as units of the node's own systemd."""
     host.check_output("systemctl daemon-reload")
-    host.check_output("systemctl restart docker containerd")
+    restart(host, docker="dockerd", containerd="containerd")
     yield host
     host.check_output("systemctl stop docker containerd")
+
+
+def restart(host: Host, **programs: str) -> None:
+    """systemd says that a simple service is up before its program is there."""
+    host.check_output(f"systemctl restart {' '.join(programs)}")
+    for program in programs.values():
+        host.check_output(f"timeout 30 sh -c 'until pgrep -x {program}; do sleep 0.1; done'")
 
 
 def live(host: Host) -> dict[str, str]:
@@ -89,9 +96,11 @@ def test_containerd_gets_the_limits_of_the_drop_in(started: Host) -> None:
 
 def test_a_dockerd_that_was_started_before_the_file_was_changed_is_found(started: Host) -> None:
     # Boot times are told in whole seconds.
-    started.check_output("sleep 2; systemctl restart docker")
+    started.check_output("sleep 2")
+    restart(started, docker="dockerd")
     assert live(started)["host_limits.docker_loaded[live]@dockerd"] == "ok"
     started.check_output(f"sleep 1; touch {DAEMON_JSON}")
     assert live(started)["host_limits.docker_loaded[live]@dockerd"] == "withheld"
-    started.check_output("sleep 2; systemctl restart docker")
+    started.check_output("sleep 2")
+    restart(started, docker="dockerd")
     assert live(started)["host_limits.docker_loaded[live]@dockerd"] == "ok"
