@@ -46,7 +46,7 @@ collection: setup ## build, install into an empty place, run by FQCN; sanity whe
 	$(BIN)/pytest -q -rs tests/collection
 
 containers: setup ## the lab of containers and the suite on it; as root, installs podman where it lacks
-	$(BIN)/pytest -q tests/containers
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/containers
 
 molecule: setup ## the scenario of every role, two at a time
 	$(BIN)/pytest -q -n $(JOBS) tests/molecule

@@ -29,10 +29,12 @@ ACTIONS = "action_plugins" if (HERE / "library").is_dir() else "action"
 COLLECTION = "busbar.fabric."
 # These hand our script on to what they run.
 PIPING = ("sudo", "doas", "pbrun", "dzdo")
-# The roles whose findings may explain a slow run.
-EARLIER = ("platform", "nccl_conf", "nccl_tests")
 # The roles that own a state of a host, in the order of site.yml.
-ROLES = ("platform", "mofed", "iommu", "pcie_path", "host_limits", "nvidia_peermem", "nccl_conf", "nccl_tests")
+ROLES = (
+    *("platform", "mofed", "iommu", "pcie_path", "host_limits"),
+    *("mtu", "multirail"),
+    *("roce_qos", "nvidia_peermem", "nccl_conf", "nccl_tests"),
+)
 BENCHMARK = "nccl_benchmark"
 MAIN = f"""
 from {bundle.PACKAGE} import audit
@@ -148,7 +150,8 @@ class ActionModule(ActionBase):
         roles = {role: answers[0] for role, answers in found.items() if role != BENCHMARK}
         if BENCHMARK in found:
             measured = found[BENCHMARK]
-            others = [finding for role in EARLIER if role in roles for finding in roles[role].get("findings", [])]
+            earlier = [roles[role] for role in nccl_benchmark.EARLIER if role in roles]
+            others = [finding for result in earlier for finding in result.get("findings", [])]
             plan = nccl_benchmark.judge(intent["profile_name"], intent["benchmark_runs"], measured, others)
             judged = plan.result()
             judged["passed"] += nccl_benchmark.passed(measured)

@@ -10,9 +10,6 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_benchmark
 
-# The roles whose findings may explain a slow run.
-EARLIER = ("platform", "nccl_conf", "nccl_tests")
-
 
 class ActionModule(ActionBase):
     _requires_connection = False
@@ -33,7 +30,7 @@ class ActionModule(ActionBase):
         runs, measured = arguments["runs"], arguments["measured"]
         others = [
             finding
-            for role in EARLIER
+            for role in nccl_benchmark.EARLIER
             for finding in (self._templar.template(variables.get(f"{role}_result")) or {}).get("findings") or []
         ]
         plan = nccl_benchmark.judge(arguments["platform"], runs, measured, others)

@@ -39,10 +39,11 @@ options:
   policy:
     description:
       - V(oci) is arp_ignore 2, arp_announce 1, rp_filter 2. V(nvidia) is arp_ignore 1, arp_announce 2, rp_filter 0 and
-        source routing. V(custom) takes O(values) and O(source_routing).
+        source routing. V(custom) takes O(values) and O(source_routing). Empty asks for nothing, and Busbar's own files
+        are removed; what is set now stays until a reboot.
     type: str
-    choices: [oci, nvidia, custom]
-    required: true
+    choices: ["", oci, nvidia, custom]
+    default: ""
   values:
     description: Kernel settings for V(custom), from arp_ignore, arp_announce, rp_filter and accept_local to a number.
     type: dict
@@ -58,6 +59,11 @@ options:
     type: str
     choices: [none, first, last]
     default: none
+  mtu_judged:
+    description:
+      - Whether M(busbar.fabric.netdev_mtu) judges the same rails. An owner that is not clear is its finding then.
+    type: bool
+    default: false
   max_disruption:
     description: Most that the run may cost. Routes and rules of a running node cost V(link).
     type: str
@@ -136,10 +142,11 @@ def main() -> None:
             "profile": {"type": "dict", "required": True},
             "profile_name": {"type": "str", "default": "unnamed"},
             "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "policy": {"type": "str", "choices": ["oci", "nvidia", "custom"], "required": True},
+            "policy": {"type": "str", "choices": ["", "oci", "nvidia", "custom"], "default": ""},
             "values": {"type": "dict", "default": {}},
             "source_routing": {"type": "bool", "default": False},
             "gateway": {"type": "str", "choices": ["none", "first", "last"], "default": "none"},
+            "mtu_judged": {"type": "bool", "default": False},
             "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
@@ -151,10 +158,12 @@ def main() -> None:
     try:
         host.require_roots()
         policy = multirail.policy(given["policy"], given["values"], given["source_routing"])
-        want = multirail.Want(policy, given["gateway"])
+        want = multirail.Want(policy, given["gateway"], given["mtu_judged"])
         asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
-        machine = topology.read(host, ask_nvidia_smi=False)
-        nics = netdev_mtu.ethernet_rails(rails.match(machine, asked), asked)
+        nics = {}
+        if policy.name:
+            matched = rails.match(topology.read(host, ask_nvidia_smi=False), asked)
+            nics = netdev_mtu.ethernet_rails(matched, asked)
 
         def permitted(found: Plan) -> Plan:
             allowed = found.limit(given["max_disruption"])

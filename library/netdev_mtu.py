@@ -41,9 +41,8 @@ options:
     choices: ["", infiniband, ethernet]
     default: ""
   mtu:
-    description: MTU in bytes, 1280 to 65535. RDMA sends 4096 bytes at once from 4192 on.
+    description: MTU in bytes, 1280 to 65535; none asks for nothing. RDMA sends 4096 bytes at once from 4192 on.
     type: int
-    required: true
   max_disruption:
     description: Most that the run may cost.
     type: str
@@ -133,7 +132,7 @@ def main() -> None:
             "profile": {"type": "dict", "required": True},
             "profile_name": {"type": "str", "default": "unnamed"},
             "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "mtu": {"type": "int", "required": True},
+            "mtu": {"type": "int"},
             "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
@@ -142,8 +141,10 @@ def main() -> None:
     )
     given = module.params
     host = Host(given["hardware_root"], given["system_root"])
-    if not 1280 <= given["mtu"] <= 65535:
-        module.fail_json(msg="mtu is %d, expected 1280 to 65535" % given["mtu"])
+    if given["mtu"] is None:
+        module.exit_json(**apply.result(Plan(), Plan()), notes=[], backup_files=[])
+    if not netdev_mtu.LEAST <= given["mtu"] <= netdev_mtu.MOST:
+        module.fail_json(msg="mtu is %d, expected %d to %d" % (given["mtu"], netdev_mtu.LEAST, netdev_mtu.MOST))
     want = netdev_mtu.Want(given["mtu"])
     backups: List[str] = []
     try:
@@ -173,7 +174,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     result = apply.result(planned, after)
     still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
+    result["repaired"] = [f.id for f in planned.findings if netdev_mtu.mends(f) and f.id not in still]
     module.exit_json(**result, notes=netdev_mtu.notes(have, want), backup_files=backups)
 
 

@@ -16,7 +16,9 @@ description:
     driver has a directory C(ecn), which is OFED's; else the finding names the firmware's variables.
   - Writes only what differs and reads each write back. A changed PFC mask bounces the link, so that it needs
     O(max_disruption=link) and a node that nobody uses. Other settings of the port stay as they are.
-  - Nothing of this outlives a reboot or a reload of the driver.
+  - None of these settings outlives a reboot or a reload of the driver. So a udev rule, a unit of systemd for each port
+    and a script, which is this module's own code, set them again whenever a port's netdev comes. Where nobody uses the
+    link that may bounce it, whatever O(max_disruption) says.
 attributes:
   check_mode:
     support: full
@@ -177,10 +179,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     rails,
     roce_chain,
     roce_qos,
+    roce_unit,
     topology,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
 
 
 def main() -> None:
@@ -229,20 +232,27 @@ def main() -> None:
         machine = topology.read(host, ask_nvidia_smi=False)
         is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
         ports = roce_qos.ports(machine, rails.match(machine, asked)) if is_roce else ()
+        boot = roce_unit.intent(ports, want, given, host.hardware_root, host.system_root)
+        missing = roce_unit.missing_rail(machine, asked) if is_roce else None
         have = roce_qos.read(host, ports, want)
-        planned = after = permit(roce_qos.plan(have, want))
+        live = permit(roce_qos.plan(have, want))
+        unit = roce_unit.plan(roce_unit.read(host, boot), boot, ports, missing)
+        planned = after = merge(live, unit)
         steps = list(planned.commands)
         if planned.changed and not module.check_mode:
             done, failed = roce_qos.execute(host, have, want, permit)
-            steps = list(done)
+            roce_unit.execute(host, unit)
+            steps = [*done, *unit.commands]
             # What counts is what is there now, not what was meant to be.
-            after = permit(roce_qos.plan(roce_qos.read(host, ports, want), want, failed))
+            live = permit(roce_qos.plan(roce_qos.read(host, ports, want), want, failed))
+            after = merge(live, roce_unit.plan(roce_unit.read(host, boot), boot, ports, missing))
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     result = apply.result(planned, after)
     still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
     result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
-    result.update(changed=bool(steps), commands=[str(step) for step in steps], diff=roce_qos.diff(planned))
+    result.update(changed=bool(steps or unit.changes), commands=[str(step) for step in steps])
+    result["diff"] = roce_qos.diff(planned) + roce_unit.diff(unit)
     module.exit_json(**result, notes=roce_qos.notes(ports))
 
 

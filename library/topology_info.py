@@ -123,6 +123,7 @@ withheld:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import (
     nccl_topology,
+    netdev_address,
     nvidia_smi_topo,
     platform,
     profile,
@@ -154,6 +155,18 @@ def nccl_cross_check(host: Host, machine: topology.Topology, path: str) -> platf
         return platform.CrossCheck(path, problem=error.problem)
     except ParseError as error:
         return platform.CrossCheck(path, problem=Problem(path, str(error)))
+
+
+def addresses(host: Host, want: profile.Profile) -> platform.Addresses:
+    """Only RoCE has GIDs that are made of them."""
+    if all("Ethernet" not in rail.link_layers for rail in want.rails):
+        return None
+    try:
+        return netdev_address.read(host)
+    except ReadError as error:
+        return error.problem
+    except ParseError as error:
+        return Problem(" ".join(netdev_address.ADDRESSES), str(error))
 
 
 def main() -> None:
@@ -192,7 +205,7 @@ def main() -> None:
             cross_checks.append(smi_cross_check(host, machine))
         if given["nccl_topo_file"]:
             cross_checks.append(nccl_cross_check(host, machine, given["nccl_topo_file"]))
-        plan = platform.plan(machine, want, cross_checks, given["address_family"])
+        plan = platform.plan(machine, want, cross_checks, given["address_family"], addresses(host, want))
     result = plan.result()
     if given["draft"]:
         result["draft"], result["doubts"] = profile.draft(machine)

@@ -39,8 +39,7 @@ def run(host: Host, command: Command) -> None:
     """Raises ReadError, with the tool's last words, where it does not end with 0."""
     done = host.run(command.argv, timeout=command.timeout)
     if done.rc != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
-        raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, said[0]))
+        raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, done.last_words))
 
 
 def write(host: Host, change: FileChange, backup: bool) -> Optional[str]:

@@ -20,7 +20,7 @@ import types
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from . import topology
+from . import netdev_address, topology
 from .bundle import LIBRARY
 
 # What the control node asks of a step's result; bulk data stays on the node.
@@ -104,7 +104,7 @@ def _work(steps: Sequence[Mapping[str, Any]], stream: int) -> NoReturn:
     for name in ("ansible", "ansible.module_utils"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["ansible.module_utils.basic"] = basic
-    topology.read = _once(topology.read)
+    topology.read, netdev_address.read = _once(topology.read), _once(netdev_address.read)
     for step in steps:
         result = _step(step)
         kept = {name: value for name, value in result.items() if name not in _BULK}
@@ -123,7 +123,7 @@ def _step(step: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _once(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Four modules read the topology, and it does not change between them."""
+    """Several modules read the topology and the addresses, and these do not change between them."""
     known: Dict[Tuple[Any, ...], Any] = {}
 
     def cached(host: Any, *arguments: Any, **named: Any) -> Any:

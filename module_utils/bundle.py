@@ -11,14 +11,22 @@ import ast
 import base64
 import json
 import zlib
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 
+# What a packed script begins with, what a plain one does, and what both go on with.
+_PACKED = """\
+import base64, json, zlib
+SOURCES = json.loads(zlib.decompress(base64.b64decode(%r)).decode())
+"""
+_PLAIN = """\
+import json
+SOURCES = {name: "\\n".join(lines) for name, lines in %s.items()}
+"""
 _LOADER = """\
-import base64, importlib.abc, importlib.machinery, json, sys, zlib
-SOURCES = json.loads(zlib.decompress(base64.b64decode(%(payload)r)).decode())
+import importlib.abc, importlib.machinery, sys
 PACKAGES = {name.rsplit(".", n)[0] for name in SOURCES for n in range(1, name.count(".") + 1)}
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
@@ -27,10 +35,12 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
     def create_module(self, spec):
         return None
+    def get_source(self, name):
+        return SOURCES.get(name)
     def exec_module(self, module):
         source = SOURCES.get(module.__name__)
         if source is not None:
-            exec(compile(source, "<busbar>/%%s.py" %% module.__name__.rpartition(".")[2], "exec"), module.__dict__)
+            exec(compile(source, "<busbar>/%s.py" % module.__name__.rpartition(".")[2], "exec"), module.__dict__)
 sys.meta_path.insert(0, Finder())
 """
 
@@ -63,14 +73,32 @@ def _of_ours(node: ast.ImportFrom) -> List[str]:
     return ["%s.%s" % (PACKAGE, name) for name in ([module] if module else [alias.name for alias in node.names])]
 
 
-class _Bare(ast.NodeTransformer):
-    """Without docstrings and a module's documentation: half of the bytes, and nobody reads them there."""
+def bare(source: str) -> str:
+    """The same code without what is for readers: half of the bytes.
 
-    def visit(self, node: ast.AST) -> Any:
-        self.generic_visit(node)
+    Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
+    """
+    tree, lines = ast.parse(source), source.split("\n")
+    kept: List[Optional[str]] = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
+    for node in ast.walk(tree):
+        # Within a text every line counts, whatever it looks like.
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            first, last = _rows(node)
+            kept[first:last] = lines[first:last]
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            node.body = [line for line in node.body if not _is_text(line)] or [ast.Pass()]
-        return node
+            texts = [one for one in node.body if _is_text(one) and not lines[one.lineno - 1][: one.col_offset].strip()]
+            for text in texts:
+                first, last = _rows(text)
+                kept[first:last] = [None] * (last - first)
+            if texts and len(texts) == len(node.body):
+                kept[_rows(texts[0])[0]] = " " * texts[0].col_offset + "pass"
+    return "\n".join([line for line in kept if line is not None] + [""])
+
+
+def _rows(node: ast.AST) -> Tuple[int, int]:
+    """As a slice of the lines."""
+    return getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", 0)
 
 
 def _is_text(line: ast.stmt) -> bool:
@@ -79,12 +107,13 @@ def _is_text(line: ast.stmt) -> bool:
     return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
-def bare(source: str) -> str:
-    """The same code for the node, without what is for readers. On the control node: it needs Python 3.9."""
-    return ast.unparse(_Bare().visit(ast.parse(source)))
-
-
 def script(sources: Dict[str, str], main: str) -> str:
     """One script holding ``sources``. ``main``: the code to run after them; it imports from PACKAGE."""
     packed = base64.b64encode(zlib.compress(json.dumps(sources, sort_keys=True).encode(), 9)).decode()
-    return _LOADER % {"payload": packed} + main
+    return _PACKED % packed + _LOADER + main
+
+
+def plain(sources: Dict[str, str], main: str) -> str:
+    """The same as text that can be read, and that does not depend on the version of zlib: for a file that stays."""
+    lines = {name: text.split("\n") for name, text in sources.items()}
+    return _PLAIN % json.dumps(lines, sort_keys=True, indent=1, ensure_ascii=False) + _LOADER + main

@@ -102,10 +102,7 @@ def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> B
 
 
 def _processes(host: Host) -> List[str]:
-    output = host.run(QUERY)
-    if output.rc != 0:
-        raise ParseError("ended with %d: %.120s" % (output.rc, output.stdout.strip() or output.stderr.strip()))
-    return parse_processes(output.stdout)
+    return parse_processes(host.ask(QUERY))
 
 
 def _slurm_jobs(host: Host) -> List[str]:

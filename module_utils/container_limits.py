@@ -37,10 +37,26 @@ _UNITS = (
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
 )
+# Keys of daemon.json that Busbar writes.
+_KEYS = ("default-ulimits", "default-shm-size")
 _DOCKER_OPTIONS = ("/etc/default/docker", "/etc/sysconfig/docker")
 # dockerd does not start where one of the first two and daemon.json both say it; with the third it reads another file.
 _FLAGS = ("--default-ulimit", "--default-shm-size", "--config-file")
 _STAT = "/proc/stat"
+# Where a runtime that is no package of the system has its configuration, and how its limits are set.
+_ELSEWHERE = {
+    "docker": (("/var/snap/docker/current/config/daemon.json", "in that file, then snap restart docker"),),
+    "containerd": (
+        (
+            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+            "with LimitMEMLOCK=infinity in a drop-in of k3s.service or k3s-agent.service (systemctl edit)",
+        ),
+        (
+            "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+            "with LimitMEMLOCK=infinity in a drop-in of rke2-server.service or rke2-agent.service (systemctl edit)",
+        ),
+    ),
+}
 # USER_HZ, in which Linux tells times to programs on every architecture that has an NVIDIA driver.
 _TICKS = 100
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
@@ -74,7 +90,8 @@ class Want:
 class Have:
     """Of what is asked for; the rest is empty.
 
-    missing: runtimes that are not installed. problems: runtime -> why it cannot be judged.
+    missing: runtimes that are not installed. elsewhere: runtime -> (configuration, way out) of one that brings its own.
+    problems: runtime -> why it cannot be judged.
     daemon_json: text, None for no file; mode and changed (seconds since 1970, of its last change) belong to it.
     docker: text of the files that may hold flags of dockerd, by path.
     containerd: unit and drop-ins in the order in which they count, by path.
@@ -83,6 +100,7 @@ class Have:
     """
 
     missing: Tuple[str, ...] = ()
+    elsewhere: Mapping[str, Tuple[str, str]] = field(default_factory=dict)
     problems: Mapping[str, Problem] = field(default_factory=dict)
     daemon_json: Optional[str] = None
     mode: Optional[int] = None
@@ -178,6 +196,7 @@ def flags(files: Mapping[str, str]) -> List[str]:
 def read(host: Host, runtimes: Sequence[str]) -> Have:
     """Whatever cannot be read is a problem of its runtime."""
     missing: List[str] = []
+    elsewhere: Dict[str, Tuple[str, str]] = {}
     problems: Dict[str, Problem] = {}
     found: Dict[str, Any] = {}
     for runtime in runtimes:
@@ -193,10 +212,14 @@ def read(host: Host, runtimes: Sequence[str]) -> Have:
             if runtime != "containerd":
                 found["started"] = {**found.get("started", {}), **_started(host, program)}
         except ToolMissing:
-            missing.append(runtime)
+            there = [one for one in _ELSEWHERE.get(runtime, ()) if os.path.exists(host.system(one[0]))]
+            if there:
+                elsewhere[runtime] = there[0]
+            else:
+                missing.append(runtime)
         except ReadError as error:
             problems[runtime] = error.problem
-    return Have(missing=tuple(missing), problems=problems, **found)
+    return Have(missing=tuple(missing), elsewhere=elsewhere, problems=problems, **found)
 
 
 def _read_docker(host: Host) -> Dict[str, Any]:
@@ -267,6 +290,8 @@ def plan(have: Have, want: Want) -> Plan:
             continue
         if runtime in have.missing:
             plans.append(Plan((_missing(runtime),)))
+        elif runtime in have.elsewhere:
+            plans.append(Plan((_others(runtime, *have.elsewhere[runtime]),)))
         elif runtime in have.problems:
             plans.append(Plan((_unreadable(runtime, have.problems[runtime]),)))
         else:
@@ -286,6 +311,22 @@ def _missing(runtime: str) -> Finding:
         source=_PROGRAMS[runtime],
         why="what the inventory says of a node has to be true before its limits can be",
         fix="install %s, or take it out of host_limits_container_runtimes for this host" % runtime,
+    )
+
+
+def _others(runtime: str, path: str, way_out: str) -> Finding:
+    """What containers inherit is judged by the process (host_limits.daemon), which has the same name there."""
+    return Finding(
+        check="host_limits.%s" % _CHECKS[runtime],
+        subject=runtime,
+        state="not_owned",
+        severity="major",
+        want="%s with limits that Busbar can write" % runtime,
+        have="one that brings its own configuration, %s" % path,
+        source=path,
+        why=_WHY[runtime],
+        fix="set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime),
+        aspect="persisted",
     )
 
 
@@ -378,8 +419,19 @@ def _docker(have: Have, want: Want) -> Plan:
     )
     if theirs:
         return Plan((persisted,))
-    change = FileChange(DAEMON_JSON, have.daemon_json, after, have.mode or 0o644, have.mode)
+    shown = _shown(have.daemon_json), _shown(after)
+    change = FileChange(DAEMON_JSON, have.daemon_json, after, have.mode or 0o644, have.mode, shown=shown)
     return Plan((persisted, *_loaded(have, not lacks)), (change,) if lacks else ())
+
+
+def _shown(text: Optional[str]) -> str:
+    """What a diff may show of the file: others of its keys hold passwords of proxies and tokens of log drivers."""
+    if text is None:
+        return ""
+    data = parse_json(text)
+    ours = {name: data[name] for name in _KEYS if name in data}
+    more = "(other keys are not shown)\n" if len(data) > len(ours) else ""
+    return json.dumps(ours, indent=2) + "\n" + more
 
 
 def _loaded(have: Have, good: bool) -> Tuple[Finding, ...]:

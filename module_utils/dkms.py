@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from .host import Host, ParseError, Problem, ReadError, ToolMissing
+from .host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
 from .kernel_args import GRUB_CFG, GRUB_DEFAULT
 from .pci import parse_text, read_value
 
@@ -81,8 +81,8 @@ def parse_status(text: str) -> Tuple[Build, ...]:
     return tuple(found)
 
 
-def parse_modinfo(text: str) -> ModuleFile:
-    """Raises ParseError."""
+def modinfo(text: str) -> Dict[str, str]:
+    """Field -> its first value, of what modinfo prints. Raises ParseError."""
     found: Dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -90,6 +90,12 @@ def parse_modinfo(text: str) -> ModuleFile:
             found.setdefault(name, value.strip())
     if not found.get("filename"):
         raise ParseError("says no filename")
+    return found
+
+
+def parse_modinfo(text: str) -> ModuleFile:
+    """Raises ParseError."""
+    found = modinfo(text)
     return ModuleFile(
         found["filename"], found.get("srcversion", ""), found.get("version", ""), found.get("license", "")
     )
@@ -151,35 +157,18 @@ def _default(host: Host, installed: Sequence[str], problems: List[Problem]) -> O
 
 def read_builds(host: Host, problems: List[Problem]) -> Optional[Tuple[Build, ...]]:
     """() without DKMS; None where it could not be understood."""
-    try:
-        output = host.run(STATUS, timeout=60.0)
-    except ToolMissing:
+    if not host.has(STATUS[0]):
         return ()
-    except ReadError as error:
-        problems.append(error.problem)
-        return None
-    try:
-        if output.rc != 0:
-            said = (output.stderr.strip() or output.stdout.strip()).splitlines()[-1:] or [""]
-            raise ParseError("ended with %d: %.120s" % (output.rc, said[0]))
-        return parse_status(output.stdout)
-    except ParseError as error:
-        problems.append(Problem(" ".join(STATUS), str(error)))
-        return None
+    return attempt(lambda: parse_status(host.ask(STATUS, timeout=60.0)), " ".join(STATUS), problems)
 
 
 def read_module(host: Host, kernel: str, module: str, problems: List[Problem]) -> Optional[ModuleFile]:
     """What modprobe would load for this kernel; None where there is no such module, and plus a Problem if not known."""
     argv = ("modinfo", "-k", kernel, module)
-    try:
+
+    def ask() -> Optional[ModuleFile]:
         output = host.run(argv)
-        if output.rc != 0:
-            if "not found" not in output.stderr:
-                problems.append(Problem(output.command, "ended with %d: %.120s" % (output.rc, output.stderr.strip())))
-            return None
-        return parse_modinfo(output.stdout)
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(" ".join(argv), str(error)))
-    return None
+        absent = output.rc != 0 and "not found" in output.stderr
+        return None if absent else parse_modinfo(output.answer())
+
+    return attempt(ask, " ".join(argv), problems)

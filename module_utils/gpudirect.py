@@ -15,9 +15,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from . import gpu, ofed
-from .finding import Finding, printable
-from .host import Host, ParseError, Problem, ReadError
+from . import dkms, gpu, ofed, os_release
+from .finding import Finding, printable, unreadable
+from .host import Host, ParseError, Problem, ReadError, attempt
 from .pci import parse_text, read_value
 from .plan import Command, FileChange, Plan, merge
 
@@ -27,7 +27,9 @@ LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
 UNIT = "/etc/systemd/system/busbar-nvidia-peermem.service"
 # A drop-in and no link below multi-user.target.wants: it is a plain file like the rest of a plan.
 DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-nvidia-peermem.conf"
-OWN = (LIST, UNIT, DROPIN)
+# PartOf stops and restarts the unit with openibd; only this starts it again with an openibd that was stopped before.
+OPENIBD_DROPIN = "/etc/systemd/system/openibd.service.d/busbar-nvidia-peermem.conf"
+OWN = (LIST, UNIT, DROPIN, OPENIBD_DROPIN)
 LEGACY_STARTS = ("/etc/init.d/nv_peer_mem", "/usr/lib/systemd/system/nv_peer_mem.service")
 # An empty unit file is a masked unit; it hides the init script and the package's unit alike.
 LEGACY_MASK = "/etc/systemd/system/nv_peer_mem.service"
@@ -53,13 +55,17 @@ ExecStop=-/sbin/modprobe -r nvidia_peermem
 [Unit]
 Wants=busbar-nvidia-peermem.service
 """,
+    OPENIBD_DROPIN: """\
+# Written by Busbar (role nvidia_peermem): loads the module again after openibd was stopped and started.
+[Unit]
+Wants=busbar-nvidia-peermem.service
+""",
 }
 
 _RELEASE = "/proc/sys/kernel/osrelease"
 _CMDLINE = "/proc/cmdline"
 _SYS = "/sys/module/nvidia_peermem"
 _SYS_LEGACY = "/sys/module/nv_peer_mem"
-_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 # The first of two files with one name hides the other.
 _LISTS = ("/etc/modules-load.d", "/usr/local/lib/modules-load.d", "/usr/lib/modules-load.d")
 _MODPROBE = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
@@ -214,15 +220,11 @@ def parse_config(text: str) -> Dict[str, str]:
     return {name: value.strip() for name, _equals, value in pairs}
 
 
-def parse_os_release(text: str) -> FrozenSet[str]:
-    """ID and the words of ID_LIKE. Raises ParseError."""
-    found: Dict[str, str] = {}
-    for line in text.splitlines():
-        name, _equals, value = line.strip().partition("=")
-        found[name] = value.strip("\"'")
-    if not found.get("ID"):
+def ids(values: Mapping[str, str]) -> FrozenSet[str]:
+    """ID and the words of ID_LIKE, of os-release. Raises ParseError."""
+    if not values.get("ID"):
         raise ParseError("has no ID")
-    return frozenset([found["ID"], *found.get("ID_LIKE", "").split()])
+    return frozenset([values["ID"], *values.get("ID_LIKE", "").split()])
 
 
 def parse_page_size(text: str) -> int:
@@ -234,13 +236,9 @@ def parse_page_size(text: str) -> int:
 
 def parse_modinfo(text: str) -> Module:
     """Raises ParseError."""
-    found: Dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon and name not in found:
-            found[name] = value.strip()
-    if not found.get("filename") or "depends" not in found:
-        raise ParseError("says no filename or no depends")
+    found = dkms.modinfo(text)
+    if "depends" not in found:
+        raise ParseError("says no depends")
     return Module(found["filename"], tuple(_plain(name) for name in found["depends"].split(",") if name.strip()))
 
 
@@ -317,7 +315,7 @@ def read(host: Host, mode: str) -> Have:
         legacy_users=_legacy_users(host, problems),
         legacy_starts=tuple(path for path in LEGACY_STARTS if _text(host, path, problems) is not None),
         legacy_mask=_text(host, LEGACY_MASK, problems),
-        ids=_ids(host, problems),
+        ids=attempt(lambda: ids(os_release.read(host)[1]), os_release.PATHS[0], problems),
         openibd=any(_text(host, path, problems) is not None for path in _OPENIBD),
         lists=_folder(host, _LISTS, problems),
         modprobe=_folder(host, _MODPROBE, problems),
@@ -325,7 +323,7 @@ def read(host: Host, mode: str) -> Have:
         own=_own(host, problems),
     )
     if _faulty(have) and have.config is None:
-        have = replace(have, page_size=_ask(host, ("getconf", "PAGESIZE"), parse_page_size, problems))
+        have = replace(have, page_size=_page_size(host, problems))
     if have.driver_loaded and not have.loaded and (mode == "peermem" or (mode == "auto" and dmabuf(have)[0] is False)):
         module, missing = _module(host, problems)
         have = replace(have, module=module, missing=missing, ofed=ofed.read_release(host, problems), log=_log(host))
@@ -345,9 +343,7 @@ def load(host: Host) -> Optional[Failure]:
     after = _log(host)
     # What an earlier attempt left in the log may be mended by now.
     fresh = after[len(before) :] if after.startswith(before) else after
-    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-    if done.rc == 0:
-        said = "it ended with 0, but %s is not there" % _SYS
+    said = "it ended with 0, but %s is not there" % _SYS if done.rc == 0 else done.last_words
     return Failure(printable(said)[:200], classify("%s\n%s\n%s" % (done.stdout, done.stderr, fresh)))
 
 
@@ -393,26 +389,13 @@ def _config(host: Host, release: Optional[str], problems: List[Problem]) -> Opti
 
 
 def _parsed(source: str, text: str, parse: Callable[[str], T], problems: List[Problem]) -> Optional[T]:
-    try:
-        return parse(text)
-    except ParseError as error:
-        problems.append(Problem(source, str(error)))
-        return None
+    return attempt(lambda: parse(text), source, problems)
 
 
 def _legacy_users(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
     users = ["module %s" % name for name in _listdir(host, _SYS_LEGACY + "/holders", problems)]
     count = read_value(host, _SYS_LEGACY + "/refcnt", parse_text, problems)
     return tuple(users + (["use count %s" % count] if count not in (None, "0") else []))
-
-
-def _ids(host: Host, problems: List[Problem]) -> Optional[FrozenSet[str]]:
-    for path in _OS_RELEASE:
-        text = _text(host, path, problems)
-        if text is not None:
-            return _parsed(path, text, parse_os_release, problems)
-    problems.append(Problem(_OS_RELEASE[0], "is not there"))
-    return None
 
 
 def _folder(host: Host, folders: Sequence[str], problems: List[Problem]) -> Dict[str, str]:
@@ -448,30 +431,21 @@ def _own(host: Host, problems: List[Problem]) -> Dict[str, Optional[str]]:
     return found
 
 
-def _ask(host: Host, argv: Sequence[str], parse: Callable[[str], T], problems: List[Problem]) -> Optional[T]:
-    try:
-        output = host.run(argv)
-    except ReadError as error:
-        problems.append(error.problem)
-        return None
-    if output.rc != 0:
-        said = printable(output.stderr.strip() or output.stdout.strip())[:120]
-        problems.append(Problem(output.command, "ended with exit code %d: %s" % (output.rc, said)))
-        return None
-    return _parsed(output.command, output.stdout, parse, problems)
+def _page_size(host: Host, problems: List[Problem]) -> Optional[int]:
+    argv = ("getconf", "PAGESIZE")
+    return attempt(lambda: parse_page_size(host.ask(argv)), " ".join(argv), problems)
 
 
 def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[Module], bool]:
     """(what modinfo says, whether it says that there is no such module)."""
     argv = ("modinfo", "nvidia-peermem")
-    try:
-        output = host.run(argv)
-    except ReadError as error:
-        problems.append(error.problem)
+    name = " ".join(argv)
+    output = attempt(lambda: host.run(argv), name, problems)
+    if output is None:
         return None, False
     if output.rc != 0 and "not found" in output.stderr:
         return None, True
-    return _parsed(output.command, output.stdout, parse_modinfo, problems), False
+    return attempt(lambda: parse_modinfo(output.answer()), name, problems), False
 
 
 def _log(host: Host) -> str:
@@ -617,7 +591,7 @@ def _known_reason(have: Have) -> Optional[Reason]:
 
 def plan(have: Have, mode: str, failed: Optional[Failure] = None) -> Plan:
     """What is wrong and how to mend it. Nothing here unloads a module; failed is as for judge."""
-    problems = Plan(tuple(_unreadable(problem) for problem in have.problems))
+    problems = Plan(tuple(unreadable("gpudirect.readable", problem) for problem in have.problems))
     if mode == "off":
         return merge(problems, _forgotten(have, mode))
     found = judge(have, mode, failed)
@@ -640,16 +614,18 @@ def plan(have: Have, mode: str, failed: Optional[Failure] = None) -> Plan:
         return merge(first, _forgotten(have, mode))
     if found.path == "":
         return first
-    return merge(first, _persisted(have), _legacy(have), _blocked(have))
+    return merge(first, _persisted(have, mode), _legacy(have), _blocked(have))
 
 
-def _persisted(have: Have) -> Plan:
+def _persisted(have: Have, mode: str) -> Plan:
     why = "nvidia_peermem has to be loaded at every boot, after the ib_core that it was built for"
+    if mode == "auto":
+        why += "; DMA-BUF is no way out: %s" % dmabuf(have)[1]
     if have.ids is None:
         fix = "look at /etc/os-release"
         return Plan((_finding("persisted", MODULE, "unknown", "loaded at boot", "not known", why, fix, OWN[0]),))
     others = [path for path, text in have.lists.items() if path != LIST and MODULE in listed(text)]
-    files = [UNIT, DROPIN]
+    files = [UNIT, DROPIN, *([OPENIBD_DROPIN] if have.openibd else [])]
     if "debian" in have.ids:
         files = files if have.openibd else []
         # Somebody else's list will do; ours stays where it is already.
@@ -661,7 +637,7 @@ def _persisted(have: Have) -> Plan:
         return Plan((_finding("persisted", MODULE, "unknown", "loaded at boot", said, why, fix, unread[0]),))
     changes = _bring(have, files)
     source = (files or others)[0]
-    said = ", ".join(map(_described, changes)) or "loaded at boot by %s" % source
+    said = ", ".join(change.described() for change in changes) or "loaded at boot by %s" % source
     state = "drift" if changes else "ok"
     main = Plan((_finding("persisted", MODULE, state, "loaded at boot", said, why, _RUN, source),), changes)
     if "debian" in have.ids:
@@ -670,18 +646,12 @@ def _persisted(have: Have) -> Plan:
     return merge(main, _without(have, MODULE, "persisted", frozen))
 
 
-def _described(change: FileChange) -> str:
-    if change.before is None:
-        return "%s is absent" % change.path
-    return "%s is %s" % (change.path, "superfluous" if change.after is None else "not as rendered")
-
-
 def _forgotten(have: Have, mode: str) -> Plan:
     """Busbar's own files where nvidia_peermem is not asked for any more."""
     changes = _bring(have, [])
     if not changes:
         return Plan()
-    said = ", ".join(map(_described, changes))
+    said = ", ".join(change.described() for change in changes)
     why = "what nobody asks for should not be loaded"
     want = "no file of Busbar (busbar_gpudirect: %s)" % mode
     finding = _finding("persisted", MODULE, "drift", want, said, why, _RUN, changes[0].path, severity="minor")
@@ -815,18 +785,4 @@ def _finding(
         fix="" if state == "ok" else fix,
         aspect=aspect,
         disruption=disruption,
-    )
-
-
-def _unreadable(problem: Problem) -> Finding:
-    return Finding(
-        check="gpudirect.readable",
-        subject=printable(problem.source),
-        state="unknown",
-        severity="major",
-        want="an answer",
-        have=printable(problem.message),
-        source=problem.source,
-        why="what cannot be read cannot be judged",
-        fix="run or read %s on the host and mend it" % printable(problem.source),
     )

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar, Union
+from ipaddress import IPv6Address, ip_address
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import netdev, pci
-from .host import Host, ParseError, Problem, ReadError
+from . import mounts, netdev, pci
+from .host import Host, ParseError, Problem, ReadError, attempt
+from .netdev import Route
 
 VERBS = "/sys/class/infiniband_verbs"
-MOUNTS = "/proc/mounts"
 NVME = "/sys/class/nvme"
 ISCSI = "/sys/class/iscsi_connection"
 MODULES = "/sys/module"
@@ -28,62 +27,7 @@ STACK = (
     ("mlx5_core", "mlx5_ib", "mlx5_fwctl", "mlx4_ib", "bnxt_re", "efa", "erdma", "irdma", "mana_ib")
     + ("ib_cm", "ib_core", "ib_ipoib", "ib_umad", "ib_uverbs", "iw_cm", "rdma_cm", "rdma_ucm")
 )  # fmt: skip
-_UP, _REJECT, _LOCAL = 0x0001, 0x0200, 0x80000000  # linux/route.h, linux/ipv6_route.h
 _LUSTRE_NID = re.compile(r"([^:@,]+)@(?:o2ib|tcp)[0-9]*")
-
-Address = Union[IPv4Address, IPv6Address]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Route:
-    """One of the main table; network as a number, length in bits."""
-
-    netdev: str
-    family: int  # 4 or 6
-    network: int
-    length: int
-    metric: int
-
-    def leads_to(self, address: Address) -> bool:
-        shift = address.max_prefixlen - self.length
-        return self.family == address.version and int(address) >> shift == self.network >> shift
-
-
-def parse_route(text: str) -> List[Route]:
-    """All routes of /proc/net/route that are in use. Raises ParseError."""
-    lines = text.splitlines()
-    if not lines or lines[0].split()[:3] != ["Iface", "Destination", "Gateway"]:
-        raise ParseError("%r is not the heading of /proc/net/route" % text[:80])
-    routes = []
-    for line in lines[1:]:
-        words = line.split()
-        try:
-            # Addresses are as they lie in memory.
-            network, mask = (int.from_bytes(bytes.fromhex(words[n].zfill(8)), "little") for n in (1, 7))
-            flags, metric = int(words[3], 16), int(words[6])
-        except (ValueError, IndexError, OverflowError) as error:
-            raise ParseError("%r is no line of /proc/net/route" % line[:160]) from error
-        if flags & _UP and not flags & _REJECT:
-            routes.append(Route(words[0], 4, network & 0xFFFFFFFF, bin(mask).count("1"), metric))
-    return routes
-
-
-def parse_ipv6_route(text: str) -> List[Route]:
-    """All routes of /proc/net/ipv6_route that are in use, without the node's own addresses. Raises ParseError."""
-    routes = []
-    for line in text.splitlines():
-        words = line.split()
-        try:
-            network, length, metric, flags = (int(words[n], 16) for n in (0, 1, 5, 8))
-            name = words[9]
-        except (ValueError, IndexError) as error:
-            raise ParseError("%r is no line of /proc/net/ipv6_route" % line[:160]) from error
-        if not 0 <= length <= 128:
-            raise ParseError("%r is no line of /proc/net/ipv6_route" % line[:160])
-        if flags & _UP and not flags & (_REJECT | _LOCAL):
-            routes.append(Route(name, 6, network, length, metric))
-    return routes
 
 
 def parse_connection(text: str) -> Tuple[str, ...]:
@@ -125,24 +69,25 @@ def read(host: Host, devices: Sequence[str], peer: Sequence[str]) -> Tuple[List[
     """
     problems: List[Problem] = []
     reasons: List[str] = []
-    below = _attempt(lambda: _with_virtual(host, devices), pci.DEVICES, problems)
+    below = attempt(lambda: _with_virtual(host, devices), pci.DEVICES, problems)
     if below is None:
         return reasons, problems, []
-    names = _attempt(lambda: _netdevs(host, below), netdev.INTERFACES, problems)
-    routes = _routes(host, problems)
-    if names is not None and routes is not None:
+    names = attempt(lambda: _netdevs(host, below), netdev.INTERFACES, problems)
+    routes, unread = netdev.read_routes(host)
+    problems += unread
+    if names is not None and not unread:
         ways = Ways(names, routes)
         reasons += ["the default route leaves by %s" % text for text in ways.default()]
         steps: List[Tuple[str, Callable[[], List[str]]]] = [
             ("SSH_CONNECTION", lambda: _peer(ways, peer)),
-            (MOUNTS, lambda: _mounts(host, ways)),
+            (mounts.PATH, lambda: _mounts(host, ways)),
             (NVME, lambda: _nvme(host, ways)),
             (ISCSI, lambda: _iscsi(host, ways)),
         ]
         for source, step in steps:
-            reasons += _attempt(step, source, problems) or []
-    reasons += _attempt(lambda: _processes(host, below), "/proc/PID/fd", problems) or []
-    used, idle = _attempt(lambda: _modules(host), MODULES, problems) or ([], [])
+            reasons += attempt(step, source, problems) or []
+    reasons += attempt(lambda: _processes(host, below), "/proc/PID/fd", problems) or []
+    used, idle = attempt(lambda: _modules(host), MODULES, problems) or ([], [])
     return reasons + used, problems, idle
 
 
@@ -178,17 +123,6 @@ class Ways:
         best = max(routes, key=lambda route: (route.length, -route.metric))
         same = {r.netdev for r in routes if (r.length, r.metric) == (best.length, best.metric)}
         return next((self.names[name] for name in sorted(same) if name in self.names), None)
-
-
-def _attempt(step: Callable[[], T], source: str, problems: List[Problem]) -> Optional[T]:
-    """What ``step`` gives, None where it could not be read; that is a problem then."""
-    try:
-        return step()
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(source, str(error)))
-    return None
 
 
 def _with_virtual(host: Host, devices: Sequence[str]) -> List[str]:
@@ -235,23 +169,6 @@ def _netdevs(host: Host, devices: Sequence[str]) -> Dict[str, str]:
     return found
 
 
-def _routes(host: Host, problems: List[Problem]) -> Optional[List[Route]]:
-    ipv4 = _attempt(lambda: parse_route(host.read("/proc/net/route") or ""), "/proc/net/route", problems)
-    # It has no heading: empty means that no interface has an IPv6 address.
-    ipv6 = _attempt(lambda: parse_ipv6_route(_text(host, "/proc/net/ipv6_route")), "/proc/net/ipv6_route", problems)
-    return None if ipv4 is None or ipv6 is None else ipv4 + ipv6
-
-
-def _text(host: Host, path: str) -> str:
-    """Of a file that may be absent or empty."""
-    try:
-        return host.read(path) or ""
-    except ReadError as error:
-        if error.problem.message == "is empty":
-            return ""
-        raise
-
-
 def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
     by = [way for way in (ways.to(address) for address in peer) if way]
     return ["Ansible's own connection (%s) comes by %s" % (" to ".join(peer), by[0])] if by else []
@@ -260,26 +177,23 @@ def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
 def _mounts(host: Host, ways: Ways) -> List[str]:
     """Only mounts that name their server's address: what else uses RDMA shows as a process or a module."""
     reasons = []
-    text = host.read(MOUNTS)
+    text = host.read(mounts.PATH)
     if text is None:
-        raise ReadError(MOUNTS, "is not there")
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 4:
-            raise ParseError("%r is no line of /proc/mounts" % line[:160])
-        source, folder, kind, options = words[:4]
+        raise ReadError(mounts.PATH, "is not there")
+    for mount in mounts.parse(text):
         servers = []
-        if kind == "lustre":
-            servers = _LUSTRE_NID.findall(source)
-        elif kind.startswith("nfs") and kind != "nfsd":
-            servers = [option[5:] for option in options.split(",") if option.startswith("addr=")]
+        if mount.kind == "lustre":
+            servers = _LUSTRE_NID.findall(mount.source)
+        elif mount.kind.startswith("nfs") and mount.kind != "nfsd":
+            servers = [option[5:] for option in mount.options if option.startswith("addr=")]
         else:
             continue
         if not servers:
-            raise ParseError("%s at %s names no address: by which device it comes is not known" % (kind, folder))
+            said = "%s at %s names no address: by which device it comes is not known"
+            raise ParseError(said % (mount.kind, mount.folder))
         by = [way for way in map(ways.to, servers) if way]
         if by:
-            reasons.append("%s at %s (%s) comes by %s" % (kind, folder, source, by[0]))
+            reasons.append("%s at %s (%s) comes by %s" % (mount.kind, mount.folder, mount.source, by[0]))
     return reasons
 
 

@@ -17,13 +17,14 @@ import stat
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 # A tool's output is text for people: more than this is a runaway, not an answer.
 OUTPUT_LIMIT = 16 * 1024 * 1024
 FILE_LIMIT = 4 * 1024 * 1024
 _USUAL = 8192
 _NULL_DEVICE = os.makedev(1, 3)
+T = TypeVar("T")
 TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -66,6 +67,17 @@ class Output:
     rc: int
     stdout: str
     stderr: str
+
+    @property
+    def last_words(self) -> str:
+        """What a tool says of its failure: the last line of stderr, else of stdout, as scontrol does it."""
+        return ((self.stderr.strip() or self.stdout.strip()).splitlines() or ["nothing"])[-1]
+
+    def answer(self) -> str:
+        """What it printed, where it ended with 0. Raises ReadError."""
+        if self.rc != 0:
+            raise ReadError(self.command, "ended with %d and said: %.200s" % (self.rc, self.last_words))
+        return self.stdout
 
 
 class Host:
@@ -156,6 +168,18 @@ class Host:
                 return path
         raise ToolMissing(name, "is not installed (looked in %s)" % ", ".join(TOOL_PATH))
 
+    def has(self, name: str) -> bool:
+        """Whether a tool is installed."""
+        try:
+            self.tool(name)
+        except ToolMissing:
+            return False
+        return True
+
+    def ask(self, argv: Sequence[str], timeout: Optional[float] = None) -> str:
+        """What a tool prints. Raises ReadError, also where it does not end with 0."""
+        return self.run(argv, timeout).answer()
+
     def run(self, argv: Sequence[str], timeout: Optional[float] = None) -> Output:
         """Run a tool and return what it printed, whatever its exit code.
 
@@ -199,6 +223,17 @@ class Host:
             raise ToolHung(name, "gave no answer within %g s and was abandoned" % limit)
         stdout, stderr = (_decode(data, name) for data in chunks)
         return Output(command=name, rc=rc, stdout=stdout, stderr=stderr)
+
+
+def attempt(step: Callable[[], T], source: str, problems: List[Problem]) -> Optional[T]:
+    """What ``step`` gives; None plus a Problem where it could not be read or understood. source: for what was not."""
+    try:
+        return step()
+    except ReadError as error:
+        problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(source, str(error)))
+    return None
 
 
 def _under(root: str, path: str) -> str:

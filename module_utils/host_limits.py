@@ -8,11 +8,13 @@ starts jobs has now, its jobs have, too. Sources: limits.conf(5), systemd-system
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .finding import Finding
+from . import mounts
+from .finding import Finding, printable
 from .host import Host, ParseError, Problem, ReadError
 from .plan import FileChange, Plan
 
@@ -23,7 +25,7 @@ _SERVICE_MAIN, _SERVICE_FOLDER = "/etc/systemd/system.conf", "/etc/systemd/syste
 _SERVICE_KEYS = {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"}
 # A job inherits the limits of whoever starts it.
 DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
-MOUNTS, MEMINFO = "/proc/mounts", "/proc/meminfo"
+MEMINFO = "/proc/meminfo"
 UNLIMITED = "unlimited"
 WHY = {
     "memlock": "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'",
@@ -43,14 +45,17 @@ class Want:
 @dataclass(frozen=True)
 class Have:
     """login, service: files in the order in which they count, path -> text; the last one wins.
-    daemons: name -> (locked memory, open files) as /proc shows them. shm: bytes, None where there is no /dev/shm.
+    daemons: name -> (locked memory, open files) of each process of that name, as /proc shows them.
+    unread: name -> why the limits of one of them are not known. problems: of /dev/shm.
+    shm: bytes, None where there is no /dev/shm.
     """
 
     login: Tuple[Tuple[str, str], ...]
     service: Tuple[Tuple[str, str], ...]
-    daemons: Mapping[str, Tuple[str, str]]
+    daemons: Mapping[str, Tuple[Tuple[str, str], ...]]
     shm: Optional[int]
     problems: Tuple[Problem, ...] = ()
+    unread: Mapping[str, Problem] = field(default_factory=dict)
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -92,13 +97,12 @@ def parse_proc_limits(text: str) -> Tuple[str, str]:
     return found["locked memory"], found["open files"]
 
 
-def parse_shm(mounts: str, meminfo: str) -> Optional[int]:
+def parse_shm(mounted: str, meminfo: str) -> Optional[int]:
     """Bytes that /dev/shm may hold; None where nothing is mounted there. Raises ParseError."""
     size = None
-    for line in mounts.splitlines():
-        words = line.split()
-        if len(words) >= 4 and words[1] == "/dev/shm":
-            given = [option[5:] for option in words[3].split(",") if option.startswith("size=")]
+    for mount in mounts.parse(mounted):
+        if mount.folder == "/dev/shm":
+            given = [option[5:] for option in mount.options if option.startswith("size=")]
             # A tmpfs without a size takes half of the memory.
             size = _bytes(given[0]) if given else _memory(meminfo) // 2
     return size
@@ -107,7 +111,7 @@ def parse_shm(mounts: str, meminfo: str) -> Optional[int]:
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"([0-9]+)([kmg]?)", text.lower())
     if match is None:
-        raise ParseError("%s: size=%s of /dev/shm is no size" % (MOUNTS, text[:20]))
+        raise ParseError("%s: size=%s of /dev/shm is no size" % (mounts.PATH, text[:20]))
     return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
 
 
@@ -126,21 +130,23 @@ def read(host: Host) -> Have:
     problems: List[Problem] = []
     shm = None
     try:
-        mounts, meminfo = host.read(MOUNTS), host.read(MEMINFO)
-        if mounts is None:
-            problems.append(Problem(MOUNTS, "is not there"))
+        mounted, meminfo = host.read(mounts.PATH), host.read(MEMINFO)
+        if mounted is None:
+            problems.append(Problem(mounts.PATH, "is not there"))
         else:
-            shm = parse_shm(mounts, meminfo or "")
+            shm = parse_shm(mounted, meminfo or "")
     except ReadError as error:
         problems.append(error.problem)
     except ParseError as error:
-        problems.append(Problem(MOUNTS, str(error)))
+        problems.append(Problem(mounts.PATH, str(error)))
+    daemons, unread = _daemons(host)
     return Have(
         login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
         service=_files(host, _SERVICE_MAIN, _SERVICE_FOLDER),
-        daemons=_daemons(host, problems),
+        daemons=daemons,
         shm=shm,
         problems=tuple(problems),
+        unread=unread,
     )
 
 
@@ -150,23 +156,26 @@ def _files(host: Host, main: str, folder: str) -> Tuple[Tuple[str, str], ...]:
     return tuple((path, text) for path, text in found if text is not None)
 
 
-def _daemons(host: Host, problems: List[Problem]) -> Dict[str, Tuple[str, str]]:
-    found: Dict[str, Tuple[str, str]] = {}
+def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Tuple[str, str], ...]], Dict[str, Problem]]:
+    """Limits of the processes by name, and why those of one are not known."""
+    found: Dict[str, Tuple[Tuple[str, str], ...]] = {}
+    unread: Dict[str, Problem] = {}
     for pid in host.listdir("/proc"):
         if not pid.isdigit():
             continue
         path = "/proc/%s/limits" % pid
         try:
             name = host.read("/proc/%s/comm" % pid)
-            if name in DAEMONS and name not in found:
-                text = host.read(path)
-                if text is not None:
-                    found[name] = parse_proc_limits(text)
+            text = host.read(path) if name in DAEMONS else None
         except ReadError:
             continue  # it has ended meanwhile
+        if name is None or text is None:
+            continue
+        try:
+            found[name] = (*found.get(name, ()), parse_proc_limits(text))
         except ParseError as error:
-            problems.append(Problem(path, str(error)))
-    return found
+            unread[name] = Problem(path, str(error))
+    return found, unread
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -183,7 +192,8 @@ def plan(have: Have, want: Want) -> Plan:
         if not good and before != text:
             changes.append(FileChange(path, before, text))
         findings.append(persisted(check, path, good, before == text, [other for other, _text in there], want))
-    findings += [_daemon(name, limits, want) for name, limits in sorted(have.daemons.items())]
+    for name in sorted({*have.daemons, *have.unread}):
+        findings.append(_daemon(name, have.daemons.get(name, ()), have.unread.get(name), want))
     if want.shm:
         findings.append(_shm(have, want))
     return Plan(tuple(findings), tuple(changes))
@@ -234,6 +244,10 @@ def enough(value: str, least: Optional[int]) -> bool:
     return least is not None and value.isdigit() and int(value) >= least
 
 
+def _amount(value: str) -> float:
+    return math.inf if value == UNLIMITED else int(value)
+
+
 def persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
     """Of a file of ours. ours: it is there as rendered. paths: of all files that are read with it."""
     later = [other for other in paths if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
@@ -255,16 +269,23 @@ def persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[str
     )
 
 
-def _daemon(name: str, limits: Tuple[str, str], want: Want) -> Finding:
-    memlock, nofile = limits
-    good = enough(memlock, None) and enough(nofile, want.nofile)
+def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Problem], want: Want) -> Finding:
+    """One for all processes of that name: the worst counts."""
+    low = [limits for limits in processes if not (enough(limits[0], None) and enough(limits[1], want.nofile))]
+    if unread is not None and not low:
+        state, have = "unknown", printable(str(unread))
+    else:
+        state = "drift" if low else "ok"
+        have = "memlock %s, nofile %s" % min(low or processes, key=lambda limits: tuple(map(_amount, limits)))
+        if low and len(processes) > 1:
+            have += " (%d of %d processes have too little)" % (len(low), len(processes))
     return Finding(
         check="host_limits.daemon",
         subject=name,
-        state="ok" if good else "drift",
+        state=state,
         severity="major",
         want="memlock unlimited, nofile at least %d" % want.nofile,
-        have="memlock %s, nofile %s" % limits,
+        have=have,
         source="/proc/PID/limits of %s" % name,
         why="a job inherits the limits of the daemon that starts it; " + WHY["memlock"],
         fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
@@ -284,7 +305,7 @@ def _shm(have: Have, want: Want) -> Finding:
         severity="major",
         want="at least %s" % gib(want.shm),
         have=text,
-        source=MOUNTS,
+        source=mounts.PATH,
         why=WHY["shm"],
         fix="set size= for /dev/shm in /etc/fstab, then mount -o remount /dev/shm",
     )

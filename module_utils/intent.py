@@ -13,12 +13,13 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from . import multirail, nccl_conf, netdev_mtu, perftest, roce_chain, roce_qos
 from .finding import DISRUPTIONS
 from .host import ParseError
-from .nccl_conf import extra_errors
 from .ofed import FLAVOURS as OFED_FLAVOURS
 from .platform import ADDRESS_FAMILIES
 from .profile import FABRICS
+from .roce_chain import TRUSTS
 
 GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
 CROSS_CHECKS = ("nvidia_smi_topo",)
@@ -30,13 +31,14 @@ BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcas
 
 @dataclass(frozen=True)
 class Value:
-    """type as in Ansible's argument specs. keys: for a dict, its known keys. A required value has no default."""
+    """type, elements as in Ansible's argument specs. keys: of a dict, those known. A required value has no default."""
 
     type: str
     default: Any = None
     required: bool = False
     choices: Tuple[Any, ...] = ()
     keys: Optional[Mapping[str, Value]] = None
+    elements: str = "str"
 
 
 VALUES: Dict[str, Value] = {
@@ -47,9 +49,13 @@ VALUES: Dict[str, Value] = {
         {},
         keys={
             "dscp": Value("int"),
+            "priority": Value("int"),
+            "cnp_dscp": Value("int"),
+            "cnp_priority": Value("int"),
             "address_family": Value("str", choices=ADDRESS_FAMILIES),
         },
     ),
+    "busbar_mtu": Value("int"),
     "busbar_gpudirect": Value("str", "auto", choices=GPUDIRECT_MODES),
     "busbar_max_disruption": Value("str", "none", choices=DISRUPTIONS),
     "busbar_management_interface": Value("str", ""),
@@ -78,6 +84,25 @@ VALUES: Dict[str, Value] = {
     "host_limits_shm": Value("str", "8G"),
     "host_limits_container_runtimes": Value("list", [], choices=("docker", "containerd", "kubelet")),
     "host_limits_kubernetes_rdma_resources": Value("list", []),
+    "multirail_policy": Value("str", "", choices=("", *multirail.POLICIES, "custom")),
+    "multirail_values": Value("dict", {}, keys={key: Value("int") for key in multirail.KEYS}),
+    "multirail_source_routing": Value("bool", False),
+    "multirail_gateway": Value("str", "none", choices=multirail.GATEWAYS),
+    # None: not asked for, or what follows from busbar_roce. [] says something else.
+    "roce_qos_trust": Value("str", "", choices=("", *TRUSTS)),
+    "roce_qos_dscp2prio": Value("dict", {}),
+    "roce_qos_pfc": Value("list", elements="int"),
+    "roce_qos_ecn": Value("list", elements="int"),
+    "roce_qos_prio2tc": Value("list", elements="int"),
+    "roce_qos_tsa": Value("list"),
+    "roce_qos_tc_bandwidth": Value("list", elements="int"),
+    "roce_qos_cable_length": Value("int"),
+    "roce_qos_prio2buffer": Value("list", elements="int"),
+    "roce_qos_buffer_size": Value("list", elements="int"),
+    "roce_qos_tos": Value("int"),
+    "roce_qos_traffic_class": Value("int"),
+    "roce_qos_dcbx": Value("str", "", choices=roce_qos.OWNERS),
+    "roce_qos_pause_off": Value("bool", True),
     "nccl_conf_path": Value("path", "/etc/nccl.conf"),
     "nccl_conf_backup": Value("bool", True),
     "nccl_conf_extra": Value("dict", {}),
@@ -93,6 +118,15 @@ VALUES: Dict[str, Value] = {
     "nccl_tests_build_timeout": Value("int", 1800),
     "nccl_tests_distribute": Value("bool", True),
     "busbar_model_parameters": Value("str", ""),
+    "busbar_verify": Value("bool", False),
+    "busbar_firmware": Value("dict", {}),
+    "perftest_rounds": Value("int", 1),
+    "perftest_seconds": Value("int", 5),
+    "perftest_timeout": Value("int", 120),
+    "perftest_share": Value("float", 0.9),
+    "perftest_latency": Value("float", 0),
+    "perftest_memory": Value("str", "auto", choices=("auto", "host")),
+    "perftest_results_path": Value("str", "busbar-results/verify"),
     "reboot_timeout": Value("int", 1200),
     "busbar_reboot_batches": Value("list", [1, "10%"]),
     "busbar_drain": Value("str", "none", choices=DRAINS),
@@ -118,12 +152,21 @@ REGISTERED = (
     "iommu_result",
     "pcie_path_result",
     "host_limits_result",
+    "mtu_result",
+    "multirail_result",
+    "roce_qos_result",
     "nvidia_peermem_result",
     "nccl_conf_result",
     "nccl_tests_result",
     "reboot_result",
     "drain_result",
     "node_lock_result",
+    "rail_info_result",
+    "consistency_result",
+    "rail_pairs_result",
+    "rail_ping_plan_result",
+    "rail_ping_result",
+    "verify_result",
     "nccl_benchmark_result",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
@@ -133,6 +176,7 @@ _DERIVED = {
     "NCCL_IB_TC": "busbar_roce.dscp",
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
+_ROCE_QOS = "roce_qos_"
 # "platform_" is a common word: only near misses of our own names are errors there.
 _OWN_PREFIXES = (
     "busbar_",
@@ -140,14 +184,18 @@ _OWN_PREFIXES = (
     "iommu_",
     "pcie_path_",
     "host_limits_",
+    "multirail_",
+    _ROCE_QOS,
     "nccl_conf_",
     "nccl_tests_",
     "nccl_benchmark_",
+    "perftest_",
 )
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),
     "int": (int,),
+    "float": (int, float),
     "bool": (bool,),
     "list": (list, tuple),
     "dict": (dict,),
@@ -198,9 +246,10 @@ def _errors(name: str, given: Any, value: Value) -> List[str]:
     if not right:
         return ["%s is %r (%s), expected %s" % (name, given, _kind(given), value.type)]
     if value.type == "list":
-        wrong = [item for item in given if not isinstance(item, str)]
+        kinds = _TYPES[value.elements]
+        wrong = [item for item in given if not isinstance(item, kinds) or isinstance(item, bool)]
         if wrong:
-            return ["%s holds %r, expected text" % (name, wrong[0])]
+            return ["%s holds %r, expected %s" % (name, wrong[0], "text" if value.elements == "str" else "int")]
         wrong = [item for item in given if value.choices and item not in value.choices]
         if wrong:
             return ["%s holds %r, expected some of %s" % (name, wrong[0], ", ".join(value.choices))]
@@ -227,14 +276,11 @@ def _kind(given: Any) -> str:
 
 
 def _inconsistent(values: Mapping[str, Any]) -> List[str]:
-    errors: List[str] = []
-    dscp = values["busbar_roce"].get("dscp")
-    if dscp is not None and not 0 <= dscp <= 63:
-        errors.append("busbar_roce.dscp is %d, expected 0 to 63" % dscp)
+    errors = _chain_errors(values)
     for name, instead in _DERIVED.items():
         if name in values["nccl_conf_extra"]:
             errors.append("nccl_conf_extra.%s is derived, not set: use %s" % (name, instead))
-    errors.extend("nccl_conf_extra: %s" % error for error in extra_errors(values["nccl_conf_extra"]))
+    errors.extend("nccl_conf_extra: %s" % error for error in nccl_conf.extra_errors(values["nccl_conf_extra"]))
     if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
         errors.append(
             "host_limits_kubernetes_rdma_resources says what host_limits_container_runtimes: [kubelet] looks for: set"
@@ -252,9 +298,65 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
     for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
         if values[name] < 1:
             errors.append("%s is %d, expected 1 or more" % (name, values[name]))
+    errors += _perftest_errors(values)
+    if values["busbar_mtu"] is not None:
+        errors += _mtu_errors(values["busbar_mtu"], values["busbar_fabric"])
+    errors += _multirail_errors(values)
     if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
         errors.append("busbar_roce is set, but busbar_fabric is infiniband")
     return errors
+
+
+def _chain_errors(values: Mapping[str, Any]) -> List[str]:
+    """Whether the traffic class that jobs ask for leads to the lossless queue."""
+    settings = {name[len(_ROCE_QOS) :]: value for name, value in values.items() if name.startswith(_ROCE_QOS)}
+    try:
+        chain = roce_chain.resolve(values["busbar_roce"], settings, _ROCE_QOS)
+        roce_qos.want(chain, settings, _ROCE_QOS)
+    except ParseError as error:
+        return [str(error)]
+    classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}
+    for name in ("nccl_conf_extra", "nccl_benchmark_environment"):
+        classes.update(("%s.%s" % (name, key), value) for key, value in values[name].items())
+    return roce_chain.disagreements(chain, classes)
+
+
+def _mtu_errors(mtu: int, fabric: str) -> List[str]:
+    if not netdev_mtu.LEAST <= mtu <= netdev_mtu.MOST:
+        return ["busbar_mtu is %d, expected %d to %d" % (mtu, netdev_mtu.LEAST, netdev_mtu.MOST)]
+    return ["busbar_mtu is set, but busbar_fabric is infiniband"] if fabric == "infiniband" else []
+
+
+def _perftest_errors(values: Mapping[str, Any]) -> List[str]:
+    errors = []
+    seconds, timeout = values["perftest_seconds"], values["perftest_timeout"]
+    if seconds < perftest.LEAST_SECONDS:
+        errors.append("perftest_seconds is %d, expected %d or more" % (seconds, perftest.LEAST_SECONDS))
+    if timeout < 4 * seconds:
+        errors.append("perftest_timeout is %d, expected four times perftest_seconds or more" % timeout)
+    if values["perftest_rounds"] < 1:
+        errors.append("perftest_rounds is %d, expected 1 or more" % values["perftest_rounds"])
+    if not 0 <= values["perftest_share"] <= 1:
+        errors.append("perftest_share is %g, expected 0 to 1" % values["perftest_share"])
+    if values["perftest_latency"] < 0:
+        errors.append("perftest_latency is %g, expected microseconds" % values["perftest_latency"])
+    wrong = [psid for psid, version in values["busbar_firmware"].items() if not isinstance(version, str)]
+    if wrong:
+        errors.append("busbar_firmware.%s is no text such as '28.43.2026'" % wrong[0])
+    return errors
+
+
+def _multirail_errors(values: Mapping[str, Any]) -> List[str]:
+    name, gateway = values["multirail_policy"], values["multirail_gateway"]
+    if name and values["busbar_fabric"] == "infiniband":
+        return ["multirail_policy is set, but busbar_fabric is infiniband"]
+    try:
+        policy = multirail.policy(name, values["multirail_values"], values["multirail_source_routing"])
+    except ParseError as error:
+        return [str(error)]
+    if gateway != "none" and not policy.routing:
+        return ["multirail_gateway is %s, but without source routing no rail has a table to put it in" % gateway]
+    return []
 
 
 def unknown_platform(name: str, known: Sequence[str]) -> str:

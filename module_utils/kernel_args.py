@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from .finding import Finding
-from .host import Host, ParseError, ReadError, ToolMissing
+from .host import Host, ParseError, ReadError
 from .plan import Command, FileChange, Plan
 
 ACTIVE = "/proc/cmdline"
@@ -187,13 +187,13 @@ def read(host: Host) -> Boot:
     active = host.read(ACTIVE)
     if active is None:
         raise ReadError(ACTIVE, "is not there")
-    if _has(host, "grubby") and any(name.endswith(".conf") for name in host.listdir_system(BLS_ENTRIES)):
+    if host.has("grubby") and any(name.endswith(".conf") for name in host.listdir_system(BLS_ENTRIES)):
         entries = _bls_entries(host)
         kept = host.read_system(KERNEL_CMDLINE)
         if kept is not None:
             entries.append(Entry("%s, for kernels to come" % KERNEL_CMDLINE, kept.rstrip("\n")))
         return Boot("bls", active, tuple(entries), kept)
-    if _has(host, "update-grub") and host.read_system(GRUB_DEFAULT) is not None:
+    if host.has("update-grub") and host.read_system(GRUB_DEFAULT) is not None:
         cfg = host.read_system(GRUB_CFG)
         if cfg is None:
             raise ReadError(GRUB_CFG, "is not there, though GRUB is installed; run update-grub")
@@ -202,17 +202,9 @@ def read(host: Host) -> Boot:
         others = [(path, host.read_system(path) or "") for path in [GRUB_DEFAULT, *names] if path != DROPIN]
         return Boot("grub", active, tuple(parse_grub_cfg(cfg)), host.read_system(DROPIN), tuple(others))
     kept = host.read_system(KERNEL_CMDLINE)
-    if kept is not None and _has(host, "kernel-install"):
+    if kept is not None and host.has("kernel-install"):
         return Boot("kernel-install", active, (Entry(KERNEL_CMDLINE, kept.rstrip("\n")),), kept, (), _kernels(host))
     return Boot("", active)
-
-
-def _has(host: Host, tool: str) -> bool:
-    try:
-        host.tool(tool)
-    except ToolMissing:
-        return False
-    return True
 
 
 def parse_grub_cfg(text: str) -> List[Entry]:

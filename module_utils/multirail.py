@@ -10,18 +10,20 @@ systemd-sysctl of 252; systemd.network(5); netplan(5) and netplan generate 0.106
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Network, ip_address
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import netdev, netdev_mtu
-from .finding import Finding, printable
-from .host import Host, ParseError, Problem, ReadError
-from .netdev_mtu import Owner
+from . import netdev, netdev_address, netdev_mtu, netdev_owner
+from .finding import Finding, printable, unreadable
+from .host import Host, ParseError, Problem, ReadError, attempt
+from .netdev_address import ADDRESSES, Address, parse_json
+from .netdev_owner import Owner
 from .plan import Command, FileChange, Plan
+from .platform import ADDRESS_FAMILIES
+from .profile import active_port
+from .rdma import of_family
 from .topology import Nic
 
 KEYS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
@@ -33,17 +35,18 @@ SYSCTL_FILE = "/etc/sysctl.d/98-busbar-multirail.conf"
 SYSCTL_MAIN = "/etc/sysctl.conf"
 NETPLAN_FOLDER, NETPLAN_FILE = "/etc/netplan", "90-busbar-multirail-%d.yaml"
 DROPIN = "90-busbar-multirail.conf"
+GATEWAYS = ("none", "first", "last")
 RULES = ("ip", "-j", "-4", "rule", "show")
-ADDRESSES = ("ip", "-j", "-4", "address", "show")
+ROUTES = ("ip", "-j", "-4", "route", "show", "table", "all")
 # Rules of the kernel and of people are mostly at 0 and above 32765; tables 253 to 255 are the kernel's.
-FIRST_TABLE = FIRST_PRIORITY = 1000
+FIRST_TABLE = 1000
+_COMMENT = "Written by Busbar (role multirail): a table for what comes from this rail's address."
 RUN = "run site.yml --tags multirail for this host"
 WHY = {
     "sysctl": "without them the wrong rail answers for an address, or the kernel drops what comes back by another rail;"
     " it uses the larger of an interface's value and that of 'all'",
     "rules": "without a table of its own a rail's traffic leaves by whichever rail has the first route to the subnet",
     "conflict": "the kernel uses the larger of an interface's value and that of 'all', and a later file wins",
-    "readable": "what cannot be read cannot be judged",
 }
 
 
@@ -77,11 +80,12 @@ _LARGEST = {"arp_ignore": 8, "arp_announce": 2, "rp_filter": 2, "accept_local": 
 
 
 def policy(name: str, values: Mapping[str, Any], routing: bool) -> Policy:
-    """values, routing: of the policy ``custom``, which is the site's own. Raises ParseError."""
+    """values, routing: of the policy ``custom``, which is the site's own; "" asks for nothing. Raises ParseError."""
     if name != "custom":
         if values or routing:
-            raise ParseError("multirail: policy %s has its own values; set those with policy custom" % name)
-        return POLICIES[name]
+            said = "policy %s has its own values" % name if name else "no policy is set"
+            raise ParseError("multirail: %s; values and source routing are those of policy custom" % said)
+        return POLICIES[name] if name else Policy("", {}, {}, routing=False)
     for key, value in values.items():
         if key not in KEYS:
             raise ParseError("multirail: %r is not one of %s" % (key, ", ".join(KEYS)))
@@ -92,10 +96,14 @@ def policy(name: str, values: Mapping[str, Any], routing: bool) -> Policy:
 
 @dataclass(frozen=True)
 class Want:
-    """gateway: of each rail's table: none, or the first or last address of the rail's subnet."""
+    """gateway: of each rail's table: none, or the first or last address of the rail's subnet.
+
+    mtu_judged: netdev_mtu judges the same rails, and has a finding where it is not clear who sets one up.
+    """
 
     policy: Policy
     gateway: str = "none"
+    mtu_judged: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,18 +118,6 @@ class Assignment:
     @property
     def place(self) -> str:
         return "%s:%d" % (self.path, self.line)
-
-
-@dataclass(frozen=True)
-class Address:
-    """With its length: ``10.0.0.1``, 24."""
-
-    address: str
-    length: int
-
-    @property
-    def subnet(self) -> IPv4Network:
-        return IPv4Network("%s/%d" % (self.address, self.length), strict=False)
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ class Rail:
     """number: of the rail. live: setting -> value, None where it cannot be read. routes: of its own table.
 
     owner: what sets it up at boot. shared: other interfaces that its file sets up, too. kept: text of our own file for
-    the boot, None where there is none.
+    the boot, None where there is none. no_gid: id of the finding that a rail without an address has already.
     """
 
     number: int
@@ -161,6 +157,7 @@ class Rail:
     owner: Owner = field(default_factory=Owner)
     shared: Tuple[str, ...] = ()
     kept: Optional[str] = None
+    no_gid: Optional[str] = None
 
     @property
     def table(self) -> int:
@@ -171,8 +168,8 @@ class Rail:
 class Have:
     """live_all: values of net.ipv4.conf.all. assignments: of all sysctl files, in the order in which boot reads them.
 
-    main: those of /etc/sysctl.conf where boot does not read it. rules: None where they are not asked for or cannot be
-    read. sysctl: our own file. leftover: our files with rules that nobody asks for any more, path -> text.
+    main: those of /etc/sysctl.conf where boot does not read it. rules: None where they are not asked for, or they or
+    the routes cannot be read. sysctl: our own file. leftover: our files that the policy does not ask for, path -> text.
     """
 
     rails: Tuple[Rail, ...]
@@ -265,20 +262,10 @@ def render_sysctl(rails: Sequence[Rail], policy: Policy) -> str:
 # -- ip --------------------------------------------------------------------------------------------------------------
 
 
-def _json(text: str, what: Sequence[str]) -> Any:
-    try:
-        found = json.loads(text) if text.strip() else []
-    except (ValueError, RecursionError) as error:
-        raise ParseError("%r is not what %s prints" % (text[:80], " ".join(what))) from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ParseError("%r is not what %s prints" % (text[:80], " ".join(what)))
-    return [one for one in found if one]
-
-
 def parse_rules(text: str) -> Tuple[Rule, ...]:
     """Of RULES. Raises ParseError."""
     found = []
-    for one in _json(text, RULES):
+    for one in parse_json(text, RULES):
         priority, source = one.get("priority"), str(one.get("src", "all"))
         if not isinstance(priority, int):
             raise ParseError("%r is not a rule: it has no priority" % str(one)[:80])
@@ -289,29 +276,13 @@ def parse_rules(text: str) -> Tuple[Rule, ...]:
     return tuple(found)
 
 
-def parse_routes(text: str) -> Tuple[Route, ...]:
-    """Of ``ip -j route show table N``. Raises ParseError."""
-    return tuple(
-        Route(
-            str(one.get("dst", "")), str(one.get("gateway", "")), str(one.get("prefsrc", "")), str(one.get("dev", ""))
-        )
-        for one in _json(text, ("ip", "-j", "route"))
-    )
-
-
-def parse_addresses(text: str) -> Dict[str, Tuple[Address, ...]]:
-    """Interface -> its IPv4 addresses, of ADDRESSES. Raises ParseError."""
-    found: Dict[str, Tuple[Address, ...]] = {}
-    for one in _json(text, ADDRESSES):
-        try:
-            addresses = [
-                Address(str(ip_address(each["local"])), int(each["prefixlen"]))
-                for each in one.get("addr_info", [])
-                if each and each.get("family") == "inet" and each.get("scope") == "global"
-            ]
-            found[str(one["ifname"])] = tuple(addresses)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ParseError("%r is not what ip -j address prints" % str(one)[:80]) from error
+def parse_routes(text: str) -> Dict[str, Tuple[Route, ...]]:
+    """Table -> its routes, of ROUTES. Raises ParseError."""
+    found: Dict[str, Tuple[Route, ...]] = {}
+    for one in parse_json(text, ROUTES):
+        route = Route(*(str(one.get(key, "")) for key in ("dst", "gateway", "prefsrc", "dev")))
+        table = str(one.get("table", "main"))
+        found[table] = (*found.get(table, ()), route)
     return found
 
 
@@ -321,11 +292,11 @@ def parse_addresses(text: str) -> Dict[str, Tuple[Address, ...]]:
 def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
     """nics: rail number -> its NIC, of the rails that are Ethernet. Raises ReadError where our files cannot be read."""
     problems: List[Problem] = []
-    netdevs, _unread = netdev.read(host)
     # What cannot be read of an interface itself, netdev_mtu and platform say.
-    devices = netdev_mtu.read_devices(host, netdevs, [])
-    owners = netdev_mtu.read_owners(host, devices) if policy.routing else {}
-    addresses, rules = _read_ip(host, problems) if policy.routing else ({}, None)
+    devices = netdev_owner.read_devices(host, netdev.read(host)[0], []) if nics else {}
+    routing = bool(nics) and policy.routing
+    owners = netdev_owner.read_owners(host, devices) if routing else {}
+    addresses, rules, routes = _read_ip(host, problems) if routing else ({}, None, None)
     rails = []
     for number, nic in sorted(nics.items()):
         own = netdev_mtu.wanted(nic, devices)
@@ -340,11 +311,13 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
                 subject=nic.label,
                 netdev=name,
                 live={key: _live(host, name, key, problems) for key in policy.values},
-                addresses=addresses.get(name, ()),
-                routes=_read_routes(host, FIRST_TABLE + number, problems) if policy.routing else (),
+                addresses=tuple(one for one in addresses.get(name, ()) if one.family == 4),
+                routes=(routes or {}).get(str(FIRST_TABLE + number), ()),
                 owner=owner,
-                shared=_shared(name, owner, owners),
+                # Also other rails: what one rail's address is routed by must not be done for another.
+                shared=netdev_owner.shared(owner.claims[0], owners, (name,)) if owner.claims else (),
                 kept=host.read_system(own_path(owner, number)) if owner.claims else None,
+                no_gid=_no_gid(nic),
             )
         )
     files = sysctl_files(host)
@@ -355,21 +328,17 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
         live_all={key: _live(host, "all", key, problems) for key in policy.values},
         assignments=tuple(one for path, text in files for one in parse_sysctl(text, path)),
         main=tuple(parse_sysctl(main, SYSCTL_MAIN)),
-        rules=rules,
+        rules=None if routes is None else rules,
         sysctl=host.read_system(SYSCTL_FILE),
-        leftover={} if policy.routing else _leftover(host),
+        leftover=_leftover(host, policy),
         problems=tuple(problems),
     )
 
 
-def _shared(name: str, owner: Owner, owners: Mapping[str, Owner]) -> Tuple[str, ...]:
-    """Also other rails: what one rail's address is routed by must not be done for another."""
-    paths = {claim.path for claim in owner.claims}
-    return tuple(
-        other
-        for other, theirs in owners.items()
-        if other != name and any(claim.path in paths for claim in theirs.claims)
-    )
+def _no_gid(nic: Nic) -> Optional[str]:
+    port = active_port(nic)
+    found = [gid for family in ADDRESS_FAMILIES for gid in (of_family(port, family) if port is not None else ())]
+    return None if found else "platform.rail_gid[live]@%s" % nic.pci
 
 
 def _live(host: Host, name: str, key: str, problems: List[Problem]) -> Optional[int]:
@@ -384,49 +353,25 @@ def _live(host: Host, name: str, key: str, problems: List[Problem]) -> Optional[
         return None
 
 
-def _read_ip(host: Host, problems: List[Problem]) -> Tuple[Dict[str, Tuple[Address, ...]], Optional[Tuple[Rule, ...]]]:
-    addresses: Dict[str, Tuple[Address, ...]] = {}
-    rules: Optional[Tuple[Rule, ...]] = None
-    for argv in (ADDRESSES, RULES):
-        try:
-            done = host.run(argv)
-            if done.rc != 0:
-                raise ReadError(" ".join(argv), "ended with %d: %.120s" % (done.rc, done.stderr.strip()))
-            if argv == RULES:
-                rules = parse_rules(done.stdout)
-            else:
-                addresses = parse_addresses(done.stdout)
-        except ReadError as error:
-            problems.append(error.problem)
-        except ParseError as error:
-            problems.append(Problem(" ".join(argv), str(error)))
-    return addresses, rules
+def _read_ip(
+    host: Host, problems: List[Problem]
+) -> Tuple[Dict[str, Tuple[Address, ...]], Optional[Tuple[Rule, ...]], Optional[Dict[str, Tuple[Route, ...]]]]:
+    """Addresses by interface, rules, and routes by table; None for what cannot be read."""
+    addresses = attempt(lambda: netdev_address.read(host), " ".join(ADDRESSES), problems)
+    rules = attempt(lambda: parse_rules(host.ask(RULES)), " ".join(RULES), problems)
+    routes = attempt(lambda: parse_routes(host.ask(ROUTES)), " ".join(ROUTES), problems)
+    return addresses or {}, rules, routes
 
 
-def _read_routes(host: Host, table: int, problems: List[Problem]) -> Tuple[Route, ...]:
-    argv = ("ip", "-j", "-4", "route", "show", "table", str(table))
-    try:
-        done = host.run(argv)
-        # The kernel has no table before the first route in it.
-        if done.rc != 0 and "FIB table does not exist" in done.stderr:
-            return ()
-        if done.rc != 0:
-            raise ReadError(" ".join(argv), "ended with %d: %.120s" % (done.rc, done.stderr.strip()))
-        return parse_routes(done.stdout)
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(" ".join(argv), str(error)))
-    return ()
-
-
-def _leftover(host: Host) -> Dict[str, str]:
-    folder, prefix = netdev_mtu.NETWORKD_FOLDERS[0], NETPLAN_FILE.partition("%")[0]
-    dropins = [name for name in host.listdir_system(folder) if name.endswith(".network.d")]
-    paths = [
-        "%s/%s" % (NETPLAN_FOLDER, name) for name in host.listdir_system(NETPLAN_FOLDER) if name.startswith(prefix)
-    ]
-    paths += ["%s/%s/%s" % (folder, name, DROPIN) for name in dropins]
+def _leftover(host: Host, policy: Policy) -> Dict[str, str]:
+    """Our files for what the policy does not ask for."""
+    paths = [] if policy.values else [SYSCTL_FILE]
+    if not policy.routing:
+        folder, prefix = netdev_owner.NETWORKD_FOLDERS[0], NETPLAN_FILE.partition("%")[0]
+        plans = [name for name in host.listdir_system(NETPLAN_FOLDER) if name.startswith(prefix)]
+        dropins = [name for name in host.listdir_system(folder) if name.endswith(".network.d")]
+        paths += ["%s/%s" % (NETPLAN_FOLDER, name) for name in plans]
+        paths += ["%s/%s/%s" % (folder, name, DROPIN) for name in dropins]
     found = {path: host.read_system(path) for path in paths}
     return {path: text for path, text in found.items() if text is not None}
 
@@ -435,7 +380,7 @@ def own_path(owner: Owner, number: int) -> str:
     """Of our file with a rail's rules: a drop-in of its .network file, or a file of netplan's, one for each rail."""
     if owner.claims[0].stack == "netplan":
         return "%s/%s" % (NETPLAN_FOLDER, NETPLAN_FILE % number)
-    return "%s/%s.d/%s" % (netdev_mtu.NETWORKD_FOLDERS[0], owner.claims[0].path.rpartition("/")[2], DROPIN)
+    return "%s/%s.d/%s" % (netdev_owner.NETWORKD_FOLDERS[0], owner.claims[0].path.rpartition("/")[2], DROPIN)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -444,30 +389,35 @@ def own_path(owner: Owner, number: int) -> str:
 def plan(have: Have, want: Want) -> Plan:
     conflicts = _conflicts(have, want.policy)
     findings: List[Finding] = [finding for finding, _key in conflicts]
-    if not conflicts and have.rails:
+    values = want.policy.values
+    if values and have.rails and not conflicts:
         findings.append(_finding("conflict", SYSCTL_FILE, "ok", "no file says otherwise", "none does", "", SYSCTL_FILE))
     changes: List[FileChange] = []
     commands: List[Command] = []
     because = {key: finding.id for finding, key in reversed(conflicts)}
-    kept = {rail.netdev: _kept_wrong(have, rail, want.policy) for rail in have.rails}
     rendered = render_sysctl(have.rails, want.policy)
-    if any(kept.values()) and have.sysctl != rendered:
-        changes.append(FileChange(SYSCTL_FILE, have.sysctl, rendered))
-    for rail in have.rails:
+    with_ours = _with_ours(have, rendered)
+    for rail in have.rails if values else ():
         finding, sysctls = _live_sysctl(have, rail, want.policy, because)
         commands += sysctls
-        findings += [finding, _kept_sysctl(rail, kept[rail.netdev], want.policy, bool(changes), because)]
+        wrong, left = (_kept_wrong(lines, rail, want.policy) for lines in (have.assignments, with_ours))
+        if wrong != left and not changes:
+            changes.append(FileChange(SYSCTL_FILE, have.sysctl, rendered))
+        findings += [finding, _kept_sysctl(rail, wrong, left, want.policy, because)]
     for path, text in have.leftover.items():
         changes.append(FileChange(path, text, None))
-        wanted = "no such file (policy %s has no source routing)" % want.policy.name
-        findings.append(_finding("rules", path, "drift", wanted, "it is there", RUN, path))
+        asked = "policy %s has no use for it" % want.policy.name if want.policy.name else "no policy is set"
+        check = "sysctl" if path == SYSCTL_FILE else "rules"
+        findings.append(_finding(check, path, "drift", "no such file (%s)" % asked, "it is there", RUN, path))
     if want.policy.routing:
         routing = _routing(have, want)
         findings += routing.findings
         changes += routing.changes
         commands += routing.commands
     # What is wrong with a rail's own settings is in the findings about them.
-    findings += [_unreadable(problem) for problem in have.problems if not problem.source.startswith(CONF)]
+    findings += [
+        unreadable("multirail.readable", problem) for problem in have.problems if not problem.source.startswith(CONF)
+    ]
     if any(change.path.startswith(NETPLAN_FOLDER) for change in changes):
         commands.insert(0, Command(("netplan", "generate"), "what netplan makes of it, for the next boot"))
     return Plan(tuple(findings), tuple(changes), tuple(commands))
@@ -477,21 +427,27 @@ def _wanted_text(policy: Policy) -> str:
     return ", ".join("%s %d" % (key, policy.values[key]) for key in KEYS if key in policy.values)
 
 
-def _kept_values(have: Have, interface: str, key: str) -> Tuple[int, int]:
+def _with_ours(have: Have, text: str) -> List[Assignment]:
+    """All lines as boot reads them once our file has this text."""
+    others = [one for one in have.assignments if one.path != SYSCTL_FILE]
+    return sorted(others + parse_sysctl(text, SYSCTL_FILE), key=lambda one: one.path.rpartition("/")[2])
+
+
+def _kept_values(assignments: Sequence[Assignment], interface: str, key: str) -> Tuple[int, int]:
     """What the interface and 'all' have after a boot. An interface without a value is given that of 'default'."""
     values = []
     for name in (interface, "all"):
-        found = effective(have.assignments, conf_key(name, key))
+        found = effective(assignments, conf_key(name, key))
         if found is None and name != "all":
-            found = effective(have.assignments, conf_key("default", key))
+            found = effective(assignments, conf_key("default", key))
         text = found.value if found is not None else None
         values.append(int(text) if text is not None and text.isdigit() else 0)
     return values[0], values[1]
 
 
-def _kept_wrong(have: Have, rail: Rail, policy: Policy) -> Dict[str, int]:
+def _kept_wrong(assignments: Sequence[Assignment], rail: Rail, policy: Policy) -> Dict[str, int]:
     """Settings that are not as wanted after a boot, and what they are."""
-    found = {key: max(_kept_values(have, rail.netdev, key)) for key in policy.values}
+    found = {key: max(_kept_values(assignments, rail.netdev, key)) for key in policy.values}
     return {key: value for key, value in found.items() if value != policy.values[key]}
 
 
@@ -546,35 +502,29 @@ def _live_sysctl(
                 mendable.append(key)
     source = "%s/%s" % (CONF, rail.netdev)
     said = ", ".join(wrong.values()) or "as wanted"
-    state, fix, cause = "ok", "", None
-    if mendable:
-        state, fix = "drift", RUN
-    elif wrong:
-        cause = because.get(next(iter(wrong)))
+    state, fix, cause = ("drift", RUN, None) if wrong else ("ok", "", None)
+    forced = [key for key in wrong if key not in mendable]
+    if forced:
+        cause = because.get(forced[0])
         state, fix = "not_owned", "lower net.ipv4.conf.all where it is set"
     if unread:
         state, said = "unknown", "%s cannot be read" % ", ".join("%s/%s" % (source, key) for key in unread)
         fix = "look at %s and %s/all" % (source, CONF)
-    commands = tuple(
-        Command(
-            ("sysctl", "-w", "%s=%d" % (conf_key(rail.netdev, key), policy.values[key])),
-            "%s of rail %d" % (key, rail.number),
-        )
-        for key in mendable
-    )
+    settings = ["%s=%d" % (conf_key(rail.netdev, key), policy.values[key]) for key in mendable]
+    why = "%s of rail %d" % (", ".join(mendable), rail.number)
+    commands = (Command(("sysctl", "-w", *settings), why),) if mendable else ()
     finding = _finding("sysctl", rail.subject, state, _wanted_text(policy), said, fix, source, "live", because=cause)
     return finding, commands
 
 
 def _kept_sysctl(
-    rail: Rail, wrong: Mapping[str, int], policy: Policy, changing: bool, because: Mapping[str, str]
+    rail: Rail, wrong: Mapping[str, int], left: Mapping[str, int], policy: Policy, because: Mapping[str, str]
 ) -> Finding:
+    """left: what is wrong still, once our file is as rendered."""
     said = ", ".join("%s %d" % item for item in wrong.items()) or "as wanted"
-    state, fix, cause = "ok", "", None
-    if wrong and changing:
-        state, fix = "drift", RUN
-    elif wrong:
-        cause = because.get(next(iter(wrong)))
+    state, fix, cause = ("drift", RUN, None) if wrong else ("ok", "", None)
+    if left:
+        cause = because.get(next(iter(left)))
         state, fix = "not_owned", "correct the file that is not Busbar's"
     return _finding("sysctl", rail.subject, state, _wanted_text(policy), said, fix, SYSCTL_FILE, because=cause)
 
@@ -616,7 +566,7 @@ def _routing(have: Have, want: Want) -> Plan:
             is_netplan = rail.owner.claims[0].stack == "netplan"
             path = own_path(rail.owner, rail.number)
             changes.append(FileChange(path, rail.kept, text, 0o600 if is_netplan else 0o644))
-        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, text != rail.kept)]
+        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, text != rail.kept, want.mtu_judged)]
     return Plan(tuple(findings), tuple(changes), tuple(commands))
 
 
@@ -653,15 +603,21 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
         commands.append(Command(("ip", "-4", "rule", "add", *new), why, "link"))
     state, have_text, fix = ("drift", ", ".join(said), RUN) if said else ("ok", "as wanted", "")
     if have.rules is None:
-        state, have_text, fix, commands = "unknown", "the rules cannot be read", "run %s" % " ".join(RULES), []
+        state, have_text, fix = "unknown", "the rules or routes cannot be read", "run %s" % " ".join(RULES)
     elif not own:
-        state, have_text = "unknown", "%s has no IPv4 address" % rail.netdev
-        fix, commands = "give it one; run ip address show %s" % rail.netdev, []
+        state, have_text, fix = _no_address(rail)
     wanted = "table %s for what comes from %s" % (table, ", ".join(sorted(own)) or "its address")
-    return (
-        _finding("rules", rail.subject, state, wanted, have_text, fix, " ".join(RULES), "live", disruption="link"),
-        commands,
+    cause, source = None if own else rail.no_gid, " ".join(RULES)
+    finding = _finding(
+        "rules", rail.subject, state, wanted, have_text, fix, source, "live", disruption="link", because=cause
     )
+    return finding, commands if state == "drift" else []
+
+
+def _no_address(rail: Rail) -> Tuple[str, str, str]:
+    """State, what there is, and the way out."""
+    fix = "give it one; run ip address show %s" % rail.netdev
+    return "unknown", "%s has no IPv4 address" % rail.netdev, fix
 
 
 def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
@@ -678,17 +634,20 @@ def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
     return found
 
 
-def _kept_rules(rail: Rail, changing: bool) -> Finding:
+def _kept_rules(rail: Rail, changing: bool, mtu_judged: bool) -> Finding:
     writable = _writable(rail)
     path = own_path(rail.owner, rail.number) if writable else "who sets up %s" % rail.netdev
     wanted = "table %d in %s" % (rail.table, path if writable else "the file of its owner")
     state, said, fix = ("drift", "%s is not as rendered" % path, RUN) if changing else ("ok", "as wanted", "")
+    because = None
     if not rail.addresses:
-        state, said = "unknown", "%s has no IPv4 address" % rail.netdev
-        fix = "give it one; run ip address show %s" % rail.netdev
+        state, said, fix = _no_address(rail)
+        because = rail.no_gid
     elif not writable:
         state, said, fix = _unwritable(rail)
-    return _finding("rules", rail.subject, state, wanted, said, fix, path)
+        if mtu_judged and (rail.owner.unclear or not rail.owner.claims):
+            because = "netdev_mtu.owner[persisted]@%s" % rail.subject.split(" ", 1)[0]
+    return _finding("rules", rail.subject, state, wanted, said, fix, path, because=because)
 
 
 def _unwritable(rail: Rail) -> Tuple[str, str, str]:
@@ -714,7 +673,7 @@ def render(rail: Rail, gateway: str) -> str:
 
 
 def render_networkd(rail: Rail, gateway: str) -> str:
-    lines = ["# Written by Busbar (role multirail): a table for what comes from this rail's address."]
+    lines = ["# " + _COMMENT]
     for one in rail.addresses:
         lines += ["[RoutingPolicyRule]", "From=%s" % one.address, "Table=%d" % rail.table, "Priority=%d" % rail.table]
         lines.append("")
@@ -730,27 +689,17 @@ def render_networkd(rail: Rail, gateway: str) -> str:
 
 def render_netplan(rail: Rail, gateway: str) -> str:
     """netplan adds these lists to those that other files have for the same ID."""
-    section, _slash, name = rail.owner.claims[0].ident.partition("/")
-    lines = ["# Written by Busbar (role multirail): a table for what comes from this rail's address."]
-    # YAML takes what JSON quotes.
-    lines += ["network:", "  version: 2", "  %s:" % section, "    %s:" % json.dumps(name), "      routing-policy:"]
+    lines = ["routing-policy:"]
     for one in rail.addresses:
-        lines += ["        - from: %s" % one.address, "          table: %d" % rail.table]
-        lines.append("          priority: %d" % rail.table)
-    lines.append("      routes:")
+        lines += ["  - from: %s" % one.address, "    table: %d" % rail.table, "    priority: %d" % rail.table]
+    lines.append("routes:")
     for route in wanted_routes(rail, gateway):
         if route.gateway:
-            lines += ["        - to: 0.0.0.0/0", "          via: %s" % route.gateway]
+            lines += ["  - to: 0.0.0.0/0", "    via: %s" % route.gateway]
         else:
-            lines += ["        - to: %s" % route.destination, "          scope: link"]
-            lines.append("          from: %s" % route.source)
-        lines.append("          table: %d" % rail.table)
-    return "\n".join(lines) + "\n"
-
-
-def _unreadable(problem: Problem) -> Finding:
-    fix = "run or read %s on the host and mend it" % printable(problem.source)
-    return _finding("readable", problem.source, "unknown", "an answer", problem.message, fix, problem.source, "live")
+            lines += ["  - to: %s" % route.destination, "    scope: link", "    from: %s" % route.source]
+        lines.append("    table: %d" % rail.table)
+    return netdev_owner.render_netplan(_COMMENT, {rail.owner.claims[0].ident: lines})
 
 
 def _finding(

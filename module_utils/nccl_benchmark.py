@@ -21,6 +21,8 @@ from .plan import Plan
 from .profile import Profile
 
 SCOPE = "node"
+# The roles whose findings may explain a slow run.
+EARLIER = ("platform", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
 # What a training step sends whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
 MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")

@@ -258,12 +258,17 @@ def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[V
         variables.append(
             Variable(
                 "NCCL_IB_TC",
-                str(want.dscp << 2),
+                str(traffic_class(want.dscp)),
                 "Traffic class of the fabric's lossless queue: DSCP %d (busbar_roce.dscp) shifted left by two."
                 % want.dscp,
             )
         )
     return variables, blockers
+
+
+def traffic_class(dscp: int) -> int:
+    """What NCCL_IB_TC has to be for a DSCP; the device sets the two bits of ECN itself."""
+    return dscp << 2
 
 
 def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:

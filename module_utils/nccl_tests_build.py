@@ -44,7 +44,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from . import nccl_library
+from . import nccl_library, os_release
 from .finding import Finding
 from .gpu import parse_query_csv
 from .host import Host, ParseError, Problem, ReadError, ToolMissing
@@ -88,7 +88,6 @@ _MPI_HOMES = (
     *("/usr/lib/%s/openmpi" % name for name in _MULTIARCH),
     "/usr/lib64/openmpi",
 )
-_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 _LIBSTDCXX = (*("/usr/lib/%s/libstdc++.so.6" % name for name in _MULTIARCH), "/usr/lib64/libstdc++.so.6")
 # make and the shells below it split at blanks and expand much else.
 _PATH = re.compile(r"(/[A-Za-z0-9_.+@-]+)+")
@@ -276,14 +275,12 @@ def parse_capabilities(text: str) -> Tuple[str, ...]:
     return tuple(sorted(found, key=lambda value: [int(part) for part in value.split(".")]))
 
 
-def parse_os_release(text: str) -> str:
-    """``ubuntu 24.04``, the ID and VERSION_ID of os-release."""
-    found = [
-        re.search(r"^%s=([\"']?)([A-Za-z0-9._-]+)\1\s*$" % name, text, re.MULTILINE) for name in ("ID", "VERSION_ID")
-    ]
-    if None in found:
+def distribution(values: Mapping[str, str]) -> str:
+    """``ubuntu 24.04``, the ID and VERSION_ID of os-release. Raises ParseError."""
+    found = [values.get(name, "") for name in ("ID", "VERSION_ID")]
+    if not all(re.fullmatch(r"[A-Za-z0-9._-]+", value) for value in found):
         raise ParseError("has no ID or no VERSION_ID")
-    return " ".join(match.group(2) for match in found if match)
+    return " ".join(found)
 
 
 def parse_marker(text: str) -> Marker:
@@ -790,24 +787,16 @@ def _ask_mpicc(host: Host) -> List[Tuple[str, str]]:
 
 
 def _read_arch(host: Host, want: Want) -> Optional[Tuple[str, ...]]:
-    output = host.run(QUERY)
-    if output.rc != 0:
-        raise ReadError(output.command, "ended with %d: %s" % (output.rc, _quote(output.stderr or output.stdout)))
     try:
-        return parse_capabilities(output.stdout)
+        return parse_capabilities(host.ask(QUERY))
     except ParseError as error:
-        raise ReadError(output.command, str(error)) from error
+        raise ReadError(" ".join(QUERY), str(error)) from error
 
 
 def _read_runtime(host: Host, want: Want) -> Runtime:
-    for source in _OS_RELEASE:
-        text = host.read_system(source)
-        if text is not None:
-            break
-    else:
-        raise ReadError(_OS_RELEASE[0], "is not there")
+    source, values = os_release.read(host)
     try:
-        release = parse_os_release(text)
+        release = distribution(values)
     except ParseError as error:
         raise ReadError(source, str(error)) from error
     glibc = None
@@ -827,13 +816,8 @@ def _read_archive(host: Host, want: Want) -> Optional[str]:
 
 
 def _missing_tools(host: Host, want: Want) -> List[str]:
-    missing = []
-    for name in ("make", "g++") if want.tarball else ("make", "g++", "git"):
-        try:
-            host.tool(name)
-        except ToolMissing:
-            missing.append(name)
-    return missing
+    needed = ("make", "g++") if want.tarball else ("make", "g++", "git")
+    return [name for name in needed if not host.has(name)]
 
 
 def _found(host: Host, patterns: Sequence[str]) -> List[str]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from ipaddress import IPv4Address, IPv6Address
+from typing import Iterable, List, Optional, Tuple, Union
 
 from .host import Host, ParseError, Problem, ReadError
 from .pci import natural_key, parse_address, parse_decimal, read_value
 
 INTERFACES = "/sys/class/net"
+ABSENT = "is not there"
 ROUTE_FILES = ("/proc/net/route", "/proc/net/ipv6_route")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})*", re.IGNORECASE)  # 6 bytes, on InfiniBand 20
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
-# Route flags (linux/route.h).
-_UP = 0x0001
-_REJECT = 0x0200
+_UP, _REJECT, _LOCAL = 0x0001, 0x0200, 0x80000000  # linux/route.h, linux/ipv6_route.h
+
+Address = Union[IPv4Address, IPv6Address]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,23 @@ class DefaultRoute:
     source: str  # /proc/net/route
 
 
-def parse_route(text: str) -> Tuple[DefaultRoute, ...]:
-    """The IPv4 default routes in /proc/net/route, nearest metric first. Raises ParseError."""
+@dataclass(frozen=True)
+class Route:
+    """One of the main table; network as a number, length in bits."""
+
+    netdev: str
+    family: int  # 4 or 6
+    network: int
+    length: int
+    metric: int
+
+    def leads_to(self, address: Address) -> bool:
+        shift = address.max_prefixlen - self.length
+        return self.family == address.version and int(address) >> shift == self.network >> shift
+
+
+def parse_route(text: str) -> List[Route]:
+    """All routes of /proc/net/route that are in use. Raises ParseError."""
     lines = text.splitlines()
     if not lines or lines[0].split()[:3] != ["Iface", "Destination", "Gateway"]:
         raise ParseError("%r is not the heading of /proc/net/route" % text[:80])
@@ -58,35 +75,57 @@ def parse_route(text: str) -> Tuple[DefaultRoute, ...]:
         words = line.split()
         if len(words) < 8:
             raise ParseError("%r has %d columns, expected 11" % (line[:160], len(words)))
-        destination, flags, mask = (_hex(words[column], line) for column in (1, 3, 7))
+        destination, flags, mask = (_hex(words[column], line, 8) for column in (1, 3, 7))
         metric = parse_decimal(words[6])
-        if destination == 0 and mask == 0 and flags & _UP and not flags & _REJECT:
-            routes.append(DefaultRoute(words[0], metric, 4, "/proc/net/route"))
-    return _by_metric(routes)
+        if flags & _UP and not flags & _REJECT:
+            # Addresses are as they lie in memory.
+            network = int.from_bytes(destination.to_bytes(4, "little"), "big")
+            routes.append(Route(words[0], 4, network, bin(mask).count("1"), metric))
+    return routes
 
 
-def parse_ipv6_route(text: str) -> Tuple[DefaultRoute, ...]:
-    """The IPv6 default routes in /proc/net/ipv6_route, nearest metric first. Raises ParseError."""
+def parse_ipv6_route(text: str) -> List[Route]:
+    """All routes of /proc/net/ipv6_route that are in use, without the node's own addresses. Raises ParseError."""
     routes = []
     for line in text.splitlines():
         words = line.split()
         if len(words) != 10:
             raise ParseError("%r has %d columns, expected 10" % (line[:160], len(words)))
-        destination, length, metric, flags = (_hex(words[column], line) for column in (0, 1, 5, 8))
-        if destination == 0 and length == 0 and flags & _UP and not flags & _REJECT:
-            routes.append(DefaultRoute(words[9], metric, 6, "/proc/net/ipv6_route"))
-    return _by_metric(routes)
+        network, length, metric, flags = (_hex(words[column], line, 32) for column in (0, 1, 5, 8))
+        if length > 128:
+            raise ParseError("%d is no length of a network, in %r" % (length, line[:160]))
+        if flags & _UP and not flags & (_REJECT | _LOCAL):
+            routes.append(Route(words[9], 6, network, length, metric))
+    return routes
+
+
+def read_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
+    """Of both families, IPv4 first. The main table: /proc shows no other."""
+    problems: List[Problem] = []
+    ipv4 = read_value(host, ROUTE_FILES[0], parse_route, problems)
+    if ipv4 is None and not problems:
+        problems.append(Problem(ROUTE_FILES[0], ABSENT))
+    unread: List[Problem] = []
+    ipv6 = read_value(host, ROUTE_FILES[1], parse_ipv6_route, unread)
+    # It has no heading: empty means that no interface has an IPv6 address.
+    problems += [problem for problem in unread if problem.message != "is empty"]
+    return (*(ipv4 or ()), *(ipv6 or ())), tuple(problems)
 
 
 def default_routes(host: Host) -> Tuple[Tuple[DefaultRoute, ...], Tuple[Problem, ...]]:
     """Default routes of both families, the one that wins first; at equal metrics IPv4 before IPv6."""
-    problems: List[Problem] = []
-    ipv4 = read_value(host, "/proc/net/route", parse_route, problems)
-    unread: List[Problem] = []
-    ipv6 = read_value(host, "/proc/net/ipv6_route", parse_ipv6_route, unread)
-    # It has no heading: empty means that no interface has an IPv6 address.
-    problems.extend(problem for problem in unread if problem.message != "is empty")
-    return _by_metric((ipv4 or ()) + (ipv6 or ())), tuple(problems)
+    routes, problems = read_routes(host)
+    # A capture may lack the file; only who would cut the way to the node has to know it (guard).
+    return defaults(routes), tuple(problem for problem in problems if problem.message != ABSENT)
+
+
+def defaults(routes: Iterable[Route]) -> Tuple[DefaultRoute, ...]:
+    found = [
+        DefaultRoute(route.netdev, route.metric, route.family, ROUTE_FILES[route.family == 6])
+        for route in routes
+        if route.length == 0 and route.network == 0
+    ]
+    return tuple(sorted(found, key=lambda route: (route.metric, route.family)))
 
 
 def read(host: Host) -> Tuple[Tuple[Netdev, ...], Tuple[Problem, ...]]:
@@ -144,12 +183,8 @@ def _pci(device: Optional[str]) -> Optional[str]:
         return None
 
 
-def _by_metric(routes: Sequence[DefaultRoute]) -> Tuple[DefaultRoute, ...]:
-    return tuple(sorted(routes, key=lambda route: (route.metric, route.family)))
-
-
-def _hex(word: str, line: str) -> int:
-    if re.fullmatch(r"[0-9a-fA-F]{1,32}", word) is None:
+def _hex(word: str, line: str, digits: int) -> int:
+    if len(word) > digits or re.fullmatch(r"[0-9a-fA-F]+", word) is None:
         raise ParseError("%r is not a hexadecimal number, in %r" % (word[:40], line[:160]))
     return int(word, 16)
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from .host import Host, ParseError, ReadError
+from .host import Host, ParseError
 from .topology import Topology, is_far_for_want_of_numa
 
 COMMAND = ("nvidia-smi", "topo", "-m")
@@ -91,11 +91,7 @@ def _quote(words: List[str]) -> str:
 
 def read(host: Host) -> TopoMatrix:
     """Runs nvidia-smi. Raises ReadError where it does not answer, ParseError where the answer is not a matrix."""
-    output = host.run(COMMAND)
-    if output.rc != 0:
-        said = (output.stdout + output.stderr).strip()[:200]
-        raise ReadError(output.command, "ended with exit code %d: %r" % (output.rc, said))
-    return parse(output.stdout)
+    return parse(host.ask(COMMAND))
 
 
 def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:

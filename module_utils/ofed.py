@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import dkms, packages
+from . import dkms, mounts, os_release, packages
 from .dkms import Build, Kernels, ModuleFile
-from .finding import Finding, printable
-from .host import Host, ParseError, Problem, ReadError, ToolMissing
+from .finding import Finding, printable, unreadable
+from .host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from .mounts import Mount
 from .packages import Packages, System
 from .pci import natural_key, parse_text, read_value
 from .plan import Command, FileChange, Plan, merge
@@ -127,15 +128,13 @@ def parse_release(text: str) -> str:
     return match.group(1)
 
 
-def parse_mounts(text: str) -> List[User]:
-    """Those of /proc/mounts that go over RDMA."""
+def over_rdma(mounted: Sequence[Mount]) -> List[User]:
     found = []
-    for words in filter(lambda words: len(words) >= 4, map(str.split, text.splitlines())):
-        device, where, kind, options = words[:4]
-        if kind in ("nfs", "nfs4") and "proto=rdma" in options.split(","):
-            found.append(User("nfs", "NFS over RDMA at %s" % printable(where)))
-        if kind == "lustre" and "@o2ib" in device:
-            found.append(User("lustre", "Lustre over o2ib at %s" % printable(where)))
+    for mount in mounted:
+        if mount.kind in ("nfs", "nfs4") and "proto=rdma" in mount.options:
+            found.append(User("nfs", "NFS over RDMA at %s" % printable(mount.folder)))
+        if mount.kind == "lustre" and "@o2ib" in mount.source:
+            found.append(User("lustre", "Lustre over o2ib at %s" % printable(mount.folder)))
     return found
 
 
@@ -159,7 +158,7 @@ def needs_umad(models: Sequence[str]) -> bool:
 def read(host: Host, want: Want) -> Have:
     problems: List[Problem] = []
     kernels = dkms.read_kernels(host, problems)
-    system = _system(host, problems)
+    system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
     modules = {kernel: dkms.read_module(host, kernel, _MLX5, problems) for kernel in kernels.installed}
     peer, built, open_driver = _peer_memory(host, want, kernels, problems)
     return Have(
@@ -178,23 +177,13 @@ def read(host: Host, want: Want) -> Have:
         users=_users(host, problems),
         lustre_loaded=bool(host.listdir("/sys/module/ko2iblnd")),
         masked=host.read_system(_MASKED) == "",
-        systemd=_has(host, "systemctl"),
+        systemd=host.has("systemctl"),
         openibd=any(
             host.mode_system(path) is not None
             for path in ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" + OPENIBD, "/etc/init.d/openibd")
         ),
         problems=tuple(dict.fromkeys(problems)),
     )
-
-
-def _system(host: Host, problems: List[Problem]) -> Optional[System]:
-    try:
-        return packages.read_system(host)
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(packages.OS_RELEASE[0], str(error)))
-    return None
 
 
 def read_release(host: Host, problems: List[Problem]) -> Optional[str]:
@@ -230,7 +219,7 @@ def _files(host: Host, system: Optional[System], problems: List[Problem]) -> Dic
 
 
 def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
-    found = read_value(host, "/proc/mounts", parse_mounts, problems) or []
+    found = over_rdma(read_value(host, mounts.PATH, mounts.parse, problems) or [])
     for name in host.listdir("/sys/class/nvme"):
         if read_value(host, "/sys/class/nvme/%s/transport" % name, parse_text, problems) == "rdma":
             found.append(User("nvme", "NVMe over RDMA: %s" % name))
@@ -278,24 +267,7 @@ def _symbols_of_ofed(host: Host, kernel: str, machine: str, problems: List[Probl
 
 def _dump(host: Host, path: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
     argv = ("modprobe", "--dump-modversions", path)
-    try:
-        output = host.run(argv)
-        if output.rc != 0:
-            raise ParseError("ended with %d: %.120s" % (output.rc, output.stderr.strip()))
-        return dkms.parse_symbols(output.stdout)
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(" ".join(argv), str(error)))
-    return None
-
-
-def _has(host: Host, tool: str) -> bool:
-    try:
-        host.tool(tool)
-    except ToolMissing:
-        return False
-    return True
+    return attempt(lambda: dkms.parse_symbols(host.ask(argv)), " ".join(argv), problems)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -307,7 +279,7 @@ def plan(have: Have, want: Want, failed: Optional[Mapping[Tuple[str, ...], str]]
     Order: files, headers, packages, modules of the kernels, NVIDIA's against them, what is loaded.
     """
     failed = failed or {}
-    problems = Plan(tuple(_unreadable(problem) for problem in have.problems))
+    problems = Plan(tuple(unreadable("ofed.readable", problem) for problem in have.problems))
     if have.system is None or have.packages is None or have.builds is None:
         return problems
     installed = _installed(have, want, failed)
@@ -382,14 +354,8 @@ def _repository(have: Have, want: Want) -> Plan:
     if want.flavour == "inbox" and not changes:
         return Plan()
     text = "as rendered" if want.flavour != "inbox" else "absent (mofed_flavour: inbox)"
-    said = ", ".join(map(_described, changes)) or text
+    said = ", ".join(change.described() for change in changes) or text
     return Plan((_finding("repository", paths[1], "drift" if changes else "ok", text, said, why, _RUN),), changes)
-
-
-def _described(change: FileChange) -> str:
-    if change.before is None:
-        return "%s is absent" % change.path
-    return "%s is %s" % (change.path, "superfluous" if change.after is None else "not as rendered")
 
 
 def _package(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str]) -> Tuple[Optional[Finding], bool]:
@@ -760,12 +726,6 @@ def _finding(
         disruption=disruption,
         because=None if state == "ok" else because,
     )
-
-
-def _unreadable(problem: Problem) -> Finding:
-    fix = "look at %s on the node, as root" % problem.source
-    why = "what cannot be read cannot be judged"
-    return _finding("readable", problem.source, "unknown", "an answer", problem.message, why, fix, aspect="live")
 
 
 def _once(whole: Plan) -> Plan:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
+from . import os_release
 from .host import Host, ParseError, Problem, ReadError
 from .plan import Command
 
-OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 VERSIONLOCK = "/etc/dnf/plugins/versionlock.list"
 # Building drivers takes its time.
 INSTALL_TIMEOUT = 3600.0
@@ -51,12 +51,8 @@ class Repository:
     pins: Mapping[str, str]
 
 
-def parse_os_release(text: str) -> System:
-    """Raises ParseError for what is neither Debian's nor Red Hat's."""
-    found: Dict[str, str] = {}
-    for line in text.splitlines():
-        name, _equals, value = line.strip().partition("=")
-        found[name] = value.strip("\"'")
+def system_of(found: Mapping[str, str]) -> System:
+    """found: of os-release. Raises ParseError for what is neither Debian's nor Red Hat's."""
     version, names = found.get("VERSION_ID", ""), {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
     if found.get("ID") == "ubuntu" and version:
         return System("apt", "ubuntu%s" % version)
@@ -97,11 +93,7 @@ def parse_rpm(text: str, versionlock: str) -> Packages:
 
 def read_system(host: Host) -> System:
     """Raises ReadError and ParseError."""
-    for path in OS_RELEASE:
-        text = host.read_system(path)
-        if text is not None:
-            return parse_os_release(text)
-    raise ReadError(OS_RELEASE[0], "is not there")
+    return system_of(os_release.read(host)[1])
 
 
 def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packages]:
@@ -109,7 +101,7 @@ def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packag
     try:
         output = host.run(argv)
         if output.rc != 0:
-            raise ParseError("ended with %d: %.120s" % (output.rc, output.stderr.strip()))
+            raise ParseError("ended with %d and said: %.120s" % (output.rc, output.last_words))
         if system.kind == "apt":
             return parse_dpkg(output.stdout)
         return parse_rpm(output.stdout, host.read_system(VERSIONLOCK) or "")

@@ -95,6 +95,7 @@ Wants=busbar-pcie-path.service
 _SCRIPT_TEXT = '''\
 #!/usr/bin/python3 -IS
 # Written by Busbar (role pcie_path). Sets PCIe registers as they should be; other bits of them stay.
+import os
 import sys
 
 DEVICES = %(devices)r
@@ -156,6 +157,10 @@ def main():
     work = [(address, BRIDGES, acs_control, 0x1C, 0) for address in BRIDGES]
     work += [(address, NICS, device_control, 0x7000, READ_REQUEST) for address in NICS]
     for address, devices, find, mask, value in work:
+        # A card that was taken out is no fault of this unit: the suite's checks of the hardware name it.
+        if os.path.isdir(DEVICES) and not os.path.isdir("%%s/%%s" %% (DEVICES, address)):
+            print("%%s: is not there any more, the others are set" %% address, file=sys.stderr)
+            continue
         said = bring(address, devices[address], find, mask, value)
         if said:
             failed = 1
@@ -502,14 +507,8 @@ def _persisted(
         if have.files[path] != texts.get(path)
     )
     if changes:
-        return (_unit("drift", ", ".join(map(_described, changes))),), changes
+        return (_unit("drift", ", ".join(change.described() for change in changes)),), changes
     return ((_unit("ok", "set at boot"),) if texts else ()), ()
-
-
-def _described(change: FileChange) -> str:
-    if change.before is None:
-        return "%s is absent" % change.path
-    return "%s is %s" % (change.path, "superfluous" if change.after is None else "not as rendered")
 
 
 def _unit(state: str, have: str, cause: Optional[Finding] = None) -> Finding:

@@ -11,13 +11,17 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from . import secrets
 from .busy import Busy
 from .finding import DISRUPTIONS, Finding
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it."""
+    """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it.
+
+    shown: what a diff shows of both where the file is somebody else's and may hold secrets; None for all of it.
+    """
 
     path: str
     before: Optional[str]
@@ -25,14 +29,22 @@ class FileChange:
     mode: int = 0o644
     mode_before: Optional[int] = None
     disruption: str = "none"
+    shown: Optional[Tuple[str, str]] = None
+
+    def described(self) -> str:
+        """For a finding: what is not as it should be."""
+        if self.before is None:
+            return "%s is absent" % self.path
+        return "%s is %s" % (self.path, "superfluous" if self.after is None else "not as rendered")
 
     def diff(self) -> Dict[str, str]:
         """Ansible's diff structure; the mode is part of it so that a pure chmod shows."""
+        before, after = self.shown or (self.before or "", self.after or "")
         return {
             "before_header": _header(self.path, self.before, self.mode_before),
             "after_header": _header(self.path, self.after, self.mode if self.after is not None else None),
-            "before": self.before or "",
-            "after": self.after or "",
+            "before": secrets.scrub(before, ()),
+            "after": secrets.scrub(after, ()),
         }
 
 

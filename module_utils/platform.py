@@ -8,19 +8,22 @@ Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 from .finding import Finding
 from .gpu import Gpu
 from .host import Problem
+from .netdev_address import Address
 from .pci import PciDevice
 from .plan import Plan
 from .profile import PcieLink, Profile, Rail, active_port
 from .rails import Rails, match
-from .rdma import Port, rocev2_ipv4, rocev2_ipv6
+from .rdma import Gid, Port, of_family
 from .topology import Nic, Topology, is_far_for_want_of_numa
 
 ADDRESS_FAMILIES = ("ipv4", "ipv6")
+# Of each interface; a Problem where they cannot be read, None where nobody has asked.
+Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ _RULES = {
     "platform.rail_gid": _Rule(
         "critical",
         "RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
-        "bring the rail's interface up with its address, then look at show_gids",
+        "give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
+        " and look at gids and gid_attrs/types of the port; " + _RECHECK,
     ),
     "platform.cross_check": _Rule(
         "major",
@@ -129,17 +133,19 @@ def plan(
     profile: Profile,
     cross_checks: Sequence[CrossCheck] = (),
     address_family: str = "ipv4",
+    addresses: Addresses = None,
 ) -> Plan:
     """Findings for everything the profile asks of this topology. ``profile`` is narrowed to the fabric already.
 
-    address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".
+    address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: what its GIDs are held to.
     """
     rails = match(topology, profile)
     gpus = _gpu_findings(topology, profile)
     roots = {finding.check: finding for finding in gpus if not finding.ok and finding.because is None}
     findings = list(gpus)
     for rail in profile.rails:
-        findings.extend(_rail_findings(topology, rail, rails, address_family, roots.get("platform.gpu_count")))
+        gids = (address_family, addresses)
+        findings.extend(_rail_findings(topology, rail, rails, gids, roots.get("platform.gpu_count")))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get("platform.gpu_tool") or roots.get("platform.gpu_driver")))
     return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
@@ -346,7 +352,7 @@ def _pcie(
 
 
 def _rail_findings(
-    topology: Topology, rail: Rail, rails: Rails, address_family: str, gpu_count: Optional[Finding]
+    topology: Topology, rail: Rail, rails: Rails, gids: Tuple[str, Addresses], gpu_count: Optional[Finding]
 ) -> List[Finding]:
     nic = rails.nics.get(rail.number)
     want = "a %g Gbit/s %s NIC%s" % (rail.rate_gbps, "/".join(rail.link_layers), _where(rail))
@@ -389,7 +395,7 @@ def _rail_findings(
         )
     findings.extend(_rail_paths(topology, rail, nic, rails, gpu_count))
     if port is not None and port.link_layer == "Ethernet":
-        findings.append(_rail_gid(topology, nic, port, source, address_family, down))
+        findings.append(_rail_gid(nic, port, source, *gids, down))
     return findings
 
 
@@ -481,21 +487,48 @@ def _rail_numa(topology: Topology, nic: Nic, gpus: Sequence[Gpu]) -> Finding:
 
 
 def _rail_gid(
-    topology: Topology, nic: Nic, port: Port, source: str, address_family: str, down: Optional[Finding]
+    nic: Nic, port: Port, source: str, address_family: str, addresses: Addresses, down: Optional[Finding]
 ) -> Finding:
-    gid = rocev2_ipv4(port) if address_family == "ipv4" else rocev2_ipv6(port)
-    have = "none among %d GIDs" % len(port.gids)
-    if gid is not None:
-        have = "index %d: %s" % (gid.index, gid.ipv4 or gid.gid)
+    """By type and address: indices move when a link flaps."""
+    family = "IPv4" if address_family == "ipv4" else "IPv6"
+    found = of_family(port, address_family)
+    usable = [gid for gid in found if gid.type == "RoCE v2"]
+    state, have = "drift", "none among %d GIDs" % len(port.gids)
+    if usable and isinstance(addresses, Mapping):
+        bound = [gid for gid in usable if gid.address in _of(addresses, _carriers(gid, nic))]
+        gid = (bound or usable)[0]
+        state, have = "ok" if bound else "drift", "index %d: %s" % (gid.index, gid.address)
+        if not bound:
+            have += ", which %s does not have" % (" or ".join(_carriers(gid, nic)) or "its interface")
+    elif usable:
+        state, have = "ok", "index %d: %s" % (usable[0].index, usable[0].address)
+        if addresses is not None:
+            state, have = "unknown", "%s, and who has that address is not known: %s" % (have, addresses)
+    elif found:
+        untold = [gid for gid in found if gid.type is None]
+        state = "unknown" if untold else "drift"
+        have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
+    elif isinstance(addresses, Mapping):
+        own = _of(addresses, [one.name for one in nic.netdevs])
+        have += "; its interface has %s" % (", ".join(own) or "no address")
     return _finding(
         "platform.rail_gid",
         nic.label,
-        "a RoCE v2 GID with an %s address" % ("IPv4" if address_family == "ipv4" else "IPv6"),
+        "a RoCE v2 GID with an %s address of the rail's interface" % family,
         have,
         source + "/gids",
-        "ok" if gid is not None else "drift",
+        state,
         because=down,
     )
+
+
+def _carriers(gid: Gid, nic: Nic) -> List[str]:
+    """Interfaces that may have its address. A bond or VLAN above the NIC's own is named by the GID alone."""
+    return [gid.netdev] if gid.netdev else [one.name for one in nic.netdevs]
+
+
+def _of(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> List[str]:
+    return [one.address for name in names for one in addresses.get(name, ())]
 
 
 # -- the whole -------------------------------------------------------------------------------------------------------

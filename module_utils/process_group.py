@@ -46,6 +46,15 @@ class Ended:
     left_behind: Tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Program:
+    """argv, and the new files that its output goes to."""
+
+    argv: Tuple[str, ...]
+    stdout: str
+    stderr: str
+
+
 def run(
     argv: Sequence[str],
     cwd: str,
@@ -60,30 +69,49 @@ def run(
     environment is all that the program gets. Raises ReadError where it cannot be started, and where the caller has
     children of its own: they could not be told from the program's orphans.
     """
+    return run_all([Program(tuple(argv), stdout, stderr)], cwd, environment, limit, output_limit)[0]
+
+
+def run_all(
+    programs: Sequence[Program],
+    cwd: str,
+    environment: Mapping[str, str],
+    limit: float,
+    output_limit: int = OUTPUT_LIMIT,
+) -> List[Ended]:
+    """The same for several programs at once, under one limit. None is left where one of them cannot be started."""
     if _has_children():
-        raise ReadError(argv[0], "was not started: this process has other children")
+        raise ReadError(programs[0].argv[0], "was not started: this process has other children")
     prctl = _prctl()
     before = ctypes.c_int()
     if prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or prctl(_PR_SET_CHILD_SUBREAPER, 1) != 0:
-        raise ReadError(argv[0], "was not started: prctl: %s" % os.strerror(ctypes.get_errno()))
+        raise ReadError(programs[0].argv[0], "was not started: prctl: %s" % os.strerror(ctypes.get_errno()))
     start = time.monotonic()
     left: Tuple[int, ...] = ()
+    started: List[subprocess.Popen[bytes]] = []
+    endings: List[str] = []
+    codes: List[Optional[int]] = []
     try:
-        process = _start(argv, cwd, environment, stdout, stderr, prctl)
         try:
-            ending = _wait(process, start + limit, (stdout, stderr), output_limit)
+            for program in programs:
+                started.append(_start(program.argv, cwd, environment, program.stdout, program.stderr, prctl))
+            endings = _wait(started, start + limit, programs, output_limit)
         finally:
-            rc = process.poll()
+            codes = [process.poll() for process in started]
             left = _end_all()
-            # Reaped above, behind the back of Popen.
-            process.returncode = -signal.SIGKILL if rc is None else rc
+            for process, code in zip(started, codes):
+                # Reaped above, behind the back of Popen.
+                process.returncode = -signal.SIGKILL if code is None else code
     finally:
         prctl(_PR_SET_CHILD_SUBREAPER, before.value)
-    for path in (stdout, stderr):
-        if os.path.getsize(path) > output_limit:
-            os.truncate(path, output_limit)
-            ending = ending or "overflow"
-    return Ended(None if ending else rc, ending, time.monotonic() - start, left)
+    found = []
+    for program, ending, code in zip(programs, endings, codes):
+        for path in (program.stdout, program.stderr):
+            if os.path.getsize(path) > output_limit:
+                os.truncate(path, output_limit)
+                ending = ending or "overflow"
+        found.append(Ended(None if ending else code, ending, time.monotonic() - start, left))
+    return found
 
 
 def _prctl() -> Callable[..., int]:
@@ -124,15 +152,20 @@ def _start(
         raise ReadError(argv[0], "could not be started: %s" % error) from error
 
 
-def _wait(process: subprocess.Popen[bytes], deadline: float, outputs: Sequence[str], output_limit: int) -> str:
-    """Returns why the program has to be ended; "" when it ended by itself."""
-    while process.poll() is None:
+def _wait(
+    started: Sequence[subprocess.Popen[bytes]], deadline: float, programs: Sequence[Program], output_limit: int
+) -> List[str]:
+    """Returns why each program has to be ended; "" for one that ended by itself."""
+    while True:
+        running = [process.poll() is None for process in started]
+        why = ""
         if time.monotonic() >= deadline:
-            return "timeout"
-        if any(os.path.getsize(path) > output_limit for path in outputs):
-            return "overflow"
+            why = "timeout"
+        elif any(os.path.getsize(path) > output_limit for one in programs for path in (one.stdout, one.stderr)):
+            why = "overflow"
+        if why or not any(running):
+            return [why if alive else "" for alive in running]
         time.sleep(_POLL)
-    return ""
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------

@@ -10,14 +10,21 @@ Sources: ping(8) of iputils 20211215 to 20240905 and its texts; RFC 792, RFC 444
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from ipaddress import ip_address
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .finding import Finding, printable
-from .host import ParseError
+from .host import Host, ParseError, ReadError, ToolMissing
 
 COUNT, WAIT = 3, 1
+# Rounds, so hosts that each host asks: two make one ring of all hosts, however many there are.
+PARTNERS = 2
+# Bytes that pass everywhere.
+SMALL = 84
+# At once from one host.
+PARALLEL = 32
 # Seconds within which the answer must be there: a second between requests, and the last wait.
 TIMEOUT = 3.0 * (COUNT + WAIT)
 # Headers of IP and ICMP.
@@ -42,7 +49,10 @@ WHY = (
 
 @dataclass(frozen=True)
 class Peer:
-    """One rail of one host. live: id of its netdev_mtu.live finding. mtu: live, None where it is not known."""
+    """One rail of one host. live: id of its netdev_mtu.live finding. mtu: live, None where it is not known.
+
+    address: "" for none.
+    """
 
     host: str
     rail: int
@@ -155,16 +165,130 @@ def pings(pairs: Sequence[Tuple[str, str]], peers: Sequence[Peer]) -> Tuple[Ping
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class Member:
+    """One host. kind: profile and fabric. rails: those that are Ethernet. mtu: wanted, None for what each rail has."""
+
+    host: str
+    kind: str
+    rails: Tuple[Peer, ...]
+    mtu: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """mtu: bytes that have to pass, None where that is not known."""
+
+    ping: Ping
+    mtu: Optional[int]
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def from_dict(data: Mapping[str, Any]) -> Asked:
+    """What ``to_dict`` gave, after its way through JSON. Raises KeyError and TypeError."""
+    ping = Ping(Peer(**data["ping"]["source"]), Peer(**data["ping"]["target"]))
+    return Asked(ping, data["mtu"])
+
+
+def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[Asked, ...], Tuple[Finding, ...]]]:
+    """For each host: what it asks, and which of its Ethernet rails nobody can be asked for.
+
+    The same rail only: where rails are fabrics of their own nothing else has a way. Linear in the hosts.
+    """
+    kinds: Dict[str, List[Member]] = {}
+    for member in members:
+        kinds.setdefault(member.kind, []).append(member)
+    found: Dict[str, Tuple[Tuple[Asked, ...], Tuple[Finding, ...]]] = {}
+    for group in kinds.values():
+        wanted = {member.host: member.mtu for member in group}
+        peers = {member.host: [rail for rail in member.rails if rail.address] for member in group}
+        asked: Dict[str, List[Asked]] = {member.host: [] for member in group}
+        for pairs in rounds(list(wanted), PARTNERS):
+            of_round = [peer for pair in pairs for host in pair for peer in peers[host]]
+            for ping in pings(pairs, of_round):
+                mtu = wanted[ping.source.host]
+                asked[ping.source.host].append(Asked(ping, ping.source.mtu if mtu is None else mtu))
+        for member in group:
+            proven = {one.ping.source.rail for one in asked[member.host]}
+            found[member.host] = tuple(asked[member.host]), _alone(member, proven)
+    return found
+
+
+def _alone(member: Member, proven: Set[int]) -> Tuple[Finding, ...]:
+    found = []
+    for rail in member.rails:
+        if rail.rail in proven:
+            continue
+        have, fix = "no other host of the run has this rail", "add another host of %s to the run" % member.kind
+        if not rail.address:
+            have, fix = "it has no address that RDMA would take", "look at ip address show dev %s" % rail.netdev
+        found.append(_unproven("rail %d" % rail.rail, have, fix))
+    return tuple(found)
+
+
+def _unproven(subject: str, have: str, fix: str) -> Finding:
+    return Finding(
+        check="rail_ping.path",
+        subject=subject,
+        state="unknown",
+        severity="major",
+        want="full packets pass to the same rail of another host",
+        have=printable(have),
+        source="inventory and sysfs of all hosts",
+        why=WHY,
+        fix=fix,
+    )
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------
+
+
+def ask_all(host: Host, asked: Sequence[Asked]) -> Tuple[Finding, ...]:
+    """All at once: a host has few partners, and each ping mostly waits."""
+    if not asked:
+        return ()
+    with ThreadPoolExecutor(min(PARALLEL, len(asked))) as pool:
+        return tuple(pool.map(lambda one: _ask(host, one), asked))
+
+
+def _ask(host: Host, one: Asked) -> Finding:
+    ping, mtu = one.ping, one.mtu
+    if mtu is None:
+        fix = "look at /sys/class/net/%s/mtu" % ping.source.netdev
+        return _unproven("rail %d to %s" % (ping.source.rail, ping.target.host), "the MTU wanted is not known", fix)
+    try:
+        answer = _answer(host, ping, mtu)
+        # Whether it is the size: a host that is down loses small packets, too.
+        small = _answer(host, ping, SMALL) if answer.sent and not answer.received and answer.mtu is None else None
+        return finding(ping, answer, mtu, small=small)
+    except ToolMissing:
+        return finding(ping, None, mtu, "ping is not installed; install iputils-ping (iputils on EL)")
+    except (ReadError, ParseError) as error:
+        return finding(ping, None, mtu, str(error))
+
+
+def _answer(host: Host, ping: Ping, mtu: int) -> Answer:
+    done = host.run(argv(ping, mtu), TIMEOUT)
+    return parse(done.stdout + done.stderr)
+
+
 # -- what it means ---------------------------------------------------------------------------------------------------
 
 
-def finding(ping: Ping, answer: Optional[Answer], mtu: int, problem: str = "") -> Finding:
-    """On the source's host. mtu: what is wanted. answer: None where ping gave none; then problem says why."""
+def finding(
+    ping: Ping, answer: Optional[Answer], mtu: int, problem: str = "", small: Optional[Answer] = None
+) -> Finding:
+    """On the source's host. mtu: what is wanted. answer: None where ping gave none; then problem says why.
+
+    small: to packets of SMALL bytes, where the large ones were lost without a word.
+    """
     source, target = ping.source, ping.target
     what = "%s rail %d to %s" % (source.netdev, source.rail, target.host)
-    state, have, fix, because = _judged(ping, answer, mtu, problem)
+    state, have, fix, because = _judged(ping, answer, mtu, problem, small)
     return Finding(
-        check="netdev_mtu.path",
+        check="rail_ping.path",
         subject="rail %d to %s" % (source.rail, target.host),
         state=state,
         severity="major",
@@ -178,7 +302,9 @@ def finding(ping: Ping, answer: Optional[Answer], mtu: int, problem: str = "") -
     )
 
 
-def _judged(ping: Ping, answer: Optional[Answer], mtu: int, problem: str) -> Tuple[str, str, str, Optional[str]]:
+def _judged(
+    ping: Ping, answer: Optional[Answer], mtu: int, problem: str, small: Optional[Answer]
+) -> Tuple[str, str, str, Optional[str]]:
     """State, what there is, the way out, and the finding that it follows from."""
     source, target = ping.source, ping.target
     again = "ping %s from %s by hand" % (target.address, source.host)
@@ -187,6 +313,12 @@ def _judged(ping: Ping, answer: Optional[Answer], mtu: int, problem: str) -> Tup
         return "unknown", said, "%s: see to that, then %s" % (source.host, again), None
     if answer.ok:
         return "ok", "%d of %d came back" % (answer.received, answer.sent), "", None
+    if small is not None and not small.received:
+        text = "%s of %s does not answer at all%s"
+        said = "; %s" % small.error if small.error else ""
+        fix = "look for the link, the address and the route: on %s: ip route get %s, ip neigh show %s"
+        fix = fix % (source.host, target.address, target.address)
+        return "unknown", text % (target.address, target.host, said), fix, None
     # The end that is smaller is the one to mend, whichever of the two noticed.
     for peer in sorted(_smaller(ping, mtu), key=lambda peer: (peer.mtu or 0, peer is not source)):
         text = "%s of %s has MTU %d" % (peer.netdev, peer.host, peer.mtu or 0)
@@ -216,6 +348,10 @@ def _judged(ping: Ping, answer: Optional[Answer], mtu: int, problem: str) -> Tup
     if answer.error:
         fix = "on %s: ip route get %s, ip neigh show %s" % (source.host, target.address, target.address)
         return "drift", "%s; %s" % (lost, answer.error), fix, None
+    if small is not None:
+        text = "%s; of packets of %d bytes %d did: a switch between the two takes less than %d"
+        fix = "raise the MTU of the switch ports between %s and %s to 9216" % (source.host, target.host)
+        return "drift", text % (lost, SMALL, small.received, mtu), fix, None
     known = source.mtu is not None and target.mtu is not None
     ends = "both ends have MTU %d or more" % mtu if known else "the MTU of one end is not known"
     fix = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import List, Optional, Tuple
 
 from .host import Host, ParseError, Problem, ReadError
@@ -53,6 +54,11 @@ class Gid:
         if not self.is_ipv4:
             return None
         return ".".join(str(byte) for byte in bytes.fromhex(self.gid[len(_V4_MAPPED) :].replace(":", "")))
+
+    @property
+    def address(self) -> str:
+        """As ip prints it: ``10.0.0.1``, ``2001:db8::5``."""
+        return self.ipv4 or str(IPv6Address(self.gid))
 
 
 @dataclass(frozen=True)
@@ -106,20 +112,22 @@ def parse_gid(text: str) -> str:
     return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
 
 
+def of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
+    """GIDs of any type, of configured addresses: "ipv4" or "ipv6". Link-local ones come with the port, unasked."""
+    return tuple(
+        gid
+        for gid in port.gids
+        if (gid.is_ipv4 if address_family == "ipv4" else not gid.is_ipv4 and not gid.gid.startswith("fe80:"))
+    )
+
+
 def rocev2_ipv4(port: Port) -> Optional[Gid]:
     """The first RoCE v2 GID made from an IPv4 address: the one NCCL takes by default."""
-    for gid in port.gids:
-        if gid.type == "RoCE v2" and gid.is_ipv4:
-            return gid
-    return None
+    return next((gid for gid in of_family(port, "ipv4") if gid.type == "RoCE v2"), None)
 
 
 def rocev2_ipv6(port: Port) -> Optional[Gid]:
-    """The first RoCE v2 GID made from a configured IPv6 address; link-local ones come with the port, unasked."""
-    for gid in port.gids:
-        if gid.type == "RoCE v2" and not gid.is_ipv4 and not gid.gid.startswith("fe80:"):
-            return gid
-    return None
+    return next((gid for gid in of_family(port, "ipv6") if gid.type == "RoCE v2"), None)
 
 
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:

@@ -46,9 +46,10 @@ class Chain:
         return self.dscp2prio.get(dscp, dscp >> 3)
 
 
-def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any]) -> Chain:
+def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:
     """roce: busbar_roce. settings: trust, dscp2prio, pfc, ecn, tos, traffic_class; None or absent follows from roce.
 
+    prefix: of the settings' names, in messages.
     Raises ParseError that names each value which cannot be.
     """
     errors: List[str] = []
@@ -64,17 +65,19 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any]) -> Chain:
         cnp_dscp = _CNP_DSCP
     if cnp_priority is None and cnp_dscp is not None:
         cnp_priority = cnp_dscp >> 3
-    dscp2prio = _map(settings, errors)
+    wrong: List[str] = []
+    dscp2prio = _map(settings, wrong)
     trust = settings.get("trust") or ("dscp" if lossless or dscp2prio else None)
     if trust not in (None, *TRUSTS):
-        errors.append("trust is %r, expected one of %s" % (trust, ", ".join(TRUSTS)))
+        wrong.append("trust is %r, expected one of %s" % (trust, ", ".join(TRUSTS)))
     own = ((dscp, priority), (cnp_dscp, cnp_priority)) if trust == "dscp" else ()
     derived = {code: to for code, to in own if code is not None and to is not None}
     wanted = () if priority is None else (priority,)
-    pfc = _priorities(settings, "pfc", errors)
-    ecn = _priorities(settings, "ecn", errors)
-    tos = _number(settings, "tos", 0, 255, errors)
-    traffic_class = _number(settings, "traffic_class", -1, 255, errors)
+    pfc = _priorities(settings, "pfc", wrong)
+    ecn = _priorities(settings, "ecn", wrong)
+    tos = _number(settings, "tos", 0, 255, wrong)
+    traffic_class = _number(settings, "traffic_class", -1, 255, wrong)
+    errors += [prefix + one for one in wrong]
     if errors:
         raise ParseError("; ".join(errors))
     return Chain(
@@ -92,18 +95,21 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any]) -> Chain:
 
 
 def disagreements(chain: Chain, variables: Mapping[str, Any]) -> List[str]:
-    """A sentence for each wrong link, empty where all agree. variables: NCCL_IB_TC and others that jobs get."""
+    """A sentence for each wrong link, empty where all agree.
+
+    variables: NCCL_IB_TC and others that jobs get, also as PLACE.NCCL_IB_TC where sentences have to name one.
+    """
     said: List[str] = []
     if chain.dscp is not None and chain.trust == "pcp":
         said.append("trust is pcp, so that NICs do not look at DSCP %d (busbar_roce.dscp): trust dscp" % chain.dscp)
     classes: List[Tuple[str, int]] = []
-    for name in JOB_VARIABLES:
-        if name in variables:
-            value = str(variables[name])
-            if value.isdigit() and int(value) < 256:
+    for name, given in variables.items():
+        if name.rpartition(".")[2] in JOB_VARIABLES:
+            value = str(given)
+            if value.isascii() and value.isdigit() and int(value) < 256:
                 classes.append((name, int(value)))
             else:
-                said.append("%s is %r, expected 0 to 255" % (name, variables[name]))
+                said.append("%s is %r, expected 0 to 255" % (name, given))
     classes += [(name, value) for name, value in (("rdma_cm's ToS", chain.tos),) if value is not None]
     if chain.traffic_class is not None and chain.traffic_class >= 0:
         classes.append(("traffic_class", chain.traffic_class))
@@ -117,11 +123,11 @@ def disagreements(chain: Chain, variables: Mapping[str, Any]) -> List[str]:
         if wrong is not None:
             said.append("%s; %s" % (words, wrong))
     if chain.cnp_dscp is not None and chain.trust == "dscp":
-        given = chain.priority_of(chain.cnp_dscp)
-        if given != chain.cnp_priority:
+        mapped = chain.priority_of(chain.cnp_dscp)
+        if mapped != chain.cnp_priority:
             said.append(
                 "congestion notifications are DSCP %d; DSCP %d maps to priority %d; busbar_roce.cnp_priority is %s"
-                % (chain.cnp_dscp, chain.cnp_dscp, given, chain.cnp_priority)
+                % (chain.cnp_dscp, chain.cnp_dscp, mapped, chain.cnp_priority)
             )
     return said
 
@@ -177,7 +183,7 @@ def _map(values: Mapping[str, Any], errors: List[str]) -> Dict[int, int]:
         errors.append("dscp2prio is %r, expected a mapping of DSCPs to priorities" % (value,))
         return found
     for key, priority in value.items():
-        dscp = int(key) if isinstance(key, str) and key.isdigit() else key
+        dscp = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
         if _not_in(dscp, 63) or _not_in(priority, 7):
             errors.append("dscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % (key, priority))
         else:

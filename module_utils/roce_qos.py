@@ -191,13 +191,13 @@ class _Answer:
 # -- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def want(chain: Chain, given: Mapping[str, Any]) -> Want:
+def want(chain: Chain, given: Mapping[str, Any], prefix: str = "") -> Want:
     """given: prio2tc, tsa, tc_bandwidth, cable_length, prio2buffer, buffer_size, dcbx, pause_off.
 
-    Raises ParseError that names all that cannot be.
+    prefix: of their names, in messages. Raises ParseError that names all that cannot be.
     """
     errors: List[str] = []
-    prio2tc, prio2buffer = _eight(given, "prio2tc", 7, errors), _eight(given, "prio2buffer", 7, errors)
+    prio2tc, prio2buffer = (_eight(given, name, 7, errors) for name in ("prio2tc", "prio2buffer"))
     bandwidth = _eight(given, "tc_bandwidth", 100, errors)
     buffer_size = _eight(given, "buffer_size", 0xFFFFFFFF, errors)
     tsa, cable = given.get("tsa"), given.get("cable_length")
@@ -217,7 +217,7 @@ def want(chain: Chain, given: Mapping[str, Any]) -> Want:
     if dcbx not in OWNERS:
         errors.append("dcbx is %r, expected one of %s" % (dcbx, ", ".join(OWNERS[1:])))
     if errors:
-        raise ParseError("; ".join(errors))
+        raise ParseError("; ".join(prefix + error for error in errors))
     return Want(
         chain=chain,
         prio2tc=prio2tc,
@@ -422,11 +422,7 @@ def read_port(host: Host, port: Port, wanted: Want) -> State:
 
 
 def _read_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Tuple[str, Dcb]:
-    there = []
-    for tool in (mlnx_qos.TOOL, dcb.TOOL):
-        with contextlib.suppress(ToolMissing):
-            host.tool(tool)
-            there.append(tool)
+    there = [tool for tool in (mlnx_qos.TOOL, dcb.TOOL) if host.has(tool)]
     backend = there[-1] if there and not port.is_mellanox else there[0] if there else ""
     those = [noun for noun in nouns if noun in ("dcbx", *DCB)]
     if not backend:
@@ -492,10 +488,8 @@ def _by_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]) 
 def _ask(host: Host, argv: Sequence[str]) -> str:
     """What the tool prints. mlnx_qos ends with 1, and says why in its output, where the driver has no DCB."""
     done = host.run(argv)
-    if done.rc != 0 and not (argv[0] == mlnx_qos.TOOL and "not supported on your system" in done.stdout):
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
-        raise ReadError(done.command, "ended with %d and said: %.160s" % (done.rc, said[0]))
-    return done.stdout
+    refused = argv[0] == mlnx_qos.TOOL and "not supported on your system" in done.stdout
+    return done.stdout if refused else done.answer()
 
 
 def _no_dcb(text: str, argv: Sequence[str]) -> Gap:
@@ -650,36 +644,58 @@ def _read_pause(host: Host, port: Port, gaps: Dict[str, Gap]) -> Optional[Pause]
 
 def plan(have: Have, wanted: Want, failed: Optional[Mapping[Tuple[str, str], str]] = None) -> Plan:
     """failed: (port's label, noun) -> what a write of it has come to, after a run."""
-    findings: List[Finding] = []
+    lldpad = _lldpad(have, wanted)
+    findings = [] if lldpad is None else [lldpad]
     steps: List[Step] = []
     for state in have.ports:
-        found, more = _plan_port(state, have.lldpad, wanted, failed or {})
+        found, more = _plan_port(state, lldpad, wanted, failed or {})
         findings += found
         steps += more
     return Plan(tuple(_one_cause(findings)), commands=tuple(steps))
 
 
+def _lldpad(have: Have, wanted: Want) -> Optional[Finding]:
+    """One process for all ports; None where nothing is asked that it would overwrite."""
+    if wanted.dcbx == "firmware" or not any("dcbx" in asked(wanted) and "dcbx" in one.port.nouns for one in have.ports):
+        return None
+    runs = have.lldpad or any(state.dcb.lldpad for state in have.ports)
+    return Finding(
+        check="roce_qos.dcbx",
+        subject="lldpad",
+        state="not_owned" if runs else "ok",
+        severity="major",
+        want="not running",
+        have="running: it sends what it has been told" if runs else "not running",
+        source="/proc",
+        why=WHY["dcbx"],
+        fix="systemctl disable --now lldpad, or set PFC, ETS and the map there" if runs else "",
+    )
+
+
 def _plan_port(
-    state: State, lldpad: bool, wanted: Want, failed: Mapping[Tuple[str, str], str]
+    state: State, lldpad: Optional[Finding], wanted: Want, failed: Mapping[Tuple[str, str], str]
 ) -> Tuple[List[Finding], List[Step]]:
     findings: Dict[str, Finding] = {}
     steps: List[Step] = []
     label = state.port.label
-    foreign = False
+    # Says who else sets the port.
+    owner = None if lldpad is None or lldpad.ok else lldpad
     for noun in asked(wanted):
         if noun not in state.port.nouns:
             continue
         gap = state.gaps.get(noun)
         if gap is not None:
-            findings[noun] = _finding(state, noun, gap.state, _wanted_text(noun, state, wanted), gap.have, gap)
+            # What could not be read does not matter for what is wanted.
+            want_text = _ANSWERS[noun](state, wanted).want
+            findings[noun] = _finding(state, noun, gap.state, want_text, gap.have, gap)
             continue
-        answer = _dcbx(state, lldpad, wanted) if noun == "dcbx" else _ANSWERS[noun](state, wanted)
+        answer = _ANSWERS[noun](state, wanted)
         result, fix, root = "ok" if answer.good else "drift", "", None
-        if noun == "dcbx" and not answer.good and not answer.calls:
-            result, fix = _not_ours(state, lldpad, wanted)
-        elif noun in DCB and foreign and not answer.good:
-            result, root = "not_owned", findings["dcbx"]
+        if noun in ("dcbx", *DCB) and owner is not None and not answer.good:
+            result, root = "not_owned", owner
             fix = root.fix or "set it on the switch, which owns the port (dcbx is firmware)"
+        elif noun == "dcbx" and not answer.good and not answer.calls:
+            result, fix = _not_ours(state, wanted)
         elif noun == "dscp2prio" and not answer.good:
             root = findings.get("trust")
         cause = root.id if root is not None and not root.ok else None
@@ -690,21 +706,31 @@ def _plan_port(
                 finding, have="%s; %s" % (finding.have, said), fix="look at dmesg and at %s" % finding.source
             )
         findings[noun] = finding
-        if noun == "dcbx":
-            foreign = result in ("not_owned", "unsupported") or wanted.dcbx == "firmware"
+        if noun == "dcbx" and owner is None and (result in ("not_owned", "unsupported") or wanted.dcbx == "firmware"):
+            owner = finding
         if result == "drift":
             steps += _steps(label, noun, answer)
+    _lost_at_once(state, findings)
     return list(findings.values()), steps
 
 
-def _not_ours(state: State, lldpad: bool, wanted: Want) -> Tuple[str, str]:
+def _lost_at_once(state: State, findings: Dict[str, Finding]) -> None:
+    """A port that is as out of the box has one cause: nothing set it since its driver was loaded."""
+    those = [noun for noun in ("trust", "pfc", "pause") if noun in findings and findings[noun].state == "drift"]
+    paused = state.pause is not None and (state.pause.rx or state.pause.tx)
+    if len(those) == 3 and state.dcb.trust == "pcp" and state.dcb.pfc == () and paused:
+        trust = findings["trust"]
+        findings["trust"] = replace(trust, have="%s; the whole port is as out of the box" % trust.have)
+        for noun in ("pfc", "pause"):
+            findings[noun] = replace(findings[noun], because=trust.id)
+
+
+def _not_ours(state: State, wanted: Want) -> Tuple[str, str]:
     """State and way out where somebody else owns the port and no call changes that."""
     if wanted.dcbx == "firmware":
         return "unsupported", "install mlnx-tools: only mlnx_qos hands a port over (mlnx_qos -i %s -d fw)" % (
             state.port.netdev
         )
-    if lldpad or state.dcb.lldpad:
-        return "not_owned", "systemctl disable --now lldpad, or set PFC, ETS and the map there"
     return "not_owned", "set dcbx to os to take the port over, or to firmware to leave it to the switch"
 
 
@@ -765,17 +791,10 @@ def _source(state: State, noun: str) -> str:
     return " ".join(mlnx_qos.show(port.netdev))
 
 
-def _wanted_text(noun: str, state: State, wanted: Want) -> str:
-    """Of a noun that could not be read: its value does not matter for what is wanted."""
-    return _dcbx(state, False, wanted).want if noun == "dcbx" else _ANSWERS[noun](state, wanted).want
-
-
-def _dcbx(state: State, lldpad: bool, wanted: Want) -> _Answer:
+def _dcbx(state: State, wanted: Want) -> _Answer:
     expected = wanted.dcbx or "os"
     words = {"os": "the kernel owns the port", "firmware": "firmware and the switch own the port"}
     owner = state.dcb.owner
-    if expected == "os" and (lldpad or state.dcb.lldpad):
-        return _Answer(False, words["os"], "lldpad is running and sends what it has been told")
     if owner == expected:
         return _Answer(True, words[expected], words[expected])
     name = state.port.netdev
@@ -911,6 +930,7 @@ def _traffic_class(state: State, wanted: Want) -> _Answer:
 
 
 _ANSWERS: Mapping[str, Callable[[State, Want], _Answer]] = {
+    "dcbx": _dcbx,
     "pause": _pause,
     "trust": _trust,
     "dscp2prio": _dscp2prio,

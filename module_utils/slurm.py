@@ -91,8 +91,8 @@ def read(host: Host, name: str) -> Have:
         # It would be taken for a list, or for an option.
         if _NAME.fullmatch(name) is None:
             raise ReadError("drain_slurm_node", "%r is no name of a node" % name)
-        node = parse_node(_ask(host, show), name)
-        jobs = parse_jobs(_ask(host, ("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
+        node = parse_node(host.ask(show), name)
+        jobs = parse_jobs(host.ask(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
     except ReadError as error:
         return Have(None, problem=error.problem)
     except ParseError as error:
@@ -100,15 +100,6 @@ def read(host: Host, name: str) -> Have:
     if not jobs and any(state in _USED for state in node.states):
         jobs = ("a Slurm job that this user is not shown (the node is %s)" % "+".join(node.states),)
     return Have(node, jobs)
-
-
-def _ask(host: Host, argv: Tuple[str, ...]) -> str:
-    done = host.run(argv)
-    if done.rc != 0:
-        # scontrol says on stdout that there is no such node.
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
-        raise ReadError(done.command, "ended with %d and said: %.200s" % (done.rc, said[0]))
-    return done.stdout
 
 
 def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wait: bool = False) -> Plan:

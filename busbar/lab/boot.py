@@ -14,11 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .toolkit import start
+
 _UNITS = "etc/systemd/system"
 
 
 def start_units(system_root: Path) -> None:
     """A unit that fails is none that keeps a node from booting."""
+    start.main(str(system_root.parent / "hw"), str(system_root))
     for dropin in sorted((system_root / _UNITS / "multi-user.target.d").glob("*.conf")):
         for name in _read(dropin).get("Unit", "Wants", fallback="").split():
             command = _read(system_root / _UNITS / name).get("Service", "ExecStart", fallback="")

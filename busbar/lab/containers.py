@@ -346,7 +346,7 @@ class Lab:
             "    IdentitiesOnly yes\n"
             f"    UserKnownHostsFile {self.directory / 'known_hosts'}\n"
             "    StrictHostKeyChecking yes\n"
-            f"    ProxyCommand {prefix}podman exec --interactive {self.name}-%n /usr/sbin/sshd -i\n"
+            f"    ProxyCommand {prefix}podman exec --interactive {self.name}-%n /usr/local/sbin/busbar-lab-to-sshd\n"
         )
 
 
@@ -364,6 +364,8 @@ def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dic
         "---",
         "# Simulated nodes: containers with a real Debian, and trees in place of GPUs, NICs and their drivers.",
         f'ansible_ssh_common_args: "-F {ssh_config}"',
+        "# Nodes of two labs have the same names: one's open connection must not be taken for the other's.",
+        'ansible_control_path: "%(directory)s/{{ ((ansible_ssh_common_args ~ inventory_hostname) | hash)[:10] }}"',
         "ansible_python_interpreter: /usr/bin/python3",
         f"busbar_hardware_root: {HARDWARE}",
         "# Stand-ins for libnccl and nccl-tests are part of the nodes' image.",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .machine import Machine
 
-HGX = ("hgx-h100", "hgx-h200")
+HGX = ("hgx-h100", "hgx-h200", "hgx-b200")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Fault:
     platforms: where it applies.   excludes: faults it hides or is hidden by (either may say so).
     measured: only a benchmark shows it, so the node has to be one that can run it.
     stays: a run tries to mend it, and a tool of the node fails.
+    file: a file that changes with the model.
     """
 
     name: str
@@ -63,6 +64,11 @@ class Fault:
     excludes: tuple[str, ...] = ()
     measured: bool = False
     stays: bool = False
+    file: FileFault | None = None
+
+    @property
+    def changed_file(self) -> FileFault | None:
+        return self.change if isinstance(self.change, FileFault) else self.file
 
     def apply(self, machine: Machine) -> Machine:
         """The machine with this fault. One of files leaves the machine as it is."""

@@ -15,14 +15,13 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from . import ofed_faults
+from . import gpudirect_faults, ofed_faults, roce_faults
 from .container_hosts import CHECKPOINT, DAEMON_JSON
 from .fault import HGX, Fault, FileFault
 from .machine import ACS_REDIRECT, NVIDIA, GpuProcess, LabError, Link, Machine
 
 CONF = "/etc/nccl.conf"
 GRUB_CFG = "/boot/grub/grub.cfg"
-PEERMEM_LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
 PCIE_UNIT = "/etc/systemd/system/busbar-pcie-path.service"
 PCIE_DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf"
 ALL = (*HGX, "h200-vm")
@@ -178,11 +177,6 @@ def _remove(machine: Machine, text: str | None) -> None:
     _provisioned(text)
 
 
-def _remove_peermem(machine: Machine, text: str | None) -> None:
-    if text is None:
-        raise LabError(f"there is no {PEERMEM_LIST} yet: provision the node first")
-
-
 def _remove_pcie_dropin(machine: Machine, text: str | None) -> None:
     if text is None:
         raise LabError(f"there is no {PCIE_DROPIN} yet: provision the node first")
@@ -210,18 +204,6 @@ def _translate(machine: Machine) -> None:
 
 def _forget_passthrough(machine: Machine, text: str | None) -> str:
     return (text or "").replace(" iommu=pt", "")
-
-
-def _peermem(behaviour: str) -> Callable[[Machine], None]:
-    def change(machine: Machine) -> None:
-        machine.modules.pop("nvidia_peermem", None)
-        machine.peermem = behaviour
-
-    return change
-
-
-def _legacy_peermem(machine: Machine) -> None:
-    machine.modules["nv_peer_mem"] = machine.modules.pop("nvidia_peermem", None)
 
 
 def _limit_slurmd(machine: Machine) -> None:
@@ -286,31 +268,6 @@ def _broken_tool(name: str, description: str, behaviour: str) -> Fault:
     )
 
 
-_PEERMEM_FAULTS = (
-    "peermem-unloaded",
-    "peermem-without-ofed",
-    "peermem-missing",
-    "peermem-forgotten",
-    "peermem-blacklisted",
-    "peermem-legacy",
-)
-
-
-def _peermem_fault(
-    name: str,
-    description: str,
-    check: str,
-    subject: str,
-    change: Callable[[Machine], None] | FileFault,
-    state: str = "drift",
-    consequences: tuple[str, ...] = (),
-) -> Fault:
-    """On the platform whose closed driver needs the module."""
-    said = _said(subject)
-    check = f"gpudirect.{check}"
-    return Fault(name, description, check, said, change, state, consequences, ("hgx-h100",), _PEERMEM_FAULTS)
-
-
 _DOCKER_FAULTS = ("docker-memlock", "docker-shm-small", "docker-comma", "docker-flag")
 _CHECKPOINT_FAULTS = ("rdma-plugin-gone", "checkpoint-cut")
 
@@ -354,7 +311,7 @@ _CATALOGUE = (
         "platform.rail_device",
         _said("rail 3"),
         _unplug_nic,
-        consequences=("nccl_conf.rails", "pcie_path.unit"),
+        consequences=("nccl_conf.rails", "pcie_path.unit", "roce_qos.unit"),
         excludes=("nic-moved", "gpu-missing", *_NO_RAIL_HIDES),
     ),
     Fault(
@@ -363,7 +320,7 @@ _CATALOGUE = (
         "platform.rail_device",
         _said("rail 3"),
         _move_nic,
-        consequences=("nccl_conf.rails", "pcie_path.unit"),
+        consequences=("nccl_conf.rails", "pcie_path.unit", "roce_qos.unit"),
         excludes=("gpu-missing", *_NO_RAIL_HIDES),
     ),
     Fault(
@@ -547,44 +504,6 @@ _CATALOGUE = (
         consequences=("pcie_path.unit",),
         excludes=_PCIE_UNDECIDED,
     ),
-    _peermem_fault("peermem-unloaded", "nvidia_peermem is not loaded", "path", "GPUDirect RDMA", _peermem("ok")),
-    _peermem_fault(
-        "peermem-without-ofed",
-        "nvidia_peermem was built without OFED's headers",
-        "path",
-        "GPUDirect RDMA",
-        _peermem("without-ofed"),
-    ),
-    _peermem_fault(
-        "peermem-missing",
-        "nvidia_peermem is not installed for this kernel",
-        "path",
-        "GPUDirect RDMA",
-        _peermem("missing"),
-    ),
-    _peermem_fault(
-        "peermem-forgotten",
-        "nothing loads nvidia_peermem at the next boot",
-        "persisted",
-        "nvidia_peermem",
-        FileFault(PEERMEM_LIST, _remove_peermem),
-    ),
-    _peermem_fault(
-        "peermem-blacklisted",
-        "/etc/modprobe.d forbids nvidia_peermem",
-        "blocked",
-        "/etc/modprobe.d/blacklist-peermem.conf",
-        FileFault("/etc/modprobe.d/blacklist-peermem.conf", _append("blacklist nvidia_peermem")),
-    ),
-    _peermem_fault(
-        "peermem-legacy",
-        "the old nv_peer_mem is loaded in the place of nvidia_peermem",
-        "legacy",
-        "nv_peer_mem",
-        _legacy_peermem,
-        state="withheld",
-        consequences=("gpudirect.path",),
-    ),
     Fault(
         "slurmd-memlock",
         "slurmd was started with 8 MiB of lockable memory",
@@ -696,6 +615,8 @@ _CATALOGUE = (
         consequences=("nccl_perf.sizes", "nccl_perf.correct", "nccl_perf.nonzero", "nccl_perf.busbw"),
     ),
     *ofed_faults.CATALOGUE,
+    *gpudirect_faults.CATALOGUE,
+    *(roce_faults.ROCE_FAULTS[name] for name in roce_faults.WIRED),
 )
 FAULTS = {fault.name: fault for fault in _CATALOGUE}
 
@@ -752,9 +673,9 @@ def expected(machine: Machine, names: Iterable[str]) -> list[Expectation]:
 
 
 def _applies(machine: Machine, check: str) -> bool:
-    """Nothing asks for GIDs on InfiniBand, for rails where there are none, nor for registers in a virtual machine."""
+    """Nothing asks for RoCE on InfiniBand, for rails where there are none, nor for registers in a virtual machine."""
     rails = any(rdma.rail is not None for rdma in machine.rdma)
-    if check == "platform.rail_gid":
+    if check in ("platform.rail_gid", "roce_qos.unit"):
         return rails and machine.site["busbar_fabric"] == "ethernet"
     if check.startswith("pcie_path."):
         return not machine.hypervisor

@@ -28,7 +28,7 @@ GID_V1, GID_V2 = "IB/RoCE v1", "RoCE v2"
 DOWN_RATE = "2.5 Gb/sec (1X SDR)"
 # Control words of ACS: SrcValid alone, and with ReqRedir, CmpltRedir and UpstreamFwd.
 ACS_CLEAR, ACS_REDIRECT = 0x01, 0x1D
-NVLINK_GBPS = "26.562"  # one NVLink 4, as nvidia-smi prints it
+NVLINK_4, NVLINK_5 = "26.562", "53.125"  # GB/s of one, as nvidia-smi prints it
 
 
 class LabError(Exception):
@@ -109,6 +109,7 @@ class Gpu:
     in_driver: bool = True
     slow: bool = False
     wrong: bool = False
+    nvlink_gbps: str = NVLINK_4
 
 
 @dataclass
@@ -159,6 +160,8 @@ class Netdev:
     bus_device: directory between the PCI function and net/, as virtio has one.
     bond_mode: of a bond, as bonding/mode words it.   bridge: has a bridge/ directory.
     qos: RoCE as it is where it is configured, on ports that have DCB: Ethernet on a physical function of mlx5.
+    ipv4: its address, a.b.c.d/n.   permanent: the MAC address it came with, where it shows another one.
+    switch_mtu: of the switch port that it is plugged into, with the IP header and what is in it.
     """
 
     name: str
@@ -174,6 +177,9 @@ class Netdev:
     bond_mode: str | None = None
     bridge: bool = False
     qos: Port | None = None
+    ipv4: str | None = None
+    permanent: str | None = None
+    switch_mtu: int = 9216
 
 
 @dataclass
@@ -200,7 +206,8 @@ class Machine:
     spare_slot: address of a free switch port away from the GPUs.
     damaged: file of a PCI function -> what it holds instead: {"0000:1b:00.0/numa_node": ""}.
     mlnx_qos: how that tool prints (toolkit/mlnx_qos.py LAYOUTS).   lldpad: it runs.
-    sysctls: below /proc/sys/net/ipv4/conf, where not as out of the box: {"all/rp_filter": "1"}.
+    sysctls: below /proc/sys/net/ipv4/conf, as they are once configured, where not as out of the box:
+    {"all/rp_filter": "1"}.
     rules: of ip, beside the kernel's three: {"rule 50 from 10.21.0.2": "lookup main", "route 55 default": "dev eno1"}.
     """
 
@@ -245,6 +252,8 @@ class Machine:
     lldpad: bool = False
     sysctls: dict[str, str] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
+    # Whether netplan sets the rails up, and not files of systemd-networkd.
+    netplan: bool = False
 
     def function(self, address: str) -> Function:
         return _first(f"PCI function {address}", (f for f in self.functions if f.address == address))
@@ -326,6 +335,8 @@ class Machine:
                 route.netdev = name if route.netdev == netdev.name else route.netdev
             for gid in rdma.gids:
                 gid.netdev = name if gid.netdev == netdev.name else gid.netdev
+            for key in [key for key in self.sysctls if key.startswith(f"{netdev.name}/")]:
+                self.sysctls[name + key[len(netdev.name) :]] = self.sysctls.pop(key)
             netdev.name, netdev.address = name, new
 
 
@@ -569,7 +580,7 @@ def _ethernet(
     rdma = _rdma(machine, card, name, address, mac, rail, gbps)
     port_name = f"p{address[-1]}"
     netdev = _netdev_name(address, 1, port_name, dual)
-    port = Netdev(netdev, address, mac, 9000, gbps * 1000, port_name=port_name, qos=configured())
+    port = Netdev(netdev, address, mac, 9000, gbps * 1000, port_name=port_name, qos=configured(), ipv4=f"{ipv4}/24")
     machine.netdevs.append(port)
     rdma.gids = _roce_gids(mac, netdev, ipv4)
     machine.routes.append(Route(netdev, _network(ipv4)))
@@ -600,15 +611,16 @@ def _bond(machine: Machine, card: _Card, slot: int, base: str, parent: str, gbps
     shared = _mac(machine.hostname, slot, 0)
     for index in range(2):
         address = f"{base}.{index}"
-        _mlx5(machine, card, slot, address, parent, ETHERNET)
+        _, mac = _mlx5(machine, card, slot, address, parent, ETHERNET)
         name = _netdev_name(address, 1, f"p{index}", True)
         # A slave shows the bond's MAC address.
         slave = Netdev(name, address, shared, 9000, gbps * 1000, port_name=f"p{index}", master="bond0")
-        slave.qos = configured()
+        slave.qos, slave.permanent = configured(), mac
         machine.netdevs.append(slave)
     rdma = _rdma(machine, card, "mlx5_bond_0", f"{base}.0", shared, None, gbps)
     rdma.gids = _roce_gids(shared, "bond0", ipv4)
-    machine.netdevs.append(Netdev("bond0", None, shared, 9000, 2 * gbps * 1000, bond_mode="802.3ad 4"))
+    bond = Netdev("bond0", None, shared, 9000, 2 * gbps * 1000, bond_mode="802.3ad 4", ipv4=f"{ipv4}/24")
+    machine.netdevs.append(bond)
     machine.routes.append(Route("bond0", _network(ipv4)))
 
 
@@ -620,7 +632,8 @@ def _management(machine: Machine, base: str, ids: tuple[str, str], driver: str, 
         _plug(machine, address, port, ETHERNET, ids, driver, Link(GEN3.speed, 4), revision="0x01")
         mac = _mac(machine.hostname, 0, index, oui="3c:ec:ef")
         speed, state = (10000, "up") if index == 0 else (None, "down")
-        machine.netdevs.append(Netdev(name, address, mac, 1500, speed, operstate=state))
+        ipv4 = f"10.0.0.{_host_number(machine.hostname)}/24" if index == 0 else None
+        machine.netdevs.append(Netdev(name, address, mac, 1500, speed, operstate=state, ipv4=ipv4))
     machine.routes += [
         Route(names[0], "0.0.0.0/0", "10.0.0.254", metric=100),
         Route(names[0], "10.0.0.0/24", metric=100),
@@ -634,10 +647,12 @@ class _GpuModel:
     name: str
     memory_mib: int
     vbios: str
+    nvlink_gbps: str = NVLINK_4
 
 
 _H100 = _GpuModel("0x2330", "0x16c1", "NVIDIA H100 80GB HBM3", 81559, "96.00.89.00.01")
 _H200 = _GpuModel("0x2335", "0x18be", "NVIDIA H200", 143771, "96.00.A5.00.1A")
+_B200 = _GpuModel("0x2901", "0x1999", "NVIDIA B200", 183359, "97.00.82.00.0F", NVLINK_5)
 
 
 def _gpu(machine: Machine, model: _GpuModel, number: int, address: str, parent: str) -> None:
@@ -654,6 +669,7 @@ def _gpu(machine: Machine, model: _GpuModel, number: int, address: str, parent: 
             vbios=model.vbios,
             serial=str(1650000000000 + int(digits[:8], 16)),
             nvlinks=[True] * 18,
+            nvlink_gbps=model.nvlink_gbps,
         )
     )
 
@@ -672,16 +688,18 @@ def _hgx(
     machine: Machine,
     board: _Board,
     model: _GpuModel,
-    rails: Sequence[str],
+    rails: Sequence[object],
     rail_nic: Callable[[int, str, str], object],
+    nvswitches: int = 4,
 ) -> None:
-    """BMC graphics, four NVSwitches, and eight switches that each hold an NVMe disk, a rail's NIC and a GPU.
+    """BMC graphics, NVSwitches, and eight switches that each hold an NVMe disk, a rail's NIC and a GPU.
 
     rail_nic(rail, address, port) plugs in the NIC of a rail.
     """
     machine.host_bridges.append(HostBridge("pci0000:00", 0))
     _add(machine, "0000:00:00.0", "pci0000:00", "0x060000", (INTEL, "0x09a2"), None, None)
-    for index, port in enumerate(_switch(machine, _root_port(machine, "pci0000:00"), 3, 4)):
+    ports = _switch(machine, _root_port(machine, "pci0000:00"), 3, nvswitches) if nvswitches else []
+    for index, port in enumerate(ports):
         address, link = f"0000:{5 + index:02x}:00.0", Link(GEN5.speed, 2)
         _plug(machine, address, port, "0x068000", (NVIDIA, "0x22a3"), "nvidia-nvswitch", link, "0x1796", "0xa1")
         # So on a real DGX H100 that is healthy: no GPU and no NIC is near.
@@ -778,7 +796,16 @@ def hgx_h200_roce(
     machine = Machine(
         hostname,
         platform="hgx-h200",
-        site={"busbar_platform": "hgx-h200", "busbar_fabric": "ethernet", "busbar_roce": {"dscp": 26}},
+        site={
+            "busbar_platform": "hgx-h200",
+            "busbar_fabric": "ethernet",
+            "busbar_roce": {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6},
+            "busbar_mtu": 9000,
+            "multirail_policy": "nvidia",
+            # Out of the box the ports have no PFC, and switching it on bounces the link.
+            "busbar_max_disruption": "link",
+            "roce_qos_traffic_class": 106,
+        },
         cpu="INTEL(R) XEON(R) PLATINUM 8592+",
         nodes=[Node(0, "0-63,128-191", 1056431520), Node(1, "64-127,192-255", 1056946076)],
         dmi={
@@ -800,6 +827,8 @@ def hgx_h200_roce(
 
     def rail_nic(rail: int, address: str, port: str) -> None:
         _ethernet(machine, _CX7, rails[rail], rail, address, port, 400, f"10.{16 + rail}.0.{host}", rail)
+        name = machine.netdevs[-1].name
+        machine.sysctls |= {f"{name}/arp_ignore": "1", f"{name}/arp_announce": "2", f"{name}/rp_filter": "0"}
 
     machine.netdevs.append(Netdev(*_LOOPBACK))
     _hgx(machine, board, _H200, rails, rail_nic)
@@ -808,11 +837,42 @@ def hgx_h200_roce(
     address = f"10.32.0.{host}"
     used = _ethernet(machine, _CX7, "mlx5_10", 8, "0000:83:00.0", storage, 200, address, dual=True)
     spare = _ethernet(machine, _CX7, "mlx5_11", 8, "0000:83:00.1", storage, 200, address, dual=True)
+    machine.netdevs[-1].ipv4 = None
     machine.take_down(spare, "3: Disabled")
     _virtual_functions(machine, used, 8, ("mlx5_12", "mlx5_13"))
     machine.function(machine.spare_slot).bus = "0000:84"
     _bond(machine, _CX6_DX, 9, "0000:e1:00", _root_port(machine, "pci0000:e0", node=1), 100, f"10.40.0.{host}")
     machine.netdevs.append(Netdev(*_DOCKER, bridge=True))
+    return machine
+
+
+def hgx_b200(hostname: str = "node03") -> Machine:
+    """Eight B200 with eight InfiniBand NDR rails, and nothing else that an HGX B200 has.
+
+    Its NVSwitches are no PCI devices of the host: the fabric manager reaches them by way of ib_umad.
+    """
+    machine = Machine(
+        hostname,
+        platform="hgx-b200",
+        site={"busbar_platform": "hgx-b200", "busbar_fabric": "infiniband"},
+        cpu="Intel(R) Xeon(R) Platinum 8570",
+        nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
+        dmi={"sys_vendor": "NVIDIA", "product_name": "DGXB200", "board_name": "DGXB200", "chassis_type": "23"},
+        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
+    )
+    machine.modules = {**_MODULES, "ib_ipoib": None, "nvidia": machine.driver_version}
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
+    board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
+
+    def rail_nic(rail: int, address: str, port: str) -> None:
+        _infiniband(machine, _CX7, f"mlx5_{rail}", rail, address, port, 400, rail)
+
+    machine.netdevs.append(Netdev(*_LOOPBACK))
+    _hgx(machine, board, _B200, range(8), rail_nic, nvswitches=0)
+    _management(machine, "0000:0b:00", (INTEL, "0x1563"), "ixgbe", ("eno1", "eno2"))
+    _storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:26", node=0), 0x27, 2)
+    machine.function(machine.spare_slot).bus = "0000:2a"
     return machine
 
 

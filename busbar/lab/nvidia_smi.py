@@ -12,7 +12,7 @@ import json
 import re
 from xml.sax.saxutils import escape
 
-from .machine import NVLINK_GBPS, Gpu, Link, Machine
+from .machine import Gpu, Link, Machine
 
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
 
@@ -139,7 +139,7 @@ def _title(index: int, gpu: Gpu) -> str:
 
 
 def _nvlink(index: int, gpu: Gpu) -> str:
-    states = [f"{NVLINK_GBPS} GB/s" if active else "<inactive>" for active in gpu.nvlinks]
+    states = [f"{gpu.nvlink_gbps} GB/s" if active else "<inactive>" for active in gpu.nvlinks]
     return "".join([f"{_title(index, gpu)}\n"] + [f"\t Link {n}: {state}\n" for n, state in enumerate(states)])
 
 

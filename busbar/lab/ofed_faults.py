@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Faults of OFED: its packages, their repository, what dkms has built for which kernel, and what of it is loaded.
 
-Each changes one thing of the node and leaves the rest as it would be found then. From field.md F2, F13, F14 and F44.
+Each changes one thing of the node and leaves the rest as it would be found then. From field.md F2, F13, F14,
+F30 and F44.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ STATUS = "/var/lib/dpkg/status"
 # Where the suite keeps them.
 SOURCES = "/etc/apt/sources.list.d/busbar-mofed.sources"
 KEY = "/etc/apt/keyrings/busbar-mofed.asc"
+UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
 MODULES_DEP = f"/lib/modules/{Machine.kernel}/modules.dep"
 NEWER_KERNEL = "6.8.0-71-generic"
 
 _RELEASE, _OLDER = ofed.RELEASES[ofed.INSTALLED], ofed.RELEASES["3.1.0"]
+_NVLINK_5 = ("hgx-b200",)
 _LEFT = "mlnx-ofed-basic"
 _NFS = "storage01:/export /mnt/data nfs4 rw,relatime,vers=4.2,hard,proto=rdma,port=20049,addr=10.40.0.250 0 0"
 
@@ -63,6 +66,14 @@ def _older_repository(machine: Machine, text: str | None) -> str:
 def _another_key(machine: Machine, text: str | None) -> str:
     lines = _provisioned(KEY, text).splitlines()
     return "\n".join([*lines[:2], *reversed(lines[2:-1]), lines[-1]]) + "\n"
+
+
+def _remove_umad(machine: Machine, text: str | None) -> None:
+    _provisioned(UMAD_LIST, text)
+
+
+def _lose_umad(machine: Machine) -> None:
+    machine.modules.pop("ib_umad", None)
 
 
 def _shadow(machine: Machine, text: str | None) -> str:
@@ -221,5 +232,21 @@ CATALOGUE = (
         "ofed.dependents",
         _said("NFS over RDMA at /mnt/data"),
         _mount_over_rdma,
+    ),
+    Fault(
+        "umad-missing",
+        "ib_umad is not loaded, by way of which the fabric manager reaches the NVSwitches",
+        "ofed.ib_umad",
+        _said("ib_umad"),
+        _lose_umad,
+        platforms=_NVLINK_5,
+    ),
+    Fault(
+        "umad-forgotten",
+        "nothing loads ib_umad at the next boot",
+        "ofed.ib_umad",
+        _said(UMAD_LIST),
+        FileFault(UMAD_LIST, _remove_umad),
+        platforms=_NVLINK_5,
     ),
 )

@@ -24,6 +24,7 @@ RENDERED = f"{STATE}/rendered.json"
 WRITES = f"{STATE}/writes"
 RULES = f"{STATE}/rules.json"
 NODE = f"{STATE}/node.json"
+NETDEVS = f"{STATE}/netdevs.json"
 LLDPAD = 3127  # its process id, where it runs
 SYSCTLS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 
@@ -160,7 +161,7 @@ class Port:
         self.cable, self.manual = new.cable, False
         self.apps = [[dscp, self.table[dscp]] for dscp in reversed(range(64))] if trusted else []
         self.ecn_np, self.ecn_rp, self.cnp_dscp, self.cnp_prio = new.ecn_np, new.ecn_rp, new.cnp_dscp, new.cnp_prio
-        self.tos, self.traffic_class, self.stale_mtu = new.tos, None, None
+        self.traffic_class, self.stale_mtu = None, None
 
     def _owned(self) -> None:
         """mlx5 takes the write, and the switch's next LLDP frame undoes it. Here it fails at once, so that it shows."""
@@ -184,13 +185,13 @@ def active_mtu(mtu: int) -> int:
 
 # -- files -----------------------------------------------------------------------------------------------------------
 
-# Shown by sysfs, so not in the JSON beside it.
-_IN_SYSFS = ("ecn_np", "ecn_rp", "cnp_dscp", "cnp_prio", "traffic_class")
+# Files of their own, so not in the JSON beside them.
+_IN_FILES = ("ecn_np", "ecn_rp", "cnp_dscp", "cnp_prio", "traffic_class", "tos")
 
 
 def state(port: Port) -> str:
     """The JSON of what only tools show."""
-    return json.dumps({key: value for key, value in asdict(port).items() if key not in _IN_SYSFS}) + "\n"
+    return json.dumps({key: value for key, value in asdict(port).items() if key not in _IN_FILES}) + "\n"
 
 
 def state_path(address: str) -> str:
@@ -218,6 +219,11 @@ def cc_params(port: Port) -> dict[str, str]:
 def traffic_class(port: Port) -> str:
     """tc/1/traffic_class of an RDMA device. A tool that writes a number there finds the number: it is a plain file."""
     return "" if port.traffic_class is None else f"Global tclass={port.traffic_class}\n"
+
+
+def tos_path(rdma: str) -> str:
+    """A directory of an RDMA device is there once somebody has made it: here somebody has."""
+    return f"/sys/kernel/config/rdma_cm/{rdma}/ports/1/default_roce_tos"
 
 
 def settle(files: dict[str, str], live: Mapping[str, tuple[str, str]], root: str) -> None:
@@ -258,7 +264,8 @@ def _follow(path: str, there: str, before: Mapping[str, Any], note: dict[str, An
     current, was, shall = parse(there), parse(before["model"]), parse(note["model"])
     saved = note["saved"] = dict(before["saved"])
     for key in was.keys() | shall.keys():
-        old, new, value = was.get(key), shall.get(key), current.get(key)
+        # A key that is not there is [].
+        old, new, value = ([one[key]] if key in one else [] for one in (was, shall, current))
         if old == new:
             continue
         if key in saved and saved[key][0] == new:
@@ -267,9 +274,10 @@ def _follow(path: str, there: str, before: Mapping[str, Any], note: dict[str, An
         else:
             saved.setdefault(key, [old, value])
             value = new
-        current.pop(key, None)
-        if value is not None:
-            current[key] = value
+        if value:
+            current[key] = value[0]
+        else:
+            current.pop(key, None)
     return json.dumps(current) + "\n" if path.endswith(".json") else str(current.get("", ""))
 
 
@@ -282,14 +290,19 @@ def reboot(root: str) -> None:
             replace(root + path, fresh)
 
 
-def driver_load(root: str) -> None:
-    """As after mlx5_core was loaded again: every port's ``driver_load``, and the files of sysfs as out of the box."""
+def driver_load(root: str, netdev: str = "") -> None:
+    """As after mlx5_core was loaded again, for all ports or one netdev's: ``driver_load``, and sysfs out of the box."""
+    address = os.path.basename(os.path.realpath(f"{root}/sys/class/net/{netdev}/device")) if netdev else ""
     for path, fresh in _present(root).items():
+        # In configfs a device goes by its name.
+        device = f"{root}/sys/class/infiniband/{path.split('/')[5]}/device" if "/rdma_cm/" in path else ""
+        if address not in (os.path.realpath(device) if device else path):
+            continue
         if path.startswith(f"{STATE}/qos/"):
             port = load(root, path)
             port.driver_load()
             replace(root + path, state(port))
-        elif "/ecn/" in path or path.endswith("/traffic_class"):
+        elif device or "/ecn/" in path or path.endswith("/traffic_class"):
             replace(root + path, fresh)
 
 

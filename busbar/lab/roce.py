@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 from collections.abc import Callable
 from pathlib import Path
 
-from . import qos
+from . import network, qos
 from .machine import Machine, Netdev
 from .nccl_tests import TOOLKIT
 from .toolkit.roce_program import real
@@ -44,13 +45,16 @@ def files(
         directory = base if machine.ofed else f"/sys/kernel/debug/mlx5/{netdev.address}/cc_params"
         for name, text in congestion(port).items():
             found[f"{directory}/{name}"] = (f"{card} {name}", text, usual[name])
-        for rdma in [rdma for rdma in machine.rdma if machine.ofed and rdma.address == netdev.address]:
+        for rdma in [rdma for rdma in machine.rdma if rdma.address == netdev.address]:
             name = f"{path(rdma.address)}/infiniband/{rdma.name}/tc/1/traffic_class"
-            found[name] = (f"{card} traffic_class", qos.traffic_class(port), qos.traffic_class(fresh))
+            if machine.ofed:
+                found[name] = (f"{card} traffic_class", qos.traffic_class(port), qos.traffic_class(fresh))
+            found[qos.tos_path(rdma.name)] = (f"{card} tos", f"{port.tos}\n", f"{fresh.tos}\n")
         carrier = "2\n" if netdev.operstate != "down" else "3\n"
         found[f"{base}/carrier_changes"] = (f"{card} carrier_changes", carrier, carrier)
     for netdev in machine.netdevs:
-        found[f"{netdev_path(netdev)}/mtu"] = (f"{_card(netdev)} mtu", f"{netdev.mtu}\n", f"{netdev.mtu}\n")
+        mtu = f"{network.fresh_mtu(machine, netdev)}\n"
+        found[f"{netdev_path(netdev)}/mtu"] = (f"{_card(netdev)} mtu", f"{netdev.mtu}\n", mtu)
     interfaces = {"all": "all", "default": "default"} | {netdev.name: _card(netdev) for netdev in machine.netdevs}
     for interface, card in interfaces.items():
         for name, usual_value in _SYSCTLS.items():
@@ -62,6 +66,19 @@ def files(
     found[qos.NODE] = (qos.NODE, tool, tool)
     found[qos.WRITES] = (qos.WRITES, "", "")
     return found
+
+
+def described(machine: Machine) -> dict[str, str]:
+    """Path -> text: what of its interfaces only ip shows."""
+    about = {
+        netdev.name: {
+            "permanent": netdev.permanent or netdev.mac,
+            "ipv4": netdev.ipv4 or "",
+            "switch": str(netdev.switch_mtu),
+        }
+        for netdev in machine.netdevs
+    }
+    return {qos.NETDEVS: json.dumps(about) + "\n"} if ports(machine) else {}
 
 
 def _card(netdev: Netdev) -> str:
@@ -81,11 +98,20 @@ def write_share(machine: Machine, share: Path) -> None:
         launcher.unlink(missing_ok=True)
         return
     sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
-    tools = ("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py")
+    tools = (
+        *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "netplan.py", "networkd.py", "ping.py"),
+        *("start.py", "udev.py", "routing.py", "perftest_tools.py", "sysctl.py"),
+    )
     sources |= {f"toolkit/{name}": TOOLKIT / name for name in tools}
     for name, source in sources.items():
-        _put(share / "roce" / "lab" / name, source.read_text(), 0o644)
+        file, text = share / "roce" / "lab" / name, source.read_text()
+        if not file.is_file() or file.read_text() != text:
+            _put(file, text, 0o644)
+            # The tools write no bytecode themselves, and compiling is most of what a call takes.
+            py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     _put(launcher, (TOOLKIT / "roce").read_text(), 0o755)
+    for path, text in network.files(machine).items():
+        _put(share / f"network{path}", text, 0o644 if path.startswith(network.FOLDER) else 0o600)
     mark = share / "lldpad"
     if machine.lldpad:
         mark.write_text("")

@@ -7,16 +7,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
+from . import network
 from .fault import CommandFault, Fault, FileFault
-from .machine import LabError, Machine, Netdev, Rdma
+from .machine import GID_V2, LabError, Machine, Netdev, Rdma
 from .qos import Port
 
 PLATFORMS = ("hgx-h200",)
 # What the role installs to run at boot, and what makes it run.
-UNIT = "/etc/systemd/system/busbar-roce-qos.service"
-DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-roce-qos.conf"
+UNIT = "/etc/systemd/system/busbar-roce-qos@.service"
+UNIT_RULE = "/etc/udev/rules.d/90-busbar-roce-qos.rules"
+# What the unit of rail 0 leaves of its last run.
+UNIT_RESULT = "/run/busbar-roce-qos/0000:1a:00.0.json"
 SYSCTL_CONF = "/etc/sysctl.d/99-zz-site.conf"
 NCCL_CONF = "/etc/nccl.conf"
+# What the role adds to the file of rail 5, and the file that somebody adds for rail 4.
+MTU_CONF = f"{network.FOLDER}/10-rail5.network.d/90-busbar-mtu.conf"
+KEYFILE = f"{network.KEYFILES}/rail4.nmconnection"
+# What the role multirail writes: settings of all rails, and rules of rail 6.
+RAIL_SYSCTLS = "/etc/sysctl.d/98-busbar-multirail.conf"
+RAIL_RULES = f"{network.FOLDER}/10-rail6.network.d/90-busbar-multirail.conf"
 _PRIORITY, _DSCP = 3, 26
 
 
@@ -83,8 +92,21 @@ def _start_lldpad(machine: Machine) -> None:
     machine.lldpad = True
 
 
+def _small_switch(machine: Machine) -> None:
+    _netdev(machine, 6).switch_mtu = 1500
+
+
 def _small_frames(machine: Machine) -> None:
     _netdev(machine, 5).mtu = 1500
+
+
+def _remove_mtu(machine: Machine, text: str | None) -> None:
+    if text is None:
+        raise LabError(f"there is no {MTU_CONF} yet: provision the node first")
+
+
+def _claim(machine: Machine, text: str | None) -> str:
+    return network.keyfile(_netdev(machine, 4), 4, mtu=1500)
 
 
 def _exchange_names(machine: Machine) -> None:
@@ -105,15 +127,56 @@ def _filter_strictly(machine: Machine) -> None:
     machine.sysctls[f"{_netdev(machine, 4).name}/rp_filter"] = "1"
 
 
+def _answer_for_all(machine: Machine) -> None:
+    machine.sysctls[f"{_netdev(machine, 1).name}/arp_ignore"] = "0"
+
+
+def _forget_rules(machine: Machine, text: str | None) -> None:
+    if text is None:
+        raise LabError(f"there is no {RAIL_RULES} yet: provision the node first")
+
+
+def _forget_sysctls(machine: Machine, text: str | None) -> str:
+    if text is None:
+        raise LabError(f"there is no {RAIL_SYSCTLS} yet: provision the node first")
+    name = f"/{_netdev(machine, 0).name}/"
+    return "".join(line for line in text.splitlines(keepends=True) if name not in line)
+
+
+def _lose_address(machine: Machine) -> None:
+    _netdev(machine, 7).ipv4 = None
+    _drop_gids(machine.rail(7), ":ffff:")
+
+
+def _drop_gids(rdma: Rdma, part: str, kind: str = "") -> None:
+    rdma.gids = [gid for gid in rdma.gids if part not in gid.value or kind not in gid.kind]
+
+
+def _only_v1(machine: Machine) -> None:
+    _drop_gids(machine.rail(2), "", GID_V2)
+
+
 def _shift_gids(machine: Machine) -> None:
     for gid in machine.rail(0).gids:
         if ":ffff:" in gid.value:
             gid.index += 2
 
 
-def _remove_dropin(machine: Machine, text: str | None) -> None:
+def _remove_rule(machine: Machine, text: str | None) -> None:
     if text is None:
-        raise LabError(f"there is no {DROPIN} yet: provision the node first")
+        raise LabError(f"there is no {UNIT_RULE} yet: provision the node first")
+
+
+def _edit_unit(machine: Machine, text: str | None) -> str:
+    if text is None:
+        raise LabError(f"there is no {UNIT} yet: provision the node first")
+    return text.replace("ExecStart=", "ExecStart=/bin/echo ")
+
+
+def _fail_unit(machine: Machine, text: str | None) -> str:
+    if text is None:
+        raise LabError(f"there is no {UNIT_RESULT} yet: provision the node, then start it anew (busbar lab reboot)")
+    return '{"state": "failed", "said": ["mlnx_qos -i enp26s0np0: gave no answer within 20 s and was abandoned"]}\n'
 
 
 def _fault(
@@ -129,11 +192,20 @@ def _fault(
     return Fault(name, description, check, subject, change, state, consequences, PLATFORMS, excludes)
 
 
+# Whether somebody uses the node is not known then, and nothing is mended that stops traffic.
+_USE_UNKNOWN = ("smi-missing", "smi-hang", "smi-garbage")
 _OWNED = ("pfc-off", "pfc-wrong-prio", "trust-pcp", "dscp-moved", "ecn-off", "cnp-dscp", "one-way-tc", "qos-lost")
 
 CATALOGUE = (
-    _fault("pfc-off", "rail 1 has no PFC", "roce_qos.pfc", _nic(1), _port(1, _pfc(0))),
-    _fault("pfc-wrong-prio", "rail 4 has PFC on priority 4", "roce_qos.pfc", _nic(4), _port(4, _pfc(1 << 4))),
+    _fault("pfc-off", "rail 1 has no PFC", "roce_qos.pfc", _nic(1), _port(1, _pfc(0)), excludes=_USE_UNKNOWN),
+    _fault(
+        "pfc-wrong-prio",
+        "rail 4 has PFC on priority 4",
+        "roce_qos.pfc",
+        _nic(4),
+        _port(4, _pfc(1 << 4)),
+        excludes=_USE_UNKNOWN,
+    ),
     _fault(
         "trust-pcp",
         "rail 5 trusts PCP: its last DSCP entry was deleted",
@@ -176,6 +248,7 @@ CATALOGUE = (
         _nic(5),
         _small_frames,
         consequences=("netdev_mtu.active_mtu",),
+        excludes=_USE_UNKNOWN,
     ),
     _fault(
         "active-mtu-stale",
@@ -183,6 +256,29 @@ CATALOGUE = (
         "netdev_mtu.active_mtu",
         _nic(6),
         _port(6, _hold_mtu),
+    ),
+    _fault(
+        "mtu-not-persisted",
+        "the file that sets rail 5 up says no MTU any more: 1500 after the next boot",
+        "netdev_mtu.persisted",
+        _nic(5),
+        FileFault(MTU_CONF, _remove_mtu),
+    ),
+    _fault(
+        "mtu-two-owners",
+        "rail 4 has a profile of NetworkManager beside the file of systemd-networkd",
+        "netdev_mtu.owner",
+        _nic(4),
+        FileFault(KEYFILE, _claim, mode=0o600),
+        state="unknown",
+        consequences=("multirail.rules",),
+    ),
+    _fault(
+        "path-mtu",
+        "the switch port of rail 6 takes 1500 bytes, between two ends of 9000",
+        "rail_ping.path",
+        _said("rail 6"),
+        _small_switch,
     ),
     _fault(
         "one-way-tc",
@@ -204,7 +300,23 @@ CATALOGUE = (
         "nothing sets RoCE's QoS at the next boot",
         "roce_qos.unit",
         _said(UNIT),
-        FileFault(DROPIN, _remove_dropin),
+        FileFault(UNIT_RULE, _remove_rule),
+        excludes=("rail-missing", "nic-moved", "qos-unit-edited"),
+    ),
+    _fault(
+        "qos-unit-edited",
+        "an operator's experiment with the unit has stayed: it only prints its command",
+        "roce_qos.unit",
+        _said(UNIT),
+        FileFault(UNIT, _edit_unit),
+        excludes=("rail-missing", "nic-moved"),
+    ),
+    _fault(
+        "qos-unit-failed",
+        "the unit of rail 0 has failed at boot",
+        "roce_qos.unit",
+        _nic(0),
+        FileFault(UNIT_RESULT, _fail_unit),
     ),
     _fault(
         "rails-renamed",
@@ -217,9 +329,10 @@ CATALOGUE = (
     _fault(
         "asymmetric-routing",
         "an earlier rule sends what comes from rail 5's address through table main",
-        "multirail.rules",
-        _nic(5),
+        "multirail.conflict",
+        lambda machine: f"rule 50 from {_ipv4(machine.rail(5))}",
         _reroute,
+        state="not_owned",
     ),
     _fault(
         "rp-filter-strict",
@@ -232,11 +345,60 @@ CATALOGUE = (
         "sysctl-conflict",
         f"{SYSCTL_CONF} will set rp_filter to 1 at the next boot",
         "multirail.conflict",
-        _said(SYSCTL_CONF),
+        _said(f"{SYSCTL_CONF}:1"),
         FileFault(SYSCTL_CONF, lambda machine, text: f"{text or ''}net.ipv4.conf.all.rp_filter = 1\n"),
+        state="not_owned",
+        consequences=("multirail.sysctl",),
+    ),
+    _fault(
+        "arp-flux",
+        "the netdev of rail 1 answers for the addresses of all rails",
+        "multirail.sysctl",
+        _nic(1),
+        _answer_for_all,
+    ),
+    _fault(
+        "multirail-not-persisted",
+        "rail 6 has no table of its own any more after the next boot",
+        "multirail.rules",
+        _nic(6),
+        FileFault(RAIL_RULES, _forget_rules),
+    ),
+    _fault(
+        "sysctls-not-persisted",
+        "the lines of rail 0 are gone from the sysctl file",
+        "multirail.sysctl",
+        _nic(0),
+        FileFault(RAIL_SYSCTLS, _forget_sysctls),
+        excludes=("sysctl-conflict",),
+    ),
+    _fault(
+        "address-missing",
+        "the netdev of rail 7 has lost its IPv4 address, and rail 7 the GIDs of it",
+        "platform.rail_gid",
+        _nic(7),
+        _lose_address,
+        consequences=("multirail.rules",),
+    ),
+    _fault(
+        "gid-v1-only",
+        "rail 2 has GIDs of RoCE v1 alone",
+        "platform.rail_gid",
+        _nic(2),
+        _only_v1,
+        excludes=("port-down",),
     ),
 )
 ROCE_FAULTS = {fault.name: fault for fault in CATALOGUE}
+# Those whose role is played: what this table names is part of faults.FAULTS.
+WIRED = (
+    *("pfc-off", "pfc-wrong-prio", "trust-pcp", "dscp-moved", "ecn-off", "cnp-dscp", "lldpad", "fw-dcbx"),
+    *("one-way-tc", "qos-lost", "rails-renamed"),
+    *("mtu-1500", "active-mtu-stale", "mtu-not-persisted", "mtu-two-owners"),
+    *("asymmetric-routing", "rp-filter-strict", "sysctl-conflict", "arp-flux", "multirail-not-persisted"),
+    *("sysctls-not-persisted", "address-missing", "gid-v1-only"),
+    *("qos-unit-disabled", "qos-unit-edited", "qos-unit-failed"),
+)
 
 # What must cause no finding: name -> the change. GID indices move after hours or a flap; nothing may depend on one.
 HARMLESS: dict[str, Callable[[Machine], None]] = {"gid-shifted": _shift_gids}

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import boot, containers, ofed, repository, tree
+from . import boot, containers, ofed, qos, repository, tree
 from .containers import Lab, Say
 from .fault import Command, CommandFault, FileFault
 from .faults import GRUB_CFG, compatible, named
@@ -111,6 +111,7 @@ def reboot(directory: Path, node: str) -> str:
     _save(folder / "machine.json", to_dict(machine))
     kept = [name for name in _load(folder / "faults.json") if name not in ("iommu-translated", "ofed-old-loaded")]
     _save(folder / "faults.json", kept)
+    qos.reboot(str(folder / "hw"))
     _render(folder, _with(machine, kept))
     if containers.is_lab(directory):
         Lab(directory).restart(node)
@@ -177,8 +178,8 @@ def break_(directory: Path, node: str, fault: str) -> None:
     if rivals := [other for other in present if not compatible([fault, other])]:
         raise LabError(f"{fault} does not show beside {', '.join(rivals)}: repair {node} first")
     broken = _with(machine, [*present, fault])
-    if isinstance(wanted.change, FileFault):
-        _break_file(path, fault, wanted.change, machine)
+    if wanted.changed_file is not None:
+        _break_file(path, fault, wanted.changed_file, machine)
     elif isinstance(wanted.change, CommandFault):
         _run_all(path, wanted.change.break_, machine)
     _save(path / "machine.json", to_dict(machine))
@@ -199,9 +200,9 @@ def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
             raise LabError(f"{node} does not have {fault}; it has {', '.join(present) or 'no fault'}")
     taken = [name for name in present if fault in (name, "all")]
     for name in taken:
-        change = named(name).change
-        if isinstance(change, FileFault):
-            _repair_file(path, name, change)
+        change, file = named(name).change, named(name).changed_file
+        if file is not None:
+            _repair_file(path, name, file)
         elif isinstance(change, CommandFault):
             _run_all(path, change.repair, machine)
     left = [name for name in present if name not in taken]

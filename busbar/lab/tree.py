@@ -20,8 +20,22 @@ from pathlib import Path
 from . import container_hosts, kernel_modules, nvidia_smi, pci_config, qos, roce
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import TOOLKIT
+from .toolkit import start
 
 TOOL = "usr/bin/nvidia-smi"
+# Of a port (host.md 7.4); the tests of the lab move some.
+_COUNTERS = ("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery")
+_HW_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "implied_nak_seq_err",
+    "duplicate_request",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+    "roce_slow_restart",
+)
+_CONGESTION_COUNTERS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
 TOOL_DATA = "usr/share/busbar-lab/nvidia-smi"
 MARK = "/usr/share/busbar-lab/SIMULATED"
 _NO_GID = ":".join(["0000"] * 8)
@@ -118,6 +132,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     for tool in (*tools, *container_hosts.PROGRAMS):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
+    start.main(str(hardware_root), str(system_root))
     subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
 
 
@@ -331,6 +346,10 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
         },
     )
     tree.add(f"{port}/pkeys", {"0": "0xffff"})
+    tree.add(f"{port}/counters", dict.fromkeys(_COUNTERS, 0))
+    # Those of congestion are the physical function's (host.md 7.4).
+    of_port = () if machine.function(rdma.address).physfn else _CONGESTION_COUNTERS
+    tree.add(f"{port}/hw_counters", {"lifespan": 10, **dict.fromkeys((*_HW_COUNTERS, *of_port), 0)})
     # A slot without a GID reads as all zeros; its type and ndev give EINVAL, which a plain file cannot: there is none.
     tree.add(f"{port}/gids", {str(slot): _NO_GID for slot in range(rdma.gid_slots)})
     tree.directories += [f"{port}/gid_attrs/types", f"{port}/gid_attrs/ndevs"]
@@ -362,6 +381,8 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev, index: int) -> None:
         path,
         {
             "address": netdev.mac,
+            # 0: the card's own, 3: set by somebody.
+            "addr_assign_type": 3 if netdev.master or netdev.bond_mode else 0,
             "addr_len": length,
             "broadcast": ":".join(["ff" if netdev.kind == 1 else "00"] * length),
             "type": netdev.kind,
@@ -403,6 +424,7 @@ def _roce(tree: Tree, machine: Machine) -> None:
     live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
     for path, (what, text, fresh) in live.items():
         tree.files[path], tree.live[path] = text, (what, fresh)
+    tree.files |= roce.described(machine)
     for directory, values in roce.processes(machine).items():
         tree.add(directory, values)
 
@@ -573,6 +595,8 @@ def system(machine: Machine) -> Tree:
     return Tree(
         files={
             "/etc/os-release": _OS_RELEASE,
+            # By which devices have units.
+            "/usr/lib/udev/rules.d/99-systemd.rules": 'ACTION!="remove", SUBSYSTEM=="net", TAG+="systemd"\n',
             "/etc/hostname": f"{machine.hostname}\n",
             "/etc/passwd": _PASSWD,
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
@@ -591,6 +615,7 @@ def system(machine: Machine) -> Tree:
             "/usr/bin",
             "/boot/grub",
             "/etc/modprobe.d",
+            "/etc/sysctl.d",
             "/var/log",
             container_hosts.DROPINS,
         ],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import containers, faults, store
+from busbar.lab import containers, faults, ofed, repository, store
 
 from .conftest import ROOT, busbar, run
 
@@ -146,6 +146,18 @@ def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> 
     assert (tmp_path / "precious").read_text() == "x"
 
 
+def test_nodes_start_with_ofed_installed_and_held(lab: Path, on: On) -> None:
+    for name in ("node01", "node02"):
+        assert on(name, "ofed_info", "-s").stdout == "OFED-internal-25.10-1.7.1:\n"
+        held = on(name, "apt-mark", "showhold").stdout.split()
+        assert held == sorted(package.name for package in ofed.standard("3.2.1"))
+        assert on(name, "systemctl", "is-active", "openibd").stdout == "active\n"
+        assert on(name, "cat", f"{repository.TOP}/{repository.KEY}").stdout == (lab / repository.KEY).read_text()
+    assert "PRIVATE" not in (lab / repository.KEY).read_text()
+    assert on("node01", "modprobe", "-r", "nvidia_peermem").returncode == 0
+    assert on("node01", "modprobe", "nvidia_peermem").returncode == 0
+
+
 # -- the whole suite on the lab ----------------------------------------------------------------------------------------
 
 
@@ -185,6 +197,9 @@ def test_from_a_fresh_node_to_a_measured_one_and_again(site: Site) -> None:
         *("gpudirect.persisted", "host_limits.login", "host_limits.service", "nccl_conf.file", "nccl_tests.build"),
         *("host_limits.docker", "host_limits.containerd"),
         *("ofed.repository", "pcie_path.unit"),
+        *("netdev_mtu.live", "netdev_mtu.persisted"),
+        *("multirail.sysctl", "multirail.rules"),
+        *("roce_qos.trust", "roce_qos.tos", "roce_qos.traffic_class", "roce_qos.unit"),
     }
 
     code, out, found = site.play()
@@ -217,8 +232,6 @@ def test_a_fault_that_only_a_benchmark_shows_is_its_only_root(site: Site, name: 
     assert code == 2, out
     assert found["node02"] == []
     assert roots(found["node01"]) == {faults.named(name).check}, out
-    store.repair(site.lab, "node01")
-    assert site.play("--tags", "nccl_benchmark")[0] == 0
 
 
 @pytest.mark.usefixtures("_converged")
@@ -229,5 +242,8 @@ def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, 
     assert code == 2, out
     assert roots(found["node01"]) == {faults.named(name).check}, out
     assert any(finding["check"].startswith("nccl_perf.") for finding in found["node01"])
-    store.repair(site.lab, "node01")
+
+
+@pytest.mark.usefixtures("_converged")
+def test_after_all_of_them_were_repaired_nothing_is_left(site: Site) -> None:
     assert site.play()[0] == 0

@@ -24,7 +24,6 @@ LOG = "/var/log/busbar-lab-openibd"
 # Debian's own sources need a network.
 APT = "apt-get --yes --quiet -o Dir::Etc::sourcelist=/dev/null"
 Shell = Callable[[str], subprocess.CompletedProcess[str]]
-On = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -230,18 +229,3 @@ def test_removal_leaves_the_node_as_it_was(node: Shell) -> None:
     assert node("ofed_uninstall.sh --force").returncode == 0
     assert version(node) == version(node, "mlnx-ofed-kernel-utils") == ""
     assert node(f"find /usr/src {MODULES} /var/lib/dkms /etc/infiniband /etc/systemd/system | sort").stdout == before
-
-
-# -- as the nodes are delivered --------------------------------------------------------------------------------------
-
-
-def test_nodes_start_with_ofed_installed_and_held(lab: Path, on: On) -> None:
-    for name in ("node01", "node02"):
-        assert on(name, "ofed_info", "-s").stdout == "OFED-internal-25.10-1.7.1:\n"
-        held = on(name, "apt-mark", "showhold").stdout.split()
-        assert held == sorted(package.name for package in ofed.standard("3.2.1"))
-        assert on(name, "systemctl", "is-active", "openibd").stdout == "active\n"
-        assert on(name, "cat", KEY).stdout == (lab / repository.KEY).read_text()
-    assert "PRIVATE" not in (lab / repository.KEY).read_text()
-    assert on("node01", "modprobe", "-r", "nvidia_peermem").returncode == 0
-    assert on("node01", "modprobe", "nvidia_peermem").returncode == 0

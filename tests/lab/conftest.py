@@ -15,9 +15,12 @@ from ansible_collections.busbar.fabric.plugins.modules import (
     host_limits,
     iommu,
     kernel_args,
+    multirail,
     nccl_conf,
+    netdev_mtu,
     ofed,
     pcie_path,
+    roce_qos,
     topology_info,
 )
 
@@ -32,6 +35,9 @@ MODULES = {
     "host_limits": host_limits,
     "kernel_args": kernel_args,
     "gpudirect": gpudirect,
+    "netdev_mtu": netdev_mtu,
+    "multirail": multirail,
+    "roce_qos": roce_qos,
     "nccl_conf": nccl_conf,
 }
 
@@ -104,6 +110,23 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
                 "version": values["mofed_version"],
                 "repository_top": values["mofed_repository_url"],
                 "repository_key": values["mofed_repository_key"],
+            }
+        elif name == "netdev_mtu":
+            arguments |= {
+                "mtu": values.get("busbar_mtu"),
+                "max_disruption": values.get("busbar_max_disruption", "none"),
+            }
+        elif name == "multirail":
+            arguments |= {
+                "policy": values.get("multirail_policy", ""),
+                "mtu_judged": "busbar_mtu" in values,
+                "max_disruption": values.get("busbar_max_disruption", "none"),
+            }
+        elif name == "roce_qos":
+            arguments |= {
+                "roce": values.get("busbar_roce", {}),
+                "traffic_class": values.get("roce_qos_traffic_class"),
+                "max_disruption": values.get("busbar_max_disruption", "none"),
             }
         elif name == "nccl_conf":
             arguments |= {

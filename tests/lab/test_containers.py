@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,20 @@ def test_labs_of_two_directories_have_no_name_in_common(tmp_path: Path) -> None:
     assert one.container("node01") != other.container("node01")
     (tmp_path / "link").symlink_to(tmp_path / "one")
     assert containers.Lab(tmp_path / "link").name == one.name
+
+
+def test_an_open_connection_is_never_that_of_another_node_or_lab(tmp_path: Path) -> None:
+    paths: list[str] = []
+    for lab in ("one", "other"):
+        for name, text in containers.inventory(MACHINES, f"/{lab}/ssh_config", "'/key'").items():
+            (tmp_path / lab / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / lab / name).write_text(text)
+        ansible = str(Path(sys.executable).parent / "ansible")
+        argv = [ansible, "gpu_nodes", "-i", str(tmp_path / lab), "-m", "debug", "-a", "var=ansible_control_path"]
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
+        paths += re.findall(r"ansible_control_path: '?(%\(directory\)s/[0-9a-f]{10})\b", done.stdout)
+    assert len(set(paths)) == len(paths) == 2 * len(MACHINES)
 
 
 def test_a_path_that_podman_and_ssh_would_take_apart_is_refused(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import nvidia_smi, ofed_faults, store, tree
+from busbar.lab import nvidia_smi, ofed_faults, roce_faults, store, tree
 from busbar.lab.fault import CommandFault, FileFault
-from busbar.lab.faults import ALL, FAULTS, PCIE_DROPIN, PEERMEM_LIST, Expectation, compatible, draw, expected
-from busbar.lab.machine import LabError, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
+from busbar.lab.faults import ALL, FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
+from busbar.lab.gpudirect_faults import PEERMEM_LIST
+from busbar.lab.machine import LabError, from_dict, h200_vm, hgx_b200, hgx_h100, hgx_h200_roce, to_dict
+from busbar.lab.roce import LLDPAD_PID
 
-BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "vm01": h200_vm}
+BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}
 # The others need a node that can run a benchmark.
 SHOWN = [name for name, fault in FAULTS.items() if not fault.measured]
 MEASURED = [name for name, fault in FAULTS.items() if fault.measured]
@@ -27,7 +29,7 @@ CONF = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
 
 
 @pytest.fixture(scope="module")
-def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("lab") / "lab"
     started = time.perf_counter()
     store.create(directory, BUILDERS)
@@ -40,16 +42,21 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dropin = directory / node / "sys" / PCIE_DROPIN.lstrip("/")
         dropin.parent.mkdir(parents=True)
         dropin.write_text("[Unit]\nWants=busbar-pcie-path.service\n")
+        # Faults change what a run has written, and here none has run.
+        for path, text in PROVISIONED.items():
+            file = directory / node / f"sys{path}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
     return directory
 
 
 @pytest.fixture
-def lab(three_nodes: Path) -> Iterator[Path]:
-    """Three healthy, provisioned nodes; repaired after the test."""
-    yield three_nodes
-    for node, faults in store.status(three_nodes).items():
+def lab(four_nodes: Path) -> Iterator[Path]:
+    """Four healthy, provisioned nodes; repaired after the test."""
+    yield four_nodes
+    for node, faults in store.status(four_nodes).items():
         if faults:
-            store.repair(three_nodes, node)
+            store.repair(four_nodes, node)
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, bytes | str]]:
@@ -80,6 +87,13 @@ def nodes_of(name: str) -> list[str]:
 
 
 PROVISIONED = {
+    ofed_faults.UMAD_LIST: "ib_umad\n",
+    roce_faults.UNIT: "[Service]\nExecStart=/usr/bin/python3\n",
+    roce_faults.UNIT_RULE: 'SUBSYSTEM=="net"\n',
+    roce_faults.RAIL_SYSCTLS: "net/ipv4/conf/enp26s0np0/arp_ignore = 1\n",
+    roce_faults.MTU_CONF: "[Link]\nMTUBytes=9000\n",
+    roce_faults.RAIL_RULES: "[RoutingPolicyRule]\n",
+    roce_faults.UNIT_RESULT: '{"state": "ok"}\n',
     ofed_faults.KEY: store.NO_KEY,
     ofed_faults.SOURCES: "Types: deb\nURIs: file:/top/doca/3.2.1/ubuntu24.04/x86_64/\nSuites: ./\n",
 }
@@ -88,10 +102,6 @@ PROVISIONED = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
     node = nodes_of(name)[-1]
-    # These change what a run has written, and here none has run.
-    for path, text in PROVISIONED.items():
-        (lab / node / f"sys{path}").parent.mkdir(parents=True, exist_ok=True)
-        (lab / node / f"sys{path}").write_text(text)
     before = snapshot(lab / node)
     store.break_(lab, node, name)
     assert store.status(lab)[node] == [name]
@@ -99,11 +109,14 @@ def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     changed = {path for path in changed if path.split("/")[0] in ("hw", "sys")}
     assert changed
-    fault = FAULTS[name].change
+    fault, file = FAULTS[name].change, FAULTS[name].changed_file
+    own = {f"sys{file.path}"} if file else set()
     if isinstance(fault, FileFault):
-        assert changed == {f"sys{fault.path}"}
+        assert changed == own
     elif not isinstance(fault, CommandFault):
-        assert all(path.startswith(("hw/", "sys/usr/")) for path in changed)
+        assert own <= changed
+        # lldpad's process id is a file below /run.
+        assert all(path.startswith(("hw/", "sys/usr/", f"sys/{LLDPAD_PID}")) for path in changed - own)
     assert store.repair(lab, node, name) == [name]
     restored = snapshot(lab / node)
     restored.pop("backup", None)
@@ -169,8 +182,8 @@ def test_a_machine_that_was_written_before_a_field_came_has_its_default() -> Non
 
 
 def test_more_faults_than_go_together_cannot_be_drawn() -> None:
-    with pytest.raises(LabError, match="no 30 compatible faults"):
-        draw(random.Random(1), 30, "hgx-h100")
+    with pytest.raises(LabError, match=f"no {len(FAULTS)} compatible faults"):
+        draw(random.Random(1), len(FAULTS), "hgx-h100")
     with pytest.raises(LabError, match="no 1 compatible faults"):
         draw(random.Random(1), 1, "unheard-of")
 
@@ -205,6 +218,7 @@ def test_what_is_expected_names_the_device_from_the_healthy_machine() -> None:
         Expectation("platform.rail_device", "rail 3", "drift"),
         Expectation("nccl_conf.rails", None, None, because="platform.rail_device"),
         Expectation("pcie_path.unit", None, None, because="platform.rail_device"),
+        Expectation("roce_qos.unit", None, None, because="platform.rail_device"),
         Expectation("platform.rail_rate", "0000:dc:00.0", "unknown"),
         Expectation("platform.rail_state", "0000:4d:00.0", "drift"),
         Expectation("platform.rail_rate", "0000:4d:00.0", None, because="platform.rail_state"),
@@ -221,6 +235,7 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
         assert set(fault.excludes) <= set(FAULTS), fault.name
         assert set(fault.platforms) <= set(ALL), fault.name
         nouns = {"platform", "ofed", "iommu", "pcie_path", "host_limits", "gpudirect", "nccl_conf"}
+        nouns |= {"netdev_mtu", "multirail", "roce_qos"}
         for check in (fault.check, *fault.consequences):
             assert check.partition(".")[0] in ({"nccl_perf"} if fault.measured else nouns), fault.name
 
@@ -315,7 +330,7 @@ def test_broken_tools_are_missing_silent_or_binary(lab: Path) -> None:
 
 def test_names_that_do_not_exist_are_answered_with_those_that_do(lab: Path, tmp_path: Path) -> None:
     for node in ("node09", "../lab/node01", "inventory"):
-        with pytest.raises(LabError, match="there are node01, node02, vm01"):
+        with pytest.raises(LabError, match="there are node01, node02, node03, vm01"):
             store.break_(lab, node, "rate-low")
     with pytest.raises(LabError, match="no fault 'pfc-of'; there are rail-missing"):
         store.break_(lab, "node01", "pfc-of")
@@ -394,14 +409,14 @@ def test_ansible_reads_the_inventory(lab: Path) -> None:
     command = [str(Path(sys.executable).parent / "ansible-inventory"), "-i", str(lab / "inventory"), "--list"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     data = json.loads(out)
-    assert data["gpu_nodes"]["hosts"] == ["node01", "node02", "vm01"]
+    assert data["gpu_nodes"]["hosts"] == ["node01", "node02", "node03", "vm01"]
     host = data["_meta"]["hostvars"]["node02"]
     assert host["busbar_hardware_root"] == str(lab / "node02/hw")
     assert host["busbar_system_root"] == str(lab / "node02/sys")
     assert (host["busbar_platform"], host["busbar_fabric"], host["busbar_roce"]) == (
         "hgx-h200",
         "ethernet",
-        {"dscp": 26},
+        {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6},
     )
     assert host["ansible_connection"] == "local"
     assert host["ansible_python_interpreter"] == "{{ ansible_playbook_python }}"

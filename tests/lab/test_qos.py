@@ -23,7 +23,7 @@ from busbar.lab.fault import FileFault
 from busbar.lab.faults import FAULTS
 from busbar.lab.machine import Machine, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
 from busbar.lab.qos import ETS, STRICT, VENDOR, Port, Refused
-from busbar.lab.roce_faults import DROPIN, HARMLESS, ROCE_FAULTS
+from busbar.lab.roce_faults import HARMLESS, ROCE_FAULTS, UNIT_RULE
 from busbar.lab.toolkit.mlnx_qos import LAYOUTS
 from busbar.lab.toolkit.roce_program import real
 from busbar.lab.toolkit.roce_tools import PLACES
@@ -430,6 +430,7 @@ def test_active_mtu_is_the_largest_that_leaves_96_bytes(node: Node, mtu: int, si
 
 
 def test_a_stale_active_mtu_follows_once_the_link_is_set_up_again(node: Node) -> None:
+    node.says("ip", "link", "set", "dev", RAIL0, "mtu", "9000")
     node.says("busbar-lab-roce", "stale", RAIL0, "1024")
     assert "active_mtu:\t\t1024 (3)" in node.says("ibv_devinfo", "-d", DEVICE0)
     node.says("ip", "link", "set", RAIL0, "down")
@@ -440,7 +441,7 @@ def test_a_stale_active_mtu_follows_once_the_link_is_set_up_again(node: Node) ->
 def test_an_mtu_that_the_device_has_not_is_refused(node: Node) -> None:
     assert node.run("ip", "link", "set", "dev", RAIL0, "mtu", "65000").returncode == 2
     assert node.run("ip", "link", "set", "dev", RAIL0, "mtu", "9k").returncode == 255
-    assert node.netdev("mtu") == "9000"
+    assert node.netdev("mtu") == "1500"
 
 
 RULES = (
@@ -679,6 +680,12 @@ def test_a_tool_that_is_no_dcb_runs_traced_as_it_would_alone(tmp_path: Path) -> 
 
 # -- faults ----------------------------------------------------------------------------------------------------------
 
+
+def _gid(index: int) -> list[str]:
+    """Files of one."""
+    return [f"ports/1/{folder}/{index}" for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs")]
+
+
 # What each changes in the files of the node: end of the path, and in the state of a port the keys.
 CHANGES: dict[str, tuple[set[str], set[str]]] = {
     "pfc-off": (set(), {"pfc"}),
@@ -691,10 +698,14 @@ CHANGES: dict[str, tuple[set[str], set[str]]] = {
     "fw-dcbx": (set(), {"dcbx"}),
     "mtu-1500": ({"net/enp188s0np0/mtu"}, set()),
     "active-mtu-stale": (set(), {"stale_mtu"}),
+    "path-mtu": ({"netdevs.json"}, set()),
     "one-way-tc": ({"tc/1/traffic_class"}, {"sends"}),
     "qos-lost": (set(), {"pfc", "apps", "rx_pause", "tx_pause"}),
     "asymmetric-routing": ({"rules.json"}, set()),
     "rp-filter-strict": ({"conf/enp156s0np0/rp_filter"}, set()),
+    "arp-flux": ({"conf/enp60s0np0/arp_ignore"}, set()),
+    "address-missing": ({"netdevs.json", *_gid(2), *_gid(3)}, set()),
+    "gid-v1-only": ({*_gid(1), *_gid(3)}, set()),
 }
 
 
@@ -719,7 +730,14 @@ def test_every_fault_is_of_roce_has_a_check_of_the_product_and_a_name_of_its_own
     for name, fault in ROCE_FAULTS.items():
         assert FAULTS.get(name) in (None, fault), f"{name} is there twice"
         assert fault.platforms == ("hgx-h200",)
-        assert fault.check.split(".")[0] in ("roce_qos", "netdev_mtu", "multirail", "nccl_conf")
+        assert fault.check.split(".")[0] in (
+            "roce_qos",
+            "netdev_mtu",
+            "multirail",
+            "nccl_conf",
+            "rail_ping",
+            "platform",
+        )
 
 
 def test_renamed_rails_are_the_same_cards_in_the_same_slots(rendered: Callable[[Machine], Node]) -> None:
@@ -760,7 +778,7 @@ def test_an_earlier_rule_takes_the_rail_out_of_any_table_of_its_own(rendered: Ca
 def test_files_of_faults_need_what_they_take_away() -> None:
     change = ROCE_FAULTS["qos-unit-disabled"].change
     assert isinstance(change, FileFault)
-    assert change.path == DROPIN
+    assert change.path == UNIT_RULE
     with pytest.raises(Exception, match="provision the node first"):
         change.edit(hgx_h200_roce(), None)
     assert change.edit(hgx_h200_roce(), "[Unit]\n") is None

@@ -178,7 +178,7 @@ def test_a_roce_port_has_its_ipv4_gid_of_version_2_at_index_3(root: Path) -> Non
         assert text(port / "gids/1").startswith("fe80:")
         assert text(port / "gids/4") == text(port / "gids/255") == ":".join(["0000"] * 8)
         assert text(port / "gid_attrs/ndevs/3") == netdev.name
-        assert [text(netdev / f) for f in ("mtu", "speed", "operstate", "carrier")] == ["9000", "400000", "up", "1"]
+        assert [text(netdev / f) for f in ("mtu", "speed", "operstate", "carrier")] == ["1500", "400000", "up", "1"]
         # The link-local GID is made from the MAC address.
         eui = text(netdev / "address").replace(":", "")
         eui = f"{int(eui[:2], 16) ^ 2:02x}{eui[2:6]}fffe{eui[6:]}"

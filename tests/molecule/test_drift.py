@@ -24,7 +24,8 @@ from tests.molecule.scenario import LAB, NODE, ROLE, SCENARIO, checks, play
 WATCHED = ["/boot", "/etc", "/opt", "/root", "/srv/busbar-lab/hw/sys", "/usr/local", "/var/lib"]
 VOLATILE = ["/root/.ansible", "/var/lib/systemd"]
 # Check ids begin with the module's noun; these roles' is another than their name.
-PREFIX = {"mofed": "ofed", "nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}.get(ROLE, ROLE) + "."
+NOUNS = {"mofed": "ofed", "mtu": "netdev_mtu", "nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}
+PREFIX = NOUNS.get(ROLE, ROLE) + "."
 
 
 def groups(measured: bool) -> list[list[str]]:

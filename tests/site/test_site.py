@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from busbar.lab import store
+from busbar.lab import qos, store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Play = Callable[..., Any]
@@ -57,21 +57,34 @@ def test_one_broken_node_fails_the_run_and_is_the_only_row(lab: Path, play: Play
     data = json.loads((lab / "findings.json").read_text())
     assert data["hosts"]["node01"]["ok"] is True
     assert {f["check"] for f in data["hosts"]["node02"]["findings"]} == {
-        *("platform.rail_device", "nccl_conf.rails", "pcie_path.unit")
+        *("platform.rail_device", "nccl_conf.rails", "pcie_path.unit", "roce_qos.unit")
     }
+
+
+def test_a_port_that_lost_pfc_is_the_only_row_and_is_set_again(lab: Path, play: Play) -> None:
+    roce = ("-i", lab / "inventory", "--limit", "node02", "--tags", "roce_qos")
+    assert play(*roce).rc == 0
+    store.break_(lab, "node02", "pfc-off")
+    run = play(*roce, "--check")
+    rows = [line for line in run.verdict.splitlines() if line.startswith(("critical", "major", "minor"))]
+    assert (run.rc, len(rows)) == (2, 1)
+    assert "node02" in rows[0]
+    assert "roce_qos.pfc" in rows[0]
+    assert "repaired on node02: roce_qos.pfc" in play(*roce).out
+    assert qos.load(str(lab / "node02/hw"), qos.find(str(lab / "node02/hw"), "enp60s0np0")).pfc == 1 << 3
 
 
 def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_path: Path) -> None:
     away = tmp_path / "away"
     away.mkdir()
-    assert play("-i", lab / "inventory", cwd=away).rc == 0
+    assert play("-i", lab / "inventory", "--tags", "platform,nccl_conf", cwd=away).rc == 0
     assert play("-i", lab / "inventory", "--tags", "platform", cwd=ROOT / "docs").rc == 0
 
 
 def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) -> None:
     run = play("-i", lab / "inventory", "--tags", "platform")
     assert run.rc == 0
-    left_out = "mofed, iommu, pcie_path, host_limits, nvidia_peermem, nccl_conf"
+    left_out = "mofed, iommu, pcie_path, host_limits, mtu, multirail, roce_qos, nvidia_peermem, nccl_conf"
     assert f"NOT checked, left out by tags: {left_out}" in run.verdict
 
 
@@ -115,6 +128,7 @@ def test_nobody_to_work_on_is_an_error_with_a_sentence(lab: Path, play: Play, ar
         ({"busbar_platfrm": "x"}, "busbar_platfrm is not a variable of this suite"),
         ({"busbar_fabric": ""}, "busbar_fabric must be set to infiniband or ethernet"),
         ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' (str), expected int"),
+        ({"roce_qos_pfc": [4]}, "NCCL_IB_TC 104 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"),
         ({"busbar_nccl_version": "new"}, "new"),
         ({"busbar_nccl_libraries": ["/etc/hostname"]}, "nccl_conf.library"),
     ],
@@ -126,7 +140,7 @@ def test_a_wrong_inventory_stops_before_any_host_is_touched(
     hosts["node02"].update(variables)
     hosts["node02"] = {name: value for name, value in hosts["node02"].items() if value is not None}
     write_inventory(lab / "inventory", hosts)
-    run = play("-i", lab / "inventory")
+    run = play("-i", lab / "inventory", "--tags", "platform,nccl_conf")
     assert run.rc != 0
     assert says in " ".join(run.out.replace("''", "'").split())  # YAML doubles quotes
     assert "Traceback" not in run.out
@@ -167,21 +181,22 @@ def test_a_role_alone_reads_the_intent_by_itself(lab: Path, play: Play, tmp_path
 
 
 def test_containers_get_their_files(lab: Path, play: Play) -> None:
-    extra = '{"nccl_conf_containers": ["enroot", "docker", "kubernetes"]}'
-    assert play("-i", lab / "inventory", "-e", extra).rc == 0
+    arguments = ("-i", lab / "inventory", "--tags", "nccl_conf")
+    extra = ("-e", '{"nccl_conf_containers": ["enroot", "docker", "kubernetes"]}')
+    assert play(*arguments, *extra).rc == 0
     system = lab / "node01/sys"
     fstab = (system / "etc/enroot/mounts.d/50-busbar-nccl-conf.fstab").read_text()
     assert "/etc/nccl.conf /etc/nccl.conf none x-create=file,bind,ro" in fstab
     assert "--volume=/etc/nccl.conf:/etc/nccl.conf:ro" in (system / "etc/busbar/containers/docker-run.args").read_text()
     pod = yaml.safe_load((system / "etc/busbar/containers/kubernetes-pod.yml").read_text())
     assert pod["spec"]["volumes"][0]["hostPath"] == {"path": "/etc/nccl.conf", "type": "File"}
-    assert recap(play("-i", lab / "inventory", "-e", extra).out, "node01")["changed"] == 0
+    assert recap(play(*arguments, *extra).out, "node01")["changed"] == 0
 
 
 def test_what_is_replaced_is_kept(lab: Path, play: Play) -> None:
     conf = lab / "node01/sys/etc/nccl.conf"
     conf.write_text("NCCL_DEBUG=INFO\n")
-    assert play("-i", lab / "inventory").rc == 0
+    assert play("-i", lab / "inventory", "--tags", "nccl_conf").rc == 0
     copies = list(conf.parent.glob("nccl.conf.*~"))
     assert [copy.read_text() for copy in copies] == ["NCCL_DEBUG=INFO\n"]
     assert conf.stat().st_mode & 0o777 == 0o644

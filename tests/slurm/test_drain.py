@@ -25,24 +25,45 @@ from .conftest import Slurm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ROLES = ["platform", "mofed", "iommu", "nvidia_peermem"]
-BOOK = [
-    {
-        "hosts": "gpu_nodes",
-        "gather_facts": False,
-        "tasks": [
-            {"busbar.fabric.intent": None, "register": "busbar_intent"},
-            *({"ansible.builtin.import_role": {"name": f"busbar.fabric.{role}"}} for role in ROLES),
-        ],
-    },
-    {"ansible.builtin.import_playbook": str(ROOT / "playbooks/reboot.yml")},
-    {
-        "hosts": "gpu_nodes",
-        "gather_facts": False,
-        "tasks": [
-            {"busbar.fabric.verdict": {"roles": [*ROLES, "reboot", "drain"], "path": "{{ busbar_findings_path }}"}}
-        ],
-    },
-]
+NODES = {"hosts": "gpu_nodes", "gather_facts": False}
+
+
+def roles(*names: str) -> list[dict[str, Any]]:
+    return [{"ansible.builtin.import_role": {"name": f"busbar.fabric.{name}"}} for name in names]
+
+
+def book(reboot: dict[str, Any]) -> list[dict[str, Any]]:
+    """reboot: the play that does it."""
+    judged = {"roles": [*ROLES, "reboot", "drain"], "path": "{{ busbar_findings_path }}"}
+    return [
+        {**NODES, "tasks": [{"busbar.fabric.intent": None, "register": "busbar_intent"}, *roles(*ROLES)]},
+        reboot,
+        {**NODES, "tasks": [{"busbar.fabric.verdict": judged}]},
+    ]
+
+
+BOOK = book({"ansible.builtin.import_playbook": str(ROOT / "playbooks/reboot.yml")})
+# Like local, which Ansible would not reboot.
+CONNECTION = """\
+DOCUMENTATION = "{name: simulated, short_description: local by another name, options: {}}"
+from ansible.plugins.connection import local
+
+
+class Connection(local.Connection):
+    transport = "simulated"
+"""
+REBOOT = """\
+#!{python}
+import subprocess, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from busbar.lab import store
+lab = Path({lab!r})
+argv = [lab / "node01/sys/usr/bin/scontrol", "--oneliner", "show", "node", "node01"]
+with open({boot!r}, "w") as boot:
+    subprocess.run(argv, stdout=boot, check=True)
+store.reboot(lab, "node01")
+"""
 Play = Callable[..., dict[str, str]]
 
 
@@ -101,6 +122,25 @@ def test_a_node_that_waits_is_drained_first_and_stays_drained_where_the_reboot_f
     # Nor does it go back for nothing having been done to it in the next run, in which it may not be rebooted.
     assert set(play(busbar_max_disruption="none")) == {"drain.left_over"}
     assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, ")
+
+
+def test_a_node_that_comes_back_in_order_goes_back_into_service(
+    play: Play, slurm: Slurm, node: Path, tmp_path: Path
+) -> None:
+    """Only the reboot is a stand-in: the simulated node takes what its boot loader has now, and notes Slurm's word."""
+    (tmp_path / "connection_plugins").mkdir()
+    (tmp_path / "connection_plugins/simulated.py").write_text(CONNECTION)
+    boot, program = tmp_path / "boot_id", tmp_path / "reboot"
+    boot.write_text("none yet")
+    program.write_text(REBOOT.format(python=sys.executable, root=str(ROOT), lab=str(node), boot=str(boot)))
+    program.chmod(0o755)
+    arguments = {"reboot_command": str(program), "boot_time_command": f"cat {boot}", "test_command": "true"}
+    defaults = {"module_defaults": {"ansible.builtin.reboot": arguments}}
+    (tmp_path / "book.yml").write_text(yaml.safe_dump(book({**NODES, **defaults, "tasks": roles("reboot", "drain")})))
+    assert play(ansible_connection="simulated") == {}
+    assert "State=IDLE+DRAIN " in boot.read_text()
+    assert store.status(node)["node01"] == []
+    assert slurm.node() == "IDLE"
 
 
 def test_a_job_is_not_disturbed_and_given_time_it_ends_and_the_node_is_drained(play: Play, slurm: Slurm) -> None:

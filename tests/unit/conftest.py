@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.gpu import Driver, Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev import DefaultRoute, Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
@@ -115,6 +118,33 @@ def machine(link_layer: str = "InfiniBand") -> Topology:
         software_rdma=(),
         problems=(),
     )
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def call_module(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Run]:
+    """Makes a function that calls a module's main on a simulated node with a built-in profile."""
+
+    def of(main: Callable[[], None], node: Path, profile: str, fabric: str, **others: Any) -> Run:
+        def run(check_mode: bool = False, **more: Any) -> dict[str, Any]:
+            arguments = {
+                "profile": yaml.safe_load((ROOT / "profiles" / f"{profile}.yml").read_text()),
+                "fabric": fabric,
+                "hardware_root": str(node / "hw"),
+                "system_root": str(node / "sys"),
+                "_ansible_check_mode": check_mode,
+                "_ansible_remote_tmp": str(tmp_path),
+            }
+            capsys.readouterr()
+            with patch_module_args(arguments | others | more), pytest.raises(SystemExit):
+                main()
+            return dict(json.loads(capsys.readouterr().out))
+
+        return run
+
+    return of
 
 
 @pytest.fixture

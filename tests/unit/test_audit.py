@@ -92,4 +92,4 @@ def test_the_script_holds_no_documentation() -> None:
     )
     assert "Doc" not in text
     assert "DOCUMENTATION" not in text
-    assert "return 'a'" in text
+    assert 'return "a"' in text

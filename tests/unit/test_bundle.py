@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import bundle
 MODULE_UTILS = Path(__file__).resolve().parent.parent.parent / "module_utils"
 MAIN = """
 from ansible_collections.busbar.fabric.plugins.module_utils import host, topology
+import ast
 import json
 print(json.dumps(topology.to_dict(topology.read(host.Host({root!r}, {root!r})))))
 """
@@ -54,3 +56,80 @@ def test_every_planner_can_be_bundled(name: str, function: str) -> None:
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         bundle.closure(full("no_such_module"), source_of)
+
+
+def test_a_plain_script_runs_too_and_can_be_read(tmp_path: Path) -> None:
+    main = f"from {bundle.PACKAGE} import plan\nprint(plan.Plan().changed)\n"
+    script = bundle.plain(bundle.closure(full("plan"), source_of), main)
+    assert run(script) == "False\n"
+    assert '\n  "    def changed(self) -> bool:",\n' in script
+
+
+SOURCE = '''\
+"""What it is."""
+# A comment.
+import os
+
+DOCUMENTATION = r"""
+module: x
+"""
+TEXT = """\\
+# No comment,
+
+   nor a blank line that counts for nothing.
+"""
+
+
+class Empty(Exception):
+    """Only text."""
+
+
+def f(a: int) -> str:
+    """What it gives.
+
+    More of it.
+    """
+    # Why.
+    return f"""{a}
+# {a}
+"""  # kept
+
+
+def g() -> None: ...
+'''
+BARE = '''\
+import os
+TEXT = """\\
+# No comment,
+
+   nor a blank line that counts for nothing.
+"""
+class Empty(Exception):
+    pass
+def f(a: int) -> str:
+    return f"""{a}
+# {a}
+"""  # kept
+def g() -> None: ...
+'''
+
+
+def test_a_bare_source_is_the_code_alone_and_its_own_bare_source() -> None:
+    assert bundle.bare(SOURCE) == BARE
+    assert bundle.bare(BARE) == BARE
+
+
+def test_every_module_can_be_made_bare_and_stays_what_it_is() -> None:
+    for path in sorted(MODULE_UTILS.glob("*.py")):
+        text = bundle.bare(path.read_text())
+        assert bundle.bare(text) == text, path.name
+        assert _code(text) == _code(path.read_text()), path.name
+
+
+def _code(source: str) -> str:
+    """Without docstrings, wherever it stands in the file."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(tree)

@@ -71,6 +71,26 @@ def test_a_runtime_that_is_not_installed_is_drift_that_no_file_mends(runtime: st
     assert not container_limits.plan(have, want).changed
 
 
+@pytest.mark.parametrize(
+    ("runtime", "path", "words"),
+    [
+        ("docker", "/var/snap/docker/current/config/daemon.json", "snap restart docker"),
+        ("containerd", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "k3s-agent.service"),
+        ("containerd", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "rke2-agent.service"),
+    ],
+)
+def test_a_runtime_that_brings_its_own_configuration_is_not_busbars(
+    tmp_path: Path, runtime: str, path: str, words: str
+) -> None:
+    write(tmp_path, path, "")
+    have = container_limits.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
+    assert (have.missing, have.problems) == ((), {})
+    found = finding(replace(GOOD, elsewhere=have.elsewhere), runtime)
+    assert (found.state, found.subject, found.source) == ("not_owned", runtime, path)
+    assert words in found.fix
+    assert container_limits.plan(have, Want((runtime,), (), LIMITS)).changes == ()
+
+
 def test_what_cannot_be_read_is_unknown_and_nothing_is_written() -> None:
     have = replace(GOOD, daemon_json=None, problems={"docker": Problem(DAEMON_JSON, "cannot be read: I/O error")})
     assert not_ok(have) == {"docker": "unknown"}
@@ -155,6 +175,20 @@ def test_a_file_that_dockerd_would_not_read_is_unknown_and_stays(text: str, says
     # No word of a restart: with this file dockerd would not come back.
     assert not_ok(have) == {"docker": "unknown"}
     assert not container_limits.plan(have, WANT).changed
+
+
+def test_a_diff_shows_nothing_of_other_keys() -> None:
+    theirs = {
+        "proxies": {"https-proxy": "http://ops:s3cr3t@proxy:3128"},
+        "log-opts": {"splunk-token": "t0k3n"},
+        "default-shm-size": "64M",
+    }
+    [change] = container_limits.plan(replace(GOOD, daemon_json=json.dumps(theirs)), WANT).changes
+    diff = change.diff()
+    assert not [word for text in diff.values() for word in ("proxy", "s3cr3t", "splunk", "t0k3n") if word in text]
+    assert diff["before"] == '{\n  "default-shm-size": "64M"\n}\n(other keys are not shown)\n'
+    assert '"default-shm-size": "8G"' in diff["after"]
+    assert json.loads(change.after or "")["proxies"] == theirs["proxies"]
 
 
 def test_the_mode_of_the_file_is_kept() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, worst_first
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, unreadable, worst_first
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "finding.schema.json").read_text())
@@ -78,6 +79,12 @@ def test_a_finding_that_says_too_little_is_refused(change: dict[str, str], messa
 def test_what_is_not_a_finding_is_refused(data: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_dict(data)
+
+
+def test_what_cannot_be_read_is_unknown_and_commands_no_terminal() -> None:
+    one = unreadable("ofed.readable", Problem("/etc/\x1b[2J", "is \x1b[1mempty"))
+    assert (one.state, one.subject, one.have) == ("unknown", "/etc/\\x1b[2J", "is \\x1b[1mempty")
+    assert one.fix == "run or read /etc/\\x1b[2J on the host and mend it"
 
 
 def test_worst_first_puts_roots_before_what_follows_from_them() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ofed
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ofed, os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
     DROPIN,
     LEGACY_MASK,
@@ -19,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
     NO_SYMBOLS,
     NOT_INSTALLED,
     NOT_SIGNED,
+    OPENIBD_DROPIN,
     OTHER_DRIVER,
     OTHER_KERNEL,
     OTHER_OFED,
@@ -395,9 +396,9 @@ def test_a_tool_that_prints_nonsense_is_named(node: Node, name: str) -> None:
     [
         (UBUNTU, False, [LIST]),
         (DEBIAN, False, [LIST]),
-        (UBUNTU, True, [LIST, UNIT, DROPIN]),
+        (UBUNTU, True, [LIST, UNIT, DROPIN, OPENIBD_DROPIN]),
         (ROCKY, False, [UNIT, DROPIN]),
-        (ROCKY, True, [UNIT, DROPIN]),
+        (ROCKY, True, [UNIT, DROPIN, OPENIBD_DROPIN]),
         ("ID=sles\n", False, [UNIT, DROPIN]),
     ],
 )
@@ -413,6 +414,20 @@ def test_how_each_distribution_loads_it_at_boot(node: Node, release: str, openib
     for change in plan.changes:
         node.put(change.path, change.after or "")
     assert states(node.plan("peermem")) == {}
+
+
+def test_what_openibd_is_told_goes_with_openibd(node: Node) -> None:
+    node.loaded()
+    node.put("/etc/os-release", ROCKY)
+    for path in (UNIT, DROPIN, OPENIBD_DROPIN):
+        node.put(path, gpudirect.TEXTS[path])
+    assert [(change.path, change.after) for change in node.plan("peermem").changes] == [(OPENIBD_DROPIN, None)]
+
+
+def test_in_auto_the_boot_files_say_why_dmabuf_is_no_way_out(node: Node) -> None:
+    node.loaded()
+    [found] = [finding for finding in node.plan("auto").findings if finding.check == "gpudirect.persisted"]
+    assert found.why.endswith("DMA-BUF is no way out: kernel 6.8.0-60-generic was built without CONFIG_PCI_P2PDMA")
 
 
 def test_somebody_elses_list_will_do_on_debian(node: Node) -> None:
@@ -566,7 +581,7 @@ def test_parsers_parse_or_say_why(text: str) -> None:
     for parse in (
         gpudirect.parse_release,
         gpudirect.parse_config,
-        gpudirect.parse_os_release,
+        lambda said: gpudirect.ids(os_release.parse(said)),
         ofed.parse_release,
         gpudirect.parse_page_size,
         gpudirect.parse_modinfo,

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import host as host_module
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError, ToolHung, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils import pci
+from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+    Host,
+    Problem,
+    ReadError,
+    ToolHung,
+    ToolMissing,
+    attempt,
+)
 
 
 def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:
@@ -72,6 +80,30 @@ def test_a_tool_answers_with_output_and_code(tmp_path: Path) -> None:
     output = tool(tmp_path, 'echo "$@"; echo oops >&2; exit 3').run(["nvidia-smi", "topo", "-m"])
     assert (output.rc, output.stdout, output.stderr) == (3, "topo -m\n", "oops\n")
     assert output.command == "nvidia-smi topo -m"
+
+
+def test_what_a_tool_says_counts_only_where_it_ends_with_0(tmp_path: Path) -> None:
+    assert tool(tmp_path, "echo hello").ask(["nvidia-smi", "-L"]) == "hello\n"
+    with pytest.raises(ReadError, match=r"^nvidia-smi -L: ended with 3 and said: the last line$"):
+        tool(tmp_path, "echo out; echo first >&2; echo 'the last line' >&2; exit 3").ask(["nvidia-smi", "-L"])
+    with pytest.raises(ReadError, match=r"ended with 3 and said: out$"):
+        tool(tmp_path, "echo out; exit 3").ask(["nvidia-smi", "-L"])
+    with pytest.raises(ReadError, match=r"ended with 3 and said: nothing$"):
+        tool(tmp_path, "exit 3").ask(["nvidia-smi", "-L"])
+
+
+def test_whether_a_tool_is_installed(tmp_path: Path) -> None:
+    host = tool(tmp_path, "exit 1")
+    assert [host.has(name) for name in ("nvidia-smi", "nvidia-smj")] == [True, False]
+
+
+def test_an_attempt_that_fails_is_a_problem(tmp_path: Path) -> None:
+    problems: list[Problem] = []
+    host = tool(tmp_path, "echo x; exit 1")
+    assert attempt(lambda: int("1"), "the text", problems) == 1
+    assert attempt(lambda: host.ask(["nvidia-smi"]), "the tool", problems) is None
+    assert attempt(lambda: pci.parse_decimal("x"), "the text", problems) is None
+    assert [problem.source for problem in problems] == ["nvidia-smi", "the text"]
 
 
 def test_a_missing_tool_is_named_with_the_places_searched(tmp_path: Path) -> None:

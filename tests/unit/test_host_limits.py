@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import Have, Want
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 WANT = Want(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))
 SERVICE = ((host_limits.SERVICE_FILE, host_limits.render_service(WANT)),)
-GOOD = Have(LOGIN, SERVICE, {"slurmd": ("unlimited", "1048576")}, 64 << 30)
+GOOD = Have(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 << 30)
 
 
 def not_ok(have: Have) -> dict[str, str]:
@@ -51,7 +52,26 @@ def test_a_later_file_that_takes_it_back_is_named_and_left_alone(line: str) -> N
 
 @pytest.mark.parametrize("limits", [("8388608", "1048576"), ("unlimited", "1024")])
 def test_a_daemon_that_was_started_with_less_waits_for_a_drained_node(limits: tuple[str, str]) -> None:
-    assert not_ok(replace(GOOD, daemons={"slurmd": limits})) == {"daemon": "withheld"}
+    assert not_ok(replace(GOOD, daemons={"slurmd": (limits,)})) == {"daemon": "withheld"}
+
+
+def test_several_processes_of_one_daemon_are_one_finding_and_the_worst_counts() -> None:
+    limits = (("unlimited", "1048576"), ("8388608", "1048576"), ("65536", "1048576"), ("unlimited", "1024"))
+    plan = host_limits.plan(replace(GOOD, daemons={"containerd": limits}), WANT)
+    [found] = [finding for finding in plan.findings if finding.check == "host_limits.daemon"]
+    assert (found.state, found.have) == ("drift", "memlock 65536, nofile 1048576 (3 of 4 processes have too little)")
+
+
+def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory(tmp_path: Path) -> None:
+    good = "Max open files 1048576 \nMax locked memory unlimited \n"
+    for pid, limits in (("12", "nonsense"), ("13", good)):
+        (tmp_path / "proc" / pid).mkdir(parents=True)
+        (tmp_path / "proc" / pid / "comm").write_text("containerd\n")
+        (tmp_path / "proc" / pid / "limits").write_text(limits)
+    have = host_limits.read(Host(str(tmp_path), str(tmp_path)))
+    assert [problem.source for problem in have.problems] == ["/proc/mounts"]
+    assert not_ok(replace(GOOD, daemons=have.daemons, unread=have.unread)) == {"daemon": "unknown"}
+    assert not_ok(replace(GOOD, daemons={"containerd": (("0", "0"),)}, unread=have.unread)) == {"daemon": "withheld"}
 
 
 def test_shared_memory_is_judged_by_its_size() -> None:

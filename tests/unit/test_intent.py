@@ -30,8 +30,16 @@ def test_defaults_fill_what_is_not_set() -> None:
         ),
         ({"busbar_fabric": "roce"}, "busbar_fabric is 'roce', expected one of ethernet, infiniband"),
         ({"busbar_fabric": True}, "busbar_fabric is True .bool., expected str"),
+        ({"busbar_mtu": "9000"}, "busbar_mtu is '9000' .str., expected int"),
+        ({"busbar_mtu": 900}, "busbar_mtu is 900, expected 1280 to 65535"),
+        ({"busbar_mtu": 9000, "busbar_fabric": "infiniband"}, "busbar_mtu is set, but busbar_fabric is infiniband"),
         ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' .str., expected int"),
         ({"busbar_roce": {"dscp": 64}}, "expected 0 to 63"),
+        ({"roce_qos_pfc": ["3"]}, "roce_qos_pfc holds '3', expected int"),
+        ({"roce_qos_pfc": [True]}, "roce_qos_pfc holds True, expected int"),
+        ({"roce_qos_pfc": [8]}, r"roce_qos_pfc is \[8\], expected a list of priorities 0 to 7"),
+        ({"roce_qos_tsa": ["ets"] * 8}, "roce_qos_tsa and tc_bandwidth go together: set both or none"),
+        ({"roce_qos_trust": "l3"}, "roce_qos_trust is 'l3', expected one of dscp, pcp"),
         ({"busbar_roce": {"dcsp": 26}}, "busbar_roce has unknown key 'dcsp'; known: dscp"),
         ({"busbar_roce": {"dscp": 26}, "busbar_fabric": "infiniband"}, "busbar_roce is set, but busbar_fabric is inf"),
         ({"busbar_nccl_libraries": "/usr/lib/libnccl.so.2"}, "busbar_nccl_libraries is .* expected list"),
@@ -48,6 +56,76 @@ def test_a_wrong_inventory_names_the_variable(variables: dict[str, Any], message
     base = {} if not variables else {"busbar_platform": "hgx-h100"}
     with pytest.raises(ParseError, match=message):
         intent.read({**base, **variables})
+
+
+CHAIN = {"busbar_platform": "hgx-h200", "busbar_roce": {"dscp": 26, "priority": 3}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"roce_qos_pfc": [4]}, "NCCL_IB_TC 104 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"),
+        (
+            {"roce_qos_dscp2prio": {26: 4}},
+            "NCCL_IB_TC 104 is DSCP 26; DSCP 26 maps to priority 4; busbar_roce.priority is 3",
+        ),
+        ({"roce_qos_tos": 136}, "rdma_cm's ToS 136 is DSCP 34; busbar_roce.dscp is 26"),
+        ({"roce_qos_traffic_class": 0}, "traffic_class 0 is DSCP 0; busbar_roce.dscp is 26"),
+        (
+            {"nccl_benchmark_environment": {"UCX_IB_TRAFFIC_CLASS": "136", "NCCL_IB_TC": "106"}},
+            "nccl_benchmark_environment.UCX_IB_TRAFFIC_CLASS 136 is DSCP 34; busbar_roce.dscp is 26",
+        ),
+        ({"roce_qos_trust": "pcp"}, "trust is pcp, so that NICs do not look at DSCP 26 .busbar_roce.dscp.: trust dscp"),
+    ],
+)
+def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=f"^{message}$"):
+        intent.read({**CHAIN, **variables})
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"perftest_seconds": 2}, "perftest_seconds is 2, expected 3 or more"),
+        ({"perftest_timeout": 19}, "perftest_timeout is 19, expected four times perftest_seconds or more"),
+        ({"perftest_rounds": 0}, "perftest_rounds is 0, expected 1 or more"),
+        ({"perftest_share": 1.5}, "perftest_share is 1.5, expected 0 to 1"),
+        ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float"),
+        ({"perftest_latency": -1}, "perftest_latency is -1, expected microseconds"),
+        ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.2026'"),
+        ({"perftest_sconds": 5}, "perftest_sconds is not a variable of this suite; did you mean perftest_seconds.?"),
+    ],
+)
+def test_a_test_that_cannot_be_is_named(variables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=f"^{message}$"):
+        intent.read({**CHAIN, **variables})
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"multirail_policy": "gcp"}, "multirail_policy is 'gcp', expected one of oci, nvidia, custom"),
+        ({"multirail_values": {"rp_filter": 2}}, "multirail: no policy is set; values and source routing are .*custom"),
+        ({"multirail_policy": "oci", "multirail_source_routing": True}, "multirail: policy oci has its own values; .*"),
+        (
+            {"multirail_policy": "custom", "multirail_values": {"rp_filter": 3}},
+            "multirail: rp_filter is 3, expected a number from 0 to 2",
+        ),
+        (
+            {"multirail_policy": "oci", "multirail_gateway": "first"},
+            "multirail_gateway is first, but without source routing no rail has a table to put it in",
+        ),
+        ({"multirail_polcy": "oci"}, "multirail_polcy is not a variable .* did you mean multirail_policy.?"),
+    ],
+)
+def test_a_policy_of_rails_that_makes_no_sense_is_named(variables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=f"^{message}$"):
+        intent.read({**CHAIN, **variables})
+
+
+def test_a_chain_that_agrees_and_a_lossy_fabric_are_no_error() -> None:
+    for name, value in (("roce_qos_traffic_class", 106), ("roce_qos_pfc", []), ("roce_qos_pfc", [3, 6])):
+        assert intent.read({**CHAIN, name: value})["roce_qos_tos"] is None
 
 
 def test_every_mistake_is_named_at_once() -> None:
@@ -131,3 +209,4 @@ def test_role_defaults_and_specs_say_what_the_intent_says() -> None:
             assert value.default == default
             assert options[name]["type"] == value.type
             assert tuple(options[name].get("choices", ())) == value.choices
+            assert options[name].get("elements", "str") == value.elements

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils import apply, multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
     POLICIES,
-    Address,
     Assignment,
     Have,
     Rail,
@@ -24,7 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
     Want,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev import Netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Claim, Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address import Address
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_owner import Claim, Owner
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
 from ansible_collections.busbar.fabric.plugins.modules import multirail as module
@@ -32,6 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
+from tests.unit.trees import contents, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NVIDIA, OCI = Want(POLICIES["nvidia"]), Want(POLICIES["oci"])
@@ -48,7 +48,8 @@ def test_every_value_of_a_policy_says_where_it_is_from() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        ("oci", {"rp_filter": 1}, "set those with policy custom"),
+        ("oci", {"rp_filter": 1}, "oci has its own values; values and source routing are those of policy custom"),
+        ("", {"rp_filter": 1}, "no policy is set; values"),
         ("custom", {"rp_filter": 3}, "rp_filter is 3, expected a number from 0 to 2"),
         ("custom", {"accept_local": True}, "accept_local is True"),
         ("custom", {"arp_ignore": "1"}, "arp_ignore is '1'"),
@@ -125,13 +126,6 @@ def test_any_lines_are_read_and_named_by_their_number(lines: list[str]) -> None:
     exact = [one for one in found if one.key == KEY]
     if exact:
         assert counts is None if exact[-1].value is None else counts is not None and counts.value == exact[-1].value
-
-
-def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    file.chmod(mode)
 
 
 def test_sysctl_files_are_in_the_order_of_their_names_and_the_first_folder_wins(tmp_path: Path) -> None:
@@ -230,6 +224,22 @@ def test_the_line_that_forces_a_value_on_all_is_named_for_now_and_for_the_boot()
         ("persisted", "not_owned", conflict[0].id),
     ]
     assert plan.changes == ()
+
+
+def test_what_our_file_mends_in_part_is_written_and_stays_a_finding() -> None:
+    theirs = multirail.parse_sysctl("net.ipv4.conf.all.rp_filter = 2", "/etc/sysctl.d/99-zz.conf")
+    there = have(rail(), assignments=tuple(theirs), sysctl=None)
+    plan = multirail.plan(there, NVIDIA)
+    assert [change.path for change in plan.changes] == [multirail.SYSCTL_FILE]
+    kept = next(f for f in plan.findings if f.check == "multirail.sysctl" and f.aspect == "persisted")
+    assert (kept.state, kept.have) == ("not_owned", "arp_ignore 0, arp_announce 0, rp_filter 2")
+    assert kept.because == "multirail.conflict[persisted]@/etc/sysctl.d/99-zz.conf:1"
+    ours = multirail.parse_sysctl(plan.changes[0].after or "", multirail.SYSCTL_FILE)
+    after = multirail.plan(replace(there, assignments=(*ours, *theirs), sysctl=plan.changes[0].after), NVIDIA)
+    assert (after.changes, [f.id for f in after.findings if not f.ok]) == (
+        (),
+        [f.id for f in plan.findings if not f.ok],
+    )
 
 
 def test_a_later_line_of_the_interface_is_a_conflict_and_an_earlier_one_is_not() -> None:
@@ -336,6 +346,51 @@ def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> No
     assert [command.argv for command in plan.commands] == [("netplan", "generate")]
 
 
+def test_without_a_policy_nothing_is_judged_and_our_files_go(tmp_path: Path) -> None:
+    nothing = Want(multirail.policy("", {}, False))
+    host = Host(str(tmp_path), str(tmp_path))
+    assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
+    put(tmp_path, multirail.SYSCTL_FILE, "net/ipv4/conf/ens1/arp_ignore = 1\n")
+    put(tmp_path, "/etc/netplan/90-busbar-multirail-3.yaml", "x\n")
+    plan = multirail.plan(multirail.read(host, {}, nothing.policy), nothing)
+    assert [(f.check, f.want) for f in plan.findings] == [
+        ("multirail.sysctl", "no such file (no policy is set)"),
+        ("multirail.rules", "no such file (no policy is set)"),
+    ]
+    apply.execute(host, Plan(plan.findings, plan.changes), backup=False)
+    assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
+
+
+def test_a_policy_of_rules_alone_has_no_word_on_settings() -> None:
+    want = Want(multirail.policy("custom", {}, True))
+    plan = multirail.plan(have(rail()), want)
+    assert {f.check for f in plan.findings} == {"multirail.rules"}
+
+
+def test_a_rail_without_an_address_follows_from_its_missing_gid_and_nothing_is_run() -> None:
+    cause = "platform.rail_gid[live]@0000:01:00.0"
+    there = have(rail(addresses=(), no_gid=cause), rules=(Rule(1000, "10.0.0.1", "1000"),))
+    plan = multirail.plan(there, NVIDIA)
+    rules = [f for f in plan.findings if f.check == "multirail.rules"]
+    assert [(f.state, f.have, f.because) for f in rules] == [("unknown", "ens1 has no IPv4 address", cause)] * 2
+    assert (plan.changes, plan.commands) == ((), ())
+
+
+def test_who_sets_a_rail_up_is_the_mtus_finding_where_that_is_judged() -> None:
+    there = have(rail(owner=Owner(doubt="/x: cannot be read"), kept=None))
+    for judged, cause in ((True, "netdev_mtu.owner[persisted]@0000:01:00.0"), (False, None)):
+        plan = multirail.plan(there, replace(NVIDIA, mtu_judged=judged))
+        assert [(f.check, f.state, f.because) for f in plan.findings if not f.ok] == [
+            ("multirail.rules", "unknown", cause)
+        ]
+
+
+def test_rules_that_cannot_be_read_are_unknown_and_none_is_set() -> None:
+    plan = multirail.plan(have(rail(), rules=None), NVIDIA)
+    assert states(plan, "rules")[0] == ("unknown", "the rules or routes cannot be read")
+    assert plan.commands == ()
+
+
 def test_a_rule_of_others_that_comes_first_is_named() -> None:
     there = have(rail())
     plan = multirail.plan(replace(there, rules=(*(there.rules or ()), Rule(100, "10.0.0.1", "main"))), NVIDIA)
@@ -421,20 +476,15 @@ def test_what_ip_prints_is_read() -> None:
     )
     routes = (
         '[{"dst":"default","gateway":"10.9.0.254","dev":"va","flags":[]},'
-        '{"dst":"10.9.0.0/24","dev":"va","scope":"link","prefsrc":"10.9.0.1","flags":[]}]'
+        '{"dst":"10.9.0.0/24","dev":"va","scope":"link","prefsrc":"10.9.0.1","table":"1000","flags":[]}]'
     )
-    assert multirail.parse_routes(routes) == (
-        Route("default", "10.9.0.254", "", "va"),
-        Route("10.9.0.0/24", "", "10.9.0.1", "va"),
-    )
-    addresses = (
-        '[{},{"ifname":"va","addr_info":[{"family":"inet","local":"10.9.0.1","prefixlen":24,"scope":"global"},'
-        '{"family":"inet","local":"169.254.0.1","prefixlen":16,"scope":"link"},{}]}]'
-    )
-    assert multirail.parse_addresses(addresses) == {"va": (Address("10.9.0.1", 24),)}
+    assert multirail.parse_routes(routes) == {
+        "main": (Route("default", "10.9.0.254", "", "va"),),
+        "1000": (Route("10.9.0.0/24", "", "10.9.0.1", "va"),),
+    }
 
 
-NAMES = ["priority", "src", "table", "dst", "ifname", "addr_info", "local", "family", "scope"]
+NAMES = ["priority", "src", "table", "dst"]
 JSON = st.recursive(
     st.none() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
@@ -445,7 +495,7 @@ JSON = st.recursive(
 @given(JSON)
 @settings(max_examples=100)
 def test_any_json_is_read_or_refused(data: Any) -> None:
-    for parse in (multirail.parse_rules, multirail.parse_routes, multirail.parse_addresses):
+    for parse in (multirail.parse_rules, multirail.parse_routes):
         for text in (json.dumps(data), json.dumps(data)[:-1]):
             try:
                 parse(text)
@@ -468,17 +518,19 @@ def test_a_node_is_read_and_brought_to_the_policy(tmp_path: Path, roce: Topology
 case "$*" in
 *address*) cat ROOT/addresses;;
 *"rule show"*) cat ROOT/rules;;
-*"route show"*) [ -s ROOT/routes ] || { echo "Error: ipv4: FIB table does not exist." >&2; exit 2; }; cat ROOT/routes;;
+*"route show"*) cat ROOT/routes;;
 *"rule add"*) echo '[{"priority":1000,"src":"10.0.0.1","table":"1000"}]' > ROOT/rules;;
-*"route replace"*) echo '[{"dst":"10.0.0.0/24","dev":"ens1","prefsrc":"10.0.0.1"}]' > ROOT/routes;;
+*"route replace"*) echo '[{"dst":"10.0.0.0/24","dev":"ens1","prefsrc":"10.0.0.1","table":"1000"}]' > ROOT/routes;;
 *) echo '[]';;
 esac
 """.replace("ROOT", str(tmp_path))
     put(tmp_path, "rules", "[]\n")
+    put(tmp_path, "routes", "[]\n")
     address = {"family": "inet", "local": "10.0.0.1", "prefixlen": 24, "scope": "global"}
     put(tmp_path, "addresses", json.dumps([{"ifname": "ens1", "addr_info": [address]}]))
     put(system, "/usr/sbin/ip", ip, 0o755)
-    put(system, "/usr/sbin/sysctl", f'#!/bin/sh\necho "${{2##*=}}" > {hw}/proc/sys/"${{2%%=*}}"\n', 0o755)
+    script = f'#!/bin/sh\nshift\nfor one; do echo "${{one##*=}}" > {hw}/proc/sys/"${{one%%=*}}"; done\n'
+    put(system, "/usr/sbin/sysctl", script, 0o755)
     host, nic = Host(str(hw), str(system)), roce.nics[0]
     netdev = Netdev("ens1", nic.pci, "b8:3f:d2:00:00:01", 9000, "up", None, 0, 1, None, (), False, False, base)
     nics = {0: replace(nic, netdevs=(netdev,))}
@@ -497,39 +549,14 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    """A simulated hgx-h200 with RoCE, and a sysctl that writes into it."""
+    """A simulated hgx-h200 with RoCE."""
     store.create(tmp_path / "lab", {"node02": store.STANDARD["node02"]})
-    node = tmp_path / "lab/node02"
-    for key in multirail.KEYS:
-        for path in (node / "hw/proc/sys/net/ipv4/conf").iterdir():
-            (path / key).write_text("0\n")
-    (node / "sys/usr/local/sbin/sysctl").unlink(missing_ok=True)
-    script = f'#!/bin/sh\necho "${{2##*=}}" > {node}/hw/proc/sys/"${{2%%=*}}"\n'
-    put(node / "sys", "/usr/local/sbin/sysctl", script, 0o755)
-    return node
+    return tmp_path / "lab/node02"
 
 
 @pytest.fixture
-def call(lab: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    def run(check_mode: bool = False, **more: Any) -> dict[str, Any]:
-        arguments = {
-            "profile": yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
-            "fabric": "ethernet",
-            "hardware_root": str(lab / "hw"),
-            "system_root": str(lab / "sys"),
-            "_ansible_check_mode": check_mode,
-            "_ansible_remote_tmp": str(tmp_path),
-        }
-        capsys.readouterr()
-        with patch_module_args(arguments | more), pytest.raises(SystemExit):
-            module.main()
-        return dict(json.loads(capsys.readouterr().out))
-
-    return run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+def call(lab: Path, call_module: Callable[..., Run]) -> Run:
+    return call_module(module.main, lab, "hgx-h200", "ethernet")
 
 
 def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
@@ -541,22 +568,23 @@ def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_n
     done = call(policy="oci")
     for key in ("changed", "diff", "commands", "repaired"):
         assert predicted[key] == done[key], key
-    assert (len(done["commands"]), len(done["repaired"]), done["findings"]) == (24, 16, [])
+    assert (len(done["commands"]), len(done["repaired"]), done["findings"]) == (8, 16, [])
     after = contents(lab)
     again = call(policy="oci")
     assert (again["changed"], again["repaired"], contents(lab)) == (False, [], after)
 
 
-def test_routes_that_running_traffic_would_take_are_withheld_and_a_bad_value_is_refused(call: Run, lab: Path) -> None:
-    names = [path.name for path in (lab / "hw/sys/class/net").iterdir() if path.name.startswith("enp")]
-    told = [
-        {"ifname": name, "addr_info": [{"family": "inet", "local": f"10.1.{n}.1", "prefixlen": 24, "scope": "global"}]}
-        for n, name in enumerate(names)
-    ]
-    put(lab, "told", json.dumps(told))
-    script = f'#!/bin/sh\ncase "$*" in *address*) cat {lab}/told;; *) echo "[]";; esac\n'
-    (lab / "sys/usr/local/sbin/ip").unlink(missing_ok=True)
-    put(lab / "sys", "/usr/local/sbin/ip", script, 0o755)
+def test_source_routing_is_set_now_and_for_the_boot_and_goes_with_the_policy(call: Run, lab: Path) -> None:
+    done = call(policy="nvidia", max_disruption="link")
+    assert done["findings"] == []
+    dropin = lab / "sys/etc/systemd/network/10-rail3.network.d/90-busbar-multirail.conf"
+    assert "From=10.19.0.2\nTable=1003\n" in dropin.read_text()
+    assert call(check_mode=True, policy="nvidia", max_disruption="link")["changed"] is False
+    gone = call()
+    assert (len(gone["diff"]), gone["findings"], dropin.exists()) == (9, [], False)
+
+
+def test_routes_that_running_traffic_would_take_are_withheld_and_a_bad_value_is_refused(call: Run) -> None:
     done = call(check_mode=True, policy="custom", values={"arp_ignore": 2}, source_routing=True)
     assert {command.split()[0] for command in done["commands"]} == {"sysctl"}
     assert {name.partition("@")[0] for name in done["withheld"]} == {"multirail.rules[live]"}

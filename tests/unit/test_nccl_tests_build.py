@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build as build
+from ansible_collections.busbar.fabric.plugins.module_utils import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import (
     PROGRAMS,
@@ -321,6 +322,12 @@ NVCC = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 1
 HEADER = '#define NCCL_MAJOR 2\n#define NCCL_MINOR 27 /* minor */\n#  define NCCL_PATCH 7\n#define NCCL_SUFFIX ""\n'
 OMPI = "#define OMPI_MAJOR_VERSION 4\n#define OMPI_MINOR_VERSION 1\n#define OMPI_RELEASE_VERSION 4\n"
 CAPABILITIES = "compute_cap\n10.0\n9.0\n9.0\n"
+
+
+def distribution(text: str) -> str:
+    return build.distribution(os_release.parse(text))
+
+
 GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (build.parse_nvcc, NVCC, "13.0.88"),
     (build.parse_nccl_header, HEADER, "2.27.7"),
@@ -329,8 +336,8 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (build.parse_capabilities, CAPABILITIES, ("9.0", "10.0")),
     (build.parse_marker, build.render_marker(MARKER), MARKER),
     (build.parse_marker, build.render_marker(replace(MARKER, runtime=None)), replace(MARKER, runtime=None)),
-    (build.parse_os_release, 'NAME="x"\nID=ubuntu\nVERSION_ID="24.04"\n', "ubuntu 24.04"),
-    (build.parse_os_release, "VERSION_ID='9.4'\nID=\"rhel\"", "rhel 9.4"),
+    (distribution, 'NAME="x"\nID=ubuntu\nVERSION_ID="24.04"\n', "ubuntu 24.04"),
+    (distribution, "VERSION_ID='9.4'\nID=\"rhel\"", "rhel 9.4"),
 ]
 
 
@@ -353,9 +360,9 @@ def test_good_text_gives_its_value(parser: Callable[[str], Any], text: str, valu
         (build.parse_capabilities, "compute_cap\n"),
         (build.parse_capabilities, "name\nNVIDIA H100\n"),
         (build.parse_capabilities, "compute_cap\n9.0; reboot\n"),
-        (build.parse_os_release, "ID=arch\nBUILD_ID=rolling\n"),
-        (build.parse_os_release, "ID=ubuntu\nVERSION_ID=24.04 (Noble)\n"),
-        (build.parse_os_release, 'ID=ubuntu\nVERSION_ID="24.04\n'),
+        (distribution, "ID=arch\nBUILD_ID=rolling\n"),
+        (distribution, "ID=ubuntu\nVERSION_ID=24.04 (Noble)\n"),
+        (distribution, 'ID=ubuntu\nVERSION_ID="24.04\n'),
         (build.parse_marker, "[" * 100_000),
         (build.parse_marker, "null"),
         (build.parse_marker, "{}"),

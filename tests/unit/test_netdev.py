@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -57,25 +58,47 @@ def read(root: Path) -> tuple[dict[str, Netdev], list[str]]:
 
 
 def test_ipv4_default_routes_that_are_up_come_by_metric() -> None:
-    assert netdev.parse_route(ROUTE) == (
+    assert netdev.defaults(netdev.parse_route(ROUTE)) == (
         DefaultRoute("eth0", 50, 4, "/proc/net/route"),
         DefaultRoute("bond0", 100, 4, "/proc/net/route"),
     )
-    assert netdev.parse_route(HEADING) == ()
+    assert netdev.parse_route(HEADING) == []
 
 
 def test_ipv6_default_route_has_a_hexadecimal_metric_and_rejects_do_not_count() -> None:
-    assert netdev.parse_ipv6_route(IPV6_ROUTE) == (DefaultRoute("eth0", 1024, 6, "/proc/net/ipv6_route"),)
-    assert netdev.parse_ipv6_route("") == ()
+    found = netdev.parse_ipv6_route(IPV6_ROUTE)
+    assert netdev.defaults(found) == (DefaultRoute("eth0", 1024, 6, "/proc/net/ipv6_route"),)
+    assert [(route.netdev, route.length) for route in found] == [("eth0", 64), ("eth0", 0)]
+    assert netdev.parse_ipv6_route("") == []
 
 
-@pytest.mark.parametrize("text", ["", "garbage", ROUTE[: len(HEADING) + 20], HEADING + "eth0 zz 0 1 0 0 0 0 0 0 0"])
+def test_a_route_leads_to_what_is_in_its_network_and_family() -> None:
+    local = netdev.parse_route(ROUTE)[-1]
+    assert (local.netdev, local.length) == ("eth0", 24)
+    addresses = [ip_address(text) for text in ("192.0.2.9", "192.0.3.9", "::c000:209")]
+    assert [local.leads_to(address) for address in addresses] == [True, False, False]
+    ours = netdev.parse_ipv6_route(IPV6_ROUTE)[0]
+    assert ours.leads_to(ip_address("fd00::1"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "garbage",
+        ROUTE[: len(HEADING) + 20],
+        HEADING + "eth0 zz 0 1 0 0 0 0 0 0 0",
+        ROUTE.replace("0200C0", "0200C0FFFF"),
+    ],
+)
 def test_truncated_route_table_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         netdev.parse_route(text)
 
 
-@pytest.mark.parametrize("text", ["garbage", IPV6_ROUTE[:100], IPV6_ROUTE.replace("00000400", "0x400")])
+@pytest.mark.parametrize(
+    "text", ["garbage", IPV6_ROUTE[:100], IPV6_ROUTE.replace("00000400", "0x400"), IPV6_ROUTE.replace(" 40 ", " 81 ")]
+)
 def test_truncated_ipv6_route_table_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         netdev.parse_ipv6_route(text)
@@ -115,6 +138,11 @@ def test_routes_of_both_families_come_by_metric(tmp_path: Path) -> None:
         ("eth0", 1024, 6),
     ]
     assert problems == ()
+
+
+def test_without_the_table_no_route_is_known_and_a_default_one_is_not_missed(tmp_path: Path) -> None:
+    assert [str(problem) for problem in netdev.read_routes(Host(str(tmp_path)))[1]] == ["/proc/net/route: is not there"]
+    assert netdev.default_routes(Host(str(tmp_path))) == ((), ())
 
 
 def test_empty_ipv6_table_is_no_problem_and_an_empty_ipv4_one_is(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils import apply, netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev import Netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Claim, Device, Have, Owner, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_owner import Claim, Device, Owner
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as module
@@ -22,9 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
+from tests.unit.trees import contents, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(9000)
+OUR_NETPLAN = "network:\n  version: 2\n  ethernets:\n    ens1:\n      mtu: 9000\n"
 DEVINFO = """\
 hca_id:\tmlx5_3
 \ttransport:\t\t\tInfiniBand (0)
@@ -36,311 +38,6 @@ hca_id:\tmlx5_3
 \t\t\tlink_layer:\t\tEthernet
 
 """
-
-# -- INI -------------------------------------------------------------------------------------------------------------
-
-WORDS = st.text(st.sampled_from("ab[]#;=\\ 09.\t"), max_size=12)
-INI_LINES = st.lists(
-    st.sampled_from(["[Link]", "[Match]", "[ethernet]", "", "# MTUBytes=1", "MTUBytes=1500", "mtu=1500", "a=b \\"])
-    | WORDS,
-    max_size=12,
-).map("\n".join)
-
-
-@given(INI_LINES, st.booleans())
-@settings(max_examples=100)
-def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: str, continued: bool) -> None:
-    after = netdev_mtu.set_setting(text, "Link", "MTUBytes", "9000", continued)
-    values = [s.value for s in netdev_mtu.settings(after, continued) if (s.section, s.key) == ("Link", "MTUBytes")]
-    assert values[-1] == "9000"
-    assert netdev_mtu.set_setting(after, "Link", "MTUBytes", "9000", continued) == after
-    ours = {(s.section, s.key) for s in netdev_mtu.settings(after, continued)} - {("Link", "MTUBytes")}
-    theirs = {(s.section, s.key) for s in netdev_mtu.settings(text, continued)} - {("Link", "MTUBytes")}
-    assert ours == theirs
-
-
-def test_an_ini_edit_changes_the_line_that_counts_and_no_other() -> None:
-    text = "# mine\n[Link]\nMTUBytes=1500\n; MTUBytes=1\n[Network]\nDHCP=yes\n[Link]\n MTUBytes = 4200 \nX=\\\n 1\n"
-    after = netdev_mtu.set_setting(text, "Link", "MTUBytes", "9000")
-    assert after == text.replace(" MTUBytes = 4200 ", "MTUBytes=9000")
-    assert netdev_mtu.set_setting("[Link]\nName=a\n\n[Match]\n", "Link", "MTUBytes", "9") == (
-        "[Link]\nMTUBytes=9\nName=a\n\n[Match]\n"
-    )
-    assert netdev_mtu.set_setting("[a]\nb=c", "ethernet", "mtu", "9", continued=False) == (
-        "[a]\nb=c\n\n[ethernet]\nmtu=9\n"
-    )
-
-
-# -- netplan ---------------------------------------------------------------------------------------------------------
-
-NETPLAN = """\
-# This file is generated.
-network:
-    version: 2
-    renderer: networkd
-    ethernets:
-        ens1:   # rail 0
-            match:
-                macaddress: "b8:3f:d2:00:00:01"
-                mtu: 1
-            addresses:
-            - 10.0.0.1/24
-            - {label: "x: #y"}
-            nameservers: {addresses: [1.1.1.1,
-              8.8.8.8]}
-            mtu: 1500
-        'ens 2': {dhcp4: true}
-        "ens3": {}
-        ens4:
-            dhcp4: true
-    wifis:
-        wlan0:
-            mtu: 7
-    vlans:
-        rail.100: {id: 100, link: ens1}
-"""
-
-
-def test_netplan_is_read_as_far_as_it_matters() -> None:
-    assert netdev_mtu.parse_netplan(NETPLAN) == {
-        ("ethernets", "ens1"): 1500,
-        ("ethernets", "ens 2"): None,
-        ("ethernets", "ens3"): None,
-        ("ethernets", "ens4"): None,
-        ("vlans", "rail.100"): None,
-    }
-    assert netdev_mtu.parse_netplan("") == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "network: {ethernets: {ens1: {mtu: 1500}}}\n",
-        "network:\n  ethernets: {ens1: {}}\n",
-        "network:\n  ethernets:\n    ens1: {dhcp4: true, mtu: 1500}\n",
-        "network:\n  ethernets:\n    ens1: {dhcp4: true,\n      mtu: 1500}\n",
-        "network:\n  ethernets:\n    ens1: &x\n      mtu: 1\n    ens2: *x\n",
-        "network:\n  ethernets:\n    ens1:\n      <<: *x\n",
-        "network:\n  ethernets:\n    ens1:\n      mtu: [1500]\n",
-        "network:\n  ethernets:\n    ens1:\n      mtu: !!int 1500\n",
-        "network:\n  ethernets:\n    ens1:\n      mtu: 0x5dc\n",
-        "network:\n  ethernets:\n    ens1:\n\tmtu: 1500\n",
-        "network:\n  ethernets:\n    ens1:\n      mtu: 1500\n    ens1:\n      dhcp4: true\n",
-        "network:\n  ethernets:\n    ens1:\n      mtu: 1500\n   ens2:\n      mtu: 1500\n",
-        'network:\n  ethernets:\n    ens1:\n      "m\\x74u": 1500\n',
-        "network:\n  ethernets:\n    - ens1\n",
-        "ethernets:\n  ens1:\n    mtu: 1500\n",
-        "%YAML 1.1\n---\nnetwork:\n",
-    ],
-)
-def test_netplan_that_is_not_understood_is_refused(text: str) -> None:
-    with pytest.raises(ParseError, match=r"line [0-9]+: "):
-        netdev_mtu.parse_netplan(text)
-
-
-SCALARS = st.sampled_from(["true", "10.0.0.1/24", "a b", "x:y", "it's", "#no", "mtu", "mtu: 3", "", "1500"])
-DEEP = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(SCALARS, inner, max_size=2))
-DEFINITIONS = st.dictionaries(st.sampled_from(["addresses", "dhcp4", "match", "routes"]), DEEP, max_size=3)
-FILES = st.dictionaries(
-    st.sampled_from([*netdev_mtu.NETPLAN_SECTIONS, "wifis"]),
-    st.dictionaries(
-        st.sampled_from(["ens1", "ens1.100", "bond0", "all-en"]),
-        st.tuples(DEFINITIONS, st.none() | st.integers(0, 65535)),
-        min_size=1,
-        max_size=3,
-    ),
-    max_size=3,
-)
-
-
-@given(FILES, st.sampled_from([None, False]))
-@settings(max_examples=100)
-def test_whatever_a_yaml_writer_makes_is_read_alike_or_refused(files: dict[str, Any], flow: bool | None) -> None:
-    data: dict[str, Any] = {"version": 2}
-    for section, definitions in files.items():
-        data[section] = {
-            name: rest | ({} if mtu is None else {"mtu": mtu}) for name, (rest, mtu) in definitions.items()
-        }
-    text = yaml.safe_dump({"network": data}, default_flow_style=flow)
-    expected = {
-        (section, name): data[section][name].get("mtu")
-        for section, definitions in files.items()
-        if section in netdev_mtu.NETPLAN_SECTIONS
-        for name in definitions
-    }
-    try:
-        assert netdev_mtu.parse_netplan(text) == expected
-    except ParseError:
-        assert flow is None or any(mark in text for mark in ("? ", "'", "\\", '"', "&", "!", "|"))
-
-
-@given(st.text(st.sampled_from("abmtu:-{}[]'\"# \n0123&|\\"), max_size=80))
-@settings(max_examples=100)
-def test_no_text_breaks_the_netplan_reader(text: str) -> None:
-    try:
-        netdev_mtu.parse_netplan("network:\n  ethernets:\n    a:\n" + text)
-    except ParseError as error:
-        assert str(error).startswith("line ")
-
-
-def test_our_netplan_file_is_plain_yaml_and_read_by_our_own_reader() -> None:
-    text = netdev_mtu.render_netplan({"vlans/v.100": 4200, "ethernets/ens2": 9000, "ethernets/ens1": 9000})
-    odd = 'a"b\\: #'
-    assert yaml.safe_load(netdev_mtu.render_netplan({f"bonds/{odd}": 9}))["network"]["bonds"] == {odd: {"mtu": 9}}
-    assert yaml.safe_load(text) == {
-        "network": {
-            "version": 2,
-            "ethernets": {"ens1": {"mtu": 9000}, "ens2": {"mtu": 9000}},
-            "vlans": {"v.100": {"mtu": 4200}},
-        }
-    }
-    assert netdev_mtu.parse_netplan(text) == {
-        ("ethernets", "ens1"): 9000,
-        ("ethernets", "ens2"): 9000,
-        ("vlans", "v.100"): 4200,
-    }
-
-
-# -- networkd's [Match] ----------------------------------------------------------------------------------------------
-
-DEVICE = Device(
-    "ens1",
-    1500,
-    mac="b8:3f:d2:00:00:01",
-    permanent="b8:3f:d2:00:00:01",
-    driver="mlx5_core",
-    path="pci-0000:1b:00.0",
-    altnames=("enp27s0f0np0",),
-)
-
-
-@pytest.mark.parametrize(
-    ("match", "answer"),
-    [
-        ("", True),
-        ("Name=ens1", True),
-        ("Name=en*", True),
-        ("Name=eth* enp27*", True),
-        ("Name=!ens1", True),  # its other name is not excluded
-        ("Name=!en*", False),
-        ("Name=en* !*s1\nName=\nName=eth0", False),
-        ("Name=eth0", False),
-        ('Name="ens1"', None),
-        ("MACAddress=B8-3F-D2-00-00-01", True),
-        ("PermanentMACAddress=b8:3f:d2:00:00:02 b83f.d200.0001", True),
-        ("MACAddress=b8:3f:d2:00:00:02", False),
-        ("Path=pci-0000:1b:00.*", True),
-        ("Path=pci-0000:1c:00.0", False),
-        ("Driver=mlx5*", True),
-        ("Type=ether", True),
-        ("Type=wlan", False),
-        ("Kind=vlan", False),
-        ("Kind=!vlan", True),
-        ("OriginalName=*", True),
-        ("OriginalName=eth0", None),
-        ("Host=node01", None),
-        ("Host=node01\nName=eth0", False),
-        ("Name=ens1\nProperty=ID_X=1", None),
-    ],
-)
-def test_a_match_section_is_satisfied_not_or_nobody_knows(match: str, answer: bool | None) -> None:
-    assert netdev_mtu.matches(netdev_mtu.settings("[Match]\n%s\n[Network]\nName=no" % match), DEVICE) is answer
-
-
-def test_an_unknown_address_is_no_mismatch() -> None:
-    found = netdev_mtu.settings("[Match]\nPermanentMACAddress=b8:3f:d2:00:00:02\n")
-    assert netdev_mtu.matches(found, replace(DEVICE, permanent=None)) is None
-
-
-# -- ifupdown --------------------------------------------------------------------------------------------------------
-
-IFACES = """\
-# The loopback
-auto lo
-iface lo inet loopback
-source-directory interfaces.d
-
-auto ens1
-iface ens1 inet static
-\taddress 10.0.0.1/24
-\t# mtu 1
-\tup ip route add \\
-\t  10.1.0.0/16 via 10.0.0.254
-
-iface ens1 inet6 auto
-iface ens2 inet dhcp
-"""
-
-
-def test_an_mtu_goes_into_the_stanza_and_everything_else_stays() -> None:
-    after = netdev_mtu.set_iface_mtu(IFACES, "ens1", 9000)
-    assert after == IFACES.replace("via 10.0.0.254\n", "via 10.0.0.254\n\tmtu 9000\n")
-    after = netdev_mtu.set_iface_mtu(after, "ens2", 9000)
-    assert after.endswith("iface ens2 inet dhcp\n    pre-up ip link set dev ens2 mtu 9000\n")
-    assert [one.mtus for one in netdev_mtu.parse_interfaces(after)[0]] == [[], ["9000"], [], ["9000"]]
-    assert netdev_mtu.set_iface_mtu(after, "ens3", 9000) == after
-
-
-def test_an_mtu_of_a_method_that_does_not_know_it_counts_for_nothing() -> None:
-    text = "iface ens1 inet dhcp\n mtu 9000\n"
-    assert netdev_mtu.parse_interfaces(text)[0][0].mtus == []
-    assert netdev_mtu.set_iface_mtu(text, "ens1", 9000) == text + " pre-up ip link set dev ens1 mtu 9000\n"
-
-
-IFACE_LINES = st.lists(
-    st.sampled_from(
-        [
-            "iface a inet static",
-            "iface a inet dhcp",
-            "iface b inet manual",
-            "auto a",
-            "  mtu 1500",
-            "\tup /sbin/ip link set a mtu 1500 # x",
-            "  address 10.0.0.1/24 \\",
-            "# iface a inet static",
-            "mapping a",
-            "",
-            "source x/*",
-        ]
-    ),
-    max_size=12,
-).map("\n".join)
-
-
-@given(IFACE_LINES)
-@settings(max_examples=100)
-def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: str) -> None:
-    after = netdev_mtu.set_iface_mtu(text, "a", 9000)
-    mine = [one for one in netdev_mtu.parse_interfaces(after)[0] if one.name == "a"]
-    assert {value for one in mine for value in one.mtus} == ({"9000"} if mine else set())
-    assert netdev_mtu.set_iface_mtu(after, "a", 9000) == after
-    kept = [line for line in after.split("\n") if line and "9000" not in line]
-    rest = iter(text.split("\n"))
-    assert all(line in rest for line in kept)  # in their order
-    foreign = [line for line in text.split("\n") if line and "mtu" not in line]
-    assert foreign == [line for line in kept if "mtu" not in line]
-    others = [one.options for one in netdev_mtu.parse_interfaces(text)[0] if one.name == "b"]
-    found = [one.options for one in netdev_mtu.parse_interfaces(after)[0] if one.name == "b"]
-    assert [[o[:2] for o in options] for options in others] == [[o[:2] for o in options] for options in found]
-
-
-# -- ifcfg -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.sampled_from(["DEVICE=ens1", "MTU=1500", "MTU='1500' # x", "# MTU=1", "", 'A="b c"'])))
-@settings(max_examples=50)
-def test_an_ifcfg_edit_keeps_foreign_lines_and_is_done_once(lines: list[str]) -> None:
-    text = "\n".join(lines)
-    after = netdev_mtu.set_ifcfg(text, "MTU", "9000")
-    assert netdev_mtu.parse_ifcfg(after)["MTU"] == "9000"
-    assert netdev_mtu.set_ifcfg(after, "MTU", "9000") == after
-    foreign = [line for line in lines if not line.startswith("MTU") and line]
-    assert [line for line in after.split("\n") if not line.startswith("MTU") and line] == foreign
-
-
-def test_an_ifcfg_value_is_read_without_its_quotes_and_comment() -> None:
-    assert netdev_mtu.parse_ifcfg("MTU='9000' # jumbo\nA=1 # b\nB=\nC") == {"MTU": "9000", "A": "1", "B": ""}
-
 
 # -- tools -----------------------------------------------------------------------------------------------------------
 
@@ -354,15 +51,6 @@ def test_ibv_devinfo_is_read_by_device_and_port() -> None:
     for text in ("", DEVINFO % "invalid MTU (0)", "active_mtu: 4096 (5)\n", "hca_id: a\n port: x\n"):
         with pytest.raises(ParseError):
             netdev_mtu.parse_devinfo(text)
-
-
-def test_other_names_and_addresses_come_from_ip() -> None:
-    text = '[{"ifname":"ens1","altnames":["enp27s0"],"permaddr":"b8:3f:d2:00:00:01"},{},{"ifname":"lo"}]'
-    found = netdev_mtu.parse_links(text)
-    assert (found["ens1"].altnames, found["ens1"].permanent) == (("enp27s0",), "b8:3f:d2:00:00:01")
-    for bad in ("", "{}x", "[1]", '[{"a": 1}]'):
-        with pytest.raises(ParseError):
-            netdev_mtu.parse_links(bad)
 
 
 @pytest.mark.parametrize(
@@ -424,13 +112,6 @@ def test_at_no_time_is_a_vlan_larger_than_what_is_below(steps: list[int], mtus: 
 
 
 # -- a host ----------------------------------------------------------------------------------------------------------
-
-
-def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    file.chmod(mode)
 
 
 def tool(root: Path, name: str, script: str) -> None:
@@ -600,7 +281,7 @@ def test_netplan_that_cannot_be_read_is_unknown_and_ours_stays(roots: tuple[Path
     system = roots[1]
     networkd(system)
     put(system, "/etc/netplan/50-site.yaml", "network: {ethernets: {ens1: {}}}\n")
-    put(system, "/etc/netplan/90-busbar-mtu.yaml", netdev_mtu.render_netplan({"ethernets/ens1": 9000}))
+    put(system, "/etc/netplan/90-busbar-mtu.yaml", OUR_NETPLAN)
     put(system, "/run/systemd/network/10-netplan-ens1.network", "[Match]\nName=ens1\n")
     plan = netdev_mtu.plan(look(), WANT)
     assert plan.changes == ()
@@ -611,7 +292,7 @@ def test_netplan_that_cannot_be_read_is_unknown_and_ours_stays(roots: tuple[Path
 def test_an_id_that_only_our_file_defines_is_refused(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
     networkd(system)
-    put(system, "/etc/netplan/90-busbar-mtu.yaml", netdev_mtu.render_netplan({"ethernets/ens1": 9000}))
+    put(system, "/etc/netplan/90-busbar-mtu.yaml", OUR_NETPLAN)
     put(system, "/etc/netplan/90-busbar-multirail.yaml", "network:\n  ethernets:\n    ens1:\n      routes: []\n")
     put(system, "/run/systemd/network/10-netplan-ens1.network", "[Match]\nName=ens1\n")
     assert found(netdev_mtu.plan(look(), Want(4200)), "owner")[0] == "not_owned"
@@ -635,6 +316,19 @@ def test_networkmanager_profiles_are_edited_in_place_with_their_mode(roots: tupl
     assert plan.commands[0].argv == ("nmcli", "connection", "reload")
     assert found(plan, "persisted")[0] == "drift"
     assert found(applied(roots, look), "persisted")[0] == "ok"
+
+
+def test_a_diff_of_a_file_that_can_hold_secrets_shows_what_changes_and_no_more(
+    roots: tuple[Path, Path], look: Look
+) -> None:
+    put(roots[1], "/run/NetworkManager/devices/1", "[device]\nmanaged=true\nconnection-uuid=u-1\n")
+    secret = KEYFILE + "\n[ethernet]\nmtu=1500\n\n[802-1x]\npassword=hunter2-hunter2\n"
+    put(roots[1], "/etc/NetworkManager/system-connections/a.nmconnection", secret, 0o600)
+    [change] = netdev_mtu.plan(look(), WANT).changes
+    assert "hunter2-hunter2" in (change.after or "")
+    diff = change.diff()
+    rest = "(other lines are not shown)\n"
+    assert (diff["before"], diff["after"]) == (f"{rest}mtu=1500\n", f"{rest}mtu=9000\n")
 
 
 def test_of_two_equal_profiles_the_one_in_use_is_taken_and_without_one_in_use_none(
@@ -883,47 +577,19 @@ def test_a_file_is_written_only_for_the_one_clear_owner(
 # -- the module ------------------------------------------------------------------------------------------------------
 
 Run = Callable[..., dict[str, Any]]
-RAIL = "enp26s0np0"
+RAILS = [f"enp{slot}s0np0" for slot in (156, 188, 204, 220, 26, 60, 77, 94)]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    """A simulated hgx-h200 with RoCE. networkd sets its interfaces up, one file each, and one rail has MTU 1500."""
+    """A simulated hgx-h200 with RoCE, fresh: networkd sets its rails up, one file each that names no MTU."""
     store.create(tmp_path / "lab", {"node02": store.STANDARD["node02"]})
-    node = tmp_path / "lab/node02"
-    networkd(node / "sys")
-    names = [path.name for path in (node / "hw/sys/class/net").iterdir() if path.name.startswith("en")]
-    for name in names:
-        text = f"[Match]\nName={name}\n\n[Link]\nMTUBytes={1500 if name == RAIL else 9000}\n"
-        put(node / "sys", f"/etc/systemd/network/{name}.network", text)
-    (node / f"hw/sys/class/net/{RAIL}/mtu").write_text("1500\n")
-    (node / "sys/usr/local/sbin/ip").unlink(missing_ok=True)  # the simulated one knows no other names
-    tool(node / "sys", "ip", f'[ "$1" = -j ] && echo "[]" && exit; echo "$6" > {node}/hw/sys/class/net/$4/mtu')
-    return node
+    return tmp_path / "lab/node02"
 
 
 @pytest.fixture
-def call(lab: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    def run(check_mode: bool = False, **more: Any) -> dict[str, Any]:
-        arguments = {
-            "profile": yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
-            "fabric": "ethernet",
-            "mtu": 9000,
-            "hardware_root": str(lab / "hw"),
-            "system_root": str(lab / "sys"),
-            "_ansible_check_mode": check_mode,
-            "_ansible_remote_tmp": str(tmp_path),
-        }
-        capsys.readouterr()
-        with patch_module_args(arguments | more), pytest.raises(SystemExit):
-            module.main()
-        return dict(json.loads(capsys.readouterr().out))
-
-    return run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+def call(lab: Path, call_module: Callable[..., Run]) -> Run:
+    return call_module(module.main, lab, "hgx-h200", "ethernet", mtu=9000)
 
 
 def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
@@ -935,9 +601,9 @@ def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_n
     done = call(max_disruption="link")
     for key in ("changed", "diff", "commands"):
         assert predicted[key] == done[key], key
-    assert done["commands"] == [f"ip link set dev {RAIL} mtu 9000"]
-    assert {name.partition("[")[0] for name in done["repaired"]} >= {"netdev_mtu.live", "netdev_mtu.persisted"}
-    assert [f for f in done["findings"] if f["check"] != "netdev_mtu.active_mtu"] == []
+    assert done["commands"] == [f"ip link set dev {name} mtu 9000" for name in RAILS]
+    assert done["repaired"] == predicted["repaired"] == [finding["id"] for finding in predicted["findings"]]
+    assert (len(done["repaired"]), done["findings"]) == (3 * len(RAILS), [])
     after = contents(lab)
     again = call(max_disruption="link")
     assert (again["changed"], again["commands"], contents(lab)) == (False, [], after)
@@ -946,12 +612,25 @@ def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_n
 def test_what_would_stop_traffic_is_withheld_and_the_file_is_written_all_the_same(call: Run, lab: Path) -> None:
     done = call()
     assert (done["changed"], done["commands"]) == (True, [])
-    assert [name.partition("[")[0] for name in done["withheld"] if "active_mtu" not in name] == ["netdev_mtu.live"]
+    withheld = [f"netdev_mtu.{check}" for check in ("active_mtu", "live") for _rail in RAILS]
+    assert sorted(name.partition("[")[0] for name in done["withheld"]) == withheld
     assert [f["check"] for f in done["findings"] if f["aspect"] == "persisted"] == []
-    assert (lab / f"sys/etc/systemd/network/{RAIL}.network.d/90-busbar-mtu.conf").is_file()
+    assert (lab / "sys/etc/systemd/network/10-rail0.network.d/90-busbar-mtu.conf").is_file()
+
+
+def test_what_rdma_has_kept_is_found_and_no_run_says_that_it_mends_it(call: Run, lab: Path) -> None:
+    call(max_disruption="link")
+    subprocess.run([lab / "sys/usr/local/sbin/busbar-lab-roce", "stale", RAILS[0], "1024"], check=True)
+    for check_mode in (True, False):
+        done = call(check_mode=check_mode, max_disruption="link")
+        assert [(f["check"], f["state"]) for f in done["findings"]] == [("netdev_mtu.active_mtu", "drift")]
+        assert "ip link set enp156s0np0 down" in done["findings"][0]["fix"]
+        assert (done["repaired"], done["changed"]) == ([], False)
 
 
 def test_on_infiniband_nothing_is_asked_and_a_senseless_mtu_is_refused(call: Run) -> None:
     none = call(profile=yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()), fabric="infiniband")
     assert (none["changed"], none["findings"], none["passed"], none["notes"]) == (False, [], [], [])
+    nothing = call(mtu=None)
+    assert (nothing["changed"], nothing["findings"], nothing["passed"]) == (False, [], [])
     assert call(mtu=90)["msg"] == "mtu is 90, expected 1280 to 65535"

@@ -230,5 +230,5 @@ def test_read_asks_for_the_matrix(tmp_path: Path) -> None:
 
 
 def test_read_quotes_a_tool_that_fails(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="nvidia-smi topo -m: ended with exit code 9: 'it has failed'"):
+    with pytest.raises(ReadError, match="nvidia-smi topo -m: ended with 9 and said: it has failed"):
         nvidia_smi_topo.read(host(tmp_path, "echo it has failed; exit 9"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import ofed, packages
+from ansible_collections.busbar.fabric.plugins.module_utils import mounts, ofed, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.dkms import Build, Kernels, ModuleFile
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
@@ -325,7 +325,7 @@ def test_mounts_over_rdma_are_told_from_others() -> None:
         "server:/a /a nfs4 rw,proto=rdma,port=20049 0 0\nserver:/b /b nfs4 rw,proto=tcp 0 0\n"
         "10.0.0.1@o2ib:/fs /l lustre rw 0 0\n10.0.0.1@tcp:/fs /m lustre rw 0 0\n/dev/sda / ext4 rw 0 0\n"
     )
-    assert [user.kind for user in ofed.parse_mounts(text)] == ["nfs", "lustre"]
+    assert [user.kind for user in ofed.over_rdma(mounts.parse(text))] == ["nfs", "lustre"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import packages
+from ansible_collections.busbar.fabric.plugins.module_utils import os_release, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.packages import Repository, System
 from hypothesis import given, settings
@@ -24,13 +24,13 @@ APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
     ],
 )
 def test_a_system_is_named_as_the_vendor_names_it(text: str, kind: str, name: str) -> None:
-    assert packages.parse_os_release(text) == System(kind, name)
+    assert packages.system_of(os_release.parse(text)) == System(kind, name)
 
 
 @pytest.mark.parametrize("text", ["", "ID=sles\nVERSION_ID=15\n", "ID=debian\n"])
 def test_another_system_is_an_error(text: str) -> None:
     with pytest.raises(ParseError, match="neither Debian"):
-        packages.parse_os_release(text)
+        packages.system_of(os_release.parse(text))
 
 
 def test_only_what_is_installed_whole_is_installed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
@@ -27,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
+from tests.unit.trees import contents
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(clear_acs=True, max_read_request=4096, persist=True)
@@ -498,12 +496,23 @@ def test_the_script_says_what_it_did_not_find(tmp_path: Path, size: int) -> None
     done = boot(tmp_path)
     assert done.returncode == 1
     assert f"{port(0, 0)}: the capability is not found in {size} bytes" in done.stderr
-    assert "0000:18:00.0: [Errno 2] No such file or directory" in done.stderr
+
+
+def test_a_card_that_was_taken_out_is_named_and_the_others_are_set(tmp_path: Path) -> None:
+    put(tmp_path, port(0, 0), config(acs=ISOLATING))
+    done = boot(tmp_path)
+    assert (done.returncode, got(tmp_path, port(0, 0))) == (0, config(acs=ISOLATING & ~0x1C))
+    assert done.stderr == "0000:18:00.0: is not there any more, the others are set\n"
+
+
+def test_the_script_fails_where_there_is_no_sysfs(tmp_path: Path) -> None:
+    done = boot(tmp_path)
+    assert (done.returncode, done.stderr.count("[Errno 2] No such file or directory")) == (1, 2)
 
 
 def test_the_script_runs_on_the_oldest_python(oldest_python: str, tmp_path: Path) -> None:
     script = tmp_path / "pcie-path"
-    script.write_text(rendered(str(tmp_path)))
+    script.write_text(rendered(str(tmp_path / "nothing")))
     done = subprocess.run([oldest_python, "-I", "-S", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("No such file")) == (1, 2)
 
@@ -525,26 +534,8 @@ def lab(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(lab: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    def run(check_mode: bool = False, **more: Any) -> dict[str, Any]:
-        arguments = {
-            "profile": yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()),
-            "fabric": "infiniband",
-            "hardware_root": str(lab / "hw"),
-            "system_root": str(lab / "sys"),
-            "_ansible_check_mode": check_mode,
-            "_ansible_remote_tmp": str(tmp_path),
-        }
-        capsys.readouterr()
-        with patch_module_args(arguments | more), pytest.raises(SystemExit):
-            module.main()
-        return dict(json.loads(capsys.readouterr().out))
-
-    return run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+def call(lab: Path, call_module: Callable[..., Run]) -> Run:
+    return call_module(module.main, lab, "hgx-h100", "infiniband")
 
 
 def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.platform import CrossCheck, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, draft, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.rails import match
+from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, parse_gid
 from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
 
 
@@ -269,6 +271,50 @@ def test_a_rail_without_an_address_is_a_finding(roce: Topology, hgx_h100_roce: P
     bare = edit.nic(roce, 0, port_gids=port.gids[:2])
     finding = one(bare, hgx_h100_roce)
     assert (finding.check, finding.have) == ("platform.rail_gid", "none among 2 GIDs")
+
+
+V4 = "0000:0000:0000:0000:0000:ffff:0a00:0001"
+V6 = "2001:0db8:0000:0000:0000:0000:0000:0005"
+HAS_IT: dict[str, tuple[Address, ...]] = {"ens1": (Address("10.0.0.1", 24), Address("2001:db8::5", 64, family=6))}
+
+
+@pytest.mark.parametrize(
+    ("gids", "family", "addresses", "state", "says"),
+    [
+        # At another index than usual, behind one of another address.
+        (((9, "fe80::2", "RoCE v2"), (11, V4, "RoCE v2")), "ipv4", HAS_IT, "ok", "index 11: 10.0.0.1"),
+        (((7, V6, "RoCE v2"),), "ipv6", HAS_IT, "ok", "index 7: 2001:db8::5"),
+        (((3, V4, "RoCE v2"),), "ipv4", {"ens1": (Address("10.0.0.9", 24),)}, "drift",
+         "index 3: 10.0.0.1, which ens1 does not have"),
+        (((3, V4, "RoCE v2"),), "ipv4", {"ens2": (Address("10.0.0.1", 24),)}, "drift",
+         "index 3: 10.0.0.1, which ens1 does not have"),
+        (((2, V4, "IB/RoCE v1"),), "ipv4", HAS_IT, "drift",
+         "none among 1 GIDs that is known to be RoCE v2; 10.0.0.1 is IB/RoCE v1"),
+        (((2, V4, None),), "ipv4", HAS_IT, "unknown",
+         "none among 1 GIDs that is known to be RoCE v2; 10.0.0.1 is of an unreadable type"),
+        (((1, "fe80::2", "RoCE v2"),), "ipv4", {"ib0": (Address("10.0.0.1", 24),)}, "drift",
+         "none among 1 GIDs; its interface has 10.0.0.1"),
+        (((1, "fe80::2", "RoCE v2"),), "ipv4", {}, "drift", "none among 1 GIDs; its interface has no address"),
+        (((3, V4, "RoCE v2"),), "ipv4", Problem("ip", "is not installed"), "unknown",
+         "index 3: 10.0.0.1, and who has that address is not known: ip: is not installed"),
+        (((3, V4, "RoCE v2"),), "ipv4", None, "ok", "index 3: 10.0.0.1"),
+    ],
+)  # fmt: skip
+def test_a_rails_gid_is_known_by_its_type_and_address(
+    roce: Topology,
+    hgx_h100_roce: Profile,
+    edit: Any,
+    gids: tuple[tuple[int, str, str | None], ...],
+    family: str,
+    addresses: Any,
+    state: str,
+    says: str,
+) -> None:
+    made = tuple(Gid(index, parse_gid(gid), kind, "ens1") for index, gid, kind in gids)
+    found = plan(edit.nic(roce, 0, port_gids=made), hgx_h100_roce, (), family, addresses).findings
+    subject = roce.nics[0].pci
+    finding = next(f for f in found if f.check == "platform.rail_gid" and f.identity == subject)
+    assert (finding.state, finding.have) == (state, says)
 
 
 def test_sources_that_disagree_prove_nothing(infiniband: Topology, hgx_h100: Profile) -> None:

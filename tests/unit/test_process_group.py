@@ -116,6 +116,30 @@ def test_a_program_that_cannot_be_started_is_named(run: Run, argv: list[str]) ->
         run(argv)
 
 
+def test_several_programs_run_at_once_and_each_has_its_own_end(run: Run, tmp_path: Path) -> None:
+    scripts = ["touch a; while [ ! -e b ]; do sleep 0.02; done; echo one", "touch b; exit 3", "sleep 60"]
+    programs = [
+        process_group.Program(("sh", "-c", script), str(tmp_path / f"{number}.out"), str(tmp_path / f"{number}.err"))
+        for number, script in enumerate(scripts)
+    ]
+    environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}
+    ended = process_group.run_all(programs, str(tmp_path), environment, 1.5)
+    assert [(one.rc, one.ending) for one in ended] == [(0, ""), (3, ""), (None, "timeout")]
+    assert (tmp_path / "0.out").read_text() == "one\n"
+    assert survivors(tmp_path) == []
+
+
+def test_none_of_several_is_left_where_one_cannot_be_started(run: Run, tmp_path: Path) -> None:
+    programs = [
+        process_group.Program(argv, str(tmp_path / f"{number}.out"), str(tmp_path / f"{number}.err"))
+        for number, argv in enumerate([("sleep", "60"), ("/no/such",)])
+    ]
+    environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}
+    with pytest.raises(ReadError, match="/no/such: could not be started"):
+        process_group.run_all(programs, str(tmp_path), environment, 10)
+    assert survivors(tmp_path) == []
+
+
 def test_a_callers_own_children_are_not_put_at_risk(run: Run) -> None:
     with subprocess.Popen(["sleep", "60"]) as own:
         try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Answer, Peer, Ping
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Answer, Asked, Member, Peer, Ping
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.unit.trees import put
 
 HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
 THERE = Peer("node02", 3, "netdev_mtu.live[live]@0000:1c:00.0", "ens5", "10.0.3.2", 9000)
@@ -136,7 +139,7 @@ def test_both_directions_of_every_rail_that_both_have() -> None:
 
 def test_a_ping_that_comes_back_is_ok() -> None:
     one = rail_ping.finding(PING, Answer(3, 3), 9000)
-    assert (one.state, one.id) == ("ok", "netdev_mtu.path[live]@rail 3 to node02")
+    assert (one.state, one.id) == ("ok", "rail_ping.path[live]@rail 3 to node02")
 
 
 def test_the_smaller_end_is_named_whichever_asked() -> None:
@@ -171,3 +174,91 @@ def test_no_answer_is_unknown() -> None:
     bound = rail_ping.finding(PING, Answer(0, 0, error="bind: Cannot assign requested address"), 9000)
     assert (bound.state, bound.have) == ("unknown", "bind: Cannot assign requested address")
     assert bound.fix.startswith("node01: see to that")
+
+
+# -- the plan over the inventory, and asking -------------------------------------------------------------------------
+
+
+def members(count: int, rails: int = 2, kind: str = "a") -> list[Member]:
+    found = []
+    for number in range(count):
+        host = f"node{number:04d}"
+        peers = (Peer(host, rail, "", f"ens{rail}", f"10.{rail}.{number // 250}.{number % 250}", 9000)
+                 for rail in range(rails))  # fmt: skip
+        found.append(Member(host, kind, tuple(peers)))
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 1001])
+def test_each_host_asks_few_partners_and_all_hosts_are_one_ring(count: int) -> None:
+    plan = rail_ping.plan(members(count))
+    partners = {host: {one.ping.target.host for one in asked} for host, (asked, _alone) in plan.items()}
+    assert all(1 <= len(found) <= rail_ping.PARTNERS for found in partners.values())
+    reached: set[str] = set()
+    waiting = ["node0000"]
+    while waiting:
+        host = waiting.pop()
+        waiting += partners[host] - reached
+        reached.add(host)
+    assert reached == set(partners)
+    for asked, alone in plan.values():
+        assert alone == ()
+        assert all(one.ping.source.rail == one.ping.target.rail and one.mtu == 9000 for one in asked)
+
+
+def test_hosts_of_another_kind_and_rails_that_no_partner_has_are_unknown() -> None:
+    one, other = members(2)
+    lone = replace(members(3)[2], kind="b")
+    other = replace(other, rails=(other.rails[0], replace(other.rails[1], address="")))
+    plan = rail_ping.plan([one, other, lone])
+    said = {host: [(f.subject, f.state, f.have) for f in alone] for host, (_asked, alone) in plan.items()}
+    nobody = "no other host of the run has this rail"
+    assert said == {
+        "node0000": [("rail 1", "unknown", nobody)],
+        "node0001": [("rail 1", "unknown", "it has no address that RDMA would take")],
+        "node0002": [("rail 0", "unknown", nobody), ("rail 1", "unknown", nobody)],
+    }
+    assert len(plan["node0000"][0]) == 1
+
+
+def test_what_the_inventory_wants_is_asked_and_where_it_wants_nothing_what_the_rail_has() -> None:
+    one, other = members(2, rails=1)
+    asked = rail_ping.plan([replace(one, mtu=4200), other])
+    assert [asked[host][0][0].mtu for host in ("node0000", "node0001")] == [4200, 9000]
+    assert rail_ping.from_dict(asked["node0000"][0][0].to_dict()) == asked["node0000"][0][0]
+
+
+def pinging(tmp_path: Path, script: str) -> Host:
+    put(tmp_path / "sys", "/usr/bin/ping", f"#!/bin/sh\n{script}\n", 0o755)
+    return Host(str(tmp_path), str(tmp_path / "sys"))
+
+
+LOST = "echo '3 packets transmitted, 0 received, 100% packet loss, time 2003ms'; exit 1"
+CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "says"),
+    [
+        (CAME, "ok", "3 of 3 came back"),
+        (f'case "$*" in *8972*) {LOST};; *) {CAME};; esac', "drift", "a switch between the two takes less than 9000"),
+        (LOST, "unknown", "does not answer at all"),
+        ("echo 'ping: connect: Network is unreachable' >&2; exit 2", "unknown", "connect: Network is unreachable"),
+        ("kill -9 $$", "unknown", "is not what ping prints"),
+    ],
+)
+def test_each_ping_has_one_finding(tmp_path: Path, script: str, state: str, says: str) -> None:
+    [found] = rail_ping.ask_all(pinging(tmp_path, script), [Asked(PING, 9000)])
+    assert (found.check, found.state) == ("rail_ping.path", state)
+    assert says in (found.have or "")
+    assert (found.fix == "") is (state == "ok")
+
+
+def test_without_ping_or_a_known_mtu_nothing_is_ok(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    host = Host(str(tmp_path), str(tmp_path / "sys"))
+    missing, unknown = rail_ping.ask_all(host, [Asked(PING, 9000), Asked(PING, None)])
+    assert (missing.state, unknown.state) == ("unknown", "unknown")
+    assert "install iputils-ping" in (missing.have or "")
+    assert "/sys/class/net/ens4/mtu" in unknown.fix
+    assert rail_ping.ask_all(host, []) == ()

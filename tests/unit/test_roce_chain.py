@@ -90,6 +90,8 @@ def test_a_value_that_cannot_be_is_named(roce: dict[str, Any], changed: dict[str
         ),
         (DSCP, {}, {"NCCL_IB_TC": 136}, ["NCCL_IB_TC 136 is DSCP 34; busbar_roce.dscp is 26"]),
         (DSCP, {}, {"UCX_IB_TRAFFIC_CLASS": "105"}, []),
+        (DSCP, {}, {"job.NCCL_IB_TC": 136}, ["job.NCCL_IB_TC 136 is DSCP 34; busbar_roce.dscp is 26"]),
+        (DSCP, {}, {"NCCL_IB_TC": "²"}, ["NCCL_IB_TC is '²', expected 0 to 255"]),
         (DSCP, {}, {"NCCL_IB_TC": "0x6a"}, ["NCCL_IB_TC is '0x6a', expected 0 to 255"]),
         (DSCP, {"tos": 26}, {}, ["rdma_cm's ToS 26 is DSCP 6; busbar_roce.dscp is 26"]),
         (DSCP, {"traffic_class": 160}, {}, ["traffic_class 160 is DSCP 40; busbar_roce.dscp is 26"]),
@@ -138,6 +140,11 @@ def test_what_is_declared_once_and_set_nowhere_else_always_agrees(
     # Congestion notifications in the very DSCP of the data have its priority.
     roce = {"dscp": dscp, "priority": priority, "cnp_dscp": cnp_dscp, "cnp_priority": priority if cnp == dscp else None}
     assert disagreements(resolve(roce, {}), {"NCCL_IB_TC": dscp << 2 | ecn_bits}) == []
+
+
+def test_settings_are_named_as_the_inventory_names_them() -> None:
+    with pytest.raises(ParseError, match=r"^busbar_roce\.dscp is 64.*; roce_qos_tos is 256"):
+        resolve({"dscp": 64}, {"tos": 256}, "roce_qos_")
 
 
 def test_the_filter_gives_plain_data() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import profile, rails, roce_qos, topology
+from ansible_collections.busbar.fabric.plugins.module_utils import profile, rails, roce_qos, roce_unit, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
@@ -287,16 +287,39 @@ def test_a_port_is_handed_over_by_mlnx_qos_only() -> None:
 @pytest.mark.parametrize("by_tool", [False, True])
 def test_lldpad_owns_what_it_would_overwrite_whatever_is_asked_of_dcbx(by_tool: bool, dcbx: str) -> None:
     plan = planned(with_dcb(lldpad=by_tool, pfc=()), replace(WANT, dcbx=dcbx), lldpad=not by_tool)
-    assert (found(plan)["dcbx"].state, found(plan)["pfc"].state, plan.changed) == ("not_owned", "not_owned", False)
-    assert "systemctl disable --now lldpad" in found(plan)["dcbx"].fix
-    assert found(plan)["pfc"].because == found(plan)["dcbx"].id
+    lldpad = plan.findings[0]
+    assert (lldpad.subject, lldpad.state, plan.changed) == ("lldpad", "not_owned", False)
+    assert "systemctl disable --now lldpad" in lldpad.fix
+    assert (found(plan)["pfc"].state, found(plan)["pfc"].because) == ("not_owned", lldpad.id)
+    assert found(plan)["dcbx"].ok
+
+
+def test_a_port_is_not_taken_over_while_lldpad_runs() -> None:
+    plan = planned(WRONG, replace(WANT, dcbx="os"), lldpad=True)
+    assert (found(plan)["dcbx"].state, found(plan)["dcbx"].because) == ("not_owned", plan.findings[0].id)
+    assert not any("-d os" in command for command in commands(plan))
 
 
 def test_one_reason_on_eight_ports_is_told_once() -> None:
     states = [replace(GOOD, port=replace(PORT, label=f"0000:{n}b:00.0 mlx5_{n} eth{n}")) for n in range(8)]
     plan = roce_qos.plan(Have(True, tuple(states)), WANT)
     roots = [finding for finding in plan.findings if not finding.ok and finding.because is None]
-    assert [finding.subject for finding in roots] == ["0000:0b:00.0 mlx5_0 eth0"]
+    assert [finding.subject for finding in roots] == ["lldpad"]
+
+
+def test_a_port_as_out_of_the_box_has_one_cause() -> None:
+    new = replace(with_dcb(trust="pcp", pfc=()), pause=Pause(False, True, True))
+    plan = planned(new)
+    roots = [finding for finding in plan.findings if not finding.ok and finding.because is None]
+    assert [(finding.check, finding.have) for finding in roots] == [
+        ("roce_qos.trust", "pcp; the whole port is as out of the box")
+    ]
+    assert {f.check for f in plan.findings if f.because == roots[0].id} == {
+        *("roce_qos.dscp2prio", "roce_qos.pfc", "roce_qos.pause")
+    }
+    # With one of the three set there is no such cause.
+    kept = planned(replace(new, dcb=replace(new.dcb, pfc=(4,))))
+    assert found(kept)["pfc"].because is None
 
 
 def test_what_a_write_has_come_to_is_told() -> None:
@@ -524,6 +547,8 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.path = folder
         self.without("cma_roce_tos")
+        for file in roce_unit.OWN:
+            (self.path / "sys" / file[1:]).unlink(missing_ok=True)
         self.host = Host(str(self.path / "hw"), str(self.path / "sys"))
         self.ports = roce_qos.ports(*self.machine("hgx-h200", "ethernet"))
         for name in ("mlnx_qos", "dcb", "ethtool"):
@@ -656,7 +681,8 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     second = call(profile=eight)
     assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
     assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
-    assert {check.partition("[")[0] for check in second["passed"]} == {f"roce_qos.{noun}" for noun in roce_qos.NOUNS}
+    nouns = {check.partition("[")[0] for check in second["passed"]}
+    assert nouns == {f"roce_qos.{noun}" for noun in (*roce_qos.NOUNS, "unit")}
 
 
 def test_the_same_by_dcb(call: Run, node: Node) -> None:
@@ -695,7 +721,8 @@ def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
     before = contents(node.path)
     result = call(check=True)
     assert contents(node.path) == before
-    assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 2, len(result["findings"]))
+    # One of each port, and one of each file of the unit.
+    assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 6, len(result["findings"]))
     name = node.ports[0].netdev
     assert f"mlnx_qos -i {name} --pfc 0,0,0,1,0,0,0,0" in result["commands"]
     assert f"echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3" in result["commands"]
@@ -910,7 +937,7 @@ def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node:
         by_port.setdefault(finding.subject, set()).add(finding.state)
     assert by_port[those[0].label] == {"unsupported"}
     assert by_port[those[1].label] == {"unknown", "drift"}  # drift: ToS and traffic class of its RDMA device
-    assert "LINK_TYPE_P1=2" in plan.findings[0].fix
+    assert "LINK_TYPE_P1=2" in next(finding.fix for finding in plan.findings if finding.subject == those[0].label)
 
 
 def test_a_subfunction_cannot(tmp_path: Path) -> None:

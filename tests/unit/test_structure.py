@@ -87,8 +87,15 @@ def test_the_verdict_waits_for_every_role_that_is_played_and_for_no_other() -> N
     texts = [(ROOT / "playbooks" / name).read_text() for name in ("provision.yml", "reboot.yml", "benchmark.yml")]
     played = re.findall(r"name: busbar\.fabric\.(\w+)$", "".join(texts), re.MULTILINE)
     [verdict] = yaml.safe_load((ROOT / "playbooks" / "verdict.yml").read_text())
-    assert verdict["tasks"][0]["busbar.fabric.verdict"]["roles"] == played
+    # verify.yml has no role: what it joins comes between nodes, before the benchmark.
+    assert verdict["tasks"][0]["busbar.fabric.verdict"]["roles"] == [*played[:-1], "verify", played[-1]]
     assert set(played) <= set(ROLES)
+
+
+def test_the_nightly_check_asks_what_provision_plays_in_its_order() -> None:
+    action = importlib.import_module("ansible_collections.busbar.fabric.plugins.action.host_audit")
+    text = (ROOT / "playbooks" / "provision.yml").read_text()
+    assert list(action.ROLES) == re.findall(r"name: busbar\.fabric\.(\w+)$", text, re.MULTILINE)
 
 
 def test_every_site_value_is_documented() -> None:

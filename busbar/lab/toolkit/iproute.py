@@ -1,12 +1,15 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Of ip, on a simulated node: link set, rules, and routes of a table. The rest is left to the real one."""
+"""Of ip, on a simulated node: link set, rules, routes of a table, and links and addresses as JSON.
+
+The rest is left to the real one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import Any
 
 from .. import qos
@@ -20,17 +23,101 @@ _SELECTORS = ("from", "to", "iif", "oif", "fwmark")
 def ip(system: str, root: str, arguments: list[str]) -> int:
     words = [word for word in arguments if not word.startswith("-")]
     flags = [word for word in arguments if word.startswith("-")]
-    plain = all(flag in ("-4", "-j", "-json", "-o", "-oneline", "-br", "-N") for flag in flags)
+    plain = all(flag in ("-4", "-6", "-d", "-j", "-json", "-o", "-oneline", "-br", "-N") for flag in flags)
     noun, rest = (words[0] if words else ""), words[1:]
     as_json = "-j" in flags or "-json" in flags
     if plain and noun and "rule".startswith(noun) and len(noun) > 1:
         return _rule(root, rest or ["show"], as_json)
     if plain and noun and "route".startswith(noun) and rest[:1] != ["get"]:
         return _route(root, rest or ["show"], as_json)
+    if plain and as_json and len(noun) > 1 and rest[:1] in ([], ["show"], ["list"]):
+        only = [word for word in rest[1:] if word != "dev"]
+        if "address".startswith(noun):
+            wanted = [family for flag, family in (("-4", "inet"), ("-6", "inet6")) if flag in flags]
+            return _show(root, only, wanted, "-d" in flags)
+        if "link".startswith(noun):
+            return _show(root, only, None, "-d" in flags)
     named = [word for word in rest[1:3] if os.path.exists(f"{root}/sys/class/net/{word}")]
     if plain and noun == "link" and rest[:1] == ["set"] and named:
         return _link(root, named[0], rest[rest.index(named[0]) + 1 :])
     run_real(system, "ip", arguments)
+
+
+def interfaces(root: str) -> dict[str, dict[str, str]]:
+    """Name -> what sysfs and the model say of it, in the order of their numbers."""
+    about = json.loads(read(root + qos.NETDEVS))
+    found = {}
+    for name in os.listdir(f"{root}/sys/class/net"):
+        base = f"{root}/sys/class/net/{name}"
+        if os.path.isdir(base):
+            values = {
+                file: read(f"{base}/{file}") for file in ("ifindex", "address", "mtu", "operstate", "flags", "type")
+            }
+            master = os.path.basename(os.path.realpath(f"{base}/master")) if os.path.exists(f"{base}/master") else ""
+            kinds = [
+                kind for kind, mark in (("bond", "bonding"), ("bridge", "bridge")) if os.path.isdir(f"{base}/{mark}")
+            ]
+            found[name] = {**values, **about.get(name, {}), "master": master, "kind": "".join(kinds)}
+    return dict(sorted(found.items(), key=lambda entry: int(entry[1]["ifindex"])))
+
+
+_LINK_TYPES = {"1": "ether", "32": "infiniband", "772": "loopback"}
+
+
+def _show(root: str, only: list[str], families: list[str] | None, details: bool) -> int:
+    """families: of addresses, none for both; None: links."""
+    there = interfaces(root)
+    for name in only:
+        if name not in there:
+            raise Stop(1, f'Device "{name}" does not exist.')
+    shown = []
+    for name, about in there.items():
+        if name in only or not only:
+            entry = _described(name, about)
+            if families is not None:
+                entry["addr_info"] = [a for a in _addresses(name, about) if not families or a["family"] in families]
+            elif details:
+                entry |= {"promiscuity": 0, "min_mtu": 68, "max_mtu": qos.MAX_MTU}
+                entry |= {"linkinfo": {"info_kind": about["kind"]}} if about["kind"] else {}
+            shown.append(entry)
+    print(json.dumps(shown, separators=(",", ":")))
+    return 0
+
+
+def _described(name: str, about: dict[str, str]) -> dict[str, Any]:
+    up, running = int(about["flags"], 16) & 1, about["operstate"] != "down"
+    loopback = about["type"] == "772"
+    flags = ["LOOPBACK"] if loopback else ["BROADCAST", "MULTICAST"]
+    flags += ["MASTER"] if about["kind"] == "bond" else ["SLAVE"] if about["master"] else []
+    flags += (["UP", "LOWER_UP"] if running else ["NO-CARRIER", "UP"]) if up else []
+    entry: dict[str, Any] = {"ifindex": int(about["ifindex"]), "ifname": name, "flags": flags}
+    entry |= {"mtu": int(about["mtu"]), "qdisc": "noqueue" if loopback or about["kind"] else "mq"}
+    entry |= {"master": about["master"]} if about["master"] else {}
+    entry |= {"operstate": about["operstate"].upper(), "linkmode": "DEFAULT", "group": "default", "txqlen": 1000}
+    entry |= {"link_type": _LINK_TYPES[about["type"]], "address": about["address"]}
+    # Only where it is another one.
+    return entry | (
+        {"permaddr": about["permanent"]} if about.get("permanent", about["address"]) != about["address"] else {}
+    )
+
+
+def _addresses(name: str, about: dict[str, str]) -> list[dict[str, Any]]:
+    forever = {"label": name, "valid_life_time": 4294967295, "preferred_life_time": 4294967295}
+    if about["type"] == "772":
+        local = [("inet", "127.0.0.1", 8, "host"), ("inet6", "::1", 128, "host")]
+    else:
+        ipv4, _, length = about.get("ipv4", "").partition("/")
+        local = [("inet", ipv4, int(length), "global")] if ipv4 else []
+        if about["operstate"] == "up" and not about["master"] and about["type"] == "1":
+            local.append(("inet6", _link_local(about["address"]), 64, "link"))
+    return [{"family": f, "local": a, "prefixlen": n, "scope": scope, **forever} for f, a, n, scope in local]
+
+
+def _link_local(mac: str) -> str:
+    octets = bytearray(bytes.fromhex(mac.replace(":", "")))
+    octets[0] ^= 2
+    number = bytes([0xFE, 0x80, *[0] * 6, *octets[:3], 0xFF, 0xFE, *octets[3:]])
+    return str(IPv6Address(number))
 
 
 def _link(root: str, netdev: str, words: list[str]) -> int:
@@ -39,7 +126,7 @@ def _link(root: str, netdev: str, words: list[str]) -> int:
     while words:
         word = words.pop(0)
         if word == "mtu" and words:
-            _set_mtu(root, netdev, words.pop(0))
+            set_mtu(root, netdev, words.pop(0))
         elif word in ("up", "down"):
             for file, value in (("operstate", word), ("carrier", "1" if word == "up" else "0")):
                 if os.path.exists(f"{root}{base}/{file}"):
@@ -50,13 +137,17 @@ def _link(root: str, netdev: str, words: list[str]) -> int:
     return 0
 
 
-def _set_mtu(root: str, netdev: str, text: str) -> None:
+def set_mtu(root: str, netdev: str, text: str) -> None:
+    """A bond's is that of its members, too."""
     if not text.isdigit():
         raise Stop(255, f'Error: argument "{text}" is wrong: Invalid "mtu" value', "")
     if not 68 <= int(text) <= qos.MAX_MTU:
         raise Stop(2, f"Error: mtu {'greater' if int(text) > 68 else 'less'} than device "
                       f"{'maximum' if int(text) > 68 else 'minimum'}.")  # fmt: skip
-    qos.replace(f"{root}/sys/class/net/{netdev}/mtu", f"{text}\n")
+    members = [name for name, about in interfaces(root).items() if about["master"] == netdev]
+    for name in (netdev, *members):
+        qos.replace(f"{root}/sys/class/net/{name}/mtu", f"{text}\n")
+        _refresh(root, name)
 
 
 def _refresh(root: str, netdev: str) -> None:
@@ -172,7 +263,11 @@ def _route(root: str, words: list[str], as_json: bool) -> int:
 
 def _show_routes(root: str, own: dict[str, str], table: str, netdev: str | None, as_json: bool) -> int:
     routes = [(key.split(" ", 2)[2], text) for key, text in own.items() if key.startswith(f"route {table} ")]
-    if table == "main":
+    if table == "all":
+        others = [key.split(" ", 2) for key in own if key.startswith("route ")]
+        routes = [(where, f"{own[f'route {number} {where}']} table {number}") for _, number, where in others]
+        routes += _main_routes(root)
+    elif table == "main":
         routes = [*_main_routes(root), *routes]
     elif not routes:
         raise Stop(2, "Error: ipv4: FIB table does not exist.", "Dump terminated")

@@ -711,7 +711,7 @@ def _install_kernel(node: Node, kernel: str, headers: str = "headers") -> None:
         _write(base / folder / f"{name}.ko", _ko(name, kernel, "-", f"linux-{kernel}", _split(depends)).text())
     node.depmod(kernel)
     _write(node.path(f"/boot/vmlinuz-{kernel}"), "")
-    _write(node.path(f"/boot/config-{kernel}"), "CONFIG_PCI_P2PDMA=y\n")
+    _write(node.path(f"/boot/config-{kernel}"), "CONFIG_64BIT=y\nCONFIG_PCI_P2PDMA=y\n")
     if headers != "no-headers":
         source = f"/usr/src/linux-headers-{kernel}"
         _write(node.path(f"{source}/include/generated/utsrelease.h"), f'#define UTS_RELEASE "{kernel}"\n')

@@ -100,12 +100,13 @@ class _Qos:
             qos.note_write(root, "mlnx_qos", self.netdev, *(asked or ["dcbx"]))
 
     def run(self) -> int:
+        before = qos.state(self.port)
         try:
             return self._dcbx() or self._pfc() or self._dscp() or self._trust() or self._rest()
         except SystemExit as end:
             return int(str(end.code))
         finally:
-            if self.refused is None:
+            if self.refused is None and qos.state(self.port) != before:
                 qos.save(self.root, self.path, self.port, self.netdev)
 
     def _do(self, change: Callable[..., None], *values: Any) -> None:

@@ -15,10 +15,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from .. import dcb, qos
+from .. import qos
 from ..qos import Port, Refused
-from .iproute import ip
-from .mlnx_qos import mlnx_qos
 from .roce_program import Stop, read, real, run_real
 
 # Where each tool is installed, below the system root.
@@ -26,10 +24,15 @@ PLACES = {
     "mlnx_qos": "/usr/bin/mlnx_qos",
     "ibv_devinfo": "/usr/bin/ibv_devinfo",
     "cma_roce_tos": "/usr/sbin/cma_roce_tos",
+    "netplan": "/usr/sbin/netplan",
+    "ib_write_bw": "/usr/bin/ib_write_bw",
+    "ib_write_lat": "/usr/bin/ib_write_lat",
     # Before the real ones on every PATH.
     "ethtool": "/usr/local/sbin/ethtool",
     "ip": "/usr/local/sbin/ip",
+    "ping": "/usr/local/sbin/ping",
     "dcb": "/usr/local/sbin/dcb",
+    "sysctl": "/usr/local/sbin/sysctl",
     "busbar-lab-roce": "/usr/local/sbin/busbar-lab-roce",
 }
 
@@ -38,13 +41,18 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
     """``root``, ``system``: the hardware root and the system root of the node."""
     name, arguments = os.path.basename(argv[0]), list(argv[1:])
     tools: dict[str, Callable[[str, list[str]], int | None]] = {
-        "mlnx_qos": mlnx_qos,
+        "mlnx_qos": _mlnx_qos,
         "ibv_devinfo": ibv_devinfo,
         "cma_roce_tos": cma_roce_tos,
+        "ib_write_bw": functools.partial(_perftest, name, system),
+        "ib_write_lat": functools.partial(_perftest, name, system),
         "ethtool": functools.partial(_ethtool, system),
-        "ip": functools.partial(ip, system),
+        "ip": functools.partial(_ip, system),
+        "ping": functools.partial(_ping, system),
+        "netplan": functools.partial(_netplan, system),
         "dcb": _dcb,
-        "busbar-lab-roce": _lab,
+        "sysctl": functools.partial(_sysctl, system),
+        "busbar-lab-roce": functools.partial(_lab, system),
     }
     try:
         return tools[name](root, arguments) or 0
@@ -57,7 +65,46 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         return stop.code
 
 
+# A node is asked dozens of times: each tool imports what it alone needs.
+def _perftest(name: str, system: str, root: str, arguments: list[str]) -> int | None:
+    from . import perftest_tools
+
+    return perftest_tools.run(name, system, root, arguments)
+
+
+def _mlnx_qos(root: str, arguments: list[str]) -> int | None:
+    from .mlnx_qos import mlnx_qos
+
+    return mlnx_qos(root, arguments)
+
+
+def _ip(system: str, root: str, arguments: list[str]) -> int | None:
+    from .iproute import ip
+
+    return ip(system, root, arguments)
+
+
+def _sysctl(system: str, root: str, arguments: list[str]) -> int | None:
+    from .sysctl import sysctl
+
+    return sysctl(system, root, arguments)
+
+
+def _ping(system: str, root: str, arguments: list[str]) -> int | None:
+    from .ping import ping
+
+    return ping(system, root, arguments)
+
+
+def _netplan(system: str, root: str, arguments: list[str]) -> int | None:
+    from .netplan import netplan
+
+    return netplan(system, arguments)
+
+
 def _dcb(root: str, arguments: list[str]) -> int:
+    from .. import dcb
+
     path = real("dcb")
     if path is None:
         raise Stop(127, "dcb: not found (it is in the package iproute2)")
@@ -89,16 +136,15 @@ def cma_roce_tos(root: str, arguments: list[str]) -> int:
     if options["-p"] != "1":
         print(f"Device {device} port {options['-p']} does not exist")
         return 1
-    path = qos.state_path(os.path.basename(os.path.realpath(f"{_device(root, str(device))}/device")))
-    port = qos.load(root, path) if os.path.exists(root + path) else Port()
+    path = root + qos.tos_path(str(device))
+    there = os.path.exists(path)
     if number is not None and int(number) >= 0:
         qos.note_write(root, "cma_roce_tos", str(device), number)
-        if int(number) > 255 or not os.path.exists(root + path):
+        if int(number) > 255 or not there:
             print("write error: Invalid argument", file=sys.stderr)
         else:
-            port.tos = int(number)
-            qos.save(root, path, port, "")
-    print(port.tos)
+            qos.replace(path, f"{number}\n")
+    print(read(path) if there else 0)
     return 0
 
 
@@ -189,8 +235,11 @@ def _ethtool(system: str, root: str, arguments: list[str]) -> int:
     port = qos.load(root, path)
     if command in _STATISTICS:
         print("NIC statistics:")
-        for name, value in counters(port).items():
-            print(f"     {name}: {value}")
+        from .perftest_tools import traffic
+
+        more = traffic(system, os.path.basename(path)[: -len(".json")])
+        for name, value in (dict.fromkeys(more, 0) | counters(port)).items():
+            print(f"     {name}: {value + more.get(name, 0)}")
         return 0
     if command in _SHOW:
         on = {True: "on", False: "off"}
@@ -243,6 +292,7 @@ def counters(port: Port) -> dict[str, int]:
     Simulated, and only what tells one priority from another.
     """
     found = {"rx_packets": _MESSAGES, "tx_packets": _MESSAGES, "link_down_events_phy": port.bounces}
+    found |= {"rx_discards_phy": 0, "tx_discards_phy": 0, "rx_out_of_buffer": 0, "rx_crc_errors_phy": 0}
     for prio in range(8):
         for way, used in (("rx", port.receives), ("tx", port.sends)):
             packets = _MESSAGES if prio == used else 0
@@ -259,17 +309,35 @@ def counters(port: Port) -> dict[str, int]:
 # -- what happens to a node ------------------------------------------------------------------------------------------
 
 
-def _lab(root: str, arguments: list[str]) -> int:
-    """reboot; driver-load; factory NETDEV: it is as out of the box; stale NETDEV MTU: its active_mtu stays at that."""
+def _lab(system: str, root: str, arguments: list[str]) -> int:
+    """What happens to a node.
+
+    start: at boot.   reboot: all is lost.   driver-load [NETDEV]: of all or one, which come anew.
+    add NETDEV: it comes.   factory NETDEV: it is as out of the box.   stale NETDEV MTU: its active_mtu stays at that.
+    """
     command, netdev, size = (*arguments, "", "", "")[:3]
+    if command == "start":
+        from . import start
+
+        start.main(root, system)
+        return 0
     if command == "reboot":
         qos.reboot(root)
         return 0
     if command == "driver-load":
-        qos.driver_load(root)
+        from . import udev
+
+        qos.driver_load(root, netdev)
+        udev.added(root, system, [netdev] if netdev else udev.netdevs(root))
+        return 0
+    if command == "add":
+        from . import udev
+
+        udev.added(root, system, [netdev])
         return 0
     if command not in ("factory", "stale"):
-        raise Stop(2, "usage: busbar-lab-roce reboot | driver-load | factory NETDEV | stale NETDEV MTU")
+        words = "start | reboot | driver-load [NETDEV] | add NETDEV | factory NETDEV | stale NETDEV MTU"
+        raise Stop(2, f"usage: busbar-lab-roce {words}")
     try:
         path = qos.find(root, netdev)
     except Refused as refused:

@@ -74,6 +74,15 @@ def restart(host: Host, **programs: str) -> None:
         host.check_output(f"timeout 30 sh -c 'until pgrep -x {program}; do sleep 0.1; done'")
 
 
+def live(host: Host) -> dict[str, str]:
+    """Id -> state of what is not ok and of what is, read from the node's real /proc. No id comes twice."""
+    answer = host.ansible("busbar.fabric.host_limits", "container_runtimes=docker,containerd shm=", check=True)
+    found = [(finding["id"], finding["state"]) for finding in answer["findings"]]
+    found += [(passed, "ok") for passed in answer["passed"]]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
 def test_containerd_gets_the_limits_of_the_drop_in(started: Host) -> None:
     shown = started.check_output("systemctl show --value -p LimitMEMLOCK -p LimitNOFILE containerd").split()
     assert sorted(shown) == ["1048576", "infinity"]
@@ -84,3 +93,16 @@ def test_containerd_gets_the_limits_of_the_drop_in(started: Host) -> None:
     most = {row.split()[1] for row in started.check_output(f"{limits} 1").splitlines()}
     wanted = {"unlimited", "1048576"} if capable else most
     assert {word for row in started.check_output(f"{limits} {pid}").splitlines() for word in row.split()} == wanted
+    assert live(started)["host_limits.daemon[live]@containerd"] == ("ok" if capable else "withheld")
+
+
+def test_a_dockerd_that_was_started_before_the_file_was_changed_is_found(started: Host) -> None:
+    # Boot times are told in whole seconds.
+    started.check_output("sleep 2")
+    restart(started, docker="dockerd")
+    assert live(started)["host_limits.docker_loaded[live]@dockerd"] == "ok"
+    started.check_output(f"sleep 1; touch {DAEMON_JSON}")
+    assert live(started)["host_limits.docker_loaded[live]@dockerd"] == "withheld"
+    started.check_output("sleep 2")
+    restart(started, docker="dockerd")
+    assert live(started)["host_limits.docker_loaded[live]@dockerd"] == "ok"

@@ -1,0 +1,77 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Plans who tests with whom over all hosts of the play. Documented in library/rail_pairs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.vars.hostvars import HostVarsVars
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf, netdev_mtu, rail_info, rail_pairs
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+LARGEST = 4096
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"rounds"})
+    # One plan for all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(argument_spec={"rounds": {"type": "int", "default": 1}})
+        hostvars = variables["hostvars"]
+        # One that was lost meanwhile is not in ansible_play_hosts, and nobody's partner.
+        there = set(variables["ansible_play_hosts"])
+        candidates = []
+        more = {}
+        for host in variables["ansible_play_hosts_all"]:
+            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            if rail_info.asked(of_host):
+                candidates.append(candidate(host, of_host, host in there, bool(self._task.check_mode)))
+                more[host] = classes(of_host)
+        planned = rail_pairs.plan(candidates, arguments["rounds"])
+        hosts = {
+            host: {**Plan(findings).result(), "passes": planned.of(host), **more[host]}
+            for host, findings in planned.findings.items()
+        }
+        result.update(changed=False, passes=len(planned.passes), hosts=hosts)
+        return result
+
+
+def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:
+    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    read = of_host.get("rail_info_result") or {}
+    mtu = values.get("busbar_mtu")
+    absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
+    return rail_pairs.Candidate(
+        host=host,
+        kind=rail_info.kind(of_host),
+        info=rail_info.of_host(of_host) if there else None,
+        name=str(of_host.get("ansible_host") or host),
+        # The last results of a node in use are as good as any.
+        busy=() if check_mode else tuple(read.get("busy") or ()),
+        mtu=netdev_mtu.rdma_mtu(mtu) if mtu else LARGEST,
+        absent=absent,
+    )
+
+
+def classes(of_host: Mapping[str, Any]) -> dict[str, int]:
+    """What the tests of a host are sent with, and what its NICs make of it; -1 for none."""
+    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    wanted = rail_info.chain(values)
+    return {
+        "traffic_class": -1 if wanted.dscp is None else nccl_conf.traffic_class(wanted.dscp),
+        "priority": -1 if wanted.priority is None or not wanted.pfc else wanted.priority,
+        "dscp": -1 if wanted.dscp is None else wanted.dscp,
+    }
+
+
+__all__ = ["ActionModule", "candidate", "classes"]

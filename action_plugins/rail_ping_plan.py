@@ -1,0 +1,61 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Plans whose rails ping each other over all hosts of the play. Documented in library/rail_ping_plan.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.vars.hostvars import HostVarsVars
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS: frozenset[str] = frozenset()
+    # One plan for all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        hostvars = variables["hostvars"]
+        members = []
+        for host in variables["ansible_play_hosts"]:
+            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            info = rail_info.of_host(of_host)
+            if info is not None and rail_info.asked(of_host):
+                members.append(member(host, of_host, info))
+        hosts = {
+            host: {
+                "pings": [one.to_dict() for one in asked],
+                "findings": [finding.to_dict() for finding in findings],
+            }
+            for host, (asked, findings) in rail_ping.plan(members).items()
+        }
+        result.update(changed=False, hosts=hosts)
+        return result
+
+
+def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> rail_ping.Member:
+    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    peers = (
+        rail_ping.Peer(
+            host=host,
+            rail=rail.number,
+            live=f"netdev_mtu.live[live]@{rail.pci}",
+            netdev=rail.netdev,
+            address=rail.address or "",
+            mtu=rail.mtu,
+        )
+        for rail in info.rails
+        if rail.link_layer == "Ethernet"
+    )
+    return rail_ping.Member(host, rail_info.kind(of_host), tuple(peers), values.get("busbar_mtu"))
+
+
+__all__ = ["ActionModule", "member"]

@@ -1,0 +1,145 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Joins what the end-to-end proof found on one host. Documented in library/verify.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.module_utils import intent, perftest, rail_info
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
+# What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
+CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", "multirail.", "pcie_path.", "gpudirect.")
+SLOWING = ("consistency.mtu", "consistency.qos")
+EXPLAINED = ("perftest.", "counters.", "rail_ping.")
+# What differs from the fleet follows from what the role found that is to set it.
+FOLLOWS = {
+    "consistency.mtu": "netdev_mtu.",
+    "consistency.qos": "roce_qos.",
+    "consistency.driver": "ofed.",
+    "consistency.rail_order": "platform.",
+}
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"measured"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(
+            argument_spec={"measured": {"type": "list", "elements": "dict", "default": []}}
+        )
+        names = {"busbar_intent", "verify_where_asked", *OWN, *intent.REGISTERED}
+        of_host = {name: self._templar.template(variables[name]) for name in names if name in variables}
+        check_mode = bool(self._task.check_mode)
+        measured = [one for one in arguments["measured"] if one.get("sessions") is not None]
+        findings: list[Finding] = []
+        passed: list[str] = []
+        if rail_info.asked(of_host):
+            findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)
+        result.update(Plan(tuple(findings)).result())
+        result["passed"] = passed
+        result["sessions"] = [one for part in measured for one in part["sessions"]]
+        result["finished"] = min((one["finished"] for one in measured if one["finished"]), default=None)
+        result["simulated"] = any(one["simulated"] for one in measured)
+        result["stored"] = check_mode
+        result["commands"] = [line for part in measured for line in part["commands"]]
+        result["notes"] = sorted({note for part in measured for note in part["notes"]})
+        return result
+
+
+def join(
+    host: str, of_host: Mapping[str, Any], measured: Sequence[Mapping[str, Any]], check_mode: bool
+) -> tuple[list[Finding], list[str]]:
+    """Findings that are not ok, and the ids of those that are. of_host: what was registered for this host."""
+    of_all = [
+        (of_host.get(name) or {}).get("hosts", {}).get(host) for name in ("consistency_result", "rail_pairs_result")
+    ]
+    parts = [*(part for part in of_all if part), of_host.get("rail_ping_result") or {}, *measured]
+    findings = [from_dict(dict(item)) for part in parts for item in part.get("findings") or []]
+    passed = [name for part in parts for name in part.get("passed") or []]
+    passes = (of_all[1] or {}).get("passes", [])
+    planned = [perftest.session_of(one) for sessions in passes for one in sessions]
+    there = [one["session"] for part in measured for one in part["sessions"]]
+    # In check mode the last result counts, whoever the peer was.
+    keys = ("role", "rail") if check_mode else ("role", "rail", "peer")
+    done = {tuple(one[key] for key in keys) for one in there}
+    missing: list[Finding] = []
+    for session in planned:
+        if tuple(getattr(session, key) for key in keys) not in done:
+            why = "the test gave no result on this host: its task failed or ran out of time, see above"
+            lost = perftest.unproven(session, why, "perftest", "run it again for both hosts with -vvv")
+            missing.append(replace(lost, because=missing[0].id if missing else None))
+    findings += missing
+    if any(part is None for part in of_all):
+        findings.append(nothing(of_host))
+    earlier = [
+        from_dict(dict(item))
+        for name, role in of_host.items()
+        if name in intent.REGISTERED and name not in OWN
+        for item in (role or {}).get("findings") or []
+    ]
+    earlier = [one for one in earlier if one.because is None]
+    return because(findings, earlier, causes_of(of_host, of_all[0] or {}, earlier)), passed
+
+
+def nothing(of_host: Mapping[str, Any]) -> Finding:
+    failed = [(of_host.get(name) or {}).get("msg") for name in ("busbar_intent", "rail_info_result")]
+    said = next((text for text in failed if text), "the comparison of the hosts did not run")
+    return Finding(
+        check="perftest.pair",
+        subject="host",
+        state="unknown",
+        severity="major",
+        want="compared with and tested against other hosts",
+        have=" ".join(str(said).split())[:300],
+        source="ansible-playbook",
+        why="a host that was not tested is not proven",
+        fix="set busbar_verify alike for all of gpu_nodes, or run it again for this host with -vvv",
+    )
+
+
+def because(findings: Sequence[Finding], earlier: Sequence[Finding], causes: Mapping[str, str]) -> list[Finding]:
+    """One cause, one line. causes: rail -> the finding of this host that a bad test of it follows from.
+
+    A test may name a finding of a role that did not run: that is none.
+    """
+    known = {one.id for one in (*findings, *earlier)}
+    found = []
+    for finding in findings:
+        cause = None
+        if finding.check in FOLLOWS:
+            cause = next((one.id for one in earlier if one.check.startswith(FOLLOWS[finding.check])), None)
+        elif finding.check.startswith(EXPLAINED):
+            cause = causes.get(" ".join(finding.subject.split(" ")[:2]))
+        found.append(replace(finding, because=cause) if cause and finding.because not in known else finding)
+    return found
+
+
+def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: Sequence[Finding]) -> dict[str, str]:
+    """``rail 3`` -> id of what an earlier role said of its NIC, else of what the comparison of all hosts did."""
+    found: dict[str, str] = {}
+    for name, rails in sorted((compared.get("rails") or {}).items()):
+        found.update((f"rail {rail}", name) for rail in rails if name.startswith(SLOWING))
+    info = rail_info.of_host(of_host)
+    rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
+    for prefix in reversed(CAUSES):
+        found.update(
+            (rail_of[one.identity], one.id)
+            for one in earlier
+            if one.check.startswith(prefix) and one.identity in rail_of
+        )
+    return found
+
+
+__all__ = ["ActionModule", "because", "causes_of", "join"]

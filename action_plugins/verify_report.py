@@ -1,0 +1,115 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Prints what every rail did over all hosts, and keeps it in a file. Documented in library/verify_report.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible.vars.hostvars import HostVarsVars
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
+
+display = Display()
+
+FORMAT = 1
+LATEST = "latest.json"
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"path"})
+    # One report for all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+        hostvars = variables["hostvars"]
+        results = {}
+        for host in variables["ansible_play_hosts"]:
+            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            found = of_host.get("verify_result") or {}
+            if found.get("sessions"):
+                results[host] = found
+        if results:
+            display.display("\n" + render(results) + "\n")
+        result.update(changed=False, path="")
+        if self._task.check_mode or not arguments["path"] or not results:
+            return result
+        try:
+            result["path"] = str(write(Path(arguments["path"]), results))
+        except OSError as error:
+            result.update(failed=True, msg=f"perftest_results_path {arguments['path']}: {error.strerror}")
+            return result
+        display.display(f"results: {result['path']}")
+        return result
+
+
+def render(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each rail: the worst of all directions with its hosts, and the median."""
+    tests = {"bw": ("Gb/s", min), "lat": ("us", max)}
+    figures: dict[int, dict[str, list[tuple[float, str]]]] = {}
+    asked: dict[int, int] = {}
+    for host, found in results.items():
+        for one in found["sessions"]:
+            session = one["session"]
+            if session["role"] != "client":
+                continue
+            asked[session["rail"]] = asked.get(session["rail"], 0) + 1
+            of_rail = figures.setdefault(session["rail"], {test: [] for test in tests})
+            for item in one["results"]:
+                if item["figure"] is not None:
+                    of_rail[item["test"]].append((item["figure"], f"{host} to {session['peer']}"))
+    lines = []
+    for rail, count in sorted(asked.items()):
+        parts = [f"{len(figures[rail]['bw'])} of {count} directions measured"]
+        for test, (unit, worst_of) in tests.items():
+            got = figures[rail][test]
+            if got:
+                worst, where = worst_of(got)
+                median = statistics.median(figure for figure, _where in got)
+                parts.append(f"{worst:.4g} {unit} at worst ({where}), median {median:.4g}")
+        lines.append(printable(f"rail {rail}: {'; '.join(parts)}"))
+    head = "RAIL TESTS"
+    if any(found["simulated"] for found in results.values()):
+        head += " (simulated: no figure in it is a measurement)"
+    stored = any(found["stored"] for found in results.values())
+    return "\n".join([head + (", stored results" if stored else ""), *lines])
+
+
+def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
+    """A new file; the link ``latest.json`` is moved to it when it is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {
+        "format": FORMAT,
+        "simulated": any(found["simulated"] for found in results.values()),
+        "hosts": {
+            host: {name: found[name] for name in ("sessions", "findings", "passed", "finished", "simulated")}
+            for host, found in results.items()
+        },
+    }
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f"{stamp}-", suffix=".json", delete=False) as stream:
+        json.dump(data, stream, indent=1, sort_keys=True)
+        stream.write("\n")
+    path = Path(stream.name)
+    path.chmod(0o644)
+    new = folder / f".{path.name}"
+    new.symlink_to(path.name)
+    os.replace(new, folder / LATEST)
+    return path
+
+
+__all__ = ["ActionModule", "render", "write"]

@@ -1,0 +1,92 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Of sysctl, on a simulated node: net.ipv4.conf of its interfaces. The rest is left to the real one.
+
+And what systemd-sysctl makes of the node's files at boot, when the interfaces appear: sysctl.d(5), sysctl(8).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from .. import qos
+from .roce_program import Stop, read, run_real
+
+CONF = "net/ipv4/conf"
+FOLDERS = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
+
+
+def sysctl(system: str, root: str, arguments: list[str]) -> int:
+    words = [word for word in arguments if not word.startswith("-")]
+    flags = [word for word in arguments if word.startswith("-")]
+    if not words or set(flags) - {"-w", "-n", "-q"} or any(not _path(word).startswith(f"{CONF}/") for word in words):
+        run_real(system, "sysctl", arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        path = f"{root}/proc/sys/{_path(name)}"
+        if not os.path.isfile(path):
+            raise Stop(255, f"sysctl: cannot stat /proc/sys/{_path(name)}: No such file or directory")
+        if equals:
+            qos.note_write(root, "sysctl", word)
+            if not re.fullmatch(r"-?\d+", value.strip()):
+                raise Stop(255, f'sysctl: setting key "{name}": Invalid argument')
+            qos.replace(path, f"{value.strip()}\n")
+        if "-q" not in flags:
+            print(read(path) if "-n" in flags else f"{name.replace('/', '.')} = {read(path)}")
+    return 0
+
+
+def start(root: str, system: str) -> None:
+    """An interface that appears has the values of default, then its own: udev asks systemd-sysctl for these."""
+    settings = _settings(system)
+    base = f"{root}/proc/sys"
+    paths = [path for path in glob.glob(f"{CONF}/*/*", root_dir=base) if path.rpartition("/")[2] in qos.SYSCTLS]
+    for path in sorted(paths, key=lambda path: path.split("/")[3] not in ("all", "default")):
+        _, _, _, interface, name = path.split("/")
+        value = _value(settings, path)
+        if value is None and interface not in ("all", "default") and _value(settings, f"{CONF}/default/{name}"):
+            value = read(f"{base}/{CONF}/default/{name}")
+        if value is not None and re.fullmatch(r"-?\d+", value):
+            qos.replace(f"{base}/{path}", f"{value}\n")
+
+
+def _value(settings: dict[str, str | None], path: str) -> str | None:
+    """A line that names the path counts more than any pattern; of patterns the last one does."""
+    if path in settings:
+        return settings[path]
+    matching = [value for key, value in settings.items() if value is not None and _fits(key, path)]
+    return matching[-1] if matching else None
+
+
+def _fits(pattern: str, path: str) -> bool:
+    """No wildcard stands for a slash."""
+    words = (("[^/]*" if char == "*" else "[^/]" if char == "?" else re.escape(char)) for char in pattern)
+    return re.fullmatch("".join(words), path) is not None
+
+
+def _settings(system: str) -> dict[str, str | None]:
+    """Path -> value, None for what patterns must not set; in the order in which they are written."""
+    files: dict[str, str] = {}
+    for folder in FOLDERS:
+        for path in sorted(glob.glob(os.path.join(system, folder, "sysctl.d/*.conf"))):
+            files.setdefault(os.path.basename(path), path)
+    found: dict[str, str | None] = {}
+    for _, path in sorted(files.items()):
+        for line in read(path).splitlines() if os.path.exists(path) else ():
+            name, equals, value = line.strip().partition("=")
+            if name and name[0] not in "#;" and (equals or name.startswith("-")):
+                key = _path(name.lstrip("-").strip())
+                said = value.strip() if equals else None
+                if key not in found or found[key] != said:
+                    found.pop(key, None)
+                    found[key] = said
+    return found
+
+
+def _path(key: str) -> str:
+    """Dots and slashes change places where a dot comes first: a VLAN's name has one."""
+    key = key.partition("=")[0].strip()
+    first = next((char for char in key if char in "./"), "/")
+    return key.translate(str.maketrans("./", "/.")) if first == "." else key.lstrip("/")

@@ -1,0 +1,111 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rail_ping
+short_description: Ask the same rail of other hosts whether a packet of the full MTU passes
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Pings what M(busbar.fabric.rail_ping_plan) has planned for this host, all at once, with packets that must not be
+    fragmented. Says which end is too small, or that it is what lies between. Three packets each, on an idle or a busy
+    node.
+  - Changes nothing.
+attributes:
+  check_mode:
+    support: full
+    description: Reads only, so check mode and the real run are the same.
+  diff_mode:
+    support: full
+    description: There is never a difference to show.
+options:
+  pings:
+    description: C(pings) of this host, as planned.
+    type: list
+    elements: dict
+    required: true
+  findings:
+    description: C(findings) of this host, as planned; they are part of the result.
+    type: list
+    elements: dict
+    default: []
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds C(/etc) and C(/usr), and the tools.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Ask the rails of other hosts
+  busbar.fabric.rail_ping:
+    pings: "{{ rail_ping_plan_result.hosts[inventory_hostname].pings }}"
+    findings: "{{ rail_ping_plan_result.hosts[inventory_hostname].findings }}"
+  register: rail_ping_result
+"""
+
+RETURN = r"""
+findings:
+  description: What does not pass, and what could not be asked, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import finding, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "pings": {"type": "list", "elements": "dict", "required": True},
+            "findings": {"type": "list", "elements": "dict", "default": []},
+            "hardware_root": {"type": "path", "default": "/"},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = Host(given["hardware_root"], given["system_root"])
+    try:
+        host.require_roots()
+        asked = [rail_ping.from_dict(one) for one in given["pings"]]
+        known = tuple(finding.from_dict(one) for one in given["findings"])
+    except ReadError as error:
+        module.fail_json(msg=str(error))
+    except (KeyError, TypeError, ValueError) as error:
+        module.fail_json(msg="pings and findings come from rail_ping_plan, these do not: %r" % error)
+    module.exit_json(**Plan((*known, *rail_ping.ask_all(host, asked))).result())
+
+
+if __name__ == "__main__":
+    main()

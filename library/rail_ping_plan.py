@@ -1,0 +1,37 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: rail_ping_plan
+short_description: Plan which rails of which hosts ping each other
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Makes one ring of the hosts of the play that have the same profile and fabric, from what M(busbar.fabric.rail_info)
+    has read (variable C(rail_info_result)). Each host asks its two neighbours, each Ethernet rail the same rail there;
+    so the number of pings of a host does not grow with the number of hosts.
+  - A host whose rails could not be read is nobody's neighbour.
+attributes:
+  check_mode:
+    support: full
+    description: Plans only, so check mode and the real run are the same.
+  diff_mode:
+    support: none
+    description: Nothing is changed.
+options: {}
+"""
+
+EXAMPLES = r"""
+- name: Plan whose rails ping each other
+  busbar.fabric.rail_ping_plan:
+  register: rail_ping_plan_result
+"""
+
+RETURN = r"""
+hosts:
+  description: Host to its C(pings), and to C(findings) of rails that nobody can be asked for.
+  type: dict
+  returned: always
+"""

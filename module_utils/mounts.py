@@ -1,0 +1,33 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is mounted: the lines of /proc/mounts. Source: proc(5), fstab(5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List, Tuple
+
+from .host import ParseError
+
+PATH = "/proc/mounts"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """source: device or server.   folder: a blank in it is ``\\040``.   kind: ext4, nfs4, ..."""
+
+    source: str
+    folder: str
+    kind: str
+    options: Tuple[str, ...]
+
+
+def parse(text: str) -> List[Mount]:
+    """Raises ParseError."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 4:
+            raise ParseError("%r is no line of %s" % (line[:160], PATH))
+        found.append(Mount(words[0], words[1], words[2], tuple(words[3].split(","))))
+    return found

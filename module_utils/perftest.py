@@ -1,0 +1,463 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One rail of one host against the same rail of another, by perftest: command lines, what is printed, and the bar.
+
+Exit code 0 proves nothing: without a figure there is no result. The text is read and not --out_json, which perftest 4.5
+and 6.06 write without quotes around its keys, and which has no errors in it.
+Sources: perftest 6.06 (--help and its texts), 23.x and 24.x logs; headers: IBTA volume 1 annex A17, IEEE 802.3.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .finding import Finding, printable
+from .host import ParseError
+
+BANDWIDTH, LATENCY = "bw", "lat"
+TESTS = (BANDWIDTH, LATENCY)
+SERVER, CLIENT = "server", "client"
+PROGRAMS = {BANDWIDTH: "ib_write_bw", LATENCY: "ib_write_lat"}
+# Bytes and queue pairs with which one 400 Gb/s port is full; what latency is asked of.
+SIZE, QUEUE_PAIRS, LATENCY_SIZE, LATENCY_ITERATIONS = 1 << 16, 4, 8, 1000
+# Seconds at both ends that do not count (perftest's own is 2: a short run would be nothing else).
+MARGIN = 1
+LEAST_SECONDS = 2 * MARGIN + 1
+# Of a queue pair, 4 us times 2 to this power: a second. NCCL waits as long; perftest's own 67 ms are over when a lossy
+# path, or a slow CPU, makes an answer late, and end the test instead of slowing it.
+TIMEOUT = 18
+# Ports of both tests of rail 0. perftest's own is 18515.
+FIRST_PORT = {BANDWIDTH: 18600, LATENCY: 18700}
+# Bytes around the payload of a packet. Ethernet: preamble and gap 20, header 14, FCS 4, IPv4 20, UDP 8, BTH 12, ICRC 4;
+# InfiniBand: LRH 8, BTH 12, ICRC 4, VCRC 2.
+HEADERS = {"Ethernet": 82, "InfiniBand": 26}
+FORMAT = 1
+_HEAD = re.compile(r"#bytes\s+#iterations\s+(.*)")
+_ROW = re.compile(r"\s*[0-9]+(?:\s+[0-9]+(?:\.[0-9]+)?)+\s*")
+_MTU = re.compile(r"Mtu\s*:\s*([0-9]+)\[B\]")
+_STATUS = re.compile(r"Failed status ([0-9]+)")
+# Of ibv_wc_status.
+_STATUSES = {
+    4: "local protection error: the memory is not registered as it should be",
+    5: "work request flushed: an earlier one failed",
+    9: "remote invalid request",
+    10: "remote access error",
+    12: "transport retries exceeded: packets do not reach the other end",
+    13: "the other end had no receive buffer (RNR retries exceeded)",
+}
+_LOST = "look at counters.loss and rail_ping.* of both hosts; then at MTU and PFC on the switches of this rail"
+# What perftest says -> what it means, where to look. The first that fits is the reason: later lines follow from it.
+_SAYS: Tuple[Tuple[str, str, str], ...] = (
+    (
+        r"Unable to find the Infiniband/RoCE device|Did not detect devices|IB device .* not found",
+        "there is no such RDMA device",
+        "run site.yml --tags platform,mofed for this host",
+    ),
+    (
+        r"Port number \d+ state is \w+",
+        "the port is not ACTIVE",
+        "run site.yml --tags platform for this host; look at cable and switch port",
+    ),
+    (
+        r"Couldn't listen to port|Failed to bind socket",
+        "the TCP port is taken",
+        "see who listens: ss -ltnp; an earlier run may still be there",
+    ),
+    (
+        r"Couldn't connect to \S+",
+        "the other end does not listen: it did not start, or TCP does not reach it",
+        "look at perftest.served of the other host; ping it from here; look for a firewall (TCP 18600 to 18799)",
+    ),
+    (
+        r"Found Incompatibility issue with GID types",
+        "one end has a RoCE v1 GID, the other v2",
+        "run site.yml --tags platform for both hosts and look at platform.rail_gid",
+    ),
+    (
+        r"(?:[Cc]an't|Failed to|Unable to) (?:read|query|get) (?:s?gid|GID)|Invalid GID|Gid index",
+        "the GID is not there",
+        "run site.yml --tags platform for both hosts and look at platform.rail_gid",
+    ),
+    (
+        r"Requested mtu is higher than active mtu",
+        "the port's active_mtu is smaller than what was asked for",
+        "run site.yml --tags mtu for both hosts",
+    ),
+    (
+        r"Unable to Connect the HCA's through the link|Failed to modify (?:RC )?QP",
+        "the queue pair could not be connected: no route or no neighbour for the other end's GID",
+        "ping the rail's address from this host; run site.yml --tags multirail,mtu for both hosts",
+    ),
+    (
+        r"Couldn't allocate MR|[Ff]ailed to (?:create|register) (?:mr|MR|memory)|Couldn't create IB resources",
+        "memory could not be registered",
+        "run site.yml --tags host_limits,nvidia_peermem for this host: locked memory, and the path to the GPUs' memory",
+    ),
+    (
+        r"Failed to exchange data between server and clients|Unable to read (?:from|to) socket"
+        r"|Couldn't read remote address",
+        "the other end gave up",
+        "look at what the other host says of this rail",
+    ),
+)
+NOT_LISTENING = _SAYS[3][1]
+WHY = {
+    "perftest.bandwidth": "what RDMA does on this rail is the most that NCCL can do: nothing above it makes up for a"
+    " slow path",
+    "perftest.latency": "a path that takes a detour, or waits in a queue, shows in its latency first",
+    "perftest.served": "a rail that sends well may still receive badly: both roles have to be proven",
+    "perftest.idle": "a test beside a job disturbs it and proves nothing",
+    "perftest.fresh": "an old figure says what the rail did then",
+}
+
+
+@dataclass(frozen=True)
+class Session:
+    """One rail of this host against one of a peer, seen from this end.
+
+    role: server or client; the client sends.   pci, device: of the rail's NIC.   address: where the server listens.
+    rate_gbps: of the profile.   mtu: RDMA MTU that is meant.   gpu, gpu_index: the rail's GPU, "" where it has none.
+    """
+
+    role: str
+    rail: int
+    pci: str
+    device: str
+    peer: str
+    address: str
+    rate_gbps: float
+    link_layer: str = "Ethernet"
+    mtu: int = 4096
+    gpu: str = ""
+    gpu_index: int = 0
+
+    @property
+    def subject(self) -> str:
+        return "rail %d %s %s" % (self.rail, "to" if self.role == CLIENT else "from", self.peer)
+
+
+@dataclass(frozen=True)
+class Port:
+    """What a session runs on, as it is now. gid: its index, None on InfiniBand."""
+
+    device: str
+    number: int
+    gid: Optional[int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """traffic_class: -1 for none.   seconds: of a bandwidth test.   memory: "gpu" or "host".   dmabuf: for "gpu"."""
+
+    seconds: int
+    traffic_class: int = -1
+    memory: str = "host"
+    dmabuf: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one program came to.
+
+    figure: Gb/s, or typical microseconds; None without a result: ``reason`` says why then, ``fix`` where to look.
+    mtu: RDMA MTU that both ends agreed on.   memory: as in Options.
+    """
+
+    test: str
+    command: str
+    figure: Optional[float] = None
+    mtu: Optional[int] = None
+    reason: str = ""
+    fix: str = ""
+    rc: Optional[int] = None
+    memory: str = "host"
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """share: of what the rail's rate carries.   latency: most microseconds, 0 for none."""
+
+    share: float
+    latency: float = 0.0
+
+
+# -- command line ----------------------------------------------------------------------------------------------------
+
+
+def argv(session: Session, port: Port, test: str, options: Options, help_text: str = "") -> Tuple[str, ...]:
+    """help_text: of this program's --help; options that a package's build has not are not given."""
+    words = [PROGRAMS[test], "-F", "-d", port.device, "-i", str(port.number), "-u", str(TIMEOUT)]
+    words += ["-p", str(FIRST_PORT[test] + session.rail)]
+    if port.gid is not None:
+        words += ["-x", str(port.gid)]
+        # InfiniBand sends no GRH to a neighbour, so there is no traffic class.
+        words += ["--tclass=%d" % options.traffic_class] if options.traffic_class >= 0 else []
+    if test == BANDWIDTH:
+        words += ["-q", str(QUEUE_PAIRS), "-s", str(SIZE), "--report_gbits"]
+        words += ["-D", str(options.seconds), "-f", str(MARGIN)]
+    else:
+        words += ["-s", str(LATENCY_SIZE), "-n", str(LATENCY_ITERATIONS)]
+    if options.memory == "gpu" and session.gpu and test == BANDWIDTH:
+        if "--use_cuda_bus_id" in help_text:
+            words.append("--use_cuda_bus_id=%s" % session.gpu)
+        else:
+            words.append("--use_cuda=%d" % session.gpu_index)
+        words += ["--use_cuda_dmabuf"] if options.dmabuf else []
+    return (*words, session.address) if session.role == CLIENT else tuple(words)
+
+
+# -- what it prints --------------------------------------------------------------------------------------------------
+
+
+def parse(test: str, text: str) -> Tuple[float, Optional[int]]:
+    """Figure and agreed MTU: Gb/s on average, or typical microseconds. Raises ParseError where there is none."""
+    column, unit, row = -1, 1.0, ""
+    for line in text.splitlines():
+        head = _HEAD.search(line)
+        if head is not None:
+            column, unit, row = *_column(test, head.group(1)), ""
+        elif column >= 0 and _ROW.fullmatch(line):
+            row = line
+    if column < 0 or not row:
+        raise ParseError("%s printed no result" % PROGRAMS[test])
+    words = row.split()
+    if column >= len(words):
+        raise ParseError("%r has %d columns, expected %d" % (row.strip()[:120], len(words), column + 1))
+    mtu = _MTU.search(text)
+    return float(words[column]) * unit, int(mtu.group(1)) if mtu else None
+
+
+def _column(test: str, heads: str) -> Tuple[int, float]:
+    """Which word of a row is the figure, and what it is to be multiplied with. heads: without bytes and iterations."""
+    names = re.findall(r"\S[^\[\]]*\[[^\]]+\]", heads)
+    if test == LATENCY:
+        if "t_typical[usec]" in names:
+            return 2 + names.index("t_typical[usec]"), 1.0
+    else:
+        for unit, factor in (("Gb", 1.0), ("MB", 8 * 1.048576 / 1000), ("MiB", 8 * 1.048576 / 1000)):
+            if "BW average[%s/sec]" % unit in names:
+                return 2 + names.index("BW average[%s/sec]" % unit), factor
+    raise ParseError("%r is not the heading of %s" % (heads.strip()[:120], PROGRAMS[test]))
+
+
+def reason(text: str) -> Tuple[str, str]:
+    """Why there is no result, in words, and where to look. text: both outputs together."""
+    status = _STATUS.search(text)
+    if status is not None:
+        number = int(status.group(1))
+        said = "completion with error %d, %s" % (number, _STATUSES.get(number, "see ibv_wc_status"))
+        memory = "run site.yml --tags nvidia_peermem,iommu for both hosts"
+        return said, memory if number in (4, 10) else _LOST
+    for pattern, meaning, where in _SAYS:
+        match = re.search(pattern, text)
+        if match is not None:
+            return "%s (%s)" % (meaning, printable(match.group(0).strip())), where
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -*#\t")]
+    return "it said last: %s" % (printable(lines[-1])[:160] if lines else "nothing"), "run it by hand on both hosts"
+
+
+def result(test: str, command: str, rc: Optional[int], ending: str, text: str) -> Result:
+    """ending: as process_group has it. text: both outputs together."""
+    simulated = "simulated" in text
+    empty = Result(test, command, rc=rc, simulated=simulated)
+    if ending == "timeout":
+        waits = "Waiting for client to connect" in text and "remote address" not in text
+        why = "nobody connected in time" if waits else "it did not end in time"
+        return replace(empty, reason=why, fix="look at what the other host says of this rail")
+    if rc != 0 or ending:
+        why, fix = reason(text)
+        return replace(empty, reason=why, fix=fix)
+    try:
+        figure, mtu = parse(test, text)
+    except ParseError as error:
+        return replace(empty, reason=str(error), fix="run it by hand: %s" % command)
+    return replace(empty, figure=figure, mtu=mtu)
+
+
+# -- the bar ---------------------------------------------------------------------------------------------------------
+
+
+def carries(session: Session) -> float:
+    """Gb/s of payload that the rail's rate carries in packets of the MTU that is meant."""
+    return session.rate_gbps * session.mtu / (session.mtu + HEADERS[session.link_layer])
+
+
+def judge(session: Session, results: Sequence[Result], wanted: Bar) -> Tuple[Finding, ...]:
+    """The findings of one session. A server only has to have served: its peer has the figures."""
+    if session.role == SERVER:
+        return (_served(session, results),)
+    judged = {BANDWIDTH: _bandwidth, LATENCY: _latency}
+    return tuple(judged[one.test](session, one, wanted) for one in results)
+
+
+def _bandwidth(session: Session, one: Result, wanted: Bar) -> Finding:
+    check, least = "perftest.bandwidth", wanted.share * carries(session)
+    want = "%.4g Gb/s or more: %g of what %g Gb/s carries in packets of %d bytes" % (
+        least,
+        wanted.share,
+        session.rate_gbps,
+        session.mtu,
+    )
+    if one.figure is None:
+        return _finding(check, session, one, "unknown", want, one.reason, one.fix)
+    have = "%.4g Gb/s" % one.figure
+    if one.mtu is not None:
+        have += " in packets of %d bytes" % one.mtu
+    if one.memory == "host" and session.gpu:
+        have += ", to host memory"
+    if one.figure >= least:
+        return _finding(check, session, one, "ok", want, have)
+    if one.mtu is not None and one.mtu < session.mtu:
+        fix = "an end has a smaller MTU: run site.yml --tags mtu for this host and %s" % session.peer
+    else:
+        fix = "look at counters.* of this rail here and on %s, then at roce_qos, mtu, pcie_path of both" % session.peer
+    return _finding(check, session, one, "drift", want, have, fix)
+
+
+def _latency(session: Session, one: Result, wanted: Bar) -> Finding:
+    check = "perftest.latency"
+    want = "%g us or less" % wanted.latency if wanted.latency else "a result"
+    if one.figure is None:
+        return _finding(check, session, one, "unknown", want, one.reason, one.fix)
+    have = "%.4g us" % one.figure
+    if not wanted.latency or one.figure <= wanted.latency:
+        return _finding(check, session, one, "ok", want, have)
+    fix = "compare with other rails and pairs: a longer way (rail order, cabling), or a CPU that sleeps (C-states)"
+    return _finding(check, session, one, "drift", want, have, fix)
+
+
+def _served(session: Session, results: Sequence[Result]) -> Finding:
+    want = "each test served to its end"
+    bad = next((one for one in results if one.figure is None), None)
+    if bad is None:
+        return _finding("perftest.served", session, results[0], "ok", want, "served")
+    have = "%s: %s" % (PROGRAMS[bad.test], bad.reason)
+    return _finding("perftest.served", session, bad, "unknown", want, have, bad.fix)
+
+
+def _finding(check: str, session: Session, one: Result, state: str, want: str, have: str, fix: str = "") -> Finding:
+    return Finding(
+        check=check,
+        subject=session.subject,
+        state=state,
+        severity="major",
+        want=want,
+        have=have,
+        source=("simulated: " if one.simulated else "") + one.command,
+        why=WHY[check],
+        fix=fix,
+    )
+
+
+def explained(findings: Sequence[Finding]) -> Tuple[Finding, ...]:
+    """One cause, one line. findings: of one session. Data in a wrong queue is lost, and what is lost is sent again."""
+    chain = ("counters.priority", "counters.loss", "perftest.bandwidth")
+    drifted = [check for check in chain if any(one.check == check and one.state == "drift" for one in findings)]
+    first = next((one.id for one in findings if drifted and one.check == drifted[0]), None)
+
+    def follows(one: Finding) -> bool:
+        # Pauses are counted only where PFC is on.
+        return one.check in drifted[1:] or (one.state == "unknown" and one.check.startswith("counters."))
+
+    return tuple(replace(one, because=first) if follows(one) else one for one in findings)
+
+
+def idle(reasons: Sequence[str], problems: Sequence[object]) -> Finding:
+    """Whether nobody uses the node. What cannot be told is no idle node."""
+    said = ["busy: %s" % reason for reason in reasons] or ["not known to be idle: %s" % one for one in problems]
+    return Finding(
+        check="perftest.idle",
+        subject="host",
+        state="unknown" if said else "ok",
+        severity="minor",
+        want="nobody uses the node",
+        have=printable("; ".join(said[:3])) or "idle",
+        source="nvidia-smi, cgroups, kubelet",
+        why=WHY["perftest.idle"],
+        fix="run it again when the node is idle, or drain it first" if said else "",
+    )
+
+
+def unproven(session: Session, why: str, command: str, fix: str) -> Finding:
+    """No test at all of this session."""
+    check = "perftest.bandwidth" if session.role == CLIENT else "perftest.served"
+    return _finding(check, session, Result(BANDWIDTH, command), "unknown", "a result", why, fix)
+
+
+def fresh(subject: str, finished: float, now: float, days: float, path: str) -> Finding:
+    """Whether a stored result is young enough. finished, now: seconds since 1970."""
+    age = (now - finished) / 86400
+    good = 0 <= age <= days
+    return Finding(
+        check="perftest.fresh",
+        subject=subject,
+        state="ok" if good else "unknown",
+        severity="minor",
+        want="a result of the last %g days" % days,
+        have="%.1f days old" % age if age >= 0 else "from the future: the clock of the node is wrong",
+        source=path,
+        why=WHY["perftest.fresh"],
+        fix="" if good else "run verify.yml without --check when the node is idle",
+    )
+
+
+# -- the stored result -----------------------------------------------------------------------------------------------
+
+
+def record(finished: float, sessions: Sequence[Mapping[str, Any]]) -> str:
+    """sessions: session, results, moved (name -> count) and problems of each, as ``entry`` makes them."""
+    return json.dumps({"format": FORMAT, "finished": finished, "sessions": list(sessions)}, indent=1) + "\n"
+
+
+def entry(session: Session, results: Sequence[Result], moved: Mapping[str, int]) -> Dict[str, Any]:
+    return {"session": asdict(session), "results": [asdict(one) for one in results], "moved": dict(moved)}
+
+
+def parse_record(text: str) -> Tuple[float, List[Tuple[Session, Tuple[Result, ...], Dict[str, int]]]]:
+    """Raises ParseError."""
+    try:
+        data = json.loads(text)
+        if data["format"] != FORMAT:
+            raise ParseError("format %r, expected %d" % (data["format"], FORMAT))
+        sessions = [
+            (
+                session_of(one["session"]),
+                tuple(_result_of(item) for item in one["results"]),
+                {str(name): int(count) for name, count in one["moved"].items()},
+            )
+            for one in data["sessions"]
+        ]
+        return float(data["finished"]), sessions
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ParseError("is not a stored result: %s" % (error or type(error).__name__)) from error
+
+
+def session_of(data: Mapping[str, Any]) -> Session:
+    """Raises ParseError that names what is wrong."""
+    known = {field.name for field in fields(Session)}
+    try:
+        session = Session(**{str(name): value for name, value in data.items()})
+    except (TypeError, AttributeError) as error:
+        raise ParseError("a session has %s" % ", ".join(sorted(known))) from error
+    if session.role not in (SERVER, CLIENT) or session.link_layer not in HEADERS:
+        raise ParseError("session: role %r, link_layer %r" % (session.role, session.link_layer))
+    numbers = (session.rail, session.mtu, session.gpu_index)
+    if any(isinstance(one, bool) or not isinstance(one, int) for one in numbers) or not 0 <= session.rail < 100:
+        raise ParseError("session: rail, mtu and gpu_index are %r, expected numbers" % (numbers,))
+    words = (session.pci, session.device, session.peer, session.address, session.gpu)
+    if any(not isinstance(word, str) or word.startswith("-") for word in words):
+        raise ParseError("session: %r are not all names" % (words,))
+    if not isinstance(session.rate_gbps, (int, float)) or session.mtu <= 0:
+        raise ParseError("session: rate_gbps is %r, mtu is %r" % (session.rate_gbps, session.mtu))
+    return session
+
+
+def _result_of(data: Mapping[str, Any]) -> Result:
+    found = Result(**data)
+    if found.test not in TESTS or not isinstance(found.figure, (int, float, type(None))):
+        raise ParseError("result: test %r, figure %r" % (found.test, found.figure))
+    return found

@@ -1,0 +1,144 @@
+"""The lab's ib_write_bw and ib_write_lat between two simulated nodes, and the counters that they move."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+
+from busbar.lab import qos, store
+from busbar.lab.machine import Machine, Netdev, hgx_h200_roce
+
+PORT = "18999"
+
+
+@pytest.fixture(scope="module")
+def created(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("pair")
+    store.create(directory, dict.fromkeys(("node01", "node02"), hgx_h200_roce))
+    for node in ("node01", "node02"):
+        configure(directory, node, 9000)
+    return directory
+
+
+def netdev_of(machine: Machine) -> Netdev:
+    return next(netdev for netdev in machine.netdevs if netdev.address == machine.rail(0).address)
+
+
+def configure(directory: Path, node: str, mtu: int) -> None:
+    """Rail 0 as a site has it."""
+    machine, root = store.healthy(directory, node), str(directory / node / "hw")
+    qos.replace(root + qos.state_path(machine.rail(0).address), qos.state(qos.configured()))
+    path = Path(f"{root}/sys/class/net/{netdev_of(machine).name}/mtu").resolve()
+    qos.replace(str(path), f"{mtu}\n")
+
+
+@pytest.fixture
+def pair(created: Path) -> Iterator[Path]:
+    yield created
+    for node in ("node01", "node02"):
+        store._render(created / node, store.healthy(created, node))
+        configure(created, node, 9000)
+
+
+def command(directory: Path, node: str, program: str, *words: str, gid: int = 3) -> list[str]:
+    device = store.healthy(directory, node).rail(0).name
+    path = str(directory / node / "sys/usr/bin" / program)
+    return [path, "-F", "-d", device, "-p", PORT, "-x", str(gid), "--tclass=106", "--report_gbits", *words]
+
+
+def run(directory: Path, program: str = "ib_write_bw", gid: int = 3) -> tuple[str, str]:
+    """What the server on node02 and the client on node01 print, both streams together."""
+    server = subprocess.Popen(
+        command(directory, "node02", program), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    waiting = directory / f"node02/sys/run/busbar-lab/perftest/{PORT}.listen"
+    while not waiting.exists() and server.poll() is None:
+        time.sleep(0.02)
+    address = str(netdev_of(store.healthy(directory, "node02")).ipv4).partition("/")[0]
+    argv = command(directory, "node01", program, address, gid=gid)
+    client = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return server.communicate(timeout=30)[0], client.stdout
+
+
+def counters(directory: Path, node: str) -> dict[str, int]:
+    netdev = netdev_of(store.healthy(directory, node)).name
+    argv = [str(directory / node / "sys/usr/local/sbin/ethtool"), "-S", netdev]
+    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return {name.strip(): int(value) for name, _, value in (line.rpartition(":") for line in text.splitlines()[1:])}
+
+
+def test_both_ends_print_the_same_figure_and_that_it_is_none(pair: Path) -> None:
+    before = counters(pair, "node01"), counters(pair, "node02")
+    for text in run(pair):
+        figure, mtu = perftest.parse("bw", text)
+        assert figure == pytest.approx(388.23, abs=0.01)
+        assert mtu == 4096
+        assert "simulated: no figure here is a measurement" in text
+    for old, new, name in zip(before, (counters(pair, "node01"), counters(pair, "node02")), ("tx", "rx"), strict=True):
+        moved = {key: new[key] - old[key] for key in new if new[key] != old[key]}
+        assert set(moved) == {f"{name}_prio3_bytes", f"{name}_prio3_packets"}
+
+
+def test_latency_is_printed_as_the_real_one_prints_it(pair: Path) -> None:
+    figure, mtu = perftest.parse("lat", run(pair, "ib_write_lat")[1])
+    assert figure == 2.1
+    assert mtu == 4096
+
+
+def test_a_smaller_mtu_at_one_end_is_what_both_use(pair: Path) -> None:
+    configure(pair, "node02", 1500)
+    figure, mtu = perftest.parse("bw", run(pair)[1])
+    assert mtu == 1024
+    assert figure < 330
+
+
+def test_without_pfc_at_one_end_packets_are_lost_and_counted_on_both(pair: Path) -> None:
+    rdma = store.healthy(pair, "node02").rail(0)
+    port = qos.configured()
+    port.pfc = 0
+    qos.replace(str(pair / "node02/hw") + qos.state_path(rdma.address), qos.state(port))
+    assert perftest.parse("bw", run(pair)[1])[0] < 150
+    assert counters(pair, "node02")["rx_discards_phy"] > 0
+    sender = store.healthy(pair, "node01").rail(0).name
+    path = pair / f"node01/hw/sys/class/infiniband/{sender}/ports/1/hw_counters/packet_seq_err"
+    assert int(path.read_text()) > 0
+
+
+def small_switch(machine: Machine) -> None:
+    netdev_of(machine).switch_mtu = 1500
+
+
+def no_port(machine: Machine) -> None:
+    machine.take_down(machine.rail(0), "2: Polling")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(small_switch, "transport retries exceeded"), (no_port, "not ACTIVE")],
+)
+def test_what_breaks_the_path_is_an_error_of_the_real_one(
+    pair: Path, change: Callable[[Machine], None], says: str
+) -> None:
+    machine = store.healthy(pair, "node01")
+    change(machine)
+    store._render(pair / "node01", machine)
+    configure(pair, "node01", 9000)
+    address = str(netdev_of(store.healthy(pair, "node02")).ipv4).partition("/")[0]
+    if change is no_port:
+        argv = command(pair, "node01", "ib_write_bw", address)
+        text = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+    else:
+        text = run(pair)[1]
+    assert says in perftest.reason(text)[0]
+
+
+def test_a_gid_that_is_not_there_and_a_server_that_is_not_there(pair: Path) -> None:
+    assert "RoCE v1" in perftest.reason(run(pair, gid=200)[1])[0]
+    argv = command(pair, "node01", "ib_write_bw", "10.16.0.2")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, f"Couldn't connect to 10.16.0.2:{PORT}")

@@ -1,0 +1,65 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""IP addresses of interfaces, as ip prints them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev_address
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address import Address
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def test_addresses_of_both_families_are_read_and_those_of_a_link_are_not() -> None:
+    text = (
+        '[{},{"ifname":"va","addr_info":[{"family":"inet","local":"10.9.0.1","prefixlen":24,"scope":"global"},'
+        '{"family":"inet","local":"169.254.0.1","prefixlen":16,"scope":"link"},{},'
+        '{"family":"inet6","local":"2001:db8::5","prefixlen":64,"scope":"global"},'
+        '{"family":"inet6","local":"fe80::1","prefixlen":64,"scope":"link"}]},{"ifname":"vb","addr_info":[]}]'
+    )
+    assert netdev_address.parse(text) == {
+        "va": (Address("10.9.0.1", 24), Address("2001:db8::5", 64, family=6)),
+        "vb": (),
+    }
+    assert str(Address("10.9.0.1", 24).subnet) == "10.9.0.0/24"
+
+
+NAMES = ["ifname", "addr_info", "local", "family", "scope", "prefixlen"]
+JSON = st.recursive(
+    st.none() | st.integers() | st.sampled_from(["inet", "global"]) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=6),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+@settings(max_examples=100)
+def test_any_json_is_read_or_refused(data: Any) -> None:
+    for text in (json.dumps(data), json.dumps(data)[:-1]):
+        try:
+            netdev_address.parse(text)
+        except ParseError as error:
+            assert "ip -j address" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo 'Object \"address\" is unknown' >&2; exit 255", 'ended with 255 and said: Object "address" is unknown'),
+        ("echo 1: lo", "is not what ip -j address show prints"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_named(tmp_path: Path, script: str, says: str) -> None:
+    tool = tmp_path / "usr/sbin/ip"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    with pytest.raises((ReadError, ParseError), match="ip -j address show") as caught:
+        netdev_address.read(Host(str(tmp_path), str(tmp_path)))
+    assert says in str(caught.value)

@@ -1,0 +1,337 @@
+"""How each program's files say which interface they set up, and how an MTU is put into them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev_owner
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.netdev_owner import Device
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# -- INI -------------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.sampled_from("ab[]#;=\\ 09.\t"), max_size=12)
+INI_LINES = st.lists(
+    st.sampled_from(["[Link]", "[Match]", "[ethernet]", "", "# MTUBytes=1", "MTUBytes=1500", "mtu=1500", "a=b \\"])
+    | WORDS,
+    max_size=12,
+).map("\n".join)
+
+
+@given(INI_LINES, st.booleans())
+@settings(max_examples=100)
+def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: str, continued: bool) -> None:
+    after = netdev_owner.set_setting(text, "Link", "MTUBytes", "9000", continued)
+    values = [s.value for s in netdev_owner.settings(after, continued) if (s.section, s.key) == ("Link", "MTUBytes")]
+    assert values[-1] == "9000"
+    assert netdev_owner.set_setting(after, "Link", "MTUBytes", "9000", continued) == after
+    ours = {(s.section, s.key) for s in netdev_owner.settings(after, continued)} - {("Link", "MTUBytes")}
+    theirs = {(s.section, s.key) for s in netdev_owner.settings(text, continued)} - {("Link", "MTUBytes")}
+    assert ours == theirs
+
+
+def test_an_ini_edit_changes_the_line_that_counts_and_no_other() -> None:
+    text = "# mine\n[Link]\nMTUBytes=1500\n; MTUBytes=1\n[Network]\nDHCP=yes\n[Link]\n MTUBytes = 4200 \nX=\\\n 1\n"
+    after = netdev_owner.set_setting(text, "Link", "MTUBytes", "9000")
+    assert after == text.replace(" MTUBytes = 4200 ", "MTUBytes=9000")
+    assert netdev_owner.set_setting("[Link]\nName=a\n\n[Match]\n", "Link", "MTUBytes", "9") == (
+        "[Link]\nMTUBytes=9\nName=a\n\n[Match]\n"
+    )
+    assert netdev_owner.set_setting("[a]\nb=c", "ethernet", "mtu", "9", continued=False) == (
+        "[a]\nb=c\n\n[ethernet]\nmtu=9\n"
+    )
+
+
+# -- netplan ---------------------------------------------------------------------------------------------------------
+
+NETPLAN = """\
+# This file is generated.
+network:
+    version: 2
+    renderer: networkd
+    ethernets:
+        ens1:   # rail 0
+            match:
+                macaddress: "b8:3f:d2:00:00:01"
+                mtu: 1
+            addresses:
+            - 10.0.0.1/24
+            - {label: "x: #y"}
+            nameservers: {addresses: [1.1.1.1,
+              8.8.8.8]}
+            mtu: 1500
+        'ens 2': {dhcp4: true}
+        "ens3": {}
+        ens4:
+            dhcp4: true
+    wifis:
+        wlan0:
+            mtu: 7
+    vlans:
+        rail.100: {id: 100, link: ens1}
+"""
+
+
+def test_netplan_is_read_as_far_as_it_matters() -> None:
+    assert netdev_owner.parse_netplan(NETPLAN) == {
+        ("ethernets", "ens1"): 1500,
+        ("ethernets", "ens 2"): None,
+        ("ethernets", "ens3"): None,
+        ("ethernets", "ens4"): None,
+        ("vlans", "rail.100"): None,
+    }
+    assert netdev_owner.parse_netplan("") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "network: {ethernets: {ens1: {mtu: 1500}}}\n",
+        "network:\n  ethernets: {ens1: {}}\n",
+        "network:\n  ethernets:\n    ens1: {dhcp4: true, mtu: 1500}\n",
+        "network:\n  ethernets:\n    ens1: {dhcp4: true,\n      mtu: 1500}\n",
+        "network:\n  ethernets:\n    ens1: &x\n      mtu: 1\n    ens2: *x\n",
+        "network:\n  ethernets:\n    ens1:\n      <<: *x\n",
+        "network:\n  ethernets:\n    ens1:\n      mtu: [1500]\n",
+        "network:\n  ethernets:\n    ens1:\n      mtu: !!int 1500\n",
+        "network:\n  ethernets:\n    ens1:\n      mtu: 0x5dc\n",
+        "network:\n  ethernets:\n    ens1:\n\tmtu: 1500\n",
+        "network:\n  ethernets:\n    ens1:\n      mtu: 1500\n    ens1:\n      dhcp4: true\n",
+        "network:\n  ethernets:\n    ens1:\n      mtu: 1500\n   ens2:\n      mtu: 1500\n",
+        'network:\n  ethernets:\n    ens1:\n      "m\\x74u": 1500\n',
+        "network:\n  ethernets:\n    - ens1\n",
+        "ethernets:\n  ens1:\n    mtu: 1500\n",
+        "%YAML 1.1\n---\nnetwork:\n",
+    ],
+)
+def test_netplan_that_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(ParseError, match=r"line [0-9]+: "):
+        netdev_owner.parse_netplan(text)
+
+
+SCALARS = st.sampled_from(["true", "10.0.0.1/24", "a b", "x:y", "it's", "#no", "mtu", "mtu: 3", "", "1500"])
+DEEP = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(SCALARS, inner, max_size=2))
+DEFINITIONS = st.dictionaries(st.sampled_from(["addresses", "dhcp4", "match", "routes"]), DEEP, max_size=3)
+FILES = st.dictionaries(
+    st.sampled_from([*netdev_owner.NETPLAN_SECTIONS, "wifis"]),
+    st.dictionaries(
+        st.sampled_from(["ens1", "ens1.100", "bond0", "all-en"]),
+        st.tuples(DEFINITIONS, st.none() | st.integers(0, 65535)),
+        min_size=1,
+        max_size=3,
+    ),
+    max_size=3,
+)
+
+
+@given(FILES, st.sampled_from([None, False]))
+@settings(max_examples=100)
+def test_whatever_a_yaml_writer_makes_is_read_alike_or_refused(files: dict[str, Any], flow: bool | None) -> None:
+    data: dict[str, Any] = {"version": 2}
+    for section, definitions in files.items():
+        data[section] = {
+            name: rest | ({} if mtu is None else {"mtu": mtu}) for name, (rest, mtu) in definitions.items()
+        }
+    text = yaml.safe_dump({"network": data}, default_flow_style=flow)
+    expected = {
+        (section, name): data[section][name].get("mtu")
+        for section, definitions in files.items()
+        if section in netdev_owner.NETPLAN_SECTIONS
+        for name in definitions
+    }
+    try:
+        assert netdev_owner.parse_netplan(text) == expected
+    except ParseError:
+        assert flow is None or any(mark in text for mark in ("? ", "'", "\\", '"', "&", "!", "|"))
+
+
+@given(st.text(st.sampled_from("abmtu:-{}[]'\"# \n0123&|\\"), max_size=80))
+@settings(max_examples=100)
+def test_no_text_breaks_the_netplan_reader(text: str) -> None:
+    try:
+        netdev_owner.parse_netplan("network:\n  ethernets:\n    a:\n" + text)
+    except ParseError as error:
+        assert str(error).startswith("line ")
+
+
+def test_a_netplan_file_of_ours_is_plain_yaml_and_read_by_our_own_reader() -> None:
+    definitions = {
+        "vlans/v.100": ["mtu: 4200"],
+        "ethernets/ens2": ["mtu: 9000"],
+        "ethernets/ens1": ["routes:", "  - to: a"],
+    }
+    text = netdev_owner.render_netplan("Written by a test.", definitions)
+    odd = 'a"b\\: #'
+    odd_text = netdev_owner.render_netplan("", {f"bonds/{odd}": ["mtu: 9"]})
+    assert yaml.safe_load(odd_text)["network"]["bonds"] == {odd: {"mtu": 9}}
+    assert text.startswith("# Written by a test.\n")
+    assert yaml.safe_load(text) == {
+        "network": {
+            "version": 2,
+            "ethernets": {"ens1": {"routes": [{"to": "a"}]}, "ens2": {"mtu": 9000}},
+            "vlans": {"v.100": {"mtu": 4200}},
+        }
+    }
+    assert netdev_owner.parse_netplan(text) == {
+        ("ethernets", "ens1"): None,
+        ("ethernets", "ens2"): 9000,
+        ("vlans", "v.100"): 4200,
+    }
+
+
+# -- networkd's [Match] ----------------------------------------------------------------------------------------------
+
+DEVICE = Device(
+    "ens1",
+    1500,
+    mac="b8:3f:d2:00:00:01",
+    permanent="b8:3f:d2:00:00:01",
+    driver="mlx5_core",
+    path="pci-0000:1b:00.0",
+    altnames=("enp27s0f0np0",),
+)
+
+
+@pytest.mark.parametrize(
+    ("match", "answer"),
+    [
+        ("", True),
+        ("Name=ens1", True),
+        ("Name=en*", True),
+        ("Name=eth* enp27*", True),
+        ("Name=!ens1", True),  # its other name is not excluded
+        ("Name=!en*", False),
+        ("Name=en* !*s1\nName=\nName=eth0", False),
+        ("Name=eth0", False),
+        ('Name="ens1"', None),
+        ("MACAddress=B8-3F-D2-00-00-01", True),
+        ("PermanentMACAddress=b8:3f:d2:00:00:02 b83f.d200.0001", True),
+        ("MACAddress=b8:3f:d2:00:00:02", False),
+        ("Path=pci-0000:1b:00.*", True),
+        ("Path=pci-0000:1c:00.0", False),
+        ("Driver=mlx5*", True),
+        ("Type=ether", True),
+        ("Type=wlan", False),
+        ("Kind=vlan", False),
+        ("Kind=!vlan", True),
+        ("OriginalName=*", True),
+        ("OriginalName=eth0", None),
+        ("Host=node01", None),
+        ("Host=node01\nName=eth0", False),
+        ("Name=ens1\nProperty=ID_X=1", None),
+    ],
+)
+def test_a_match_section_is_satisfied_not_or_nobody_knows(match: str, answer: bool | None) -> None:
+    assert netdev_owner.matches(netdev_owner.settings("[Match]\n%s\n[Network]\nName=no" % match), DEVICE) is answer
+
+
+def test_an_unknown_address_is_no_mismatch() -> None:
+    found = netdev_owner.settings("[Match]\nPermanentMACAddress=b8:3f:d2:00:00:02\n")
+    assert netdev_owner.matches(found, replace(DEVICE, permanent=None)) is None
+
+
+# -- ifupdown --------------------------------------------------------------------------------------------------------
+
+IFACES = """\
+# The loopback
+auto lo
+iface lo inet loopback
+source-directory interfaces.d
+
+auto ens1
+iface ens1 inet static
+\taddress 10.0.0.1/24
+\t# mtu 1
+\tup ip route add \\
+\t  10.1.0.0/16 via 10.0.0.254
+
+iface ens1 inet6 auto
+iface ens2 inet dhcp
+"""
+
+
+def test_an_mtu_goes_into_the_stanza_and_everything_else_stays() -> None:
+    after = netdev_owner.set_iface_mtu(IFACES, "ens1", 9000)
+    assert after == IFACES.replace("via 10.0.0.254\n", "via 10.0.0.254\n\tmtu 9000\n")
+    after = netdev_owner.set_iface_mtu(after, "ens2", 9000)
+    assert after.endswith("iface ens2 inet dhcp\n    pre-up ip link set dev ens2 mtu 9000\n")
+    assert [one.mtus for one in netdev_owner.parse_interfaces(after)[0]] == [[], ["9000"], [], ["9000"]]
+    assert netdev_owner.set_iface_mtu(after, "ens3", 9000) == after
+
+
+def test_an_mtu_of_a_method_that_does_not_know_it_counts_for_nothing() -> None:
+    text = "iface ens1 inet dhcp\n mtu 9000\n"
+    assert netdev_owner.parse_interfaces(text)[0][0].mtus == []
+    assert netdev_owner.set_iface_mtu(text, "ens1", 9000) == text + " pre-up ip link set dev ens1 mtu 9000\n"
+
+
+IFACE_LINES = st.lists(
+    st.sampled_from(
+        [
+            "iface a inet static",
+            "iface a inet dhcp",
+            "iface b inet manual",
+            "auto a",
+            "  mtu 1500",
+            "\tup /sbin/ip link set a mtu 1500 # x",
+            "  address 10.0.0.1/24 \\",
+            "# iface a inet static",
+            "mapping a",
+            "",
+            "source x/*",
+        ]
+    ),
+    max_size=12,
+).map("\n".join)
+
+
+@given(IFACE_LINES)
+@settings(max_examples=100)
+def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: str) -> None:
+    after = netdev_owner.set_iface_mtu(text, "a", 9000)
+    mine = [one for one in netdev_owner.parse_interfaces(after)[0] if one.name == "a"]
+    assert {value for one in mine for value in one.mtus} == ({"9000"} if mine else set())
+    assert netdev_owner.set_iface_mtu(after, "a", 9000) == after
+    kept = [line for line in after.split("\n") if line and "9000" not in line]
+    rest = iter(text.split("\n"))
+    assert all(line in rest for line in kept)  # in their order
+    foreign = [line for line in text.split("\n") if line and "mtu" not in line]
+    assert foreign == [line for line in kept if "mtu" not in line]
+    others = [one.options for one in netdev_owner.parse_interfaces(text)[0] if one.name == "b"]
+    found = [one.options for one in netdev_owner.parse_interfaces(after)[0] if one.name == "b"]
+    assert [[o[:2] for o in options] for options in others] == [[o[:2] for o in options] for options in found]
+
+
+# -- ifcfg -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["DEVICE=ens1", "MTU=1500", "MTU='1500' # x", "# MTU=1", "", 'A="b c"'])))
+@settings(max_examples=50)
+def test_an_ifcfg_edit_keeps_foreign_lines_and_is_done_once(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    after = netdev_owner.set_ifcfg(text, "MTU", "9000")
+    assert netdev_owner.parse_ifcfg(after)["MTU"] == "9000"
+    assert netdev_owner.set_ifcfg(after, "MTU", "9000") == after
+    foreign = [line for line in lines if not line.startswith("MTU") and line]
+    assert [line for line in after.split("\n") if not line.startswith("MTU") and line] == foreign
+
+
+def test_an_ifcfg_value_is_read_without_its_quotes_and_comment() -> None:
+    assert netdev_owner.parse_ifcfg("MTU='9000' # jumbo\nA=1 # b\nB=\nC") == {"MTU": "9000", "A": "1", "B": ""}
+
+
+# -- ip --------------------------------------------------------------------------------------------------------------
+
+
+def test_other_names_and_addresses_come_from_ip() -> None:
+    text = '[{"ifname":"ens1","altnames":["enp27s0"],"permaddr":"b8:3f:d2:00:00:01"},{},{"ifname":"lo"}]'
+    found = netdev_owner.parse_links(text)
+    assert (found["ens1"].altnames, found["ens1"].permanent) == (("enp27s0",), "b8:3f:d2:00:00:01")
+    for bad in ("", "{}x", "[1]", '[{"a": 1}]'):
+        with pytest.raises(ParseError):
+            netdev_owner.parse_links(bad)

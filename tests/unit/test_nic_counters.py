@@ -1,0 +1,127 @@
+"""Counters before and after, and what their movement means."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.nic_counters import Counters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# A healthy sender and receiver of 1 GB in priority 3.
+QUIET = {f"{way}_prio{number}_bytes": 0 for way in ("rx", "tx") for number in range(8)} | dict.fromkeys(
+    (
+        *("rx_prio3_pause", "tx_prio3_pause", "rx_discards_phy", "packet_seq_err", "local_ack_timeout_err"),
+        *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"),
+    ),
+    0,
+)
+SENDER, RECEIVER = QUIET | {"tx_prio3_bytes": 10**9}, QUIET | {"rx_prio3_bytes": 10**9}
+
+
+def states(moved: dict[str, int], sends: bool = True, priority: int | None = 3) -> dict[str, str]:
+    found = nic_counters.judge("rail 0 to node02", Counters(moved), sends, priority, "ethtool -S eth0")
+    return {one.check.partition(".")[2]: one.state for one in found if not one.ok}
+
+
+def test_a_healthy_pair_has_no_finding() -> None:
+    assert states(SENDER) == states(RECEIVER, sends=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("sends", "more", "expected"),
+    [
+        (True, {"tx_prio3_bytes": 0, "tx_prio0_bytes": 10**9}, {"priority": "drift"}),
+        (True, {"tx_prio0_bytes": 10**8}, {"priority": "drift"}),
+        # Notifications and LLDP have queues of their own.
+        (True, {"tx_prio6_bytes": 10**6}, {}),
+        (True, {"tx_prio3_bytes": 0}, {"priority": "unknown"}),
+        (False, {"rx_prio3_bytes": 0, "rx_prio0_bytes": 10**9}, {"priority": "drift"}),
+        (False, {"tx_prio3_pause": 4}, {"pause": "drift"}),
+        (True, {"rx_global_pause": 4}, {"pause": "drift"}),
+        (True, {"rx_prio0_pause": 4}, {"pause": "drift"}),
+        (True, {"rx_prio3_pause": 4, "rp_cnp_handled": 9}, {}),
+        (True, {"rx_prio3_pause": 4}, {"ecn": "drift"}),
+        (True, {"rp_cnp_ignored": 1}, {"ecn": "drift"}),
+        (False, {"np_ecn_marked_roce_packets": 5}, {"ecn": "drift"}),
+        (False, {"np_ecn_marked_roce_packets": 5, "np_cnp_sent": 2}, {}),
+        (True, {"packet_seq_err": 1}, {"loss": "drift"}),
+        (False, {"rx_discards_phy": 1}, {"loss": "drift"}),
+        (False, {"rx_prio3_discards": 1}, {"loss": "drift"}),
+        # Adaptive routing does that.
+        (False, {"out_of_sequence": 5000}, {}),
+    ],
+)
+def test_each_movement_has_its_meaning(sends: bool, more: dict[str, int], expected: dict[str, str]) -> None:
+    assert states((SENDER if sends else RECEIVER) | more, sends) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [("tx_prio3_bytes", "priority"), ("rx_prio3_pause", "pause"), ("rp_cnp_handled", "ecn"), ("packet_seq_err", None)],
+)
+def test_a_counter_that_is_not_there_proves_nothing(name: str, check: str | None) -> None:
+    without = {key: value for key, value in SENDER.items() if key != name}
+    assert states(without) == ({check: "unknown"} if check else {})
+
+
+def test_without_any_counter_of_loss_nothing_is_known_of_it() -> None:
+    assert states({}, priority=None) == {"loss": "unknown"}
+
+
+def test_a_fabric_without_a_lossless_priority_is_asked_for_loss_alone() -> None:
+    found = nic_counters.judge("rail 0 to node02", Counters({"packet_seq_err": 0}), True, None, "hw_counters")
+    assert [one.check for one in found] == ["counters.loss"]
+
+
+def test_a_wrong_priority_is_told_with_the_bytes_of_both() -> None:
+    moved = Counters(SENDER | {"tx_prio3_bytes": 0, "tx_prio0_bytes": 12 * 10**9})
+    finding = nic_counters.judge("rail 0 to node02", moved, True, 3, "ethtool -S eth0")[0]
+    assert finding.have == "priority 0: 12.0 GB, priority 3: 0.0 MB"
+
+
+def test_a_counter_that_went_back_says_nothing() -> None:
+    moved = nic_counters.difference(Counters({"packet_seq_err": 9, "a": 1}), Counters({"packet_seq_err": 1, "a": 3}))
+    assert moved.values == {"a": 2}
+    assert str(moved.problems[0]) == "packet_seq_err: went back from 9 to 1"
+
+
+def test_what_moved_is_told_in_words() -> None:
+    lines = nic_counters.meaning(Counters({"rx_prio3_pause": 12, "np_cnp_sent": 4, "rp_cnp_handled": 0, "x": 3}))
+    assert lines == [
+        "np_cnp_sent +4: this host told senders to slow down",
+        "rx_prio3_pause +12: the network stopped this host in priority 3",
+    ]
+
+
+def test_statistics_of_ethtool_are_names_and_numbers() -> None:
+    text = "NIC statistics:\n     rx_packets: 12\n     [0]: rx_bytes: 4\n     rx_prio3_bytes: 99\n"
+    assert nic_counters.parse_statistics(text) == {"rx_packets": 12, "[0]: rx_bytes": 4, "rx_prio3_bytes": 99}
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=100)
+def test_any_text_is_statistics_or_an_error(text: str) -> None:
+    with contextlib.suppress(ParseError):
+        nic_counters.parse_statistics(text)
+
+
+def test_only_what_says_something_is_read_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    for name, text in {
+        "hw_counters/packet_seq_err": "7\n",
+        "hw_counters/np_cnp_sent": "x\n",
+        "counters/foo": "1",
+    }.items():
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_text(text)
+    found = nic_counters.read(Host(str(tmp_path), str(tmp_path)), "mlx5_0", 1, "eth0")
+    assert found.values == {"packet_seq_err": 7}
+    assert sorted(problem.source for problem in found.problems) == [
+        "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/np_cnp_sent",
+        "ethtool",
+    ]

@@ -1,0 +1,44 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import os_release
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)
+VALUES = st.text(st.sampled_from("abz09 .-_:/()\"'#\\"), max_size=12)
+
+
+def test_values_are_read_without_their_quotes_and_the_last_one_counts() -> None:
+    text = '# ID=no\n\nID=debian\nID=\'ubuntu\'\nVERSION_ID="24.04"\nNAME="A \\"B\\""\nEMPTY=\nid=x\n'
+    assert os_release.parse(text) == {"ID": "ubuntu", "VERSION_ID": "24.04", "NAME": 'A "B"', "EMPTY": ""}
+
+
+@pytest.mark.parametrize("line", ["ID=a b", 'ID="a', "ID", "=a", "export ID=a"])
+def test_what_is_no_assignment_is_left_out(line: str) -> None:
+    assert os_release.parse(line) == {}
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4))
+@settings(max_examples=100)
+def test_what_is_quoted_as_the_manual_says_is_read_back(values: dict[str, str]) -> None:
+    def quoted(value: str) -> str:
+        return "".join("\\" + char if char in '"\\' else char for char in value)
+
+    text = "".join(f'{name}="{quoted(value)}"\n' for name, value in values.items())
+    assert os_release.parse(text) == values
+
+
+def test_the_administrators_file_comes_before_the_vendors(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    with pytest.raises(ReadError, match="/etc/os-release: is not there"):
+        os_release.read(host)
+    for folder, name in (("usr/lib", "debian"), ("etc", "ubuntu")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "os-release").write_text(f"ID={name}\n")
+        assert os_release.read(host) == (f"/{folder}/os-release", {"ID": name})

@@ -1,0 +1,232 @@
+"""What perftest is started with, what it prints, and what that is worth."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters, perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Bar, Options, Port, Result, Session
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CLIENT = Session("client", 3, "0000:1a:00.0", "mlx5_9", "node02", "10.19.0.2", 400.0, gpu="0000:19:00.0", gpu_index=3)
+SERVER = replace(CLIENT, role="server", address="")
+PORT = Port("mlx5_9", 1, 5)
+OPTIONS = Options(seconds=5, traffic_class=106)
+RULE = "-" * 60 + "\n"
+HEAD = f"{RULE}                    RDMA_Write BW Test\n Mtu             : 4096[B]\n Link type       : Ethernet\n{RULE}"
+BW = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+LAT = (
+    " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"
+    "   99% percentile[usec]   99.9% percentile[usec] \n"
+)
+
+
+def bw_text(rate: float, mtu: int = 4096) -> str:
+    return HEAD.replace("4096", str(mtu)) + BW + f" 65536      3700000         0.00    {rate:.2f}\t\t   0.75\n" + RULE
+
+
+def test_a_bandwidth_test_names_device_gid_class_and_time() -> None:
+    assert perftest.argv(CLIENT, PORT, "bw", OPTIONS) == (
+        *("ib_write_bw", "-F", "-d", "mlx5_9", "-i", "1", "-u", "18", "-p", "18603", "-x", "5", "--tclass=106"),
+        *("-q", "4", "-s", "65536", "--report_gbits", "-D", "5", "-f", "1", "10.19.0.2"),
+    )
+
+
+def test_a_server_names_no_peer_and_waits_on_the_same_port() -> None:
+    for test in perftest.TESTS:
+        server, client = (perftest.argv(end, PORT, test, OPTIONS) for end in (SERVER, CLIENT))
+        assert (*server, "10.19.0.2") == client
+
+
+def test_no_two_programs_of_a_host_share_a_port() -> None:
+    words = [
+        perftest.argv(replace(SERVER, rail=rail), PORT, test, OPTIONS) for rail in range(16) for test in perftest.TESTS
+    ]
+    assert len({argv[argv.index("-p") + 1] for argv in words}) == 32
+
+
+def test_infiniband_has_neither_gid_nor_traffic_class() -> None:
+    argv = perftest.argv(replace(CLIENT, link_layer="InfiniBand"), Port("mlx5_9", 1, None), "lat", OPTIONS)
+    assert "-x" not in argv
+    assert not any(word.startswith("--tclass") for word in argv)
+
+
+@pytest.mark.parametrize(
+    ("usage", "dmabuf", "words"),
+    [
+        ("--use_cuda=<id>", False, ("--use_cuda=3",)),
+        ("--use_cuda=<id> --use_cuda_dmabuf", True, ("--use_cuda=3", "--use_cuda_dmabuf")),
+        ("--use_cuda=<id> --use_cuda_bus_id=<id>", False, ("--use_cuda_bus_id=0000:19:00.0",)),
+    ],
+)
+def test_gpu_memory_is_named_by_what_this_build_knows(usage: str, dmabuf: bool, words: tuple[str, ...]) -> None:
+    options = replace(OPTIONS, memory="gpu", dmabuf=dmabuf)
+    argv = perftest.argv(SERVER, PORT, "bw", options, usage)
+    assert tuple(word for word in argv if "cuda" in word) == words
+    # Latency is asked of the path, not of the GPU.
+    assert not any("cuda" in word for word in perftest.argv(SERVER, PORT, "lat", options, usage))
+
+
+def test_the_average_is_the_figure_and_the_agreed_mtu_is_kept() -> None:
+    assert perftest.parse("bw", bw_text(388.24, 1024)) == (388.24, 1024)
+
+
+def test_a_warning_between_heading_and_figures_does_no_harm() -> None:
+    text = bw_text(98.02).replace("MsgRate[Mpps]\n", "MsgRate[Mpps]\nConflicting CPU frequency values detected\n")
+    assert perftest.parse("bw", text)[0] == 98.02
+
+
+def test_megabytes_are_of_two_to_the_twentieth() -> None:
+    text = bw_text(11920.93).replace("Gb/sec", "MB/sec")
+    assert perftest.parse("bw", text)[0] == pytest.approx(100.0, abs=0.01)
+
+
+def test_the_typical_latency_is_the_figure() -> None:
+    row = " 8       1000          2.10           7.55         2.31     \t       2.40     \t0.20\t\t2.90 \t\t7.55\n"
+    assert perftest.parse("lat", HEAD + LAT + row)[0] == 2.31
+
+
+@pytest.mark.parametrize("text", ["", HEAD, HEAD + BW, HEAD + BW + " 65536\n", HEAD + LAT + " 8 1000 2.1\n", BW * 2])
+def test_what_is_no_result_is_said_to_be_none(text: str) -> None:
+    for test in perftest.TESTS:
+        with pytest.raises(ParseError, match=r"printed no result|expected|is not the heading"):
+            perftest.parse(test, text)
+
+
+@given(st.text(alphabet="#bytesiran []GMB/cuv0123456789.\n\tBW", max_size=300))
+@settings(max_examples=100)
+def test_any_text_is_a_figure_or_an_error(text: str) -> None:
+    for test in perftest.TESTS:
+        with contextlib.suppress(ParseError):
+            assert perftest.parse(test, BW + text)[0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "where"),
+    [
+        ("Couldn't connect to 10.19.0.2:18603\n", "does not listen", "perftest.served"),
+        ("IB device mlx5_0 not found\n Unable to find the Infiniband/RoCE device\n", "no such RDMA device", "mofed"),
+        (" Port number 1 state is Down\n", "not ACTIVE", "cable"),
+        ("\n Found Incompatibility issue with GID types.\n", "RoCE v1", "rail_gid"),
+        (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", "do not reach", "MTU"),
+        (" Failed status 4: wr_id 0 syndrom 0x51\n", "not registered", "nvidia_peermem"),
+        ("Couldn't allocate MR\n", "memory could not be registered", "host_limits"),
+        ("ethernet_read_keys: Couldn't read remote address\n", "gave up", "other host"),
+        ("Couldn't listen to port 18603\n", "taken", "ss -ltnp"),
+        ("----\n\n", "nothing", "by hand"),
+        ("something \x1b[31mnew\n", r"something \x1b[31mnew", "by hand"),
+    ],
+)
+def test_an_error_is_told_with_where_to_look(text: str, says: str, where: str) -> None:
+    reason, fix = perftest.reason(text)
+    assert says in reason
+    assert where in fix
+
+
+def test_exit_code_0_without_a_figure_is_no_result() -> None:
+    found = perftest.result("bw", "ib_write_bw", 0, "", HEAD)
+    assert (found.figure, found.reason) == (None, "ib_write_bw printed no result")
+
+
+def test_a_figure_of_a_program_that_failed_is_none() -> None:
+    assert perftest.result("bw", "ib_write_bw", 1, "", bw_text(388)).figure is None
+
+
+def test_a_server_that_nobody_came_to_says_so() -> None:
+    text = "* Waiting for client to connect... *\n"
+    assert perftest.result("bw", "ib_write_bw", None, "timeout", text).reason == "nobody connected in time"
+
+
+def judged(figure: float, share: float = 0.9) -> str:
+    [finding] = perftest.judge(CLIENT, [perftest.result("bw", "ib_write_bw", 0, "", bw_text(figure))], Bar(share))
+    return finding.state
+
+
+def test_the_bar_is_a_share_of_what_the_rate_carries_without_headers() -> None:
+    assert perftest.carries(CLIENT) == pytest.approx(400 * 4096 / 4178)
+    assert perftest.carries(replace(CLIENT, link_layer="InfiniBand")) == pytest.approx(400 * 4096 / 4122)
+    assert [judged(rate) for rate in (353.0, 352.9)] == ["ok", "drift"]
+    assert judged(0.01, share=0) == "ok"
+
+
+def test_a_slow_rail_in_small_packets_names_the_mtu_of_both_ends() -> None:
+    one = perftest.result("bw", "ib_write_bw", 0, "", bw_text(311, 1024))
+    [finding] = perftest.judge(CLIENT, [one], Bar(0.9))
+    assert finding.have == "311 Gb/s in packets of 1024 bytes, to host memory"
+    assert finding.fix == "an end has a smaller MTU: run site.yml --tags mtu for this host and node02"
+    assert finding.id == "perftest.bandwidth[live]@rail 3 to node02"
+
+
+def test_without_a_bar_a_latency_only_has_to_be_there() -> None:
+    one = Result("lat", "ib_write_lat", 9.5)
+    assert [perftest.judge(CLIENT, [one], Bar(0.9, most))[0].state for most in (0, 9.5, 9)] == ["ok", "ok", "drift"]
+    assert perftest.judge(CLIENT, [replace(one, figure=None, reason="x", fix="y")], Bar(0.9))[0].state == "unknown"
+
+
+def test_a_server_is_judged_by_having_served() -> None:
+    bad = perftest.result("lat", "ib_write_lat", 1, "", "Couldn't listen to port 18703\n")
+    good = perftest.result("bw", "ib_write_bw", 0, "", bw_text(10))
+    assert [one.state for one in perftest.judge(SERVER, [good], Bar(0.9))] == ["ok"]
+    [finding] = perftest.judge(SERVER, [good, bad], Bar(0.9))
+    assert (finding.check, finding.state) == ("perftest.served", "unknown")
+
+
+def test_simulated_figures_say_so_in_their_source() -> None:
+    one = perftest.result("bw", "ib_write_bw", 0, "", bw_text(388) + " simulated: no figure here is a measurement\n")
+    assert perftest.judge(CLIENT, [one], Bar(0.9))[0].source == "simulated: ib_write_bw"
+
+
+def test_a_busy_node_and_one_that_is_not_known_to_be_idle_are_no_idle_nodes() -> None:
+    assert perftest.idle([], []).ok
+    assert perftest.idle(["Slurm job 7"], []).have == "busy: Slurm job 7"
+    assert perftest.idle([], ["nvidia-smi: hung"]).state == "unknown"
+
+
+def test_what_is_lost_in_a_wrong_queue_has_one_cause() -> None:
+    one = perftest.result("bw", "ib_write_bw", 0, "", bw_text(100))
+    names = {**{f"tx_prio{number}_bytes": 0 for number in range(8)}, "tx_prio0_bytes": 10**9, "packet_seq_err": 9}
+    moved = nic_counters.Counters(names)
+    findings = perftest.explained(
+        [*perftest.judge(CLIENT, [one], Bar(0.9)), *nic_counters.judge(CLIENT.subject, moved, True, 3, "ethtool -S")]
+    )
+    roots = [one.check for one in findings if not one.ok and one.because is None]
+    assert roots == ["counters.priority"]
+
+
+def test_a_record_comes_back_as_it_went() -> None:
+    results = [perftest.result("bw", "ib_write_bw", 0, "", bw_text(388))]
+    text = perftest.record(1000.0, [perftest.entry(CLIENT, results, {"packet_seq_err": 3})])
+    assert perftest.parse_record(text) == (1000.0, [(CLIENT, tuple(results), {"packet_seq_err": 3})])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "finished": 1, "sessions": [{}]}'])
+def test_what_is_no_record_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ParseError):
+        perftest.parse_record(text)
+
+
+def test_an_old_record_is_unknown_and_so_is_one_from_the_future() -> None:
+    states = [perftest.fresh("rail 0", 1000.0, 1000.0 + days * 86400, 30, "x").state for days in (1, 31, -1)]
+    assert states == ["ok", "unknown", "unknown"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"role": "both"},
+        {"rail": "3"},
+        {"rail": 100},
+        {"address": "-h"},
+        {"device": 3},
+        {"link_layer": "Token Ring"},
+        {"rate_gbps": "fast"},
+        {"surprise": 1},
+    ],
+)
+def test_a_session_from_outside_is_not_believed(change: dict[str, object]) -> None:
+    with pytest.raises(ParseError, match="session"):
+        perftest.session_of({**CLIENT.__dict__, **change})

@@ -1,0 +1,137 @@
+"""Who tests with whom, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.action import rail_pairs as action
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_pairs
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_pairs import Candidate, Pairs
+
+
+def candidate(number: int, rails: int = 2, kind: str = "hgx-h200 ethernet") -> Candidate:
+    found = tuple(
+        RailInfo(
+            number=rail,
+            pci=f"0000:{0x1A + rail:02x}:00.0",
+            device=f"mlx5_{rail}",
+            netdev=f"eth{rail}",
+            link_layer="Ethernet",
+            rate_gbps=400.0,
+            address=f"10.{16 + rail}.0.{number}",
+            mtu=9000,
+            firmware="28.43.2026",
+            psid="MT_0000000838",
+            qos="",
+        )
+        for rail in range(rails)
+    )
+    return Candidate(
+        f"node{number:02d}", kind, HostInfo("X", "mlx5_core 1", found, {}), f"node{number:02d}.example.org"
+    )
+
+
+def roles(pairs: Pairs, host: str) -> list[set[str]]:
+    return [{session.role for session in one.get(host, ())} for one in pairs.passes]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9, 200])
+def test_every_host_sends_and_receives_and_has_one_role_at_a_time(count: int) -> None:
+    pairs = rail_pairs.plan([candidate(number) for number in range(1, count + 1)], 1)
+    for number in range(1, count + 1):
+        played = roles(pairs, f"node{number:02d}")
+        assert all(len(one) <= 1 for one in played)
+        assert set().union(*played) == {"client", "server"}
+    assert not any(pairs.findings.values())
+
+
+def test_both_ends_of_a_test_agree() -> None:
+    pairs = rail_pairs.plan([candidate(number) for number in range(1, 9)], 1)
+    for one in pairs.passes:
+        for host, sessions in one.items():
+            for session in sessions:
+                [other] = [end for end in one[session.peer] if end.rail == session.rail]
+                assert (other.peer, {other.role, session.role}) == (host, {"client", "server"})
+                if session.role == "client":
+                    assert session.address == f"10.{16 + session.rail}.0.{int(session.peer[4:])}"
+
+
+def test_more_rounds_bring_other_partners() -> None:
+    pairs = rail_pairs.plan([candidate(number) for number in range(1, 9)], 3)
+    assert len(pairs.passes) == 6
+    assert len({session.peer for one in pairs.passes for session in one["node01"]}) == 3
+
+
+def test_a_rail_without_an_address_is_reached_by_the_hosts_name() -> None:
+    one, other = candidate(1, rails=1), candidate(2, rails=1)
+    assert other.info is not None
+    bare = replace(other, info=replace(other.info, rails=(replace(other.info.rails[0], address=None),)))
+    addresses = {s.address for p in rail_pairs.plan([one, bare], 1).passes for s in p["node01"] if s.role == "client"}
+    assert addresses == {"node02.example.org"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"busy": ("Slurm job 7",)}, "busy: Slurm job 7"),
+        ({"info": None, "absent": "unreachable"}, "unreachable"),
+        ({"kind": "hgx-h100 infiniband"}, "no other idle host of hgx-h100 infiniband"),
+    ],
+)
+def test_a_host_that_cannot_be_tested_is_unknown_and_spares_the_others(change: dict[str, object], says: str) -> None:
+    odd = replace(candidate(5), **change)  # type: ignore[arg-type]
+    pairs = rail_pairs.plan([*(candidate(number) for number in range(1, 5)), odd], 1)
+    [finding] = pairs.findings["node05"]
+    assert (finding.check, finding.state, finding.have) == ("perftest.pair", "unknown", says)
+    assert pairs.of("node05") == [[], []]
+    assert all(len(one) == 4 for one in pairs.passes)
+
+
+def test_a_missing_rail_is_not_tested_and_told() -> None:
+    one, other = candidate(1), candidate(2)
+    assert other.info is not None
+    lame = replace(other, info=replace(other.info, rails=other.info.rails[:1], missing={1: "no NIC at PIX of GPU 1"}))
+    pairs = rail_pairs.plan([one, lame], 1)
+    assert {session.rail for turn in pairs.passes for session in turn["node01"]} == {0}
+    [finding] = pairs.findings["node02"]
+    assert (finding.subject, finding.have) == ("rail 1", "no test: no NIC at PIX of GPU 1")
+
+
+def test_a_thousand_hosts_have_two_passes() -> None:
+    pairs = rail_pairs.plan([candidate(number, rails=8) for number in range(1, 1001)], 1)
+    assert [len(one) for one in pairs.passes] == [1000, 1000]
+
+
+def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
+    one = candidate(1)
+    assert one.info is not None
+    of_host = {
+        "busbar_intent": {"profile_name": "hgx-h200", "values": {"busbar_fabric": "ethernet", "busbar_mtu": 4200}},
+        "rail_info_result": {"info": one.info.to_dict(), "busy": ["Slurm job 7"]},
+        "ansible_host": "10.0.0.1",
+    }
+    found = [action.candidate("node01", of_host, True, check_mode) for check_mode in (False, True)]
+    assert [each.busy for each in found] == [("Slurm job 7",), ()]
+    assert (found[0].kind, found[0].name, found[0].mtu) == ("hgx-h200 ethernet", "10.0.0.1", 4096)
+    assert found[0].info == one.info
+
+
+def test_a_host_that_was_lost_meanwhile_is_nobodys_partner() -> None:
+    of_host = {"rail_info_result": {"unreachable": True, "msg": "ssh: no route"}}
+    lost = action.candidate("node01", of_host, False, False)
+    assert (lost.info, lost.absent) == (None, "unreachable")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"traffic_class": -1, "priority": -1, "dscp": -1}),
+        ({"busbar_roce": {"dscp": 26}}, {"traffic_class": 104, "priority": 3, "dscp": 26}),
+        # A lossy fabric has no priority that has to be kept.
+        ({"busbar_roce": {"dscp": 26}, "roce_qos_pfc": []}, {"traffic_class": 104, "priority": -1, "dscp": 26}),
+    ],
+)
+def test_tests_are_sent_with_the_class_that_nccl_has(values: dict[str, object], expected: dict[str, int]) -> None:
+    assert action.classes({"busbar_intent": {"values": values}}) == expected

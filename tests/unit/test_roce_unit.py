@@ -1,0 +1,357 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The files that set RoCE again, their plan, and the script itself on a simulated node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    bundle,
+    profile,
+    rails,
+    roce_boot,
+    roce_chain,
+    roce_qos,
+    roce_unit,
+    topology,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_boot import Intent, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbar.lab import qos, tree
+from busbar.lab.machine import hgx_h200_roce
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
+GIVEN: dict[str, Any] = dict.fromkeys(roce_unit.SETTINGS)
+GIVEN.update(roce={"dscp": 26}, pause_off=True, traffic_class=106)
+WANT = roce_qos.want(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
+ONE, OTHER = "0000:1b:00.0", "0000:2b:00.0"
+PORTS = tuple(
+    roce_qos.Port(label=f"{address} mlx5_{number} eth{number}", pci=address, netdev=f"eth{number}", rdma="mlx5_0")
+    for number, address in enumerate((ONE, OTHER))
+)
+WANTED = Intent({ONE: True, OTHER: True}, {"dscp": 26}, {"pause_off": True}, "/", "/")
+NOTHING = Have(dict.fromkeys(OWN), dict.fromkeys(OWN))
+RAIL0, VF, STRANGER = "0000:1a:00.0", "0000:83:00.2", "0000:83:00.0"
+DATA_RAIL0 = "enp26s0np0"
+
+
+def provisioned(result: Result | None = None) -> Have:
+    """result: of the first port."""
+    results = {} if result is None else {ONE: result}
+    return Have(roce_unit.render(WANTED), dict.fromkeys(OWN, 0o644), results=results)
+
+
+def planned(have: Have, wanted: Intent | None = WANTED, missing: Finding | None = None) -> Plan:
+    return roce_unit.plan(have, wanted, PORTS, missing)
+
+
+def states(plan: Plan) -> list[tuple[str, str, str]]:
+    return [(finding.aspect, finding.identity, finding.state) for finding in plan.findings]
+
+
+def commands(plan: Plan) -> list[str]:
+    return [str(command) for command in plan.commands]
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fresh_node_gets_all_files_and_systemd_is_told() -> None:
+    plan = planned(NOTHING)
+    assert states(plan) == [("persisted", UNIT, "drift")]
+    assert [change.path for change in plan.changes] == list(OWN)
+    assert {change.disruption for change in plan.changes} == {"none"}
+    assert commands(plan) == ["systemctl daemon-reload"]
+    assert commands(planned(replace(NOTHING, systemctl=False))) == []
+
+
+def test_a_plan_of_its_own_result_is_empty() -> None:
+    plan = planned(provisioned())
+    assert (states(plan), plan.changed) == ([("persisted", UNIT, "ok")], False)
+
+
+def test_where_nothing_is_asked_for_nothing_is_said_and_what_is_there_goes() -> None:
+    assert planned(NOTHING, None) == Plan()
+    plan = planned(provisioned(), None)
+    assert states(plan) == [("persisted", UNIT, "drift")]
+    assert [(change.path, change.after) for change in plan.changes] == [(path, None) for path in OWN]
+    assert commands(plan) == ["systemctl daemon-reload"]
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_each_file_that_somebody_has_changed_or_taken_away_is_told_and_mended(path: str) -> None:
+    have = provisioned()
+    for text, said in (("something else\n", "not as written"), (None, "absent")):
+        plan = planned(replace(have, files={**have.files, path: text}))
+        assert plan.findings[0].have == f"{path} is {said}"
+        assert [change.path for change in plan.changes] == [path]
+    plan = planned(replace(have, modes={**have.modes, path: 0o666}))
+    assert plan.findings[0].have == f"{path} has mode 0666"
+    assert [(change.path, change.mode) for change in plan.changes] == [(path, 0o644)]
+
+
+def test_without_udev_and_systemd_it_is_said_and_nothing_is_written() -> None:
+    plan = planned(replace(NOTHING, udev=False))
+    assert (states(plan), plan.changed) == ([("persisted", UNIT, "unsupported")], False)
+    assert "99-systemd.rules is not there" in str(plan.findings[0].have)
+
+
+@pytest.mark.parametrize("wanted", [WANTED, None])
+def test_while_a_rail_is_missing_nothing_shrinks_to_those_that_are_left(wanted: Intent | None) -> None:
+    lost = replace(planned(NOTHING).findings[0], check="platform.rail_device", subject="rail 3")
+    plan = planned(provisioned(), wanted, lost)
+    assert (states(plan), plan.changed) == ([("persisted", UNIT, "unknown")], False)
+    assert plan.findings[0].because == "platform.rail_device[persisted]@rail 3"
+    assert planned(NOTHING, None, lost) == Plan()
+
+
+def test_the_last_run_of_each_port_is_a_finding_of_its_own() -> None:
+    assert states(planned(provisioned(Result("ok")))) == [("persisted", UNIT, "ok"), ("live", ONE, "ok")]
+    plan = planned(provisioned(Result("failed", ("busy: process python (pid 7)", "and more"))))
+    assert states(plan)[1:] == [("live", ONE, "drift")]
+    assert plan.findings[1].have == "busy: process python (pid 7); and more"
+    assert f"journalctl -b -u busbar-roce-qos@{ONE}.service" in plan.findings[1].fix
+    assert commands(plan) == [f"systemctl restart busbar-roce-qos@{ONE}.service"]
+    for result in (Result("started"), Result("unread", ("is not JSON",))):
+        plan = planned(provisioned(result))
+        assert (states(plan)[1:], plan.changed) == ([("live", ONE, "unknown")], False)
+
+
+def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
+    gap = roce_qos.Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
+    ports = (*PORTS, replace(PORTS[0], pci="0000:3b:00.2", gap=gap), replace(PORTS[1], pci="0000:4b:00.0", rdma=None))
+    found = roce_unit.intent(ports, WANT, GIVEN, "/", "/")
+    assert found is not None
+    assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
+    assert found.settings == {"pause_off": True, "traffic_class": 106}
+    nothing = roce_qos.want(roce_chain.resolve({}, {}), {})
+    assert roce_unit.intent(PORTS, nothing, GIVEN, "/", "/") is None
+    assert roce_unit.intent((), WANT, GIVEN, "/", "/") is None
+
+
+def test_the_rule_is_for_these_ports_and_their_virtual_functions_and_starts_only_units() -> None:
+    rule = roce_unit.render(WANTED)[RULE]
+    assert f'KERNELS=="{ONE}|{OTHER}", ' in rule
+    assert f'ATTR{{device/physfn/uevent}}=="*PCI_SLOT_NAME={ONE}*|*PCI_SLOT_NAME={OTHER}*", ' in rule
+    assert rule.count('ENV{SYSTEMD_WANTS}+="busbar-roce-qos@$id.service"') == 2
+    assert "RUN" not in rule
+
+
+# -- what the script reads and leaves ---------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_what_is_read_again() -> None:
+    assert roce_boot.parse_intent(roce_unit.render(WANTED)[INTENT]) == WANTED
+    assert WANTED.want() == roce_qos.want(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ports": ["0000:1b:00.0"]}, "its ports is"),
+        ({"ports": {"eth0": True}}, "eth0"),
+        ({"roce": 26}, "its roce is 26"),
+        ({"system_root": None}, "its system_root is None"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_an_intent_that_somebody_has_spoilt_is_an_error_that_names_it(change: Mapping[str, Any], said: str) -> None:
+    data = {**json.loads(roce_unit.render(WANTED)[INTENT]), **change}
+    with pytest.raises(ParseError, match=said):
+        roce_boot.parse_intent(json.dumps(data))
+
+
+def test_settings_of_another_type_are_an_error() -> None:
+    with pytest.raises(ParseError, match="another type"):
+        replace(WANTED, settings={"prio2tc": 3}).want()
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+_NAMES = st.sampled_from(["ports", "roce", "settings", "hardware_root", "system_root", "state", "said"])
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=40) | st.dictionaries(_NAMES, _JSON).map(json.dumps))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for parse in (roce_boot.parse_intent, roce_boot.parse_result):
+        try:
+            parse(text)
+        except ParseError as error:
+            assert str(error)
+
+
+# -- the script on a node ---------------------------------------------------------------------------------------------
+
+
+def pythons() -> list[str]:
+    """This one, and the oldest that nodes have, where it is installed."""
+    old = shutil.which("python3.8")
+    runs = old is not None and subprocess.run([old, "-c", ""], capture_output=True, check=False).returncode == 0
+    return [sys.executable, *([old] if old and runs else [])]
+
+
+class Node:
+    """A simulated node with the unit's files."""
+
+    def __init__(self, base: Path) -> None:
+        self.hw, self.sys = base / "hw", base / "sys"
+        self.host = Host(str(self.hw), str(self.sys))
+        tree.write(hgx_h200_roce("node02"), self.hw, self.sys)
+        asked = profile.for_fabric(profile.parse(PROFILE, "hgx-h200"), "ethernet")
+        machine = topology.read(self.host, ask_nvidia_smi=False)
+        self.ports = roce_qos.ports(machine, rails.match(machine, asked))
+        self.wanted = roce_unit.intent(self.ports, WANT, GIVEN, str(self.hw), str(self.sys))
+        self.missing = roce_unit.missing_rail(machine, asked)
+        roce_unit.execute(self.host, self.plan())
+
+    def plan(self) -> Plan:
+        return roce_unit.plan(roce_unit.read(self.host, self.wanted), self.wanted, self.ports, self.missing)
+
+    def run(self, function: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+        """As the unit's ExecStart."""
+        argv = [python, "-I", "-S", f"{self.sys}{SCRIPT}", f"{self.sys}{INTENT}", function]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+
+    def result(self, function: str) -> Result:
+        return roce_boot.parse_result((self.sys / roce_boot.result_path(function).lstrip("/")).read_text())
+
+    def tos(self) -> int:
+        """Of the first rail."""
+        return int((self.hw / qos.tos_path("mlx5_6").lstrip("/")).read_text())
+
+    def writes(self) -> list[str]:
+        return qos.writes(str(self.hw))
+
+
+@pytest.fixture(scope="module")
+def _node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return Node(tmp_path_factory.mktemp("roce_unit"))
+
+
+@pytest.fixture
+def node(_node: Node) -> Node:
+    """As after a boot."""
+    qos.reboot(str(_node.hw))
+    qos.replace(f"{_node.hw}{qos.WRITES}", "")
+    shutil.rmtree(_node.sys / roce_boot.RESULTS.lstrip("/"), ignore_errors=True)
+    return _node
+
+
+def test_what_is_written_is_found_again_and_no_port_has_a_result_yet(node: Node) -> None:
+    plan = node.plan()
+    assert (states(plan), plan.changed) == ([("persisted", UNIT, "ok")], False)
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_script_gives_a_port_what_is_asked_for_and_a_second_run_writes_nothing(node: Node, python: str) -> None:
+    done = node.run(RAIL0, python)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"mlnx_qos -i {DATA_RAIL0} --pfc 0,0,0,1,0,0,0,0\n" in done.stdout
+    port = qos.load(str(node.hw), qos.find(str(node.hw), DATA_RAIL0))
+    assert (port.trust, port.pfc, node.tos(), port.bounces) == ("dscp", 8, 106, 1)
+    before = node.writes()
+    # Only this port.
+    assert {f"mlnx_qos {DATA_RAIL0} trust", f"mlnx_qos {DATA_RAIL0} pfc"} < set(before)
+    assert all(DATA_RAIL0 in line or "mlx5_6" in line for line in before)
+    again = node.run(RAIL0, python)
+    assert (again.returncode, again.stdout, again.stderr, node.writes()) == (0, "", "", before)
+    assert node.result(RAIL0) == Result("ok")
+    assert states(node.plan())[1:] == [("live", RAIL0, "ok")]
+
+
+def test_a_link_that_somebody_uses_is_not_bounced_and_the_result_says_who(node: Node) -> None:
+    process, verbs = node.hw / "proc/4711", node.hw / "sys/class/infiniband_verbs/uverbs6"
+    (process / "fd").mkdir(parents=True)
+    (process / "comm").write_text("ib_write_bw\n")
+    (process / "fd/3").symlink_to("/dev/infiniband/uverbs6")
+    verbs.mkdir(parents=True)
+    (verbs / "ibdev").write_text("mlx5_6\n")
+    (verbs / "device").symlink_to(os.path.realpath(node.hw / "sys/bus/pci/devices" / RAIL0))
+    try:
+        done = node.run(RAIL0)
+    finally:
+        shutil.rmtree(process)
+        shutil.rmtree(verbs.parent)
+    assert done.returncode == 1
+    assert "busy: process ib_write_bw (pid 4711) has mlx5_6" in done.stderr
+    port = qos.load(str(node.hw), qos.find(str(node.hw), DATA_RAIL0))
+    # What bounces no link is done nevertheless.
+    assert (port.trust, node.tos(), port.pfc, port.bounces) == ("dscp", 106, 0, 0)
+    assert node.result(RAIL0).state == "failed"
+    (finding,) = node.plan().findings[1:]
+    assert (finding.state, finding.aspect) == ("drift", "live")
+    assert "ib_write_bw" in str(finding.have)
+
+
+def test_a_function_of_no_rail_is_left_alone(node: Node) -> None:
+    done = node.run(STRANGER)
+    assert (done.returncode, done.stdout) == (0, f"{STRANGER}: of no rail, nothing is asked for\n")
+    assert node.writes() == []
+
+
+def test_a_virtual_function_stands_for_its_physical_one(node: Node) -> None:
+    physical = roce_boot._port_of(node.host, VF)
+    assert physical == STRANGER
+    assert roce_boot._port_of(node.host, RAIL0) == RAIL0
+
+
+def test_a_port_whose_netdev_does_not_come_is_told(node: Node) -> None:
+    intent = Intent({STRANGER: True, "0000:ff:00.0": True}, {"dscp": 26}, {}, str(node.hw), str(node.sys))
+    result = roce_boot.bring(node.host, intent, "0000:ff:00.0", patience=0)
+    assert result == Result("failed", ("0000:ff:00.0: no netdev came within 0 s: look at dmesg",))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}"])
+def test_an_intent_that_cannot_be_read_ends_in_a_sentence(node: Node, tmp_path: Path, text: str) -> None:
+    (tmp_path / "intent.json").write_text(text)
+    argv = [sys.executable, "-I", "-S", f"{node.sys}{SCRIPT}", str(tmp_path / "intent.json"), RAIL0]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{tmp_path}/intent.json: is not")
+
+
+def test_the_audit_renders_the_same_script_from_what_it_has_in_memory(node: Node) -> None:
+    names = [f"{bundle.PACKAGE}.audit", f"{bundle.LIBRARY}.roce_qos"]
+    sources = {name: bundle.bare(text) for name, text in bundle.closure(names, source_of).items()}
+    arguments = {
+        **{name: value for name, value in GIVEN.items() if value is not None},
+        "profile": PROFILE,
+        "fabric": "ethernet",
+        "hardware_root": str(node.hw),
+        "system_root": str(node.sys),
+    }
+    step = json.dumps([{"module": "roce_qos", "arguments": arguments}])
+    script = bundle.script(sources, f"\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({step!r}), 60)\n")
+    argv = [sys.executable, "-I", "-S", "-"]
+    done = subprocess.run(argv, input=script, capture_output=True, text=True, check=False, timeout=120)
+    (answer,) = json.loads(done.stdout)
+    found = [finding["have"] for finding in answer["findings"] if finding["check"] == "roce_qos.unit"]
+    # The settings that the module gives by default stand in no file yet; the script is the same.
+    assert found == [f"{INTENT} is not as written"]
+
+
+def source_of(name: str) -> str:
+    package, _dot, module = name.rpartition(".")
+    return (ROOT / ("library" if package == bundle.LIBRARY else "module_utils") / f"{module}.py").read_text()
