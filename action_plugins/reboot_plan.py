@@ -11,8 +11,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils import reboot
 
 # The roles whose results may ask for a reboot.
 ROLES = ("mofed", "iommu")
-# Those that roles/reboot asks again.
-AGAIN = ("platform", "mofed", "iommu", "nvidia_peermem")
+# Those that roles/reboot asks again: all whose state a boot can take away, or bring.
+AGAIN = (
+    *("platform", "mofed", "iommu", "pcie_path", "host_limits"),
+    *("mtu", "multirail", "roce_qos", "nvidia_peermem", "nccl_conf"),
+)
 
 
 class ActionModule(ActionBase):

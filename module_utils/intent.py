@@ -10,6 +10,9 @@ argument specs repeat it and a test compares them.
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -128,11 +131,24 @@ VALUES: Dict[str, Value] = {
     "perftest_memory": Value("str", "auto", choices=("auto", "host")),
     "perftest_results_path": Value("str", "busbar-results/verify"),
     "reboot_timeout": Value("int", 1200),
-    "busbar_reboot_batches": Value("list", [1, "10%"]),
+    "busbar_reboot_batches": Value("list", [1, "10%"], elements="raw"),
     "busbar_drain": Value("str", "none", choices=DRAINS),
     "drain_timeout": Value("int", 0),
     "drain_slurm_host": Value("str", ""),
     "drain_slurm_node": Value("str", ""),
+    # Of the control node.
+    "drift_timer_state": Value("str", "present", choices=("present", "absent")),
+    "drift_timer_schedule": Value("str", "02:00"),
+    "drift_timer_delay": Value("str", "10m"),
+    "drift_timer_user": Value("str", "busbar"),
+    "drift_timer_directory": Value("path", ""),
+    "drift_timer_command": Value("list", []),
+    "drift_timer_inventory": Value("list", []),
+    "drift_timer_options": Value("list", ["--html", "/var/lib/busbar-drift/drift.html"]),
+    "drift_timer_keep_days": Value("int", 400),
+    "drift_timer_notify": Value("list", []),
+    "drift_timer_webhook_file": Value("path", ""),
+    "drift_timer_environment": Value("dict", {}),
     "busbar_lock_minutes": Value("int", 240),
     "busbar_lock_break": Value("str", ""),
     "busbar_baseline_max_age_days": Value("int", 30),
@@ -160,7 +176,9 @@ REGISTERED = (
     "nccl_tests_result",
     "reboot_result",
     "drain_result",
+    "drift_timer_result",
     "node_lock_result",
+    "host_audit_result",
     "rail_info_result",
     "consistency_result",
     "rail_pairs_result",
@@ -190,16 +208,33 @@ _OWN_PREFIXES = (
     "nccl_tests_",
     "nccl_benchmark_",
     "perftest_",
+    "drift_timer_",
 )
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),
     "int": (int,),
+    "raw": (int, str),
     "float": (int, float),
     "bool": (bool,),
     "list": (list, tuple),
     "dict": (dict,),
 }
+_WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
+
+
+# Where findings go, and when somebody asks for them, is nothing that a host has to be.
+_OF_NO_HOST = ("busbar_findings_path", "drift_timer_")
+
+
+def digest(wanted: Mapping[str, Any]) -> str:
+    """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did.
+
+    wanted: what the module intent returns.
+    """
+    values = {name: value for name, value in wanted["values"].items() if not name.startswith(_OF_NO_HOST)}
+    text = json.dumps([values, wanted["profile"], wanted["benchmark_runs"]], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def mine(name: str) -> bool:
@@ -249,7 +284,7 @@ def _errors(name: str, given: Any, value: Value) -> List[str]:
         kinds = _TYPES[value.elements]
         wrong = [item for item in given if not isinstance(item, kinds) or isinstance(item, bool)]
         if wrong:
-            return ["%s holds %r, expected %s" % (name, wrong[0], "text" if value.elements == "str" else "int")]
+            return ["%s holds %r, expected %s" % (name, wrong[0], _WORDS[value.elements])]
         wrong = [item for item in given if value.choices and item not in value.choices]
         if wrong:
             return ["%s holds %r, expected some of %s" % (name, wrong[0], ", ".join(value.choices))]
@@ -291,6 +326,11 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
             "nccl_benchmark_collectives asks for measurements, but nccl_tests_commit is empty, so there is nothing to"
             " measure with: set the commit, or nccl_benchmark_collectives: []"
         )
+    batches = values["busbar_reboot_batches"]
+    wrong = [one for one in batches if re.fullmatch(r"[1-9][0-9]*|(?:[1-9]|[1-9][0-9]|100)%", str(one)) is None]
+    if wrong or not batches:
+        said = repr(wrong[0]) if wrong else "nothing"
+        errors.append('busbar_reboot_batches holds %s, expected numbers of nodes such as 5, or "20%%"' % said)
     if values["drain_timeout"] < 0:
         errors.append("drain_timeout is %d, expected 0 or more" % values["drain_timeout"])
     if values["busbar_lock_minutes"] < 1:

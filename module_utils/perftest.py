@@ -36,7 +36,7 @@ FIRST_PORT = {BANDWIDTH: 18600, LATENCY: 18700}
 HEADERS = {"Ethernet": 82, "InfiniBand": 26}
 FORMAT = 1
 _HEAD = re.compile(r"#bytes\s+#iterations\s+(.*)")
-_ROW = re.compile(r"\s*[0-9]+(?:\s+[0-9]+(?:\.[0-9]+)?)+\s*")
+_ROW = re.compile(r"\s*[0-9]+\s+[0-9]+(?:\s+(?:[0-9]+(?:\.[0-9]+)?|-?inf|-?nan))+\s*")
 _MTU = re.compile(r"Mtu\s*:\s*([0-9]+)\[B\]")
 _STATUS = re.compile(r"Failed status ([0-9]+)")
 # Of ibv_wc_status.
@@ -275,6 +275,10 @@ def result(test: str, command: str, rc: Optional[int], ending: str, text: str) -
         figure, mtu = parse(test, text)
     except ParseError as error:
         return replace(empty, reason=str(error), fix="run it by hand: %s" % command)
+    if not 0 < figure < float("inf"):
+        # It ends with 0 then.
+        said = "it reports %g: it could not measure this CPU's clock, or nothing was completed" % figure
+        return replace(empty, reason=said, fix="run it again on an idle node, with more perftest_seconds")
     return replace(empty, figure=figure, mtu=mtu)
 
 

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         host = Host(intent.hardware_root, intent.system_root)
         address = _port_of(host, function)
         if address not in intent.ports:
-            print("%s: of no rail, nothing is asked for" % function)
+            sys.stdout.write("%s: of no rail, nothing is asked for\n" % function)
             return 0
         with _alone(host, address):
             _note(host, address, Result("started"))
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     except ReadError as error:
         result = Result("failed", (str(error),))
     for line in result.said:
-        print(printable(line), file=sys.stderr if result.state == "failed" else sys.stdout)
+        (sys.stderr if result.state == "failed" else sys.stdout).write(printable(line) + "\n")
     return 0 if result.state == "ok" else 1
 
 

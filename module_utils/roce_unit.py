@@ -32,6 +32,8 @@ RULE = "/etc/udev/rules.d/90-busbar-roce-qos.rules"
 OWN = (SCRIPT, INTENT, UNIT, RULE)
 # Without it no device has a unit.
 _SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/99-systemd.rules")
+# Where a file for one port comes before the unit of all.
+_IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
 # Options of the module that the script gets beside roce.
 SETTINGS = (
     *("trust", "dscp2prio", "pfc", "prio2tc", "tsa", "tc_bandwidth", "cable_length", "prio2buffer", "buffer_size"),
@@ -93,6 +95,7 @@ sys.exit(roce_boot.main(sys.argv[1:]))
 class Have:
     """files, modes: of OWN.   udev: devices have units here.   systemctl: is there.
 
+    masked: files that stand in front of ours for one port, as systemctl mask makes them.
     results: PCI address -> what the unit's last run came to, or why that is not known; of ports where it has run.
     """
 
@@ -100,6 +103,7 @@ class Have:
     modes: Mapping[str, Optional[int]] = field(default_factory=dict)
     udev: bool = True
     systemctl: bool = True
+    masked: Tuple[str, ...] = ()
     results: Mapping[str, Result] = field(default_factory=dict)
 
 
@@ -136,6 +140,11 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
         modes={path: host.mode_system(path) for path in OWN},
         udev=any(host.mode_system(path) is not None for path in _SYSTEMD_RULES),
         systemctl=host.has("systemctl"),
+        masked=tuple(
+            path
+            for path in ("%s/%s" % (top, _instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
+            if host.mode_system(path) is not None
+        ),
         results={address: result for address in wanted.ports for result in _result(host, address)},
     )
 
@@ -206,6 +215,10 @@ def plan(
     commands = (reload,) if have.systemctl and UNIT in [change.path for change in changes] else ()
     if changes:
         found: Tuple[Finding, ...] = (_unit("drift", ", ".join(map(_described, changes)), _RUN),)
+    elif texts and have.masked:
+        name = have.masked[0].rpartition("/")[2]
+        text = "%s stands in front of it: the port gets nothing" % ", ".join(have.masked)
+        found = (_unit("drift", text, "see who has masked it and why; then systemctl unmask %s" % name),)
     else:
         found = (_unit("ok", "as written"),) if texts else ()
     return Plan((*found, *results), changes, commands + again)

@@ -18,13 +18,15 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.busbar.fabric.plugins.action import reboot_plan
 
 from busbar.lab import store
 
 from .conftest import Slurm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ROLES = ["platform", "mofed", "iommu", "nvidia_peermem"]
+# What a node is given back for.
+ROLES = [*reboot_plan.AGAIN]
 NODES = {"hosts": "gpu_nodes", "gather_facts": False}
 
 

@@ -87,6 +87,10 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
     ("variables", "message"),
     [
         ({"perftest_seconds": 2}, "perftest_seconds is 2, expected 3 or more"),
+        ({"busbar_reboot_batches": [1, 0]}, "busbar_reboot_batches holds 0, expected numbers of nodes .*"),
+        ({"busbar_reboot_batches": ["101%"]}, "busbar_reboot_batches holds '101%', expected .*"),
+        ({"busbar_reboot_batches": [True]}, "busbar_reboot_batches holds True, expected numbers and text"),
+        ({"busbar_reboot_batches": []}, "busbar_reboot_batches holds nothing, expected .*"),
         ({"perftest_timeout": 19}, "perftest_timeout is 19, expected four times perftest_seconds or more"),
         ({"perftest_rounds": 0}, "perftest_rounds is 0, expected 1 or more"),
         ({"perftest_share": 1.5}, "perftest_share is 1.5, expected 0 to 1"),
@@ -121,6 +125,11 @@ def test_a_test_that_cannot_be_is_named(variables: dict[str, Any], message: str)
 def test_a_policy_of_rails_that_makes_no_sense_is_named(variables: dict[str, Any], message: str) -> None:
     with pytest.raises(ParseError, match=f"^{message}$"):
         intent.read({**CHAIN, **variables})
+
+
+def test_batches_are_numbers_and_shares() -> None:
+    batches = [1, 5, "20%", "100%"]
+    assert intent.read({**CHAIN, "busbar_reboot_batches": batches})["busbar_reboot_batches"] == batches
 
 
 def test_a_chain_that_agrees_and_a_lossy_fabric_are_no_error() -> None:

@@ -132,6 +132,15 @@ def test_exit_code_0_without_a_figure_is_no_result() -> None:
     assert (found.figure, found.reason) == (None, "ib_write_bw printed no result")
 
 
+def test_a_figure_without_a_clock_is_no_result_whatever_the_bar() -> None:
+    found = perftest.result("bw", "ib_write_bw", 0, "", bw_text(0.0))
+    assert found.figure is None
+    assert "it reports 0: it could not measure this CPU's clock" in found.reason
+    row = " 8       1000          inf            inf          inf      \t       inf     \t-nan   \t\tinf     \t\tinf\n"
+    found = perftest.result("lat", "ib_write_lat", 0, "", HEAD + LAT + row)
+    assert (found.figure, found.reason[:14]) == (None, "it reports inf")
+
+
 def test_a_figure_of_a_program_that_failed_is_none() -> None:
     assert perftest.result("bw", "ib_write_bw", 1, "", bw_text(388)).figure is None
 

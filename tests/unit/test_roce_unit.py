@@ -108,6 +108,17 @@ def test_each_file_that_somebody_has_changed_or_taken_away_is_told_and_mended(pa
     assert [(change.path, change.mode) for change in plan.changes] == [(path, 0o644)]
 
 
+def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path: Path) -> None:
+    front = tmp_path / "etc/systemd/system" / f"busbar-roce-qos@{OTHER}.service"
+    front.parent.mkdir(parents=True)
+    front.symlink_to("/dev/null")
+    masked = roce_unit.read(Host(str(tmp_path), str(tmp_path)), WANTED).masked
+    plan = planned(replace(provisioned(), masked=masked))
+    assert (states(plan), plan.changed) == ([("persisted", UNIT, "drift")], False)
+    assert str(plan.findings[0].have).startswith(f"/etc/systemd/system/{front.name} stands in front of it")
+    assert plan.findings[0].fix.endswith(f"systemctl unmask {front.name}")
+
+
 def test_without_udev_and_systemd_it_is_said_and_nothing_is_written() -> None:
     plan = planned(replace(NOTHING, udev=False))
     assert (states(plan), plan.changed) == ([("persisted", UNIT, "unsupported")], False)

@@ -98,6 +98,15 @@ def test_the_nightly_check_asks_what_provision_plays_in_its_order() -> None:
     assert list(action.ROLES) == re.findall(r"name: busbar\.fabric\.(\w+)$", text, re.MULTILINE)
 
 
+def test_after_a_reboot_all_of_provision_is_asked_again_but_what_no_boot_changes() -> None:
+    plan = importlib.import_module("ansible_collections.busbar.fabric.plugins.action.reboot_plan")
+    text = (ROOT / "playbooks" / "provision.yml").read_text()
+    played = re.findall(r"name: busbar\.fabric\.(\w+)$", text, re.MULTILINE)
+    assert [*plan.AGAIN, "nccl_tests"] == played
+    [tasks] = yaml.safe_load((ROOT / "roles" / "reboot" / "tasks" / "reboot.yml").read_text())
+    assert [task["loop"] for task in tasks["block"] if "loop" in task] == [[*plan.AGAIN]]
+
+
 def test_every_site_value_is_documented() -> None:
     text = (ROOT / "docs" / "variables.md").read_text()
     assert [name for name in intent.VALUES if f"`{name}`" not in text] == []

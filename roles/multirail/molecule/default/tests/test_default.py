@@ -25,7 +25,7 @@ def routing(host: Host) -> str:
 def test_the_fresh_node_was_told_what_would_be_done() -> None:
     found = verdict("check")
     # Of each rail, now and after a boot.
-    expected = [f"multirail.{check}" for check in ("rules", "sysctl") for _ in range(2 * RAILS)]
+    expected = [f"multirail.{check}" for check in ("rules", "sysctl") for _rail in range(2 * RAILS)]
     assert checks(found) == expected
     assert len(found["repaired"]) == len(expected)
 
