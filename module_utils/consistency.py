@@ -134,7 +134,7 @@ def _compare(check: str, values: Sequence[Tuple[Member, _Values]], found: Dict[s
         if declared is not None:
             wanted, of = declared, "declared by %s" % _DECLARED_BY[check]
         elif not ranked:
-            wanted, of = (), ""
+            wanted, of = ("a value",), "which no host could tell"
         else:
             wanted = (ranked[0][0],)
             of = "as on %d of %d hosts" % (hosts[ranked[0][0]], len(values))

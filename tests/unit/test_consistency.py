@@ -69,6 +69,14 @@ def test_the_odd_host_is_named_with_what_the_others_have(changes: dict[str, obje
     assert str(finding.want).endswith("as on 3 of 4 hosts")
 
 
+def test_what_no_host_can_tell_is_unknown_and_nobody_differs() -> None:
+    found = bad([member(name, firmware=None) for name in ("node01", "node02")])
+    assert [(host, one.check, one.state) for host, one in found] == [
+        (host, "consistency.firmware", "unknown") for host in ("node01", "node02")
+    ]
+    assert {one.want for _host, one in found} == {"a value, which no host could tell"}
+
+
 def test_one_odd_rail_is_named_by_its_number() -> None:
     odd = member("odd")
     assert odd.info is not None
