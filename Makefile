@@ -48,8 +48,9 @@ collection: setup ## build, install into an empty place, run by FQCN; sanity whe
 containers: setup ## the lab of containers and the suite on it; as root, installs podman where it lacks
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/containers
 
-molecule: setup ## the scenario of every role, two at a time
-	$(BIN)/pytest -q -n $(JOBS) tests/molecule
+molecule: setup ## the scenario of every role, some at a time
+	@# One more than there are cores: a node that boots is waited for.
+	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) tests/molecule
 
 slurm: setup ## drain and resume in a real Slurm; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/slurm
