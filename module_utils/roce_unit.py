@@ -95,7 +95,7 @@ sys.exit(roce_boot.main(sys.argv[1:]))
 class Have:
     """files, modes: of OWN.   udev: devices have units here.   systemctl: is there.
 
-    masked: files that stand in front of ours for one port, as systemctl mask makes them.
+    masked: empty files that stand in front of ours for one port, as systemctl mask makes them.
     results: PCI address -> what the unit's last run came to, or why that is not known; of ports where it has run.
     """
 
@@ -143,7 +143,8 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
         masked=tuple(
             path
             for path in ("%s/%s" % (top, _instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
-            if host.mode_system(path) is not None
+            # Empty, or a link to /dev/null; another text is somebody's own unit.
+            if host.read_system(path) == ""
         ),
         results={address: result for address in wanted.ports for result in _result(host, address)},
     )
