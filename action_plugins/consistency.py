@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils import consistency, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
@@ -27,7 +26,7 @@ class ActionModule(ActionBase):
         hostvars = variables["hostvars"]
         members = []
         for host in variables["ansible_play_hosts_all"]:
-            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            of_host = hostvars[host]
             if rail_info.asked(of_host):
                 members.append(member(host, of_host))
         found = consistency.judge(members)
@@ -43,7 +42,7 @@ class ActionModule(ActionBase):
 
 
 def member(host: str, of_host: Mapping[str, Any]) -> consistency.Member:
-    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    values = rail_info.values(of_host)
     wanted = rail_info.chain(values)
     qos = None
     if wanted.dscp is not None and wanted.trust and wanted.pfc is not None and wanted.priority is not None:

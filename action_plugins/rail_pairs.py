@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf, netdev_mtu, rail_info, rail_pairs
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
@@ -33,7 +32,7 @@ class ActionModule(ActionBase):
         candidates = []
         more = {}
         for host in variables["ansible_play_hosts_all"]:
-            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            of_host = hostvars[host]
             if rail_info.asked(of_host):
                 candidates.append(candidate(host, of_host, host in there, bool(self._task.check_mode)))
                 more[host] = classes(of_host)
@@ -47,7 +46,7 @@ class ActionModule(ActionBase):
 
 
 def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:
-    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    values = rail_info.values(of_host)
     read = of_host.get("rail_info_result") or {}
     mtu = values.get("busbar_mtu")
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
@@ -65,7 +64,7 @@ def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bo
 
 def classes(of_host: Mapping[str, Any]) -> dict[str, int]:
     """What the tests of a host are sent with, and what its NICs make of it; -1 for none."""
-    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    values = rail_info.values(of_host)
     wanted = rail_info.chain(values)
     return {
         "traffic_class": -1 if wanted.dscp is None else nccl_conf.traffic_class(wanted.dscp),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
 
 
@@ -26,7 +25,7 @@ class ActionModule(ActionBase):
         hostvars = variables["hostvars"]
         members = []
         for host in variables["ansible_play_hosts"]:
-            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            of_host = hostvars[host]
             info = rail_info.of_host(of_host)
             if info is not None and rail_info.asked(of_host):
                 members.append(member(host, of_host, info))
@@ -42,7 +41,7 @@ class ActionModule(ActionBase):
 
 
 def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> rail_ping.Member:
-    values = (of_host.get("busbar_intent") or {}).get("values", {})
+    values = rail_info.values(of_host)
     peers = (
         rail_ping.Peer(
             host=host,

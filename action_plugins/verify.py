@@ -39,8 +39,10 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(
             argument_spec={"measured": {"type": "list", "elements": "dict", "default": []}}
         )
-        names = {"busbar_intent", "verify_where_asked", *OWN, *intent.REGISTERED}
-        of_host = {name: self._templar.template(variables[name]) for name in names if name in variables}
+        names = {"busbar_intent", *OWN, *intent.REGISTERED}
+        # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
+        of_host = {name: variables[name] for name in names if name in variables}
+        of_host["verify_where_asked"] = self._templar.template(variables.get("verify_where_asked"))
         check_mode = bool(self._task.check_mode)
         measured = [one for one in arguments["measured"] if one.get("sessions") is not None]
         findings: list[Finding] = []

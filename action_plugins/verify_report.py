@@ -15,7 +15,6 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 display = Display()
@@ -39,7 +38,7 @@ class ActionModule(ActionBase):
         hostvars = variables["hostvars"]
         results = {}
         for host in variables["ansible_play_hosts"]:
-            of_host = HostVarsVars(hostvars.raw_get(host), loader=self._loader, host=host)
+            of_host = hostvars[host]
             found = of_host.get("verify_result") or {}
             if found.get("sessions"):
                 results[host] = found

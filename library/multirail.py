@@ -124,8 +124,6 @@ withheld:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import (
     apply,
-    busy,
-    guard,
     multirail,
     netdev_mtu,
     profile,
@@ -133,7 +131,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     topology,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 
 def main() -> None:
@@ -159,19 +156,12 @@ def main() -> None:
         host.require_roots()
         policy = multirail.policy(given["policy"], given["values"], given["source_routing"])
         want = multirail.Want(policy, given["gateway"], given["mtu_judged"])
-        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        asked = profile.asked(given)
         nics = {}
         if policy.name:
             matched = rails.match(topology.read(host, ask_nvidia_smi=False), asked)
             nics = netdev_mtu.ethernet_rails(matched, asked)
-
-        def permitted(found: Plan) -> Plan:
-            allowed = found.limit(given["max_disruption"])
-            if all(command.disruption == "none" for command in allowed.commands):
-                return allowed
-            users = busy.read(host, [nic.pci for nic in nics.values()], guard.connection())
-            return found.refuse(users).limit(given["max_disruption"])
-
+        permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])
         planned = after = permitted(multirail.plan(multirail.read(host, nics, policy), want))
         if planned.changed and not module.check_mode:
             apply.execute(host, planned, backup=False)
@@ -179,9 +169,7 @@ def main() -> None:
             after = permitted(multirail.plan(multirail.read(host, nics, policy), want))
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
-    result = apply.result(planned, after)
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
+    result = apply.result(planned, after, apply.either)
     module.exit_json(**result)
 
 

@@ -115,8 +115,6 @@ from typing import List
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import (
     apply,
-    busy,
-    guard,
     netdev_mtu,
     profile,
     rails,
@@ -149,17 +147,10 @@ def main() -> None:
     backups: List[str] = []
     try:
         host.require_roots()
-        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        asked = profile.asked(given)
         machine = topology.read(host, ask_nvidia_smi=False)
         nics = tuple(netdev_mtu.ethernet_rails(rails.match(machine, asked), asked).values())
-
-        def permitted(found: Plan) -> Plan:
-            allowed = found.limit(given["max_disruption"])
-            if all(command.disruption == "none" for command in allowed.commands):
-                return allowed
-            users = busy.read(host, [nic.pci for nic in nics], guard.connection())
-            return found.refuse(users).limit(given["max_disruption"])
-
+        permitted = apply.Permission(host, [nic.pci for nic in nics], given["max_disruption"])
         have = netdev_mtu.read(host, nics)
         planned = after = permitted(netdev_mtu.plan(have, want))
         if planned.changed and not module.check_mode:
@@ -172,9 +163,7 @@ def main() -> None:
             after = permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
-    result = apply.result(planned, after)
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result["repaired"] = [f.id for f in planned.findings if netdev_mtu.mends(f) and f.id not in still]
+    result = apply.result(planned, after, netdev_mtu.mends)
     module.exit_json(**result, notes=netdev_mtu.notes(have, want), backup_files=backups)
 
 

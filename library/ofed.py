@@ -185,7 +185,7 @@ def main() -> None:
     host = Host(given["hardware_root"], given["system_root"])
     try:
         host.require_roots()
-        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        asked = profile.asked(given)
         machine = topology.read(host, ask_nvidia_smi=False)
         if not rails.match(machine, asked).nics:
             note = "OFED was not asked for: none of the NICs of profile %s is there" % given["profile_name"]

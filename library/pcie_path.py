@@ -129,7 +129,7 @@ def main() -> None:
     want = pcie_path.Want(given["clear_acs"], given["max_read_request"], given["persist"])
     try:
         host.require_roots()
-        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        asked = profile.asked(given)
         machine = topology.read(host, ask_nvidia_smi=False)
         nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
         missing = pcie_path.missing_device(machine, asked)
@@ -145,9 +145,7 @@ def main() -> None:
             after, _writes = pcie_path.plan(pcie_path.read(host, machine, nics), want, missing)
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
-    result = apply.result(planned, after)
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
+    result = apply.result(planned, after, apply.either)
     module.exit_json(**result, notes=pcie_path.notes(have, want))
 
 

@@ -198,7 +198,7 @@ class Rail:
             return
         gid = None
         if session.link_layer == "Ethernet":
-            found = rdma.rocev2_ipv4(active) if family == "ipv4" else rdma.rocev2_ipv6(active)
+            found = rdma.rocev2(active, family)
             if found is None:
                 self.problem = "%s has no RoCE v2 GID with an address (%s)" % (mine[0].name, family)
                 return

@@ -122,7 +122,7 @@ def main() -> None:
     host = Host(given["hardware_root"], given["system_root"])
     try:
         host.require_roots()
-        want = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        want = profile.asked(given)
         machine = topology.read(host, ask_nvidia_smi=False)
         dscp = given["dscp"] if given["dscp"] >= 0 else None
         info = rail_info.read(host, machine, rails.match(machine, want), want, given["address_family"], dscp)

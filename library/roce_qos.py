@@ -168,13 +168,10 @@ withheld:
   returned: success
 """
 
-from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import (
     apply,
-    busy,
-    guard,
     profile,
     rails,
     roce_chain,
@@ -183,7 +180,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     topology,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import merge
 
 
 def main() -> None:
@@ -215,23 +212,14 @@ def main() -> None:
     )
     given = module.params
     host = Host(given["hardware_root"], given["system_root"])
-    users: List[busy.Busy] = []
-
-    def permit(found: Plan) -> Plan:
-        allowed = found.limit(given["max_disruption"])
-        if all(command.disruption == "none" for command in allowed.commands):
-            return allowed
-        if not users:
-            users.append(busy.read(host, [port.pci for port in ports], guard.connection()))
-        return found.refuse(users[0]).limit(given["max_disruption"])
-
     try:
         host.require_roots()
-        asked = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+        asked = profile.asked(given)
         want = roce_qos.want(roce_chain.resolve(given["roce"], given), given)
         machine = topology.read(host, ask_nvidia_smi=False)
         is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
         ports = roce_qos.ports(machine, rails.match(machine, asked)) if is_roce else ()
+        permit = apply.Permission(host, [port.pci for port in ports], given["max_disruption"])
         boot = roce_unit.intent(ports, want, given, host.hardware_root, host.system_root)
         missing = roce_unit.missing_rail(machine, asked) if is_roce else None
         have = roce_qos.read(host, ports, want)
@@ -248,9 +236,7 @@ def main() -> None:
             after = merge(live, roce_unit.plan(roce_unit.read(host, boot), boot, ports, missing))
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
-    result = apply.result(planned, after)
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result["repaired"] = [f.id for f in planned.findings if f.state == "drift" and f.id not in still]
+    result = apply.result(planned, after, apply.either)
     result.update(changed=bool(steps or unit.changes), commands=[str(step) for step in steps])
     result["diff"] = roce_qos.diff(planned) + roce_unit.diff(unit)
     module.exit_json(**result, notes=roce_qos.notes(ports))

@@ -197,7 +197,7 @@ def main() -> None:
     plan = Plan()
     if given["profile"] is not None:
         try:
-            want = profile.for_fabric(profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+            want = profile.asked(given)
         except ParseError as error:
             module.fail_json(msg="profile %s: %s" % (given["profile_name"], error))
         cross_checks = []

@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 import tempfile
 from datetime import datetime
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from . import busy, guard
+from .finding import Finding
 from .host import Host, ReadError
 from .plan import Command, FileChange, Plan
 
@@ -21,16 +23,47 @@ def execute(host: Host, plan: Plan, backup: bool) -> List[str]:
     return [path for path in backups if path]
 
 
-def result(planned: Plan, after: Plan) -> Dict[str, Any]:
+class Permission:
+    """What of a plan may be done: nothing above ``most``, and nothing that disturbs somebody who uses ``devices``.
+
+    Who does is read once, and only where it matters.
+    """
+
+    def __init__(self, host: Host, devices: Sequence[str], most: str) -> None:
+        self._host = host
+        self._devices = devices
+        self._most = most
+        self._users: Optional[busy.Busy] = None
+
+    def __call__(self, found: Plan) -> Plan:
+        allowed = found.limit(self._most)
+        if all(command.disruption == "none" for command in allowed.commands):
+            return allowed
+        if self._users is None:
+            self._users = busy.read(self._host, self._devices, guard.connection())
+        return found.refuse(self._users).limit(self._most)
+
+
+def persisted(finding: Finding) -> bool:
+    return finding.aspect == "persisted"
+
+
+def either(finding: Finding) -> bool:
+    """Also what is so now."""
+    return True
+
+
+def result(planned: Plan, after: Plan, mends: Callable[[Finding], bool] = persisted) -> Dict[str, Any]:
     """What a module returns: the changes of the plan, and the findings that are there after it.
 
     after: the plan of the state that came of it; in check mode, and where nothing had to be done, the same plan.
+    mends: whether a run of this module does away with a finding that is drift.
     """
     found = after.result()
     found.update({name: planned.result()[name] for name in ("changed", "diff", "commands")})
     still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
     # Without a change nothing is mended, whatever a finding may advise.
-    mended = [f for f in planned.findings if f.state == "drift" and f.aspect == "persisted" and f.id not in still]
+    mended = [f for f in planned.findings if f.state == "drift" and mends(f) and f.id not in still]
     found["repaired"] = [finding.id for finding in mended] if planned.changed else []
     return found
 

@@ -177,7 +177,6 @@ _DERIVED = {
     "NCCL_IB_TC": "busbar_roce.dscp",
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
-_ROCE_QOS = "roce_qos_"
 # "platform_" is a common word: only near misses of our own names are errors there.
 _OWN_PREFIXES = (
     "busbar_",
@@ -186,7 +185,7 @@ _OWN_PREFIXES = (
     "pcie_path_",
     "host_limits_",
     "multirail_",
-    _ROCE_QOS,
+    roce_chain.PREFIX,
     "nccl_conf_",
     "nccl_tests_",
     "nccl_benchmark_",
@@ -317,10 +316,10 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
 
 def _chain_errors(values: Mapping[str, Any]) -> List[str]:
     """Whether the traffic class that jobs ask for leads to the lossless queue."""
-    settings = {name[len(_ROCE_QOS) :]: value for name, value in values.items() if name.startswith(_ROCE_QOS)}
+    settings = roce_chain.settings(values)
     try:
-        chain = roce_chain.resolve(values["busbar_roce"], settings, _ROCE_QOS)
-        roce_qos.want(chain, settings, _ROCE_QOS)
+        chain = roce_chain.resolve(values["busbar_roce"], settings, roce_chain.PREFIX)
+        roce_qos.want(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}

@@ -23,7 +23,7 @@ from .netdev import ROUTE_FILES
 from .plan import FileChange, Plan
 from .profile import Profile, active_port
 from .rails import Rails, match
-from .rdma import rocev2_ipv4, rocev2_ipv6
+from .rdma import rocev2
 from .topology import Topology
 
 Version = Tuple[int, int, int]
@@ -272,12 +272,12 @@ def traffic_class(dscp: int) -> int:
 
 
 def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
-    rocev2, kind = (rocev2_ipv4, "IPv4") if address_family == "ipv4" else (rocev2_ipv6, "IPv6")
+    kind = "IPv4" if address_family == "ipv4" else "IPv6"
     oldest = ".".join(map(str, min(versions)))
     seen: Dict[str, Optional[int]] = {}
     for number, nic in sorted(rails.nics.items()):
         port = active_port(nic)
-        gid = rocev2(port) if port is not None else None
+        gid = rocev2(port, address_family) if port is not None else None
         seen["rail %d" % number] = gid.index if gid is not None else None
     indexes = set(seen.values())
     if len(indexes) == 1 and None not in indexes:

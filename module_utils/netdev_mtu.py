@@ -395,7 +395,7 @@ def keeps_backup(path: str) -> bool:
 
 def mends(finding: Finding) -> bool:
     """Whether a run does. What is left of RDMA's own MTU goes only with the link, addresses and routes included."""
-    return finding.state == "drift" and (finding.check != "netdev_mtu.active_mtu" or finding.because is not None)
+    return finding.check != "netdev_mtu.active_mtu" or finding.because is not None
 
 
 def notes(have: Have, want: Want) -> List[str]:

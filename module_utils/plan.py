@@ -31,11 +31,11 @@ class FileChange:
     disruption: str = "none"
     shown: Optional[Tuple[str, str]] = None
 
-    def described(self) -> str:
+    def described(self, how: str = "rendered") -> str:
         """For a finding: what is not as it should be."""
         if self.before is None:
             return "%s is absent" % self.path
-        return "%s is %s" % (self.path, "superfluous" if self.after is None else "not as rendered")
+        return "%s is %s" % (self.path, "superfluous" if self.after is None else "not as %s" % how)
 
     def diff(self) -> Dict[str, str]:
         """Ansible's diff structure; the mode is part of it so that a pure chmod shows."""

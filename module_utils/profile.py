@@ -103,6 +103,11 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
     return Profile(profile.name, profile.description, profile.gpus, tuple(rails))
 
 
+def asked(given: Mapping[str, Any]) -> Profile:
+    """What the options profile, profile_name and fabric of a module ask for. Raises ParseError."""
+    return for_fabric(parse(given["profile"], given["profile_name"]), given["fabric"] or None)
+
+
 def _gpus(data: object) -> GpuProfile:
     keys = {"count", "models", "nvlinks", "nvlink_fabric", "pcie", "pci"}
     entry = _mapping(data, "gpus", keys, {"count", "models"})

@@ -102,7 +102,7 @@ def _address(nic: Nic, family: str) -> Optional[str]:
     port = active_port(nic)
     if port is None or port.link_layer != "Ethernet":
         return None
-    gid = rdma.rocev2_ipv4(port) if family == "ipv4" else rdma.rocev2_ipv6(port)
+    gid = rdma.rocev2(port, family)
     return None if gid is None else gid.ipv4 or gid.gid
 
 
@@ -158,21 +158,24 @@ def of_host(variables: Mapping[str, Any]) -> Optional[HostInfo]:
     return from_dict(read) if read else None
 
 
+def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the host's intent; {} where that was not read."""
+    found: Mapping[str, Any] = (variables.get("busbar_intent") or {}).get("values", {})
+    return found
+
+
 def asked(variables: Mapping[str, Any]) -> bool:
     """Whether this host is to be verified; one whose intent was not read is, or it would be forgotten."""
-    values = (variables.get("busbar_intent") or {}).get("values", {})
-    return not variables.get("verify_where_asked") or bool(values.get("busbar_verify", True))
+    return not variables.get("verify_where_asked") or bool(values(variables).get("busbar_verify", True))
 
 
 def kind(variables: Mapping[str, Any]) -> str:
     """Profile and fabric: hosts of one kind can be compared and tested with each other."""
     read = variables.get("busbar_intent") or {}
-    words = (read.get("profile_name", "unknown"), read.get("values", {}).get("busbar_fabric"))
+    words = (read.get("profile_name", "unknown"), values(variables).get("busbar_fabric"))
     return " ".join(word for word in words if word)
 
 
-def chain(values: Mapping[str, Any]) -> roce_chain.Chain:
-    """values: of the intent, which has been found to be consistent."""
-    prefix = "roce_qos_"
-    settings = {name[len(prefix) :]: value for name, value in values.items() if name.startswith(prefix)}
-    return roce_chain.resolve(values.get("busbar_roce") or {}, settings)
+def chain(intent: Mapping[str, Any]) -> roce_chain.Chain:
+    """intent: values of one that has been found to be consistent."""
+    return roce_chain.resolve(intent.get("busbar_roce") or {}, roce_chain.settings(intent))

@@ -155,13 +155,14 @@ def rounds(hosts: Sequence[str], limit: Optional[int] = None) -> Tuple[Tuple[Tup
 
 def pings(pairs: Sequence[Tuple[str, str]], peers: Sequence[Peer]) -> Tuple[Ping, ...]:
     """For each pair of hosts and each rail that both have: one ping in each direction."""
-    by_rail: Dict[Tuple[str, int], Peer] = {(peer.host, peer.rail): peer for peer in peers}
+    rails: Dict[str, Dict[int, Peer]] = {}
+    for peer in peers:
+        rails.setdefault(peer.host, {})[peer.rail] = peer
     found = []
     for one, other in pairs:
-        for rail in sorted(rail for host, rail in by_rail if host == one):
-            if (other, rail) in by_rail:
-                here, there = by_rail[one, rail], by_rail[other, rail]
-                found += [Ping(here, there), Ping(there, here)]
+        here, there = rails.get(one, {}), rails.get(other, {})
+        for rail in sorted(here.keys() & there.keys()):
+            found += [Ping(here[rail], there[rail]), Ping(there[rail], here[rail])]
     return tuple(found)
 
 

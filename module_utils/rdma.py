@@ -121,13 +121,9 @@ def of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
     )
 
 
-def rocev2_ipv4(port: Port) -> Optional[Gid]:
-    """The first RoCE v2 GID made from an IPv4 address: the one NCCL takes by default."""
-    return next((gid for gid in of_family(port, "ipv4") if gid.type == "RoCE v2"), None)
-
-
-def rocev2_ipv6(port: Port) -> Optional[Gid]:
-    return next((gid for gid in of_family(port, "ipv6") if gid.type == "RoCE v2"), None)
+def rocev2(port: Port, address_family: str) -> Optional[Gid]:
+    """The first RoCE v2 GID of a family: the one NCCL takes, by default of "ipv4"."""
+    return next((gid for gid in of_family(port, address_family) if gid.type == "RoCE v2"), None)
 
 
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:

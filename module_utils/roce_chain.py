@@ -14,6 +14,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from .host import ParseError
 
 TRUSTS = ("dscp", "pcp")
+# Of the variables of a site that say more than busbar_roce.
+PREFIX = "roce_qos_"
 # Of a traffic class: the device marks congestion-controlled packets so anyway (ECT(0)).
 _ECT = 2
 _CNP_DSCP = 48
@@ -44,6 +46,11 @@ class Chain:
     def priority_of(self, dscp: int) -> int:
         """By the map; what it does not name has the NIC's own default."""
         return self.dscp2prio.get(dscp, dscp >> 3)
+
+
+def settings(values: Mapping[str, Any]) -> Dict[str, Any]:
+    """The site's roce_qos_* by the names that the module's options have."""
+    return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
 
 
 def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:

@@ -15,7 +15,7 @@ from .gpu import Driver, Gpu
 from .host import Host, Problem
 from .netdev import DefaultRoute, Netdev
 from .pci import PATH_CLASSES, PciDevice, address_key, is_mlx5_vf, is_nic_class, path_class
-from .rdma import Port, RdmaDevice, rocev2_ipv4
+from .rdma import Port, RdmaDevice, rocev2
 from .virtualization import Virtualization
 
 # Without the host bridge in between: GPUDirect RDMA is used by default.
@@ -278,7 +278,7 @@ def _nic_dict(nic: Nic) -> Dict[str, Any]:
 
 
 def _port_dict(port: Port) -> Dict[str, Any]:
-    rocev2 = rocev2_ipv4(port)
+    ipv4 = rocev2(port, "ipv4")
     return {
         "number": port.number,
         "state": port.state,
@@ -286,7 +286,7 @@ def _port_dict(port: Port) -> Dict[str, Any]:
         "rate_gbps": port.rate_gbps,
         "link_layer": port.link_layer,
         "gids": len(port.gids),
-        "rocev2_ipv4_gid_index": rocev2.index if rocev2 else None,
+        "rocev2_ipv4_gid_index": ipv4.index if ipv4 else None,
     }
 
 

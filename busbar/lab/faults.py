@@ -616,7 +616,7 @@ _CATALOGUE = (
     ),
     *ofed_faults.CATALOGUE,
     *gpudirect_faults.CATALOGUE,
-    *(roce_faults.ROCE_FAULTS[name] for name in roce_faults.WIRED),
+    *(fault for fault in roce_faults.CATALOGUE if fault.name not in roce_faults.BETWEEN_NODES),
 )
 FAULTS = {fault.name: fault for fault in _CATALOGUE}
 

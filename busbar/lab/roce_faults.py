@@ -390,15 +390,8 @@ CATALOGUE = (
     ),
 )
 ROCE_FAULTS = {fault.name: fault for fault in CATALOGUE}
-# Those whose role is played: what this table names is part of faults.FAULTS.
-WIRED = (
-    *("pfc-off", "pfc-wrong-prio", "trust-pcp", "dscp-moved", "ecn-off", "cnp-dscp", "lldpad", "fw-dcbx"),
-    *("one-way-tc", "qos-lost", "rails-renamed"),
-    *("mtu-1500", "active-mtu-stale", "mtu-not-persisted", "mtu-two-owners"),
-    *("asymmetric-routing", "rp-filter-strict", "sysctl-conflict", "arp-flux", "multirail-not-persisted"),
-    *("sysctls-not-persisted", "address-missing", "gid-v1-only"),
-    *("qos-unit-disabled", "qos-unit-edited", "qos-unit-failed"),
-)
+# No check of one node shows them, so they are not in faults.FAULTS.
+BETWEEN_NODES = ("path-mtu",)
 
 # What must cause no finding: name -> the change. GID indices move after hours or a flap; nothing may depend on one.
 HARMLESS: dict[str, Callable[[Machine], None]] = {"gid-shifted": _shift_gids}

@@ -54,7 +54,7 @@ def test_rocev2_ipv4_gid_is_the_one_that_show_gids_prints(samples: Path, name: s
     found = {
         device: gid.index
         for device, gids in tables.items()
-        for gid in [rdma.rocev2_ipv4(Port(1, None, None, None, None, None, None, None, tuple(gids)))]
+        for gid in [rdma.rocev2(Port(1, None, None, None, None, None, None, None, tuple(gids)), "ipv4")]
         if gid is not None
     }
     assert found == rocev2

@@ -162,13 +162,13 @@ def test_first_rocev2_gid_of_each_family_is_found_wherever_it_is() -> None:
 
     usual = [(0, LINK_LOCAL, "IB/RoCE v1"), (1, LINK_LOCAL, "RoCE v2"), (2, MAPPED, "IB/RoCE v1")]
     shifted = port(*usual, (4, UNIQUE_LOCAL, "RoCE v2"), (7, MAPPED, "RoCE v2"), (9, MAPPED, "RoCE v2"))
-    ipv4, ipv6 = rdma.rocev2_ipv4(shifted), rdma.rocev2_ipv6(shifted)
+    ipv4, ipv6 = rdma.rocev2(shifted, "ipv4"), rdma.rocev2(shifted, "ipv6")
     assert ipv4 is not None
     assert ipv6 is not None
     assert (ipv4.index, ipv6.index) == (7, 4)
-    assert rdma.rocev2_ipv4(port(*usual)) is None
-    assert rdma.rocev2_ipv6(port(*usual)) is None
-    assert rdma.rocev2_ipv4(port((3, MAPPED, None))) is None
+    assert rdma.rocev2(port(*usual), "ipv4") is None
+    assert rdma.rocev2(port(*usual), "ipv6") is None
+    assert rdma.rocev2(port((3, MAPPED, None)), "ipv4") is None
 
 
 def test_device_is_read_whole(tmp_path: Path) -> None:
