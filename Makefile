@@ -59,7 +59,7 @@ drift: setup ## busbar drift end to end and its report in Chromium (installed as
 
 test: check faults nccl site collection containers molecule slurm drift ## everything that CI runs
 
-test-vm: setup ## a real kernel, GRUB and reboots in a virtual machine; needs qemu-system-x86, qemu-utils, mmdebstrap
+test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; needs qemu-system-x86, qemu-utils, mmdebstrap
 	$(BIN)/pytest -q tests/vm
 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless

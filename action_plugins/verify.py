@@ -41,6 +41,8 @@ class ActionModule(ActionBase):
         )
         names = {"busbar_intent", "verify_where_asked", *OWN, *intent.REGISTERED}
         of_host = {name: self._templar.template(variables[name]) for name in names if name in variables}
+        audited = of_host.get("host_audit_result", {}).get("roles", {})
+        of_host.update({f"{role}_result": found for role, found in audited.items()})
         check_mode = bool(self._task.check_mode)
         measured = [one for one in arguments["measured"] if one.get("sessions") is not None]
         findings: list[Finding] = []

@@ -160,8 +160,11 @@ def of_host(variables: Mapping[str, Any]) -> Optional[HostInfo]:
 
 def asked(variables: Mapping[str, Any]) -> bool:
     """Whether this host is to be verified; one whose intent was not read is, or it would be forgotten."""
-    values = (variables.get("busbar_intent") or {}).get("values", {})
-    return not variables.get("verify_where_asked") or bool(values.get("busbar_verify", True))
+    values = (variables.get("busbar_intent") or {}).get("values")
+    if values is None and "host_audit_result" in variables:
+        # Which has read the intent, and keeps it to itself.
+        values = {"busbar_verify": variables.get("busbar_verify", False)}
+    return not variables.get("verify_where_asked") or bool((values or {}).get("busbar_verify", True))
 
 
 def kind(variables: Mapping[str, Any]) -> str:

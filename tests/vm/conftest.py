@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,13 +29,20 @@ def image() -> Image:
 
 @pytest.fixture(scope="session")
 def new_vm(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewVm]:
-    """Starts a machine on a fresh disk, with an IOMMU and devices as Machine. The one before it loses its power."""
+    """Starts a machine on a fresh disk, with an IOMMU and devices as Machine.
+
+    Those before it lose their power, unless it comes ``beside`` them.
+    """
     chosen, why = accelerator(image, tmp_path_factory.mktemp("kvm"))
     _SAID.append(f"virtual machines ran under {chosen}: {why}")
 
-    def start(*, iommu: bool = False, devices: Sequence[str] = ()) -> Machine:
-        cut()
-        machine = Machine(image, tmp_path_factory.mktemp("vm"), chosen, iommu=iommu, devices=devices)
+    def start(
+        *, iommu: bool = False, devices: Sequence[str] = (), netdevs: Sequence[str] = (), beside: bool = False
+    ) -> Machine:
+        if not beside:
+            cut()
+        folder = tmp_path_factory.mktemp("vm")
+        machine = Machine(image, folder, chosen, iommu=iommu, devices=devices, netdevs=netdevs)
         _MACHINES.append(machine)
         machine.start()
         return machine
@@ -55,7 +62,12 @@ def vm(new_vm: NewVm) -> Machine:
 
 def inventory(machine: Machine, folder: Path, **variables: object) -> Path:
     """Path of an inventory in ``folder`` with the machine as its one node."""
-    node = {
+    return write_inventory({"vm": node(machine, **variables)}, folder)
+
+
+def node(machine: Machine, **variables: object) -> dict[str, object]:
+    """The machine as a host of an inventory."""
+    return {
         "ansible_host": "127.0.0.1",
         "ansible_port": machine.port,
         "ansible_user": "root",
@@ -64,9 +76,12 @@ def inventory(machine: Machine, folder: Path, **variables: object) -> Path:
         "ansible_python_interpreter": "/usr/bin/python3",
         **variables,
     }
+
+
+def write_inventory(nodes: Mapping[str, Mapping[str, object]], folder: Path) -> Path:
     path = folder / "hosts.yml"
     # JSON is YAML.
-    path.write_text(json.dumps({"gpu_nodes": {"hosts": {"vm": node}}}))
+    path.write_text(json.dumps({"gpu_nodes": {"hosts": nodes}}))
     return path
 
 
@@ -81,8 +96,9 @@ def environment() -> dict[str, str]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.failed and _MACHINES:
-        report.sections.append(("The machine's console", _MACHINES[-1].console()))
+    if report.failed:
+        # A pair's other half may be the one to look at.
+        report.sections += [("A machine's console", machine.console()) for machine in _MACHINES[-2:]]
     return report
 
 

@@ -24,6 +24,8 @@ SUITE = "bookworm"
 _PACKAGES = (
     "linux-image-amd64", "initramfs-tools", "zstd", "grub-pc-bin", "grub2-common", "systemd-sysv", "udev", "dbus",
     "kmod", "procps", "iproute2", "openssh-server", "python3",
+    # Of the pair: Debian's kernel has rdma_rxe, its cloud kernel has not.
+    "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest", "iputils-ping", "ethtool",
 )  # fmt: skip
 _WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 # Program -> Debian's package.

@@ -12,7 +12,7 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _ACCELERATORS = {"kvm": "kvm", "tcg": "tcg,thread=multi,tb-size=128"}
 # there is a process: else it patches getrandom while both CPUs are in it, and an emulated one may spin there for ever.
 _CPU = "qemu64,-svm,+rdrand"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_PUT = 'while [ $# -gt 0 ]; do mkdir -p "${1%/*}" && printf %s "$2" > "$1" && shift 2 || exit 1; done'
 
 
 class VmError(Exception):
@@ -59,16 +60,24 @@ class Machine:
     accelerator: "kvm" or "tcg", as ``accelerator`` found.
     iommu: an emulated Intel IOMMU, and nothing that gives away a hypervisor: of a virtual machine's IOMMU the suite
     asks nothing.
-    devices: more of them, as QEMU's -device takes them.
+    devices: more of them, as QEMU's -device takes them. netdevs: what is behind those that are NICs, as -netdev does.
     """
 
     def __init__(
-        self, image: Image, folder: Path, accelerator: str, *, iommu: bool = False, devices: Sequence[str] = ()
+        self,
+        image: Image,
+        folder: Path,
+        accelerator: str,
+        *,
+        iommu: bool = False,
+        devices: Sequence[str] = (),
+        netdevs: Sequence[str] = (),
     ) -> None:
         self.image = image
         self.accelerator = accelerator
         self.iommu = iommu
         self.devices = devices
+        self.netdevs = netdevs
         self.disk = folder / "disk.qcow2"
         self.log = folder / "console.log"
         self.port = 0
@@ -93,6 +102,7 @@ class Machine:
         # The guest reaches nothing, and only ssh reaches it.
         argv += ["-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
         argv += ["-device", "virtio-net-pci,netdev=net,romfile="]
+        argv += [word for netdev in self.netdevs for word in ("-netdev", netdev)]
         argv += [word for device in self.devices for word in ("-device", device)]
         if not self.iommu:
             return [*argv, "-machine", "q35", "-cpu", _CPU]
@@ -128,6 +138,10 @@ class Machine:
 
     def read(self, path: str) -> str:
         return self.ssh("cat", path).stdout
+
+    def put(self, texts: Mapping[str, str]) -> None:
+        """Writes files: path -> text. One connection for all: to an emulated machine it takes a second."""
+        self.ssh("sh", "-c", _PUT, "sh", *(word for file in texts.items() for word in file))
 
     def boot_id(self) -> str:
         return self.read(_BOOT_ID).strip()

@@ -9,7 +9,6 @@ go while it is there. The bridge is QEMU's root port, in which the kernel sets A
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -55,7 +54,13 @@ cat /sys/module/nvidia_peermem/initstate 2> /dev/null || echo
 cat /proc/sys/kernel/random/boot_id
 base64 --wrap=0 /sys/bus/pci/devices/{PORT}/config
 """
-PUT = 'while [ $# -gt 0 ]; do mkdir -p "${1%/*}" && printf %s "$2" > "$1" && shift 2 || exit 1; done'
+# With time between the two.
+STOP_AND_START = """\
+systemctl stop openibd.service
+test ! -d /sys/module/nvidia_peermem
+systemctl start openibd.service
+timeout 60 sh -c 'until test -d /sys/module/nvidia_peermem; do sleep 0.2; done'
+"""
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,6 @@ def see(machine: Machine) -> Seen:
     return Seen(system, bool(module), base64.b64decode(space), boot)
 
 
-def put(machine: Machine, texts: Mapping[str, str]) -> None:
-    words = [word for file in texts.items() for word in file]
-    machine.ssh("sh", "-c", PUT, "sh", *words)
-
-
 def rendered(machine: Machine, *, card: bool = False) -> dict[str, str]:
     """pcie_path's files for the port, and for the card as if it were a NIC."""
     space = config(machine, PORT)
@@ -112,14 +112,13 @@ def machine(new_vm: NewVm) -> Machine:
 def seen(machine: Machine) -> dict[str, Seen]:
     """One machine's way through three boots, each step on what the one before it has left."""
     steps = {"as the kernel left it": see(machine)}
-    put(machine, {**rendered(machine), gpudirect.LIST: gpudirect.TEXTS[gpudirect.LIST]})
+    machine.put({**rendered(machine), gpudirect.LIST: gpudirect.TEXTS[gpudirect.LIST]})
     machine.ssh("sh", "-c", "systemctl daemon-reload && systemctl start busbar-pcie-path.service")
     steps["unit started"] = see(machine)
     machine.reboot()
     steps["booted with the list and the unit for ACS"] = see(machine)
-    put(
-        machine, {OPENIBD: OPENIBD_TEXT, **{path: gpudirect.TEXTS[path] for path in (gpudirect.UNIT, gpudirect.DROPIN)}}
-    )
+    units = (gpudirect.UNIT, gpudirect.DROPIN, gpudirect.OPENIBD_DROPIN)
+    machine.put({OPENIBD: OPENIBD_TEXT, **{path: gpudirect.TEXTS[path] for path in units}})
     machine.ssh("sh", "-c", f"rm {gpudirect.LIST} {pcie_path.DROPIN} && systemctl --quiet enable openibd.service")
     machine.reboot()
     steps["booted with the unit for nvidia_peermem"] = see(machine)
@@ -175,3 +174,4 @@ def test_the_module_is_loaded_at_boot_by_the_unit_and_follows_openibd(machine: M
     assert len({*before, *after}) == 4
     now = see(machine)
     assert (now.loaded, now.system) == (True, "running")
+    machine.ssh("sh", "-e", "-c", STOP_AND_START)
