@@ -4,21 +4,31 @@
 
 What is asked is read from the roles' own tasks, with the arguments that they give: what they do in check mode and what
 the audit does cannot drift apart.
+
+Ansible forks a worker for every host, and what a worker reads is forgotten with it. So all that is the same for every
+host is made when this file is imported, before the first fork, and arguments that many hosts share are kept in the
+run's own directory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
+import re
+import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible import constants
+from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.module_utils import bundle, intent, node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 HERE = Path(__file__).resolve().parent.parent
 # In a checkout the roles lie beside action_plugins/, in an installed collection beside plugins/.
@@ -27,7 +37,7 @@ MODULES = HERE / ("library" if (HERE / "library").is_dir() else "modules")
 MODULE_UTILS = HERE / "module_utils"
 ACTIONS = "action_plugins" if (HERE / "library").is_dir() else "action"
 COLLECTION = "busbar.fabric."
-# These hand our script on to what they run.
+# These hand our script on to what they run, also as a collection's (community.general.doas).
 PIPING = ("sudo", "doas", "pbrun", "dzdo")
 # The roles that own a state of a host, in the order of site.yml.
 ROLES = (
@@ -35,7 +45,7 @@ ROLES = (
     *("mtu", "multirail"),
     *("roce_qos", "nvidia_peermem", "nccl_conf", "nccl_tests"),
 )
-BENCHMARK = "nccl_benchmark"
+LOCK, VERIFY, BENCHMARK = "node_lock", "verify", "nccl_benchmark"
 MAIN = f"""
 from {bundle.PACKAGE} import audit
 audit.main(json.loads(%r), %r)
@@ -57,72 +67,71 @@ class ActionModule(ActionBase):
             }
         )
         if "busbar_intent" not in variables:
-            variables["busbar_intent"] = self._intent(variables)
-        intent = variables["busbar_intent"]
-        if intent.get("failed"):
-            result.update(failed=True, msg=intent["msg"])
+            try:
+                variables["busbar_intent"] = intent_action.of_host(variables, self._templar)
+            except ParseError as error:
+                why = f"{variables.get('inventory_hostname')}: {error}"
+                result.update(failed=True, wrong_inventory=True, msg=why)
+                return result
+        wanted = variables["busbar_intent"]
+        unknown = sorted(set(arguments["roles"]) - set(_ASKED))
+        if unknown:
+            result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be asked for")
             return result
-        steps = [step for role in arguments["roles"] for step in self._steps(role, variables)]
+        roles = [role for role in arguments["roles"] if _tagged(role, variables)]
+        steps = [_lock_step(wanted["values"]), *map(_as_alone, self._steps(roles, variables))]
         answer = self._ask(steps, arguments["timeout"], variables)
         if "msg" in answer:
             result.update(answer, failed=True)
             return result
-        result.update(changed=False, roles=self._by_role(steps, answer["results"], intent))
+        result.update(changed=False, intent=intent.digest(wanted))
+        result["roles"] = _by_role(roles, steps, answer["results"], wanted)
+        result["verify"] = wanted["values"]["busbar_verify"] and _tagged(VERIFY, variables)
+        if not result["verify"] and _tagged(VERIFY, variables):
+            # As verify.yml has it, where it is not asked for.
+            result["roles"][VERIFY] = Plan().result() | {"notes": []}
         return result
-
-    def _intent(self, variables: dict[str, Any]) -> dict[str, Any]:
-        task = self._task.copy()
-        task.args = {}
-        action = self._shared_loader_obj.action_loader.get(
-            f"{COLLECTION}intent",
-            task=task,
-            connection=self._connection,
-            play_context=self._play_context,
-            loader=self._loader,
-            templar=self._templar,
-            shared_loader_obj=self._shared_loader_obj,
-        )
-        answer: dict[str, Any] = action.run(task_vars=variables)
-        return answer
 
     # -- what is asked -----------------------------------------------------------------------------------------------
 
-    def _steps(self, role: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
-        """The module calls of a role whose result it registers: ``role``, ``module``, ``arguments``."""
-        folder = TOP / "roles" / role
-        known = {**(self._load(folder / "defaults" / "main.yml") or {}), **variables}
-        tasks = [task for path in sorted((folder / "tasks").glob("*.yml")) for task in self._load(path)]
-        task, defaults = next(_of_node(tasks, {}))
-        module = next(key for key in task if _runs_there(key))
-        given = {**defaults.get(module, {}), **(task[module] or {})}
-        known.update(task.get("vars", {}))
-        steps = []
-        for item in self._items(task, known):
-            templar = self._templar.copy_with_new_env(available_variables={**known, **item})
-            # As a whole: what is omitted drops out of it.
-            arguments = templar.template(given)
-            steps.append({"role": role, "module": module.removeprefix(COLLECTION), "arguments": arguments})
+    def _steps(self, roles: list[str], variables: dict[str, Any]) -> list[dict[str, Any]]:
+        """The module calls of the roles whose results they register: ``role``, ``module``, ``arguments``.
+
+        Hosts whose variables say the same are asked the same: only the first of them pays for the templates.
+        """
+        known = {name: value for role in roles for name, value in _ASKED[role].defaults.items()} | variables
+        names = {name for role in roles for name in _ASKED[role].words if name in known and name != "busbar_intent"}
+        templar = self._templar.copy_with_new_env(available_variables=known)
+        values = {
+            name: templar.template(known[name]) if templar.is_template(known[name]) else known[name] for name in names
+        }
+        steps: list[dict[str, Any]] = kept(
+            constants.DEFAULT_LOCAL_TMP,
+            [roles, values, known["busbar_intent"]],
+            lambda: [step for role in roles for step in self._asked(role, known)],
+        )
         return steps
 
-    def _items(self, task: Mapping[str, Any], known: dict[str, Any]) -> list[dict[str, Any]]:
-        if "loop" not in task:
-            return [{}]
-        templar = self._templar.copy_with_new_env(available_variables=known)
-        name = task.get("loop_control", {}).get("loop_var", "item")
-        return [{name: item} for item in templar.template(task["loop"])]
-
-    def _load(self, path: Path) -> Any:
-        return self._loader.load_from_file(str(path), cache="all", trusted_as_template=True)
+    def _asked(self, role: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        asked = _ASKED[role]
+        known = known | asked.variables
+        items: list[dict[str, Any]] = [{}]
+        if asked.loop is not None:
+            templar = self._templar.copy_with_new_env(available_variables=known)
+            items = [{asked.loop_variable: item} for item in templar.template(asked.loop)]
+        for item in items:
+            templar = self._templar.copy_with_new_env(available_variables=known | item)
+            # As a whole: what is omitted drops out of it.
+            yield {"role": role, "module": asked.module, "arguments": templar.template(asked.arguments)}
 
     # -- the question ------------------------------------------------------------------------------------------------
 
     def _ask(self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any]) -> dict[str, Any]:
         """``results``, one for each step; or ``msg``, why there are none."""
-        script = _bundle([step["module"] for step in steps])
-        script += MAIN % (json.dumps([{key: step[key] for key in ("module", "arguments")} for step in steps]), limit)
+        asked = [{key: step[key] for key in ("module", "arguments")} for step in steps]
+        script = _SCRIPT + MAIN % (json.dumps(asked), limit)
         if self._can_pipe():
-            python = _interpreter(self._templar.template(variables.get("ansible_python_interpreter")))
-            done = self._low_level_execute_command(f"{python} -I -S -", in_data=script.encode())
+            done = self._low_level_execute_command(f"{self._python(variables)} -I -S -", in_data=script.encode())
         else:
             done = self._execute_module(f"{COLLECTION}host_audit", {"script": script}, task_vars=variables)
             if done.get("failed"):
@@ -138,25 +147,85 @@ class ActionModule(ActionBase):
     def _can_pipe(self) -> bool:
         """su and its like read a password from where the script would come."""
         become = self._connection.become
-        return bool(self._connection.has_pipelining) and (become is None or become.name in PIPING)
+        return bool(self._connection.has_pipelining) and (become is None or become.name.split(".")[-1] in PIPING)
 
-    def _by_role(
-        self, steps: list[dict[str, Any]], results: list[dict[str, Any]], intent: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """role -> what the role would have registered."""
-        found: dict[str, Any] = {}
-        for step, answer in zip(steps, results, strict=True):
-            found.setdefault(step["role"], []).append(answer)
-        roles = {role: answers[0] for role, answers in found.items() if role != BENCHMARK}
-        if BENCHMARK in found:
-            measured = found[BENCHMARK]
-            earlier = [roles[role] for role in nccl_benchmark.EARLIER if role in roles]
-            others = [finding for result in earlier for finding in result.get("findings", [])]
-            plan = nccl_benchmark.judge(intent["profile_name"], intent["benchmark_runs"], measured, others)
-            judged = plan.result()
-            judged["passed"] += nccl_benchmark.passed(measured)
-            roles[BENCHMARK] = judged
-        return roles
+    def _python(self, variables: Mapping[str, Any]) -> str:
+        """Ansible's discovery, which takes the first of a list, would be a second question to the host."""
+        given = self._templar.template(variables.get("ansible_python_interpreter"))
+        given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
+        if not given.startswith("auto"):
+            return str(given)
+        names = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=dict(variables))
+        return f"$({' || '.join(f'command -v {shlex.quote(name)}' for name in names)} || echo /usr/bin/python3)"
+
+
+def _tagged(role: str, variables: Mapping[str, Any]) -> bool:
+    """Whether ``--tags`` and ``--skip-tags`` would have site.yml play it."""
+    run = set(variables.get("ansible_run_tags") or ["all"])
+    return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
+
+
+def _as_alone(step: dict[str, Any]) -> dict[str, Any]:
+    """nccl_tests first asks every host without a build, to see who copies from whom. Nothing is built in check mode."""
+    return step | {"arguments": step["arguments"] | {"build": True}} if step["role"] == "nccl_tests" else step
+
+
+def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Who works on the node: what is seen meanwhile may be half done."""
+    here = {"run": node_lock.this_run().to_dict(), "minutes": values["busbar_lock_minutes"]}
+    arguments = {"state": "held", "system_root": values["busbar_system_root"], **here}
+    return {"role": LOCK, "module": LOCK, "arguments": arguments}
+
+
+def _by_role(
+    roles: list[str], steps: list[dict[str, Any]], results: list[dict[str, Any]], wanted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """role -> what the role would have registered."""
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for step, answer in zip(steps, results, strict=True):
+        answers.setdefault(step["role"], []).append(answer)
+    measured = answers.pop(BENCHMARK, [])
+    found: dict[str, Any] = {role: given[0] for role, given in answers.items()}
+    if BENCHMARK in roles:
+        failed = next((answer for answer in measured if answer.get("failed")), None)
+        found[BENCHMARK] = failed or nccl_benchmark.judged(
+            wanted["profile_name"], wanted["benchmark_runs"], measured, found, stored=True
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A role's module call as its tasks write it. words: what may be a variable in it, and more."""
+
+    module: str
+    arguments: dict[str, Any]
+    variables: dict[str, Any]
+    loop: Any
+    loop_variable: str
+    defaults: dict[str, Any]
+    words: frozenset[str]
+
+
+def _read(role: str) -> _Asked:
+    def load(path: Path) -> Any:
+        return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True)
+
+    folder = TOP / "roles" / role
+    tasks = [task for path in sorted((folder / "tasks").glob("*.yml")) for task in load(path)]
+    task, defaults = next(_of_node(tasks, {}))
+    module = next(key for key in task if _runs_there(key))
+    arguments = {**defaults.get(module, {}), **(task[module] or {})}
+    loop, variables = task.get("loop"), task.get("vars", {})
+    return _Asked(
+        module=module.removeprefix(COLLECTION),
+        arguments=arguments,
+        variables=variables,
+        loop=loop,
+        loop_variable=task.get("loop_control", {}).get("loop_var", "item"),
+        defaults=load(folder / "defaults" / "main.yml") or {},
+        words=frozenset(re.findall(r"[A-Za-z_]\w*", json.dumps([arguments, variables, loop], default=str))),
+    )
 
 
 def _of_node(
@@ -175,30 +244,17 @@ def _runs_there(key: str) -> bool:
     return key.startswith(COLLECTION) and not (HERE / ACTIONS / f"{name}.py").exists()
 
 
-def _interpreter(given: str | None) -> str:
-    """Discovery would be a second question to the host."""
-    return "/usr/bin/python3" if given is None or given.startswith("auto") else given
-
-
-def _bundle(modules: list[str]) -> str:
-    """The same for every host: made once in a run, and kept in the run's own directory."""
-    names = sorted(set(modules))
-    digest = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
-    path = Path(constants.DEFAULT_LOCAL_TMP) / f"busbar-audit-{digest}.py"
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        pass
-    wanted = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in names)]
+def _bundle() -> str:
+    modules = [LOCK, *(asked.module for asked in _ASKED.values())]
+    wanted = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
     sources = {name: bundle.bare(text) for name, text in bundle.closure(wanted, _source_of).items()}
-    script = bundle.script(sources, "")
-    descriptor, new = tempfile.mkstemp(dir=path.parent)
-    with open(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(script)
-    os.replace(new, path)
-    return script
+    return bundle.script(sources, "")
 
 
 def _source_of(name: str) -> str:
     package, _dot, module = name.rpartition(".")
     return ((MODULES if package == bundle.LIBRARY else MODULE_UTILS) / f"{module}.py").read_text(encoding="utf-8")
+
+
+_ASKED = {role: _read(role) for role in (*ROLES, BENCHMARK)}
+_SCRIPT = _bundle()

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import busbw, intent, nccl_benchmark, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
 
 # plugins/action/ in the collection, action_plugins/ in a checkout: the profiles lie beside either's parent.
 BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
@@ -27,26 +30,34 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        given = {name: self._templar.template(variables[name]) for name in variables if intent.mine(name)}
         try:
-            values = intent.read(given)
-            folders = [Path(variables.get("inventory_dir") or ".") / "profiles", *BUILT_IN]
-            path, data = load(values["busbar_platform"], folders)
-            name = values["busbar_platform"]
-            parsed = profile.parse(data, name)
-            if parsed.rails:
-                profile.for_fabric(parsed, values["busbar_fabric"] or None)
-            suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
-            bars = load_bars([Path(variables.get("inventory_dir") or ".") / "bars.yml", suite / BARS])
-            runs = nccl_benchmark.runs(values, parsed, name, bars)
+            result.update(of_host(task_vars or {}, self._templar), changed=False)
         except ParseError as error:
             # One sentence per mistake, and nothing has been touched yet.
-            result.update(failed=True, msg=f"{variables.get('inventory_hostname')}: {error}")
-            return result
-        result.update(changed=False, values=values, profile=data, profile_name=name, profile_path=str(path))
-        result["benchmark_runs"] = [run.to_dict() for run in runs]
+            result.update(failed=True, msg=f"{(task_vars or {}).get('inventory_hostname')}: {error}")
         return result
+
+
+def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:
+    """What the action returns; hosts that are given the same want the same. Raises ParseError."""
+    given = {name: templar.template(variables[name]) for name in variables if intent.mine(name)}
+    site = Path(variables.get("inventory_dir") or ".")
+    wanted: dict[str, Any] = kept(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
+    return wanted
+
+
+def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
+    values = intent.read(given)
+    name = values["busbar_platform"]
+    path, data = load(name, [site / "profiles", *BUILT_IN])
+    parsed = profile.parse(data, name)
+    if parsed.rails:
+        profile.for_fabric(parsed, values["busbar_fabric"] or None)
+    suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
+    bars = load_bars([site / "bars.yml", suite / BARS])
+    runs = nccl_benchmark.runs(values, parsed, name, bars)
+    wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
+    return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
 
 
 def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
@@ -84,4 +95,4 @@ def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
     return found
 
 
-__all__ = ["ActionModule", "load", "load_bars"]
+__all__ = ["ActionModule", "load", "load_bars", "of_host"]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -27,19 +27,27 @@ class ActionModule(ActionBase):
                 "measured": {"type": "list", "elements": "dict", "required": True},
             }
         )
-        runs, measured = arguments["runs"], arguments["measured"]
-        others = [
-            finding
-            for role in nccl_benchmark.EARLIER
-            for finding in (self._templar.template(variables.get(f"{role}_result")) or {}).get("findings") or []
-        ]
-        plan = nccl_benchmark.judge(arguments["platform"], runs, measured, others)
-        result.update(plan.result())
-        result["passed"] += nccl_benchmark.passed(measured)
-        result["runs"] = [
-            summary(run, item, bool(self._task.check_mode)) for run, item in zip(runs, measured, strict=True)
-        ]
+        earlier = {
+            role: self._templar.template(variables.get(f"{role}_result")) or {} for role in nccl_benchmark.EARLIER
+        }
+        stored = bool(self._task.check_mode)
+        result.update(judged(arguments["platform"], arguments["runs"], arguments["measured"], earlier, stored))
         return result
+
+
+def judged(
+    platform: str,
+    runs: Sequence[Mapping[str, Any]],
+    measured: Sequence[Mapping[str, Any]],
+    earlier: Mapping[str, Mapping[str, Any]],
+    stored: bool,
+) -> dict[str, Any]:
+    """What the role registers. measured: of nccl_perf, one for each run. earlier: role -> what it has registered."""
+    others = [finding for role in nccl_benchmark.EARLIER for finding in earlier.get(role, {}).get("findings") or []]
+    result = nccl_benchmark.judge(platform, runs, measured, others).result()
+    result["passed"] += nccl_benchmark.passed(measured)
+    result["runs"] = [summary(run, item, stored) for run, item in zip(runs, measured, strict=True)]
+    return result
 
 
 def summary(run: Mapping[str, Any], result: Mapping[str, Any], stored: bool) -> dict[str, Any]:

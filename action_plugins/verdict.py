@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -52,11 +51,8 @@ class ActionModule(ActionBase):
             raw = hostvars.raw_get(host)
             of_host = HostVarsVars(raw, loader=self._loader, host=host)
             hidden.update(_secrets(raw, of_host))
-            more[host] = {"intent": _intent(of_host), "busbw": _busbw(of_host)}
-            results[host] = {role: of_host[f"{role}_result"] for role in roles if f"{role}_result" in of_host}
-            lock = of_host.get("node_lock_result", {"skipped": True})
-            if not lock.get("skipped"):
-                results[host]["node_lock"] = lock
+            results[host] = _results(of_host, roles)
+            more[host] = {"intent": _intent(of_host), "busbw": _busbw(results[host].get("nccl_benchmark") or {})}
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
         width = shutil.get_terminal_size((120, 40)).columns
@@ -80,6 +76,15 @@ class ActionModule(ActionBase):
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
+
+
+def _results(of_host: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
+    """Role -> what it has registered, or host_audit for it; of a host that gave no answer all is with the first."""
+    audit = of_host.get("host_audit_result") or {}
+    found = dict(audit.get("roles") or ({roles[0]: audit} if audit else {}))
+    found.update({role: of_host[f"{role}_result"] for role in roles if f"{role}_result" in of_host})
+    lock = of_host.get("node_lock_result") or {"skipped": True}
+    return found if lock.get("skipped") else found | {"node_lock": lock}
 
 
 def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:
@@ -111,20 +116,20 @@ def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
 
 
 def _intent(of_host: Mapping[str, Any]) -> str | None:
-    """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did."""
+    """The digest of what is wanted of a host, None where nobody could read that."""
     read = of_host.get("busbar_intent") or {}
-    if "values" not in read:
-        return None
-    values = {name: value for name, value in read["values"].items() if name != "busbar_findings_path"}
-    wanted = [values, read["profile"], read["benchmark_runs"]]
-    return hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    found: str | None = (of_host.get("host_audit_result") or {}).get("intent")
+    return intent.digest(read) if "values" in read else found
 
 
-def _busbw(of_host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Run of the benchmark -> its figure and bar in GB/s and when it was measured, where there is a figure."""
-    runs = (of_host.get("nccl_benchmark_result") or {}).get("runs") or []
     names = ("busbw", "bar", "finished", "simulated")
-    return {run["name"]: {name: run.get(name) for name in names} for run in runs if run.get("busbw") is not None}
+    return {
+        run["name"]: {name: run.get(name) for name in names}
+        for run in benchmark.get("runs") or []
+        if run.get("busbw") is not None
+    }
 
 
 def _write(path: str, data: dict[str, Any]) -> None:

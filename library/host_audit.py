@@ -11,9 +11,14 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Runs the modules of the roles in check mode, with the arguments that the roles' own tasks give them, in one process
-    on the node. It finds what C(site.yml --check) finds, in a fraction of the time. Changes nothing.
+    on the node. It finds what C(site.yml --check) finds, in a fraction of the time.
+  - Writes no file, not even a temporary one, and works where nothing can be written. Only to read the ToS of rdma_cm
+    a directory is made in configfs, which is how the kernel is asked for a device, and removed again.
   - An action plugin pipes one script to C(python3 -I -S -) over the connection; where a become method takes its
     password from there (C(su)), the script travels as an argument of the module of this name.
+  - A tool that hangs is left behind after 20 seconds and not asked again; what only it could say is C(unknown). A read
+    that never returns, as of a dead device, costs the module that read it, after O(timeout).
+  - C(--tags) and C(--skip-tags) leave out the roles that they leave out of C(site.yml).
 attributes:
   check_mode:
     support: full
@@ -27,7 +32,8 @@ options:
     type: list
     elements: str
   timeout:
-    description: Seconds for each module; what does not answer in time is C(failed) in RV(roles), and the others go on.
+    description: Seconds for each module. What does not answer in time is C(failed) in RV(roles), and those after it
+      are asked all at once, so that the whole takes not much more than twice this.
     type: float
     default: 60
   script:
@@ -44,9 +50,26 @@ EXAMPLES = r"""
 
 RETURN = r"""
 roles:
-  description: Role to what the role registers in check mode, such as C(findings) and C(passed).
+  description: Role to what the role registers in check mode, such as C(findings) and C(passed), without bulk data. Also
+    C(node_lock), which names in C(notes) who works on the node.
   type: dict
   returned: success
+intent:
+  description: Hash of all that is wanted of the host.
+  type: str
+  returned: success
+verify:
+  description: Whether the inventory asks for a proof of the network, which is C(verify.yml)'s to judge.
+  type: bool
+  returned: success
+wrong_inventory:
+  description: The host was not asked, for RV(msg) says what is wrong with its variables.
+  type: bool
+  returned: where that is so
+msg:
+  description: Why there is no answer.
+  type: str
+  returned: failure
 """
 
 import sys

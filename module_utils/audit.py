@@ -5,6 +5,9 @@
 They are the modules that site.yml runs, so the audit finds what ``site.yml --check`` finds; only AnsibleModule is
 another, since importing the real one takes longer than reading the whole machine. A child does the work and the parent
 waits with a time limit for each step: a read that never returns costs that step, and not the node's answer.
+
+No file is written. To read the ToS of rdma_cm roce_qos makes a directory in configfs where there is none and removes it
+again: that is how the kernel is asked for a device.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ import sys
 import time
 import types
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from . import netdev_address, topology
 from .bundle import LIBRARY
+from .host import Host, Output, ToolHung
 
-# What the control node asks of a step's result; bulk data stays on the node.
+# Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
 _BULK = ("diff", "topology", "build", "variables", "share", "draft", "doubts", "backup_files")
 
 
@@ -36,22 +40,56 @@ class Answer(SystemExit):
 
 
 class CheckMode:
-    """Stands for AnsibleModule. The arguments come from the roles' own tasks, and their types were checked there."""
+    """Stands for AnsibleModule. The arguments come from the roles' own tasks, and were checked with the intent.
+
+    no_log_values: as AnsibleModule's, masked in every result.
+    """
 
     def __init__(self, argument_spec: Mapping[str, Mapping[str, Any]], **_more: Any) -> None:
-        self.params = {name: _ARGUMENTS.get(name, spec.get("default")) for name, spec in argument_spec.items()}
+        self.params = {name: _value(spec, _ARGUMENTS.get(name)) for name, spec in argument_spec.items()}
+        hidden = [self.params[name] for name, spec in argument_spec.items() if spec.get("no_log")]
+        self.no_log_values = {text for value in hidden for text in _texts(value)}
         self.check_mode = True
         unknown = sorted(set(_ARGUMENTS) - set(argument_spec))
         if unknown:
             self.fail_json("there is no option %s" % ", ".join(unknown))
 
     def exit_json(self, **result: Any) -> NoReturn:
-        raise Answer(result)
+        raise Answer(_masked(result, self.no_log_values))
 
     def fail_json(self, msg: str, **result: Any) -> NoReturn:
-        raise Answer(dict(result, msg=msg, failed=True))
+        self.exit_json(**dict(result, msg=msg, failed=True))
 
 
+def _value(spec: Mapping[str, Any], given: Any) -> Any:
+    """Of the option's type, where a template gives another number type or a number for its text."""
+    if given is None:
+        given = spec.get("default")
+    if given is None or spec.get("type") not in _TYPES:
+        return given
+    return _TYPES[spec["type"]](given)
+
+
+def _texts(value: Any) -> List[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _texts(item)]
+    return [] if value in (None, "") else [str(value)]
+
+
+def _masked(value: Any, hidden: Collection[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _masked(item, hidden) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked(item, hidden) for item in value]
+    if isinstance(value, str):
+        for text in sorted(hidden, key=len, reverse=True):
+            value = value.replace(text, "*" * 8)
+    return value
+
+
+_TYPES: Mapping[str, Callable[[Any], Any]] = {"str": str, "path": str, "int": int, "float": float}
 _ARGUMENTS: Dict[str, Any] = {}
 
 
@@ -70,46 +108,95 @@ def main(steps: Sequence[Mapping[str, Any]], limit: float) -> NoReturn:
 def run(steps: Sequence[Mapping[str, Any]], limit: float) -> List[Dict[str, Any]]:
     results: List[Dict[str, Any]] = []
     while len(results) < len(steps):
-        left = steps[len(results) :]
-        pid, stream = _start(left)
-        try:
-            given, said = _collect(stream, len(left), limit)
-        finally:
-            os.close(stream)
+        given, hung = _Child(steps[len(results) :], limit).answers()
         results += given
-        if len(given) < len(left):
-            results.append({"failed": True, "msg": said})
-        _abandon(pid)
+        if hung:
+            # The others may meet the same device. All at once they take one limit, and not one each.
+            rest = [_Child([step], limit) for step in steps[len(results) :]]
+            results += [child.answers()[0][0] for child in rest]
     return results
 
 
-def _start(steps: Sequence[Mapping[str, Any]]) -> Tuple[int, int]:
-    """The child that runs the steps, and where it writes a line of JSON for each."""
-    ours, theirs = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
+class _Child:
+    """A process that runs ``steps`` and writes a line of JSON for each. It holds no file of ours that anybody waits on:
+    one that does not even take a SIGKILL would keep the connection open."""
+
+    def __init__(self, steps: Sequence[Mapping[str, Any]], limit: float) -> None:
+        self._expected = len(steps)
+        self._limit = limit
+        self._end = time.monotonic() + limit
+        self._errors = os.memfd_create("stderr")
+        self._stream, theirs = os.pipe()
+        sys.stdout.flush()
+        self._pid = os.fork()
+        if not self._pid:
+            os.setpgid(0, 0)
+            null = os.open(os.devnull, os.O_RDWR)
+            for number, target in enumerate((null, null, self._errors)):
+                os.dup2(target, number)
+            _work(steps, theirs)
         os.close(theirs)
-        return pid, ours
-    os.close(ours)
-    os.setpgid(0, 0)
-    # Only the parent speaks to the control node.
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    _work(steps, theirs)
+
+    def answers(self) -> Tuple[List[Dict[str, Any]], bool]:
+        """(results that came and, where there is one too few, a last one that says why; whether it hangs)."""
+        try:
+            results, hung = self._collect()
+        finally:
+            os.close(self._stream)
+            _abandon(self._pid)
+            said = self._said()
+        if len(results) < self._expected:
+            why = "gave no answer within %g s and was abandoned" % self._limit
+            results.append({"failed": True, "msg": why if hung else "ended without an answer: %s" % said})
+        return results, hung
+
+    def _collect(self) -> Tuple[List[Dict[str, Any]], bool]:
+        results: List[Dict[str, Any]] = []
+        data = b""
+        while len(results) < self._expected:
+            # What is there already is taken, however late it is.
+            left = max(self._end - time.monotonic(), 0.1)
+            if not select.select([self._stream], [], [], left)[0]:
+                return results, True
+            chunk = os.read(self._stream, 65536)
+            if not chunk:
+                break
+            data += chunk
+            *lines, data = data.split(b"\n")
+            results += [json.loads(line.decode()) for line in lines]
+            if lines:
+                self._end = time.monotonic() + self._limit
+        return results, False
+
+    def _said(self) -> str:
+        """Its last words; all of them go where -vvv shows them."""
+        os.lseek(self._errors, 0, os.SEEK_SET)
+        text = os.read(self._errors, 65536).decode("utf-8", "replace").strip()
+        os.close(self._errors)
+        sys.stderr.write(text and text + "\n")
+        return (text.splitlines() or ["it said nothing"])[-1]
 
 
 def _work(steps: Sequence[Mapping[str, Any]], stream: int) -> NoReturn:
+    stand_in()
+    for step in steps:
+        result = _step(step)
+        kept = {name: value for name, value in result.items() if name not in _BULK}
+        data = json.dumps(kept, separators=(",", ":")).encode() + b"\n"
+        while data:
+            data = data[os.write(stream, data) :]
+    os._exit(0)
+
+
+def stand_in() -> None:
+    """From here on modules get CheckMode for their AnsibleModule, and share what they read."""
     basic = types.ModuleType("ansible.module_utils.basic")
     basic.AnsibleModule = CheckMode  # type: ignore[attr-defined]
     for name in ("ansible", "ansible.module_utils"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["ansible.module_utils.basic"] = basic
     topology.read, netdev_address.read = _once(topology.read), _once(netdev_address.read)
-    for step in steps:
-        result = _step(step)
-        kept = {name: value for name, value in result.items() if name not in _BULK}
-        os.write(stream, json.dumps(kept, separators=(",", ":")).encode() + b"\n")
-    os._exit(0)
+    Host.run = _patient(Host.run)  # type: ignore[method-assign]
 
 
 def _step(step: Mapping[str, Any]) -> Dict[str, Any]:
@@ -135,25 +222,21 @@ def _once(read: Callable[..., Any]) -> Callable[..., Any]:
     return cached
 
 
-def _collect(stream: int, expected: int, limit: float) -> Tuple[List[Dict[str, Any]], str]:
-    """(results that came, why there are no more)."""
-    results: List[Dict[str, Any]] = []
-    data = b""
-    deadline = time.monotonic() + limit
-    while len(results) < expected:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([stream], [], [], left)[0]:
-            return results, "gave no answer within %g s and was abandoned" % limit
-        chunk = os.read(stream, 65536)
-        if not chunk:
-            return results, "ended without an answer; its error is in stderr (ansible-playbook -vvv)"
-        data += chunk
-        lines = data.split(b"\n")
-        data = lines.pop()
-        results += [json.loads(line.decode()) for line in lines]
-        if lines:
-            deadline = time.monotonic() + limit
-    return results, ""
+def _patient(ask: Callable[..., Output]) -> Callable[..., Output]:
+    """A tool that hangs is waited for once: it would hang for every device and every module."""
+    hung: Dict[str, float] = {}
+
+    def run(host: Host, argv: Sequence[str], timeout: Optional[float] = None) -> Output:
+        limit = host.timeout if timeout is None else timeout
+        if limit <= hung.get(argv[0], 0):
+            raise ToolHung(" ".join(argv), "was not asked: %s gave no answer within %g s" % (argv[0], hung[argv[0]]))
+        try:
+            return ask(host, argv, timeout)
+        except ToolHung:
+            hung[argv[0]] = limit
+            raise
+
+    return run
 
 
 def _abandon(pid: int, patience: float = 0.5) -> Optional[int]:

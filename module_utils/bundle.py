@@ -11,7 +11,7 @@ import ast
 import base64
 import json
 import zlib
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
@@ -57,10 +57,20 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
         if name in sources:
             continue
         sources[name] = source_of(name)
-        for node in ast.walk(ast.parse(sources[name])):
+        for node in _statements(ast.parse(sources[name])):
             if isinstance(node, ast.ImportFrom):
                 waiting += _of_ours(node)
     return sources
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """ast.walk without the expressions: a tenth of the time."""
+    waiting: List[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            waiting += getattr(node, name, [])
 
 
 def _of_ours(node: ast.ImportFrom) -> List[str]:
@@ -80,12 +90,13 @@ def bare(source: str) -> str:
     """
     tree, lines = ast.parse(source), source.split("\n")
     kept: List[Optional[str]] = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         # Within a text every line counts, whatever it looks like.
         if isinstance(node, (ast.Constant, ast.JoinedStr)):
             first, last = _rows(node)
             kept[first:last] = lines[first:last]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             texts = [one for one in node.body if _is_text(one) and not lines[one.lineno - 1][: one.col_offset].strip()]
             for text in texts:

@@ -10,6 +10,8 @@ argument specs repeat it and a test compares them.
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -134,6 +136,19 @@ VALUES: Dict[str, Value] = {
     "drain_timeout": Value("int", 0),
     "drain_slurm_host": Value("str", ""),
     "drain_slurm_node": Value("str", ""),
+    # Of the control node.
+    "drift_timer_state": Value("str", "present", choices=("present", "absent")),
+    "drift_timer_schedule": Value("str", "02:00"),
+    "drift_timer_delay": Value("str", "10m"),
+    "drift_timer_user": Value("str", "busbar"),
+    "drift_timer_directory": Value("path", ""),
+    "drift_timer_command": Value("list", []),
+    "drift_timer_inventory": Value("list", []),
+    "drift_timer_options": Value("list", ["--html", "/var/lib/busbar-drift/drift.html"]),
+    "drift_timer_keep_days": Value("int", 400),
+    "drift_timer_notify": Value("list", []),
+    "drift_timer_webhook_file": Value("path", ""),
+    "drift_timer_environment": Value("dict", {}),
     "busbar_lock_minutes": Value("int", 240),
     "busbar_lock_break": Value("str", ""),
     "busbar_baseline_max_age_days": Value("int", 30),
@@ -161,7 +176,9 @@ REGISTERED = (
     "nccl_tests_result",
     "reboot_result",
     "drain_result",
+    "drift_timer_result",
     "node_lock_result",
+    "host_audit_result",
     "rail_info_result",
     "consistency_result",
     "rail_pairs_result",
@@ -190,6 +207,7 @@ _OWN_PREFIXES = (
     "nccl_tests_",
     "nccl_benchmark_",
     "perftest_",
+    "drift_timer_",
 )
 _TYPES: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
@@ -202,6 +220,20 @@ _TYPES: Mapping[str, Tuple[type, ...]] = {
     "dict": (dict,),
 }
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
+
+
+# Where findings go, and when somebody asks for them, is nothing that a host has to be.
+_OF_NO_HOST = ("busbar_findings_path", "drift_timer_")
+
+
+def digest(wanted: Mapping[str, Any]) -> str:
+    """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did.
+
+    wanted: what the module intent returns.
+    """
+    values = {name: value for name, value in wanted["values"].items() if not name.startswith(_OF_NO_HOST)}
+    text = json.dumps([values, wanted["profile"], wanted["benchmark_runs"]], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def mine(name: str) -> bool:

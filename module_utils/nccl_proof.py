@@ -4,7 +4,7 @@
 
 The library's own reader judges, with no GPU and no driver: a child process with an empty environment shows the
 candidate as /etc/nccl.conf in a mount namespace of its own, calls ncclGetUniqueId, and reports which variables the
-library has set. The real /etc is never touched, and nothing is left behind.
+library has set. It is written into memory that only this child sees: no file of the host is, not even for a while.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import os
 import pwd
 import resource
 import select
-import shutil
 import signal
-import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -63,14 +61,10 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
     if not os.path.isfile(library_path):
         message = "%s: there is no such library; name a libnccl.so.2" % library_path
         return Proof("not_provable", message=message)
-    directory = tempfile.mkdtemp(prefix="busbar-nccl-")
     try:
-        _write_candidate(directory, text)
-        answer, output, ending = _in_child(os.path.abspath(library_path), directory, timeout)
+        answer, output, ending = _in_child(os.path.abspath(library_path), _candidate(text), timeout)
     except (OSError, UnicodeEncodeError) as error:
         return Proof("not_provable", message="the proof could not be set up: %s" % error)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     if answer is None:
         return Proof("not_provable", message=_with_output("%s: %s" % (library_path, ending), output))
     if "refused" in answer:
@@ -83,14 +77,10 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
     return Proof("proven", values, answer["rc"], _with_output(message, output) if message else "")
 
 
-def _write_candidate(directory: str, text: str) -> None:
+def _candidate(text: str) -> bytes:
     for name, stand_in in _STAND_INS:
         text = text.replace(name, stand_in)
-    os.chmod(directory, 0o755)
-    path = os.path.join(directory, "nccl.conf")
-    with open(path, "wb") as stream:
-        stream.write(text.encode("utf-8", "surrogateescape"))
-    os.chmod(path, 0o644)
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _restore(text: str) -> str:
@@ -121,13 +111,13 @@ def _with_output(message: str, output: bytes) -> str:
 # -- parent ------------------------------------------------------------------------------------------------------
 
 
-def _in_child(library_path: str, directory: str, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
+def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
     """What the child reported (None: nothing), what the library printed, and how the child ended."""
     result_read, result_write = os.pipe()
     output_read, output_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _child(library_path, directory, result_write, output_write)
+        _child(library_path, candidate, result_write, output_write)
     os.close(result_write)
     os.close(output_write)
     deadline = time.monotonic() + timeout
@@ -186,7 +176,7 @@ def _reap(pid: int) -> Optional[int]:
 # -- child -------------------------------------------------------------------------------------------------------
 
 
-def _child(library_path: str, directory: str, result_fd: int, output_fd: int) -> None:
+def _child(library_path: str, candidate: bytes, result_fd: int, output_fd: int) -> None:
     """Never returns, and runs nothing of the parent's: no exit handlers, no buffers."""
     try:
         # A crash is an answer, not an event: no traceback of ours, no core file.
@@ -196,7 +186,7 @@ def _child(library_path: str, directory: str, result_fd: int, output_fd: int) ->
         os.dup2(null, 0)
         os.dup2(output_fd, 1)
         os.dup2(output_fd, 2)
-        answer = json.dumps(_answer(library_path, directory))
+        answer = json.dumps(_answer(library_path, candidate))
         # What the library has printed is still in C's own buffer, and _exit drops it.
         ctypes.CDLL(None).fflush(None)
         os.write(result_fd, b"")
@@ -206,9 +196,9 @@ def _child(library_path: str, directory: str, result_fd: int, output_fd: int) ->
         os._exit(0)
 
 
-def _answer(library_path: str, directory: str) -> Dict[str, Any]:
+def _answer(library_path: str, candidate: bytes) -> Dict[str, Any]:
     try:
-        values, rc = _ask(library_path, directory)
+        values, rc = _ask(library_path, candidate)
     except _Refused as error:
         return {"refused": str(error)}
     except OSError as error:
@@ -216,7 +206,7 @@ def _answer(library_path: str, directory: str) -> Dict[str, Any]:
     return {"values": values, "rc": rc}
 
 
-def _ask(library_path: str, directory: str) -> Tuple[Dict[str, str], int]:
+def _ask(library_path: str, candidate: bytes) -> Tuple[Dict[str, str], int]:
     libc = ctypes.CDLL(None, use_errno=True)
     home = _home()
     libc.clearenv()
@@ -232,7 +222,9 @@ def _ask(library_path: str, directory: str) -> Tuple[Dict[str, str], int]:
     user_file = os.path.join(home, ".nccl.conf") if home else ""
     if os.path.lexists(user_file):
         _mount(libc, b"/dev/null", os.fsencode(user_file), _MS_BIND)
-    _mount(libc, os.fsencode(directory), b"/etc", _MS_BIND)
+    _mount(libc, b"none", b"/etc", 0, b"tmpfs")
+    with open("/etc/nccl.conf", "wb") as stream:
+        stream.write(candidate)
     rc = get_unique_id(ctypes.create_string_buffer(_UNIQUE_ID_BYTES))
     values = _environment(libc)
     values.pop("NCCL_ENV_PLUGIN", None)
@@ -266,8 +258,8 @@ def _enter_namespace(libc: ctypes.CDLL) -> None:
         raise _Refused(_namespace_message("no identity in the user namespace", error.errno or 0)) from error
 
 
-def _mount(libc: ctypes.CDLL, source: bytes, target: bytes, flags: int) -> None:
-    if libc.mount(source, target, None, ctypes.c_ulong(flags), None) != 0:
+def _mount(libc: ctypes.CDLL, source: bytes, target: bytes, flags: int, kind: Optional[bytes] = None) -> None:
+    if libc.mount(source, target, kind, ctypes.c_ulong(flags), None) != 0:
         what = "no mount over %s" % target.decode("utf-8", "replace")
         raise _Refused(_namespace_message(what, ctypes.get_errno()))
 

@@ -11,17 +11,19 @@ from __future__ import annotations
 import argparse
 import datetime
 import getpass
+import importlib.util
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, printable
 
 from .. import __version__
-from . import compare, html, inventory, junit, lock, output, prometheus, report, runner, text, waivers
+from . import compare, html, inventory, junit, lock, notify, output, prometheus, report, runner, text, waivers
 from .history import History, HistoryError
 from .inventory import InventoryError, Manifest
 from .progress import Progress
@@ -30,6 +32,10 @@ from .waivers import WaiverError
 
 HISTORY = Path("busbar-results") / "drift.sqlite"
 ERROR, REFUSED = 1, 4
+# What is flapping is seen in the last nights; one more is what tonight is compared with.
+LEAST_DAYS = compare.NIGHTS + 1
+# What a clone beside a bare ansible-core lacks; the other commands do without.
+_PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
 _FORMATS = {
     "json": "everything, as JSON",
     "junit": "JUnit XML for CI",
@@ -56,6 +62,13 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout", type=_positive, default=7200, metavar="S", help="seconds for the whole run (%(default)s)"
     )
+    command.add_argument(
+        "--keep-days", type=_days, metavar="N", help="forget older nights, and older files with {date} in their name"
+    )
+    command.add_argument(
+        "--notify", type=_argv, metavar="COMMAND", help="told of exit codes 1, 2 and 3 on standard input; no shell"
+    )
+    command.add_argument("--webhook", type=Path, metavar="FILE", help="holds the https address that is told the same")
     _outputs(command)
     command.set_defaults(run=drift, error_code=ERROR)
 
@@ -77,13 +90,29 @@ def _outputs(command: argparse.ArgumentParser) -> None:
         help="compare with the last run up to then, YYYY-MM-DD, not with the last",
     )
     for name, said in _FORMATS.items():
-        command.add_argument(f"--{name}", metavar="FILE", help=f"{said}; - is standard output")
+        command.add_argument(f"--{name}", metavar="FILE", help=f"{said}; - is standard output, {{date}} the run's day")
 
 
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
+
+
+def _days(text: str) -> int:
+    if _positive(text) < LEAST_DAYS:
+        raise argparse.ArgumentTypeError(f"{text} is less than the {LEAST_DAYS} days that tonight is compared with")
+    return int(text)
+
+
+def _argv(text: str) -> list[str]:
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command: {error}") from error
+    if not argv:
+        raise argparse.ArgumentTypeError("is empty")
+    return argv
 
 
 def _moment(text: str) -> str:
@@ -108,6 +137,9 @@ def _now() -> str:
 
 def drift(arguments: argparse.Namespace) -> int:
     """One night."""
+    lacking = [package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None]
+    if lacking:
+        return _say("drift", f"not installed: {sys.executable} -m pip install {' '.join(lacking)}", ERROR)
     history: Path = arguments.history
     try:
         entries = waivers.load(arguments.waivers) if arguments.waivers else ()
@@ -117,8 +149,13 @@ def drift(arguments: argparse.Namespace) -> int:
             return _night(arguments, entries, manifest, nights)
     except lock.Held as error:
         return _say("drift", f"{error}; not started", REFUSED)
-    except (WaiverError, InventoryError, HistoryError, runner.RunnerError, runner.Interrupted) as error:
+    except runner.Interrupted as error:
         return _say("drift", str(error), ERROR)
+    except (WaiverError, InventoryError, HistoryError, runner.RunnerError) as error:
+        _say("drift", str(error), ERROR)
+        # Why may quote a line of the inventory.
+        _tell(arguments, "busbar drift failed; its log says why\n", ERROR, 0)
+        return ERROR
 
 
 def _night(
@@ -161,7 +198,38 @@ def _night(
     data = keep(run, hosts, nights)
     if arguments.since:
         data = built(nights.run(number), arguments.since, nights)
-    return _emit(arguments, data, nights)
+    code = int(data["exit_code"])
+    try:
+        _emit(arguments, data, nights)
+    finally:
+        if code:
+            _tell(arguments, text.brief(data, str(nights.path.resolve())), code, data["counts"]["new"])
+    if arguments.keep_days:
+        _prune(arguments, datetime.datetime.fromisoformat(run.started), nights)
+    return code
+
+
+def _tell(arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
+    """A night is what it is, whether or not somebody could be told."""
+    if arguments.notify:
+        _attempt(lambda: notify.run(arguments.notify, said, code, new))
+    if arguments.webhook:
+        _attempt(lambda: notify.post(arguments.webhook, said, code, new))
+
+
+def _attempt(step: Callable[[], None]) -> None:
+    try:
+        step()
+    except notify.NotifyError as error:
+        _say("drift", f"nobody was told: {error}", 0)
+
+
+def _prune(arguments: argparse.Namespace, started: datetime.datetime, nights: History) -> None:
+    before = started - datetime.timedelta(days=arguments.keep_days)
+    nights.prune(_stamp(before))
+    for name in _FORMATS:
+        if getattr(arguments, name):
+            output.prune(getattr(arguments, name), before.date())
 
 
 def keep(run: Run, hosts: Mapping[str, HostResult], nights: History) -> dict[str, Any]:
@@ -252,9 +320,10 @@ def _line(run: Run, summary: Mapping[str, Any]) -> str:
     return f"{run.id:5}  {run.started}  {run.state:11}  {run.inventory.replace(chr(10), ' ')}{limit}  {said}"
 
 
-def _emit(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History) -> int:
+def _emit(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History) -> None:
     """Every output asked for; the table on standard output where nothing else goes there."""
-    targets = {name: getattr(arguments, name) for name in _FORMATS if getattr(arguments, name)}
+    day = datetime.date.fromisoformat(data["run"]["started"][:10])
+    targets = {name: output.dated(getattr(arguments, name), day) for name in _FORMATS if getattr(arguments, name)}
     makers = {
         "json": lambda: json.dumps(data, indent=1, sort_keys=True) + "\n",
         "junit": lambda: junit.render(data),
@@ -267,7 +336,6 @@ def _emit(arguments: argparse.Namespace, data: Mapping[str, Any], nights: Histor
         output.write(target, makers[name](), 0o644 if name == "prometheus" else 0o640)
     if "-" not in targets.values():
         print(text.terminal(data), end="")
-    return int(data["exit_code"])
 
 
 def _commit(path: Path) -> str | None:

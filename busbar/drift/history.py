@@ -174,6 +174,25 @@ class History:
                 (run, result.host, name, run),
             )
 
+    def prune(self, moment: str) -> None:
+        """Forgets what hosts said in nights that began before a moment; the last night of an inventory stays.
+
+        Of a night since which something stands a line is kept, so that its age is known.
+        """
+        last = "SELECT max(id) FROM run WHERE state = 'done' GROUP BY inventory"
+        old = f"started < ? AND id NOT IN ({last})"
+        # Only what nothing refers to is deleted, and SQLite would look for that again at every row.
+        self._db.execute("PRAGMA foreign_keys = OFF")
+        with self._transaction():
+            for table in ("finding", "host"):
+                self._db.execute(f"DELETE FROM {table} WHERE run IN (SELECT id FROM run WHERE {old})", (moment,))
+            self._db.execute(f"DELETE FROM run WHERE {old} AND id NOT IN (SELECT first FROM finding)", (moment,))
+            said = "what its hosts said is not kept any more (--keep-days)"
+            self._db.execute(f"UPDATE run SET state = 'pruned', message = ? WHERE {old}", (said, moment))
+            used = "SELECT body FROM finding UNION SELECT passed FROM host UNION SELECT busbw FROM host"
+            self._db.execute(f"DELETE FROM json WHERE id NOT IN ({used})")
+        self._db.execute("PRAGMA foreign_keys = ON")
+
     def _once(self, data: Any) -> int:
         """The row that holds the data: what a thousand hosts say every night is kept once."""
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))

@@ -39,6 +39,9 @@ def environment() -> dict[str, str]:
     config = ROOT / "ansible.cfg"
     if "ANSIBLE_CONFIG" not in os.environ and config.exists():
         given["ANSIBLE_CONFIG"] = str(config)
+    # The user's own configuration need not know the checkout.
+    if (ROOT / "collections" / "ansible_collections").is_dir():
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "collections"), os.environ.get("PYTHONPATH")]))
     return given
 
 

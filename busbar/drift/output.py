@@ -4,10 +4,32 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
+
+# In a file's name: the day (UTC) on which the run began.
+DATE = "{date}"
+
+
+def dated(target: str, day: datetime.date) -> str:
+    path = Path(target)
+    return target if target == "-" else str(path.with_name(path.name.replace(DATE, day.isoformat())))
+
+
+def prune(target: str, before: datetime.date) -> None:
+    """Removes what ``target`` was on days before one. Only a name with a day in the place of DATE is its own."""
+    path = Path(target)
+    if DATE not in path.name:
+        return
+    name = re.compile(re.escape(path.name).replace(re.escape(DATE), "([0-9]{4}-[0-9]{2}-[0-9]{2})", 1))
+    for other in path.parent.iterdir():
+        match = name.fullmatch(other.name)
+        if match and match.group(1) < before.isoformat():
+            other.unlink()
 
 
 def write(target: str, text: str, mode: int = 0o640) -> None:

@@ -46,7 +46,7 @@ class HostResult:
 class Run:
     """A run of ``busbar drift``. Times are UTC, as ``2026-11-21T02:00:07Z``.
 
-    state: running, done, failed (nothing could be asked) or interrupted. waivers: as in their file.
+    state: running, done, failed (nothing could be asked), interrupted, or pruned. waivers: as in their file.
     """
 
     id: int

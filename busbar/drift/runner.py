@@ -109,7 +109,13 @@ def clean(text: str, hidden: tuple[str, ...]) -> str:
 def _tail(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or "ERROR!" in line]
-    return " ".join(errors[:3] or lines[-3:]) or "it said nothing"
+    said = " ".join(errors[:3] or lines[-3:]) or "it said nothing"
+    if f"{PLAYBOOK} could not be found" in said:
+        said += (
+            "; it is in the collection busbar.fabric: install busbar with pip beside Ansible, or the collection with"
+            " ansible-galaxy, or let collections_path of ansible.cfg name where it is"
+        )
+    return said
 
 
 def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:

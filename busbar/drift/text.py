@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 # More groups than this are not read at night; all are in the HTML and JSON reports.
 GROUPS = 30
 NODES = 300
+# And more than this in no message.
+BRIEF = 15
 
 
 def terminal(report: Mapping[str, Any]) -> str:
@@ -48,6 +51,19 @@ def markdown(report: Mapping[str, Any]) -> str:
         # Indented, so that nothing in it can end the block.
         lines += ["", "To repair:", "", *(f"    {command}" for command in commands)]
     lines += ["", *(f"- {_escape(line)}" for line in _rest(report)), "", f"Run {run['id']}, {run['started']}"]
+    return "\n".join(lines) + "\n"
+
+
+def brief(report: Mapping[str, Any], history: str) -> str:
+    """For a message: checks and nodes, and no word of a tool's."""
+    groups = report["groups"]
+    lines = [report["headline"]]
+    lines += [f"{name.replace('_', ' ')}: {_cut(nodes)}" for name, nodes in report["open"].items()]
+    for group in groups[:BRIEF]:
+        said = f"{group['severity']} {group['state']} {group['check']} on {_cut(group['nodes'])}"
+        lines.append(f"{said} ({_history(group)})")
+    lines += [f"and {len(groups) - BRIEF} more groups"] if len(groups) > BRIEF else []
+    lines.append(shlex.join(["busbar", "report", "--history", history, "--run", str(report["run"]["id"])]))
     return "\n".join(lines) + "\n"
 
 

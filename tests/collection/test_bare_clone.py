@@ -57,6 +57,12 @@ def test_the_environment_has_nothing_but_core(execute: Execute, only_core: Path)
         assert "ModuleNotFoundError" in done.out
 
 
+def test_the_nightly_check_says_what_it_lacks_there(execute: Execute, only_core: Path, clone: Path, lab: Path) -> None:
+    done = execute(only_core / "python", "-m", "busbar", "drift", "-i", lab / "inventory", cwd=clone)
+    assert done.rc == 1
+    assert f"not installed: {only_core / 'python'} -m pip install ansible-runner rich" in done.out
+
+
 def test_a_clone_runs_from_its_own_directory_and_from_another(
     execute: Execute, only_core: Path, clone: Path, lab: Path
 ) -> None:

@@ -96,6 +96,22 @@ def test_the_playbook_runs_where_only_the_wheel_is_installed(execute: Execute, f
     assert "VERDICT ok: 2 of 2 hosts ok" in run.out
 
 
+def test_the_nightly_check_finds_the_playbooks_in_the_wheel_or_says_what_to_install(
+    execute: Execute, fresh: Path, lab: Path
+) -> None:
+    for name in ("inventory", "playbook"):
+        command = fresh / f"ansible-{name}"
+        command.write_text(f"#!{fresh / 'python'}\nimport sys\nfrom ansible.cli.{name} import main\nsys.exit(main())\n")
+        command.chmod(0o755)
+    drift = [fresh / "busbar", "drift", "-i", lab / "inventory"]
+    asked = execute(*drift)
+    assert asked.rc == 2, asked.out
+    assert "2 of 2 hosts checked in full" in asked.out
+    lost = execute(*drift, ANSIBLE_COLLECTIONS_SCAN_SYS_PATH="false")
+    assert lost.rc == 1
+    assert "install busbar with pip beside Ansible, or the collection with ansible-galaxy" in lost.out
+
+
 def test_an_editable_install_copies_nothing(tmp_path: Path) -> None:
     command = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
     subprocess.run([sys.executable, "-c", command, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)

@@ -63,7 +63,8 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
 
     store.break_(lab, "node02", "nvlink-down")
     files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "prometheus", "markdown", "html")]
-    third = busbar("drift", "-i", inventory, *files)
+    mail = f"dd status=none of='{tmp_path}/a mail'"
+    third = busbar("drift", "-i", inventory, *files, "--notify", mail, "--keep-days", "8")
     assert third.rc == 2
     data = json.loads((tmp_path / "json").read_text())
     (group,) = data["groups"]
@@ -72,12 +73,19 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     assert data["hosts"]["node01"]["class"] == "in_sync"
     assert "platform.nvlinks" in (tmp_path / "html").read_text()
     assert 'busbar_drift_hosts{class="drift",simulated="true"} 1' in (tmp_path / "prometheus").read_text()
+    history = tmp_path / "busbar-results" / "drift.sqlite"
+    assert (tmp_path / "a mail").read_text().splitlines() == [
+        data["headline"],
+        "critical drift platform.nvlinks on node02 (new, corrective)",
+        f"busbar report --history {history} --run 3",
+    ]
 
     hosts = hosts_of(lab)
     hosts["node01"]["busbar_mtu_of_old"] = 1
     write_inventory(inventory, hosts)
-    wrong = busbar("drift", "-i", inventory, "--json", tmp_path / "json")
+    wrong = busbar("drift", "-i", inventory, "--json", tmp_path / "json", "--notify", mail)
     assert wrong.rc == 1
+    assert (tmp_path / "a mail").read_text() == "busbar drift failed; its log says why\n"
     assert "busbar_mtu_of_old is not a variable of this suite" in wrong.err
     # The last good report stays.
     assert json.loads((tmp_path / "json").read_text()) == data
@@ -89,8 +97,12 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     (tmp_path / "w.yml").write_text(
         "waivers: [{check: platform.nvlinks, hosts: node02, owner: anna, reason: RMA, expires: 2099-01-01}]"
     )
-    last = busbar("drift", "-i", inventory, "--limit", "node02", "--waivers", tmp_path / "w.yml")
-    assert last.rc == 0, last.out
+    waived = ["--limit", "node02", "--waivers", tmp_path / "w.yml", "--notify", mail]
+    # With a configuration that does not know the checkout.
+    (tmp_path / "own.cfg").write_text("[defaults]\nhost_key_checking = True\n")
+    last = busbar("drift", "-i", inventory, *waived, ANSIBLE_CONFIG=str(tmp_path / "own.cfg"))
+    assert last.rc == 0, last.out + last.err
+    assert (tmp_path / "a mail").read_text() == "busbar drift failed; its log says why\n"
     assert "1 of 1 hosts checked in full; no drift found; 1 waived (simulated)" in last.out
 
     # Any past night again.
@@ -116,6 +128,8 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
         (["--limt", "x"], "unrecognized arguments: --limt x"),
         (["--fail-on", "high"], "invalid choice"),
         (["--timeout", "0"], "not a number of 1 or more"),
+        (["--keep-days", "7"], "7 is less than the 8 days"),
+        (["--notify", "mail 'x"], "is no command: No closing quotation"),
         (["--since", "yesterday"], "is no day"),
     ],
 )
@@ -249,8 +263,12 @@ def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Bus
 
 
 def test_time_for_the_whole_run_leaves_every_host_without_an_answer(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
-    done = busbar("drift", "-i", lab / "inventory", "--timeout", "1", "--json", "-")
+    lost = ["--notify", "/no/such/mail", "--webhook", lab / "inventory" / "hosts.yml"]
+    done = busbar("drift", "-i", lab / "inventory", "--timeout", "1", "--json", "-", *lost)
     assert done.rc == 3
+    # Whether somebody could be told changes nothing.
+    assert "busbar drift: nobody was told: /no/such/mail cannot be run: No such file" in done.err
+    assert "hosts.yml has to hold one https:// address" in done.err
     data = json.loads(done.out)
     assert data["counts"]["hosts"]["not_run"] == 2
 

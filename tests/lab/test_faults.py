@@ -1,17 +1,19 @@
-"""Every fault of the lab, alone and in fives, is reported as declared and nothing else is."""
+"""Every fault of the lab, alone and in fives, is reported as declared and nothing else is; by host_audit, too."""
 
 from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
 
 from busbar.lab import faults, roce_faults, store, tree
 from busbar.lab.machine import hgx_b200
+from tests.lab.audited import Server, Tools, sent
 
 # Of the roles, in their order; the first only reports.
 MODULES = (
@@ -30,16 +32,53 @@ ITS_OWN = {name for name, fault in faults.FAULTS.items() if fault.platforms == (
 FIVES = [(node, seed) for node in ("node01", "node02") for seed in range(15)]
 FIVES += [("node03", seed) for seed in range(100) if ITS_OWN & {*faults.draw(random.Random(seed), 5, "hgx-b200")}][:4]
 Answer = Callable[..., dict[str, Any]]
+Audit = Callable[[str], tuple[list[dict[str, Any]], int]]
 
 
-def audit(on_node: Answer, node: str) -> tuple[list[dict[str, Any]], int]:
-    """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed."""
-    results = [on_node(module, node, check_mode=True) for module in MODULES]
-    found = [finding for result in results for finding in result["findings"]]
-    passed = [name for result in results for name in result["passed"]]
-    every = [*(finding["id"] for finding in found), *passed]
-    assert len(set(every)) == len(every), "an id has two states"
-    return found, len(passed)
+@pytest.fixture(scope="module")
+def host_audit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(MODULES, tmp_path_factory.mktemp("audit"))
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def steps() -> list[dict[str, Any]]:
+    return []
+
+
+@pytest.fixture
+def run_module(run_module: Answer, steps: list[dict[str, Any]]) -> Answer:
+    """The same, and keeps what was asked."""
+
+    def run(name: str, check_mode: bool = False, **arguments: Any) -> dict[str, Any]:
+        steps.append({"module": name, "arguments": arguments})
+        return run_module(name, check_mode, **arguments)
+
+    return run
+
+
+@pytest.fixture
+def audit(on_node: Answer, steps: list[dict[str, Any]], host_audit: Server, monkeypatch: pytest.MonkeyPatch) -> Audit:
+    """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed.
+
+    host_audit is asked the same, hears the same from the same tools, and has to answer the same.
+    """
+
+    def ask(node: str) -> tuple[list[dict[str, Any]], int]:
+        tools = Tools()
+        steps.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Host, "run", lambda *given: tools.run(*given))
+            results = [on_node(module, node, check_mode=True) for module in MODULES]
+        assert sent(host_audit.ask(steps, tools)) == sent(results)
+        found = [finding for result in results for finding in result["findings"]]
+        passed = [name for result in results for name in result["passed"]]
+        every = [*(finding["id"] for finding in found), *passed]
+        assert len(set(every)) == len(every), "an id has two states"
+        return found, len(passed)
+
+    return ask
 
 
 def identity(finding: dict[str, Any]) -> str:
@@ -94,34 +133,34 @@ def converged(lab: Path, on_node: Answer) -> Path:
     return lab
 
 
-def test_healthy_nodes_have_nothing_to_report(converged: Path, on_node: Answer) -> None:
+def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> None:
     for node in PLATFORMS:
-        found, passed = audit(on_node, node)
+        found, passed = audit(node)
         assert found == []
         assert passed > 90
 
 
 @pytest.mark.parametrize(("node", "name"), ALONE)
-def test_one_fault_is_exactly_its_finding(converged: Path, on_node: Answer, node: str, name: str) -> None:
+def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, node: str, name: str) -> None:
     store.break_(converged, node, name)
-    compare(converged, node, [name], audit(on_node, node)[0])
+    compare(converged, node, [name], audit(node)[0])
     store.repair(converged, node)
 
 
 @pytest.mark.parametrize(("node", "seed"), FIVES)
-def test_five_faults_at_once_are_exactly_their_findings(converged: Path, on_node: Answer, node: str, seed: int) -> None:
+def test_five_faults_at_once_are_exactly_their_findings(converged: Path, audit: Audit, node: str, seed: int) -> None:
     names = faults.draw(random.Random(seed), 5, PLATFORMS[node])
     for name in names:
         store.break_(converged, node, name)
-    compare(converged, node, names, audit(on_node, node)[0])
+    compare(converged, node, names, audit(node)[0])
 
 
 @pytest.mark.parametrize("name", roce_faults.HARMLESS)
-def test_what_is_harmless_is_no_finding(converged: Path, on_node: Answer, name: str) -> None:
+def test_what_is_harmless_is_no_finding(converged: Path, audit: Audit, name: str) -> None:
     machine = store.healthy(converged, "node02")
     roce_faults.HARMLESS[name](machine)
     tree.write_hardware(machine, converged / "node02/hw")
-    assert audit(on_node, "node02")[0] == []
+    assert audit("node02")[0] == []
 
 
 @pytest.mark.parametrize("name", ["conf-edited", "conf-removed", "conf-mode"])

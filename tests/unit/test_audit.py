@@ -5,9 +5,14 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +24,20 @@ HEAD = "from ansible.module_utils.basic import AnsibleModule\n"
 SPEC = "    module = AnsibleModule(argument_spec={'a': {'default': 7}}, supports_check_mode=True)\n"
 MODULES = {
     "good": f"{HEAD}def main():\n{SPEC}    module.exit_json(a=module.params['a'], check=module.check_mode, diff=[1])\n",
+    "typed": f"{HEAD}def main():\n    module = AnsibleModule(argument_spec={{'a': {{'type': 'str'}},"
+    " 'b': {'type': 'float'}, 'c': {'type': 'dict', 'no_log': True}, 'd': {'type': 'path', 'default': '/opt'}})\n"
+    "    module.no_log_values = {text for text in module.no_log_values if len(text) > 3}\n"
+    "    module.exit_json(given=[module.params[name] for name in 'abd'], said={'log': ['token hunter22, on']})\n",
     "bad": f"{HEAD}def main():\n{SPEC}    module.fail_json(msg='no such thing')\n",
     "silent": f"{HEAD}def main():\n    pass\n",
     "hung": f"{HEAD}import time\ndef main():\n    time.sleep(600)\n",
     "dead": f"{HEAD}def main():\n    raise RuntimeError('broken')\n",
     "chatty": f"{HEAD}def main():\n{SPEC}    print('hello')\n    module.exit_json()\n",
+    "large": f"{HEAD}def main():\n{SPEC}    module.exit_json(a='x' * 500000)\n",
+    "dead_device": f"{HEAD}import os\ndef main():\n{SPEC}    os.stat(module.params['a'])\n",
+    "tool": f"{HEAD}from {bundle.PACKAGE}.host import Host, ReadError\ndef main():\n{SPEC}"
+    "    try:\n        Host('/', module.params['a'], 0.5).run(['smi', '-L'])\n"
+    "    except ReadError as error:\n        module.exit_json(a=str(error))\n",
 }
 
 
@@ -53,6 +67,16 @@ def test_each_step_answers_in_check_mode_and_bulk_data_stays() -> None:
     assert audit("good") == [{"a": 7, "check": True}]
 
 
+def test_options_have_their_type_and_secrets_are_masked() -> None:
+    (found,) = audit("typed", a=8388608, b=30, c={"token": "hunter22", "more": ["on", 1]}, d="/opt/x")
+    assert found == {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********, on"]}}
+
+
+def test_the_nodes_oldest_python_runs_it(oldest_python: str) -> None:
+    good, dead = audit("good", "dead", python=oldest_python)
+    assert (good["a"], dead["msg"]) == (7, "ended without an answer: RuntimeError: broken")
+
+
 def test_a_step_that_fails_says_why_and_the_others_go_on() -> None:
     failed, good = audit("bad", "good")
     assert (failed["failed"], failed["msg"]) == (True, "no such thing")
@@ -65,7 +89,7 @@ def test_an_option_that_a_module_does_not_have_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"), [("dead", "ended without an answer"), ("silent", "ended without an answer")]
+    ("broken", "said"), [("dead", "without an answer: RuntimeError: broken"), ("silent", "ended without an answer")]
 )
 def test_a_step_that_dies_is_not_ok(broken: str, said: str) -> None:
     first, failed, last = audit("good", broken, "good")
@@ -76,10 +100,96 @@ def test_a_step_that_dies_is_not_ok(broken: str, said: str) -> None:
 
 def test_a_step_that_hangs_costs_that_step() -> None:
     begin = time.monotonic()
-    first, failed, last = audit("good", "hung", "good", limit=1)
+    first, failed, last = audit("good", "hung", "good", limit=3)
     assert time.monotonic() - begin < 60
     assert (first["a"], last["a"]) == (7, 7)
-    assert failed == {"failed": True, "msg": "gave no answer within 1 s and was abandoned"}
+    assert failed == {"failed": True, "msg": "gave no answer within 3 s and was abandoned"}
+
+
+def test_after_one_that_hangs_the_others_do_not_wait_for_each_other() -> None:
+    found = audit("good", "hung", "hung", "large", "dead", "hung", "good", limit=3)
+    hung = {"failed": True, "msg": "gave no answer within 3 s and was abandoned"}
+    dead = {"failed": True, "msg": "ended without an answer: RuntimeError: broken"}
+    assert found == [found[0], hung, hung, {"a": "x" * 500000}, dead, hung, found[0]]
+    assert found[0]["a"] == 7
+
+
+def put_tool(system: Path, text: str) -> None:
+    path = system / "usr/bin/smi"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_a_tool_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
+    put_tool(tmp_path, f"echo asked >> {tmp_path}/asked; exec sleep 60")
+    found = audit("tool", "tool", "tool", a=str(tmp_path))
+    assert [step["a"] for step in found] == [
+        "smi -L: gave no answer within 0.5 s and was abandoned",
+        "smi -L: was not asked: smi gave no answer within 0.5 s",
+        "smi -L: was not asked: smi gave no answer within 0.5 s",
+    ]
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+@pytest.fixture
+def dead_device(tmp_path: Path) -> Iterator[Path]:
+    """Whoever looks at this path sleeps uninterruptibly and dies of no signal: a file system whose server is silent."""
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("needs root and /dev/fuse")
+    path = tmp_path / "dead"
+    path.mkdir()
+    server = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0"
+    argv = ["mount", "-i", "-t", "fuse", "-o", options, "none", str(path)]
+    if subprocess.run(argv, pass_fds=[server], capture_output=True, check=False).returncode != 0:
+        os.close(server)
+        pytest.skip("this machine lets nobody mount FUSE")
+
+    def serve() -> None:
+        # ENODEV: it was unmounted.
+        with suppress(OSError):
+            while True:
+                _length, operation, number = struct.unpack("<IIQ", os.read(server, 1 << 17)[:16])
+                if operation == 26:  # FUSE_INIT, the only one that is answered
+                    body = struct.pack("<IIIIHHII", 7, 31, 0, 0, 0, 0, 4096, 1).ljust(64, b"\0")
+                    os.write(server, struct.pack("<IiQ", 16 + len(body), 0, number) + body)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield path
+    # By force, which ends everybody who sleeps there.
+    subprocess.run(["umount", "-f", str(path)], capture_output=True, check=False)
+    subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
+    thread.join()
+    os.close(server)
+
+
+def states() -> set[str]:
+    """Of all processes."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found.add(path.read_text().rpartition(")")[2].split()[0])
+    return found
+
+
+def test_a_read_that_no_signal_ends_costs_its_step_and_nobody_waits_for_it(dead_device: Path) -> None:
+    # subprocess.run waits for everybody who holds the pipes of the audit, as sshd does.
+    first, *rest = audit("dead_device", "good", "chatty", limit=3, a=str(dead_device))
+    assert first == {"failed": True, "msg": "gave no answer within 3 s and was abandoned"}
+    assert [step.get("a", "") for step in rest] == [str(dead_device), ""]
+    assert "D" in states(), "the stand-in can be killed and proves nothing"
+
+
+def test_a_tool_that_no_signal_ends_is_an_unknown_like_any_other(dead_device: Path, tmp_path: Path) -> None:
+    put_tool(tmp_path, f"exec stat {dead_device}")
+    found = audit("tool", "good", "tool", limit=20, a=str(tmp_path))
+    assert [step["a"] for step in found] == [
+        "smi -L: gave no answer within 0.5 s and was abandoned",
+        str(tmp_path),
+        "smi -L: was not asked: smi gave no answer within 0.5 s",
+    ]
 
 
 def test_what_a_module_prints_does_not_get_into_the_answer() -> None:

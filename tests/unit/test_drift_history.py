@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,35 @@ def test_since_compares_with_an_earlier_night(tmp_path: Path) -> None:
         assert (data["groups"][0]["new"], data["run"]["since"]["id"]) == ("n1", 1)
         with pytest.raises(HistoryError, match="no earlier run"):
             command.built(run, "2026-10-02T23:59:59Z", nights)
+
+
+def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_path: Path) -> None:
+    old = replace(BAD, check="c.old")
+    with History.open(tmp_path / "d", create=True) as nights:
+        night(nights, 1, host(BAD))
+        night(nights, 2, host(BAD, old))
+        nights.fail(begun(nights, 2).id, "failed", "2026-11-02T03:00:00Z", "no")
+        night(nights, 2, host(old), inventory="/other")
+        night(nights, 9, host(BAD))
+        night(nights, 10, host(BAD))
+        before = command.built(nights.run(None, "/i"), None, nights)
+        nights.prune("2026-11-09T00:00:00Z")
+        after = command.built(nights.run(None, "/i"), None, nights)
+        assert after["groups"] == before["groups"]
+        assert after["groups"][0]["first"] == {"run": 1, "started": "2026-11-01T02:00:00Z"}
+        # The last night of an inventory stays, whatever its age.
+        states = {run.id: run.state for run, _ in nights.runs()}
+        assert states == {6: "done", 5: "done", 4: "done", 1: "pruned"}
+        with pytest.raises(HistoryError, match="run 1 is pruned: what its hosts said is not kept any more"):
+            nights.run(1)
+        nights.prune("2026-12-09T00:00:00Z")
+        assert [run.id for run, _ in nights.runs()] == [6, 4, 1]
+        nights.run(4)
+        # Of both last nights a host and a finding, and no text of any other.
+        connection = sqlite3.connect(tmp_path / "d")
+        for table, left in (("host", 2), ("finding", 2), ("json", 4)):
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (left,)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
 def test_another_inventory_is_another_story(tmp_path: Path) -> None:

@@ -96,6 +96,9 @@ def test_the_nightly_check_asks_what_provision_plays_in_its_order() -> None:
     action = importlib.import_module("ansible_collections.busbar.fabric.plugins.action.host_audit")
     text = (ROOT / "playbooks" / "provision.yml").read_text()
     assert list(action.ROLES) == re.findall(r"name: busbar\.fabric\.(\w+)$", text, re.MULTILINE)
+    verdict = yaml.safe_load((ROOT / "playbooks" / "drift.yml").read_text())[-1]
+    judged = verdict["tasks"][0]["busbar.fabric.verdict"]["roles"]
+    assert judged == [*action.ROLES, action.VERIFY, action.BENCHMARK]
 
 
 def test_after_a_reboot_all_of_provision_is_asked_again_but_what_no_boot_changes() -> None:

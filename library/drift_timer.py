@@ -1,0 +1,165 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: drift_timer
+short_description: Have busbar drift run every night on the control node
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Writes C(busbar-drift.service) and C(busbar-drift.timer), makes their user where there is none, enables and starts
+    the timer, and says what the last run came to and which of the paths that the service needs are not there.
+  - The service itself is never started here.
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and commands and touches nothing.
+  diff_mode:
+    support: full
+    description: The difference of both units.
+options:
+  state:
+    description: With V(absent) the timer is stopped and both units are removed. The user and the history stay.
+    type: str
+    choices: [present, absent]
+    default: present
+  schedule:
+    description: When, as systemd.time(7) has it (C(OnCalendar)).
+    type: str
+    default: "02:00"
+  delay:
+    description: A random time up to this is added.
+    type: str
+    default: 10m
+  user:
+    description: Who asks the nodes. Made as a system user with the home C(/var/lib/busbar-drift) where there is none.
+    type: str
+    default: busbar
+  directory:
+    description: Where the service runs. An C(ansible.cfg) in it is the run's. Needed unless O(state=absent).
+    type: path
+    default: ""
+  command:
+    description: How busbar is called, the first an absolute path. Needed unless O(state=absent).
+    type: list
+    elements: str
+    default: []
+  inventory:
+    description: Inventories, below O(directory) where they are not absolute. Needed unless O(state=absent).
+    type: list
+    elements: str
+    default: []
+  options:
+    description: More options of C(busbar drift).
+    type: list
+    elements: str
+    default: []
+  keep_days:
+    description: How long nights are kept, at least 8.
+    type: int
+    default: 400
+  notify:
+    description: Program, and its arguments, that gets a night which is not in sync on its standard input.
+    type: list
+    elements: str
+    default: []
+  webhook_file:
+    description: File that holds the https address to which such a night is posted. O(user) has to be able to read it.
+    type: path
+    default: ""
+  environment:
+    description: Variables of the service. No passwords, since everybody can read a unit.
+    type: dict
+    default: {}
+  system_root:
+    description: Directory that holds C(/etc) and C(/usr).
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Ask every night what differs
+  busbar.fabric.drift_timer:
+    directory: /srv/busbar
+    command: [/srv/busbar/.venv/bin/busbar]
+    inventory: [inventories/site]
+    notify: [mail, -s, Busbar drift, ops@example.org]
+  register: drift_timer_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Commands that were run, or would be.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Always empty.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Always empty.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, drift_timer
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "schedule": {"type": "str", "default": "02:00"},
+            "delay": {"type": "str", "default": "10m"},
+            "user": {"type": "str", "default": "busbar"},
+            "directory": {"type": "path", "default": ""},
+            "command": {"type": "list", "elements": "str", "default": []},
+            "inventory": {"type": "list", "elements": "str", "default": []},
+            "options": {"type": "list", "elements": "str", "default": []},
+            "keep_days": {"type": "int", "default": 400},
+            "notify": {"type": "list", "elements": "str", "default": []},
+            "webhook_file": {"type": "path", "default": ""},
+            "environment": {"type": "dict", "default": {}},
+            "system_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    host = Host(system_root=module.params["system_root"])
+    try:
+        host.require_roots()
+        want = drift_timer.wanted(module.params)
+        planned = after = drift_timer.plan(drift_timer.read(host, want), want)
+        if planned.changed and not module.check_mode:
+            drift_timer.execute(host, planned)
+            # What counts is what is there now, not what was meant to be.
+            after = drift_timer.plan(drift_timer.read(host, want), want)
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**apply.result(planned, after))
+
+
+if __name__ == "__main__":
+    main()

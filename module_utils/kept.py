@@ -1,0 +1,43 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the workers of one run need alike: the first that needs it makes it, the others read it from a file.
+
+Ansible forks a worker for each task of each host, and what a worker knows ends with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from typing import Any, Callable
+
+
+def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
+    """What JSON makes of make() for this basis; in this folder it is made once, and who asks meanwhile waits.
+
+    basis: all that make() goes by, as JSON or as text.   What JSON cannot hold is made each time.
+    """
+    text = json.dumps(basis, sort_keys=True, default=str)
+    path = os.path.join(folder, "busbar-%s.json" % hashlib.sha256(text.encode()).hexdigest())
+    with open(path + ".lock", "a") as lock:
+        # Ends with the file, so also with a worker that is killed. Where a home directory knows no locks, all make it.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with open(path, encoding="utf-8") as stream:
+                return json.load(stream)
+        except FileNotFoundError:
+            made = make()
+        try:
+            text = json.dumps(made)
+        except TypeError:
+            return made
+        descriptor, new = tempfile.mkstemp(dir=folder)
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(new, path)
+        return json.loads(text)

@@ -1,0 +1,249 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Simulated hosts behind one real sshd on loopback, and what a command over them costs the machine it is started on.
+
+Every host is a name of its own with a line of its own in known_hosts; all of them share one tree of the lab. Their
+python is Debian's, or a program that reads what it is given and answers with what the real one has answered: real nodes
+work beside the control node and not on its cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from busbar.lab import store
+from busbar.lab.image import one_by_one
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CACHE = ROOT / ".cache" / "bench"
+SSHD = "/usr/sbin/sshd"
+PYTHON = "/usr/bin/python3"
+# The one of the lab's nodes that has more to say.
+NODE = "node02"
+SSHD_CONFIG = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {top}/host_key
+AuthorizedKeysFile {top}/id.pub
+PidFile none
+UsePAM no
+StrictModes no
+MaxStartups 2000
+PerSourceMaxStartups none
+LogLevel ERROR
+# No user's own shell start, which costs more than the login.
+SetEnv HOME={top}/home
+"""
+SSH_CONFIG = """\
+Host gpu*
+  HostName 127.0.0.1
+  Port {port}
+  User {user}
+  IdentityFile {top}/id
+  IdentitiesOnly yes
+  UserKnownHostsFile {top}/known_hosts
+  GlobalKnownHostsFile none
+  StrictHostKeyChecking yes
+  LogLevel ERROR
+"""
+STORED_PYTHON = "#!/bin/sh\ncat >/dev/null\nsleep {seconds}\ncat {top}/answer.json\n"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds, and MB of the largest process. cpu: of the command and all that it waited for, thus of ssh clients."""
+
+    wall: float
+    cpu: float
+    rss: float
+
+
+def spent(argv: Sequence[str], environment: Mapping[str, str], log: Path, stdin: Path | None = None) -> Spent:
+    """What a command costs this machine. sshd and what runs on the hosts are not among its children."""
+    with open(log, "w") as out, open(stdin or os.devnull) as given:
+        begin = time.monotonic()
+        child = subprocess.Popen(argv, env=environment, cwd=log.parent, stdin=given, stdout=out, stderr=out)
+        _pid, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.monotonic() - begin
+    # 2: of drift and of failed checks.
+    assert child.returncode in (0, 2), f"{' '.join(argv[:3])} ended with {child.returncode}:\n{log.read_text()[-2000:]}"
+    return Spent(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def medians(contestants: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str, Spent]:
+    """Of interleaved repetitions, so that what else the machine does meets all alike."""
+    found: dict[str, list[Spent]] = {name: [] for name in contestants}
+    for _round in range(rounds):
+        for name, run in contestants.items():
+            found[name].append(run())
+    return {
+        name: Spent(*(statistics.median(getattr(one, field) for one in of_name) for field in ("wall", "cpu", "rss")))
+        for name, of_name in found.items()
+    }
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """most: so many hosts at most."""
+
+    top: Path
+    port: int
+    most: int
+    environment: Mapping[str, str]
+
+    def ssh_config(self, **options: str) -> Path:
+        path = self.top / f"ssh_config{''.join(sorted(options.values()))}"
+        text = SSH_CONFIG.format(top=self.top, port=self.port, user=getpass.getuser())
+        text += "".join(f"  {name} {value}\n" for name, value in options.items())
+        # Without an alias they would all be the one host 127.0.0.1.
+        path.write_text(text + "".join(f"Host {name}\n  HostKeyAlias {name}\n" for name in names(self.most)))
+        return path
+
+    def ssh_args(self, *more: str, **options: str) -> str:
+        return " ".join(["-F", str(self.ssh_config(**options)), *more])
+
+    def inventory(self, hosts: int, python: str = PYTHON, connection: str = "ssh", **variables: Any) -> Path:
+        path = self.top / f"inventory-{hosts}-{Path(python).name}-{connection}" / "hosts.json"
+        path.parent.mkdir(exist_ok=True)
+        given = {**_values(self.top / "lab"), "ansible_python_interpreter": python, "ansible_connection": connection}
+        group = {"hosts": {name: {} for name in names(hosts)}, "vars": {**given, **variables}}
+        path.write_text(json.dumps({"gpu_nodes": group}))
+        return path
+
+    def stored_python(self, seconds: float = 0) -> str:
+        """A node that takes so long for its answer, and none of this machine's time."""
+        path = self.top / f"stored-python-{seconds}"
+        path.write_text(STORED_PYTHON.format(top=self.top, seconds=seconds))
+        path.chmod(0o755)
+        return str(path)
+
+    def play(self, inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Spent:
+        argv = [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            str(playbook),
+            "-i",
+            str(inventory),
+            *arguments,
+        ]
+        return spent(argv, {**self.environment, **environment}, self.top / f"{Path(playbook).stem}.log")
+
+    def drift(self, inventory: Path, hosts: int, *arguments: str, **environment: str) -> Spent:
+        """drift.yml; fails unless every host has given its answer."""
+        findings = self.top / "findings.json"
+        findings.unlink(missing_ok=True)
+        given = ("--check", "-e", f"busbar_findings_path={findings}", *arguments)
+        cost = self.play(inventory, ROOT / "playbooks" / "drift.yml", *given, **environment)
+        of_hosts = json.loads(findings.read_text())["hosts"].values()
+        answered = [host for host in of_hosts if not any(one["check"].startswith("run.") for one in host["findings"])]
+        assert len(answered) == hosts, (self.top / "drift.log").read_text()[-2000:]
+        return cost
+
+
+def names(hosts: int) -> list[str]:
+    return [f"gpu{number:05}" for number in range(1, hosts + 1)]
+
+
+def _values(lab: Path) -> dict[str, Any]:
+    inventory = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())
+    group = yaml.safe_load((lab / "inventory" / "group_vars" / "gpu_nodes.yml").read_text())
+    return {**group, **inventory["gpu_nodes"]["hosts"][NODE]}
+
+
+@contextlib.contextmanager
+def fleet(top: Path, most: int) -> Iterator[Fleet]:
+    """Up to so many hosts. top/script.py: what is asked of each. top/answer.json: what the tree answers, in sync."""
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
+        "HOME": str(top / "home"),
+        "ANSIBLE_HOME": str(top / "ansible"),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_CONNECTION_PLUGINS": str(Path(__file__).parent / "connection"),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(top / "cp"),
+        "PYTHONPATH": str(ROOT),
+        "LC_ALL": "C.UTF-8",
+    }
+    (top / "home").mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = Fleet(top, port, most, environment)
+    _prepare_tree(made)
+    for name in ("host_key", "id"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", top / name], check=True)
+    key = " ".join((top / "host_key.pub").read_text().split()[:2])
+    # pyinfra knows no HostKeyAlias.
+    lines = [f"{name} {key}\n" for name in (*names(most), f"[127.0.0.1]:{port}")]
+    (top / "known_hosts").write_text("".join(lines))
+    (top / "sshd_config").write_text(SSHD_CONFIG.format(top=top, port=port))
+    Path("/run/sshd").mkdir(exist_ok=True)
+    sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(top / "sshd_config")], start_new_session=True)
+    try:
+        _wait_for(port)
+        yield made
+    finally:
+        os.killpg(sshd.pid, signal.SIGTERM)
+        sshd.wait()
+
+
+def _prepare_tree(made: Fleet) -> None:
+    lab = made.top / "lab"
+    store.create(lab, {NODE: store.STANDARD[NODE]})
+    made.play(lab / "inventory", ROOT / "site.yml")
+    question = made.inventory(1, connection="stored", bench_question=str(made.top / "script.py"))
+    made.play(question, ROOT / "playbooks" / "drift.yml", "--check")
+    script = (made.top / "script.py").read_text()
+    done = subprocess.run([PYTHON, "-I", "-S", "-"], input=script, capture_output=True, text=True, check=True)
+    (made.top / "answer.json").write_text(done.stdout)
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            return
+        assert time.monotonic() < deadline, "sshd does not listen after 20 s"
+        time.sleep(0.05)
+
+
+def install_sshd() -> str:
+    """Why there is none; empty where there is. As root on Debian it is installed."""
+    if not Path(SSHD).exists() and os.geteuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        argv = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "openssh-server", "openssh-client"]
+        with one_by_one():
+            subprocess.run(argv, env=quiet, capture_output=True, check=False)
+    return "" if Path(SSHD).exists() else f"no {SSHD} on this machine, and it could not be installed"
+
+
+def install_peers() -> dict[str, Path]:
+    """clush and pyinfra, those that pip could bring into a virtual environment of their own."""
+    home = CACHE / "venv"
+    if not (home / "bin" / "pip").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    found = {}
+    for program, package in (("clush", "ClusterShell==1.10.1"), ("pyinfra", "pyinfra==3.10.0")):
+        path = home / "bin" / program
+        if not path.exists():
+            argv = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", package]
+            subprocess.run(argv, capture_output=True, check=False)
+        if path.exists():
+            found[program] = path
+    return found

@@ -1,0 +1,276 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the nightly check costs the control node, beside what others take for the same. Printed, never asserted.
+
+    pytest -s tests/bench/test_scale.py                                      50 hosts
+    BUSBAR_BENCH_HOSTS=50,200,1000 pytest -s tests/bench/test_scale.py -k peers
+    BUSBAR_BENCH_STORED=1000,10000 pytest -s tests/bench/test_scale.py -k stored
+
+As root on Debian, or where sshd is. Figures are kept in .cache/bench/scale.json, and the plot is drawn from them:
+.cache/bench/scale.svg. How the hosts are made: fleet.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.bench import fleet
+from tests.bench.fleet import CACHE, PYTHON, ROOT, Fleet, Spent
+
+HOSTS = [int(word) for word in os.environ.get("BUSBAR_BENCH_HOSTS", "50").split(",")]
+STORED = [int(word) for word in os.environ.get("BUSBAR_BENCH_STORED", "50,200").split(",")]
+ROUNDS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "3"))
+# Hosts that really read the tree and run its tools, on this machine's cores.
+WORKING = int(os.environ.get("BUSBAR_BENCH_WORKING", "8"))
+FORKS = 25
+CURVE = {"KexAlgorithms": "curve25519-sha256"}
+MASTER = "-o ControlMaster=auto -o ControlPersist=60s"
+Show = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    lacking = fleet.install_sshd()
+    if lacking:
+        pytest.skip(lacking)
+    with fleet.fleet(tmp_path_factory.mktemp("scale"), max(*HOSTS, WORKING)) as made:
+        yield made
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    """Prints a line, also where pytest captures."""
+
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(text)
+
+    return line
+
+
+def table(show: Show, title: str, of: int, costs: Mapping[str, Spent], first: str) -> None:
+    """Seconds and CPU seconds of the control node, in all and a host; wall time as a multiple of the first's."""
+    cores = os.cpu_count()
+    show(f"\n{title}; {cores} cores, load {os.getloadavg()[0]:.1f} (simulated hosts)")
+    show(f"{'':44} {'hosts':>6} {'wall s':>8} {'CPU s':>8} {'CPU ms/host':>12} {'MB':>6} {'wall ratio':>11}")
+    for name, cost in costs.items():
+        ratio = cost.wall / costs[first].wall
+        each = 1000 * cost.cpu / of
+        show(f"{name:44} {of:6} {cost.wall:8.2f} {cost.cpu:8.2f} {each:12.1f} {cost.rss:6.0f} {ratio:11.2f}")
+
+
+def keep(kind: str, of: int, costs: Mapping[str, Spent]) -> None:
+    """Where the plot finds them, also those of other runs."""
+    path = CACHE / "scale.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for name, cost in costs.items():
+        known.setdefault(kind, {}).setdefault(name, {})[str(of)] = asdict(cost)
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def clush(made: Fleet, program: Path, python: str, of: int) -> Spent:
+    """The same script, piped to the same python over the same ssh."""
+    options = made.ssh_args("-o ControlMaster=no", **CURVE)
+    argv = [str(program), "-S", "-f", str(FORKS), "-o", options, "-w", ",".join(fleet.names(of))]
+    log = made.top / "clush.log"
+    cost = fleet.spent([*argv, f"{python} -I -S -"], made.environment, log, stdin=made.top / "script.py")
+    answers = sum('[{"' in line for line in log.read_text().splitlines())
+    assert answers == of, f"{answers} of {of} answered clush"
+    return cost
+
+
+def pyinfra(made: Fleet, program: Path, python: str, of: int) -> Spent:
+    """The script is on the host already: it spares pyinfra what the others have to send."""
+    data = {
+        "ssh_hostname": "127.0.0.1",
+        "ssh_port": made.port,
+        "ssh_key": str(made.top / "id"),
+        "ssh_known_hosts_file": str(made.top / "known_hosts"),
+        "ssh_strict_host_key_checking": "yes",
+    }
+    inventory = made.top / "pyinfra.py"
+    inventory.write_text(f"hosts = ({fleet.names(of)!r}, {data!r})\n")
+    command = f"{python} -I -S - < {shlex.quote(str(made.top / 'script.py'))}"
+    argv = [str(program), "-y", "--parallel", str(FORKS), str(inventory), "exec", "--", command]
+    log = made.top / "pyinfra.log"
+    return fleet.spent(argv, made.environment, log)
+
+
+def contestants(made: Fleet, python: str, of: int) -> dict[str, Callable[[], Spent]]:
+    """Those that ask the same script of so many hosts, all at the same width."""
+    inventory = made.inventory(of, python)
+    args = made.ssh_args("-o ControlMaster=no", **CURVE)
+    found: dict[str, Callable[[], Spent]] = {
+        "drift.yml": partial(made.drift, inventory, of, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
+    }
+    peers = fleet.install_peers()
+    if "clush" in peers:
+        found["clush, same script"] = partial(clush, made, peers["clush"], python, of)
+    if "pyinfra" in peers:
+        found["pyinfra, same script"] = partial(pyinfra, made, peers["pyinfra"], python, of)
+    return found
+
+
+@pytest.mark.parametrize("of", HOSTS)
+def test_peers_that_ask_the_same(hosts: Fleet, show: Show, of: int) -> None:
+    """Nodes answer at once, and none of their work is done here."""
+    runs = contestants(hosts, hosts.stored_python(), of)
+    args = hosts.ssh_args("-o ControlMaster=no", **CURVE)
+    # The floor: a fork, a login, a command.
+    book = hosts.top / "raw.yml"
+    tasks = [{"ansible.builtin.raw": "true"}]
+    book.write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}]))
+    runs["one raw task"] = partial(hosts.play, hosts.inventory(of), book, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
+    command = [
+        sys.executable,
+        "-m",
+        "busbar",
+        "drift",
+        "--forks",
+        str(FORKS),
+        "-i",
+        str(hosts.inventory(of, hosts.stored_python())),
+    ]
+    history = ["--history", str(hosts.top / "history.sqlite"), "--json", str(hosts.top / "report.json")]
+    given = {**hosts.environment, "ANSIBLE_SSH_ARGS": args}
+    runs["busbar drift, with history and report"] = partial(
+        fleet.spent, [*command, *history], given, hosts.top / "busbar.log"
+    )
+    costs = fleet.medians(runs, ROUNDS)
+    table(
+        show, f"nodes that answer at once, {FORKS} at a time, curve25519, medians of {ROUNDS}", of, costs, "drift.yml"
+    )
+    keep("peers", of, costs)
+    for name, target in (("clush, same script", 1.5), ("pyinfra, same script", 1)):
+        if name in costs:
+            show(f"drift.yml / {name}: {costs['drift.yml'].wall / costs[name].wall:.2f} (target <= {target})")
+        else:
+            show(f"{name}: skipped, pip could not install it")
+    show(f"drift.yml, CPU a host: {1000 * costs['drift.yml'].cpu / of:.0f} ms (target <= 60)")
+
+
+def one_task_a_check(made: Fleet) -> tuple[Path, int]:
+    """A playbook that reads one file and judges it, as often as the audit has different checks."""
+    results = json.loads((made.top / "answer.json").read_text())
+    checks = sorted({name.partition("[")[0] for result in results for name in result.get("passed", [])})
+    file = json.loads(made.inventory(1).read_text())["gpu_nodes"]["vars"]["busbar_hardware_root"] + "/proc/cmdline"
+    tasks = [
+        {
+            "name": check,
+            "ansible.builtin.slurp": {"src": file},
+            "register": "read",
+            "failed_when": "'BOOT_IMAGE' not in read.content | b64decode",
+        }
+        for check in checks
+    ]
+    book = made.top / "tasks.yml"
+    book.write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}]))
+    return book, len(tasks)
+
+
+def test_the_suite_and_a_task_for_each_check(hosts: Fleet, show: Show) -> None:
+    """Nodes work here: reading the tree and the start of its tools is on the same cores as the control node."""
+    inventory, args = hosts.inventory(WORKING), hosts.ssh_args(MASTER, **CURVE)
+    ping = hosts.top / "ping.yml"
+    ping.write_text(
+        yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [{"ansible.builtin.ping": {}}]}])
+    )
+    tasks, count = one_task_a_check(hosts)
+    runs = contestants(hosts, PYTHON, WORKING) | {
+        "one module call (ping)": partial(hosts.play, inventory, ping, ANSIBLE_SSH_ARGS=args),
+        "site.yml --check": partial(hosts.play, inventory, ROOT / "site.yml", "--check", ANSIBLE_SSH_ARGS=args),
+        f"{count} checks, one slurp each": partial(hosts.play, inventory, tasks, ANSIBLE_SSH_ARGS=args),
+    }
+    costs = fleet.medians(runs, 1)
+    assert "failed=1" not in (hosts.top / "tasks.log").read_text()
+    table(show, "nodes that work on this machine, one round", WORKING, costs, "drift.yml")
+    keep("working", WORKING, costs)
+    show("a task for each check / drift.yml: target >= 20")
+
+
+def test_ssh_settings(hosts: Fleet, show: Show) -> None:
+    of = min(HOSTS)
+    inventory = hosts.inventory(of, hosts.stored_python())
+
+    def run(args: str) -> Spent:
+        return hosts.drift(inventory, of, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
+
+    settings = {
+        "ControlPersist, compressed (Ansible's own)": hosts.ssh_args("-C", MASTER),
+        "the same again, its masters alive": hosts.ssh_args("-C", MASTER),
+        "no master": hosts.ssh_args("-o ControlMaster=no"),
+        "no master, compressed": hosts.ssh_args("-C", "-o ControlMaster=no"),
+        "no master, curve25519": hosts.ssh_args("-o ControlMaster=no", **CURVE),
+    }
+    # Not interleaved: the second needs the masters that the first has left, whose own CPU time is not in its figures.
+    costs = {name: run(args) for name, args in settings.items()}
+    table(show, "ssh settings of drift.yml, one run each", of, costs, "no master, curve25519")
+    keep("ssh", of, costs)
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_forks(hosts: Fleet, show: Show, seconds: int) -> None:
+    of = min(HOSTS)
+    inventory, args = hosts.inventory(of, hosts.stored_python(seconds)), hosts.ssh_args("-o ControlMaster=no", **CURVE)
+    costs = {
+        f"--forks {forks}": hosts.drift(inventory, of, "--forks", str(forks), ANSIBLE_SSH_ARGS=args)
+        for forks in (5, 25, 50, 100)
+    }
+    table(show, f"drift.yml, nodes that answer after {seconds} s, one run each", of, costs, "--forks 25")
+    keep(f"forks{seconds}", of, costs)
+
+
+@pytest.mark.parametrize("of", STORED)
+def test_stored_answers(hosts: Fleet, show: Show, of: int) -> None:
+    """No ssh at all: what Ansible and the suite cost."""
+    inventory = hosts.inventory(of, connection="stored", bench_answer=str(hosts.top / "answer.json"))
+    costs = {"drift.yml, null transport": hosts.drift(inventory, of, "--forks", str(FORKS))}
+    table(show, "no transport, one run", of, costs, "drift.yml, null transport")
+    keep("null", of, costs)
+    show("target at 10,000: < 35 ms a host, < 1024 MB")
+
+
+def test_plot(show: Show) -> None:
+    """Over the hosts: wall time of those that ask the same; CPU time a host and memory of the control node."""
+    pytest.importorskip("matplotlib", reason="no plot: matplotlib is not installed (pip install matplotlib)")
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    path = CACHE / "scale.json"
+    if not path.exists():
+        pytest.skip("no figures yet: run the others first")
+    known: dict[str, dict[str, dict[str, dict[str, float]]]] = json.loads(path.read_text())
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "busbar", "font.size": 9})
+    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    panels = figure.subplots(1, 3)
+    everybody = {**known.get("peers", {}), **known.get("null", {})}
+
+    def draw(panel: Any, label: str, value: Callable[[int, Mapping[str, float]], float]) -> None:
+        for name, by_hosts in everybody.items():
+            points = sorted((int(of), value(int(of), cost)) for of, cost in by_hosts.items())
+            panel.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+        panel.set_xscale("log")
+        panel.set_xlabel("hosts")
+        panel.set_ylabel(label)
+        panel.set_ylim(bottom=0)
+        panel.grid(True, color="0.9")
+
+    draw(panels[0], "wall time a host, ms", lambda of, cost: 1000 * cost["wall"] / of)
+    draw(panels[1], "CPU time of the control node a host, ms", lambda of, cost: 1000 * cost["cpu"] / of)
+    draw(panels[2], "memory of its largest process, MB", lambda of, cost: cost["rss"])
+    panels[0].legend(fontsize=7, frameon=False)
+    figure.suptitle("The nightly check on one control node (simulated hosts on the same machine)")
+    figure.savefig(CACHE / "scale.svg", metadata={"Date": None})
+    show(f"\nplot: {CACHE / 'scale.svg'}")

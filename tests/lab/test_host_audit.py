@@ -1,0 +1,75 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""host_audit on whole nodes: it writes nothing, and a tool that hangs is one thing that nobody knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import store
+from tests.lab.audited import ARGV, script
+from tests.lab.test_faults import MODULES
+
+# Every file system that is there, for this process and its children.
+READ_ONLY = """
+cut -d ' ' -f 5 /proc/self/mountinfo | while read -r place; do
+    mount -o remount,bind,ro "$(printf %b "$place")" || exit 99
+done || exit 99
+! touch "$0" 2>/dev/null || exit 98
+exec "$@"
+"""
+Steps = Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def run_module() -> Callable[..., dict[str, Any]]:
+    """What would be asked, in place of the answer."""
+    return lambda name, check_mode=False, **arguments: {"module": name, "arguments": arguments}
+
+
+@pytest.fixture
+def steps(on_node: Callable[..., dict[str, Any]]) -> Steps:
+    return lambda node: [on_node(module, node) for module in MODULES]
+
+
+def ask(steps: list[dict[str, Any]], within: Sequence[str] = ()) -> list[dict[str, Any]]:
+    argv = [*within, *ARGV, "-"]
+    done = subprocess.run(argv, input=script(steps), capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode == 99 or "unshare failed" in done.stderr:
+        pytest.skip(f"no mounts of one's own on this machine: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    answer: list[dict[str, Any]] = json.loads(done.stdout)
+    return answer
+
+
+def findings(answer: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    assert [one["msg"] for one in answer if one.get("failed")] == []
+    return [finding for one in answer for finding in one["findings"]]
+
+
+def test_where_nothing_can_be_written_it_finds_the_same(lab: Path, steps: Steps) -> None:
+    # A node that no run has touched: there is all to do.
+    asked = steps("node02")
+    plain = ask(asked)
+    within = ["unshare", "--mount", "sh", "-c", READ_ONLY, str(lab / "written")]
+    assert ask(asked, within) == plain
+    assert len(findings(plain)) > 50
+
+
+def test_a_tool_that_hangs_is_one_unknown_and_all_else_is_told(lab: Path, steps: Steps) -> None:
+    asked = steps("node01")
+    before = findings(ask(asked))
+    store.break_(lab, "node01", "smi-hang")
+    after = findings(ask(asked))
+    new = [finding for finding in after if finding not in before]
+    roots = [finding for finding in new if finding["because"] is None]
+    assert [(finding["check"], finding["state"]) for finding in roots] == [("platform.gpu_tool", "unknown")]
+    assert all("nvidia-smi" in json.dumps(finding) for finding in new)
+    gone = [finding for finding in before if finding["id"] not in {one["id"] for one in after}]
+    assert gone == []

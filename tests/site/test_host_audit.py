@@ -1,0 +1,82 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The nightly question as a playbook: what it finds is what site.yml finds."""
+
+from __future__ import annotations
+
+import configparser
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from busbar.lab import store
+from tests.site.conftest import ROOT
+
+Play = Callable[..., Any]
+FAULTS = {
+    "node01": ("nvlink-down", "iommu-translated", "user-conf", "gpu-lost", "acs-on"),
+    "node02": ("pfc-off", "mtu-1500", "arp-flux", "gpu-slot-degraded", "slurmd-memlock"),
+}
+# Only a run that may reboot nodes has something to say of these.
+OF_A_RUN = ("reboot.", "drain.")
+
+
+def found(path: Path) -> dict[str, Any]:
+    """The findings file, without what only a run that changes something has to say."""
+    data: dict[str, Any] = json.loads(path.read_text())
+    data["checked"] = [role for role in data["checked"] if role not in ("reboot", "drain")]
+    for host in data["hosts"].values():
+        host["passed_ids"] = [name for name in host["passed_ids"] if not name.startswith(OF_A_RUN)]
+        del host["passed"]
+    return data
+
+
+def test_the_nightly_question_finds_what_site_yml_finds_in_check_mode(lab: Path, play: Play) -> None:
+    for node, names in FAULTS.items():
+        for name in names:
+            store.break_(lab, node, name)
+    inventory = ("-i", lab / "inventory", "--check", "-e")
+    settings = '{"nccl_tests_commit": "%s", "nccl_benchmark_collectives": ["all_reduce"], "busbar_findings_path": "%s"}'
+    site, drift = lab / "site.json", lab / "drift.json"
+    assert play(*inventory, settings % ("a" * 40, site)).rc == 2
+    run = play(*inventory, settings % ("a" * 40, drift), playbook="playbooks/drift.yml")
+    assert (run.rc, "NOT OK: 0 of 2 hosts ok" in run.verdict) == (2, True)
+    assert found(drift) == found(site)
+    assert not (lab / "node01/sys/etc/nccl.conf").exists()
+
+
+# As su does with what comes before the command.
+TAKES_OUR_INPUT = '''
+import shlex
+from ansible.plugins.become import BecomeBase
+DOCUMENTATION = """
+name: taker
+short_description: Hands no input on
+description: For a test.
+author: nobody
+options: {}
+"""
+class BecomeModule(BecomeBase):
+    name = "taker"
+    pipelining = False
+    def build_become_command(self, cmd, shell):
+        super().build_become_command(cmd, shell)
+        return "/bin/sh -c %s </dev/null" % shlex.quote(self._build_success_command(cmd, shell)) if cmd else cmd
+'''
+
+
+def test_where_become_takes_our_input_the_question_is_asked_all_the_same(lab: Path, play: Play, tmp_path: Path) -> None:
+    (tmp_path / "taker.py").write_text(TAKES_OUR_INPUT)
+    settings = {"defaults": {"become_plugins": str(tmp_path), "collections_path": str(ROOT / "collections")}}
+    settings["privilege_escalation"] = {"become_allow_same_user": "true"}
+    config = configparser.ConfigParser()
+    config.read_dict(settings)
+    with (tmp_path / "ansible.cfg").open("w") as stream:
+        config.write(stream)
+    arguments = ("-i", lab / "inventory", "--limit", "node01", "--check", "--tags", "nccl_conf", "-v")
+    become = ("-e", "ansible_become=true", "-e", "ansible_become_method=taker")
+    run = play(*arguments, *become, playbook="playbooks/drift.yml", cwd=tmp_path)
+    assert "a run would repair on node01: nccl_conf.file" in run.verdict, run.out
+    assert "left out by tags: platform, mofed, iommu, pcie_path" in run.verdict
+    assert "\nchecked: nccl_conf\n" in run.verdict

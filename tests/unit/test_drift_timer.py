@@ -1,0 +1,245 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer, intent
+from ansible_collections.busbar.fabric.plugins.module_utils.drift_timer import SERVICE, TIMER, Have
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.modules import drift_timer as module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbar.drift import command
+from tests.unit.trees import contents, put
+
+GIVEN: dict[str, Any] = {
+    "state": "present",
+    "schedule": "02:00",
+    "delay": "10m",
+    "user": "busbar",
+    "directory": "/srv/site",
+    "command": ["/opt/busbar"],
+    "inventory": ["inventory"],
+    "options": [],
+    "keep_days": 400,
+    "notify": [],
+    "webhook_file": "",
+    "environment": {},
+}
+WANT = drift_timer.wanted(GIVEN)
+RUNS = {"UnitFileState": "enabled", "ActiveState": "active"}
+NEVER = {"Result": "success", "ExecMainStatus": "0", "ExecMainExitTimestampMonotonic": "0"}
+
+
+def line(text: str, key: str) -> str:
+    [found] = [line for line in text.splitlines() if line.startswith(f"{key}=")]
+    return found.partition("=")[2]
+
+
+def rendered(config: bool = False, **more: Any) -> dict[str, str]:
+    want = drift_timer.wanted({**GIVEN, **more})
+    assert want is not None
+    return drift_timer.render(want, config)
+
+
+def states(plan: Plan) -> dict[str, str]:
+    return {finding.check.partition(".")[2]: finding.state for finding in plan.findings}
+
+
+def test_a_fresh_machine_gets_user_units_and_a_timer_that_starts() -> None:
+    have = Have(dict.fromkeys(drift_timer.OWN), {"UnitFileState": "", "ActiveState": "inactive"}, NEVER, user=False)
+    plan = drift_timer.plan(have, WANT)
+    assert states(plan) == {"units": "drift", "user": "drift", "enabled": "drift"}
+    assert [change.path for change in plan.changes] == [SERVICE, TIMER]
+    said = [command.argv[:2] for command in plan.commands]
+    assert said == [("useradd", "--system"), ("systemctl", "daemon-reload"), *(("systemctl", v) for v in STARTED)]
+
+
+STARTED = ("enable", "restart")
+RIGHT = Have(rendered(), RUNS, NEVER)
+
+
+def test_what_is_right_is_left_alone() -> None:
+    plan = drift_timer.plan(RIGHT, WANT)
+    assert (plan.changed, set(states(plan).values())) == (False, {"ok"})
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "have", "commands"),
+    [
+        ({"timer": {**RUNS, "ActiveState": "inactive"}}, "enabled", "enabled, inactive", STARTED),
+        ({"timer": {**RUNS, "UnitFileState": "disabled"}}, "enabled", "disabled, active", STARTED),
+        ({"files": {**RIGHT.files, TIMER: "x"}}, "units", f"{TIMER} is not as rendered", ("daemon-reload", *STARTED)),
+        ({"missing": (("/srv/site/inventory", "it is not there"),)}, "input", "it is not there", ()),
+        ({"service": {**NEVER, "Result": "exit-code", "ExecMainStatus": "4"}}, "last_run", "exit-code, status 4", ()),
+        ({"service": {**NEVER, "Result": "resources"}}, "last_run", "resources, status 0", ()),
+    ],
+)
+def test_what_is_wrong_is_named_and_mended_where_it_can_be(
+    change: dict[str, Any], check: str, have: str, commands: tuple[str, ...]
+) -> None:
+    plan = drift_timer.plan(replace(RIGHT, **change), WANT)
+    [finding] = [finding for finding in plan.findings if not finding.ok]
+    assert (finding.check, finding.have) == (f"drift_timer.{check}", have)
+    assert tuple(command.argv[1] for command in plan.commands) == commands
+
+
+def test_a_run_that_ended_well_is_told_and_one_that_never_was_is_not() -> None:
+    ended = replace(RIGHT, service={**NEVER, "ExecMainExitTimestampMonotonic": "81"})
+    assert states(drift_timer.plan(ended, WANT))["last_run"] == "ok"
+    assert "last_run" not in states(drift_timer.plan(RIGHT, WANT))
+
+
+def test_absent_stops_the_timer_before_its_file_goes_and_then_is_content() -> None:
+    plan = drift_timer.plan(RIGHT, None)
+    assert [change.after for change in plan.changes] == [None, None]
+    assert [command.argv[1] for command in plan.commands] == ["disable", "daemon-reload"]
+    gone = Have(dict.fromkeys(drift_timer.OWN), {"UnitFileState": "", "ActiveState": "inactive"}, NEVER)
+    assert (states(drift_timer.plan(gone, None)), drift_timer.plan(gone, None).changed) == ({"units": "ok"}, False)
+
+
+def test_the_service_is_called_as_asked_for() -> None:
+    text = rendered(
+        config=True,
+        notify=["mail", "-s", "it's 100 % $HOME", "ops@example.org"],
+        webhook_file="/srv/hook",
+        options=["--html", "/srv/drift-{date}.html"],
+        environment={"ANSIBLE_FORKS": 50},
+    )[SERVICE]
+    assert line(text, "ExecStart") == (
+        "/opt/busbar drift -i inventory --history /var/lib/busbar-drift/drift.sqlite --keep-days 400"
+        """ --notify "mail -s 'it'\\"'\\"'s 100 %% $$HOME' ops@example.org" --webhook /srv/hook"""
+        " --html /srv/drift-{date}.html"
+    )
+    assert "Environment=ANSIBLE_CONFIG=/srv/site/ansible.cfg\nEnvironment=ANSIBLE_FORKS=50\n" in text
+    assert "Environment=PATH=/opt:/usr/local/sbin:" in text
+    assert "ANSIBLE_CONFIG" not in rendered()[SERVICE]
+
+
+@settings(max_examples=100)
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1))
+def test_systemd_reads_every_word_as_it_was(word: str) -> None:
+    try:
+        text = rendered(options=[word])[SERVICE]
+    except ParseError:
+        assert not word.isprintable()
+        return
+    # Within double quotes systemd's backslash is the shell's.
+    last = shlex.split(line(text, "ExecStart"))[-1]
+    assert last.replace("%%", "%").replace("$$", "$") == word
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"directory": ""}, "directory is empty"),
+        ({"inventory": []}, "inventory is empty"),
+        ({"command": ["busbar"]}, "command is 'busbar', expected an absolute path"),
+        ({"user": "root\nExecStartPre=/x"}, "user is .* expected the name of a user"),
+        ({"schedule": "02:00\nUnit=evil.service"}, "is no text for a unit"),
+        ({"environment": {"A": "x\n[Service]"}}, "is no text for a unit"),
+        ({"environment": {"A B": "x"}}, "no name of a variable"),
+        ({"environment": {"VAULT_PASSWORD": "x"}}, "everybody can read a unit; let it name a file"),
+        ({"keep_days": 7}, "keep_days is 7, expected 8 or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        drift_timer.wanted({**GIVEN, **more})
+
+
+def test_fewer_days_than_busbar_drift_takes_are_not_asked_for() -> None:
+    assert drift_timer.LEAST_DAYS == command.LEAST_DAYS
+
+
+def test_the_hour_of_the_check_is_no_intent_of_a_node() -> None:
+    def digest(**values: str) -> str:
+        return intent.digest({"profile": {}, "benchmark_runs": [], "values": values})
+
+    assert digest(drift_timer_schedule="02:00", busbar_fabric="") == digest(busbar_fabric="")
+    assert digest(busbar_fabric="infiniband") != digest(busbar_fabric="")
+
+
+# -- the module on a tree --------------------------------------------------------------------------------------------
+
+# A systemd that keeps what it was told in files.
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >> {root}/calls
+case "$1 $2" in
+  "show busbar-drift.timer") cat {root}/timer;;
+  "show busbar-drift.service") printf 'Result=success\\nExecMainStatus=0\\nExecMainExitTimestampMonotonic=0\\n';;
+  enable*|restart*) printf 'UnitFileState=enabled\\nActiveState=active\\n' > {root}/timer;;
+  disable*) test -e {root}{timer} && printf 'UnitFileState=\\nActiveState=inactive\\n' > {root}/timer;;
+esac
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    put(root, "/usr/bin/systemctl", SYSTEMCTL.format(root=root, timer=TIMER), 0o755)
+    put(root, "/usr/bin/systemd-analyze", '#!/bin/sh\ntest "$3" != never || { echo "no time" >&2; exit 1; }\n', 0o755)
+    put(root, "/usr/bin/getent", f"#!/bin/sh\ntest -e {root}/user || exit 2\n", 0o755)
+    put(root, "/usr/sbin/useradd", f"#!/bin/sh\ntouch {root}/user\n", 0o755)
+    put(root, "/timer", "UnitFileState=\nActiveState=inactive\n")
+    put(root, "/opt/busbar", "", 0o755)
+    put(root, "/srv/site/inventory/hosts.yml", "")
+    return root
+
+
+def call(root: Path, capsys: pytest.CaptureFixture[str], check_mode: bool = False, **more: Any) -> dict[str, Any]:
+    arguments = {**GIVEN, **more, "system_root": str(root), "_ansible_check_mode": check_mode}
+    capsys.readouterr()
+    with patch_module_args({**arguments, "_ansible_remote_tmp": str(root)}), pytest.raises(SystemExit):
+        module.main()
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_check_mode_says_what_a_run_then_does_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: text for path, text in contents(root).items() if not path.endswith("/calls")}
+    said = call(root, capsys, check_mode=True)
+    assert {path: text for path, text in contents(root).items() if not path.endswith("/calls")} == before
+    done = call(root, capsys)
+    assert (done["changed"], done["findings"]) == (True, [])
+    assert (done["repaired"], done["commands"], done["diff"]) == (said["repaired"], said["commands"], said["diff"])
+    again = call(root, capsys)
+    assert (again["changed"], again["findings"], again["commands"]) == (False, [], [])
+    gone = call(root, capsys, state="absent")
+    assert (gone["changed"], gone["findings"]) == (True, [])
+    assert not (root / SERVICE[1:]).exists()
+    assert not call(root, capsys, state="absent")["changed"]
+
+
+def test_paths_that_are_not_there_and_programs_that_cannot_run_are_named(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "opt/busbar").chmod(0o644)
+    more: dict[str, Any] = {
+        "inventory": ["inventory", "other"],
+        "webhook_file": "/srv/hook",
+        "notify": ["/opt/mail", "x"],
+    }
+    found = [(finding["subject"], finding["have"]) for finding in call(root, capsys, **more)["findings"]]
+    assert found == [
+        ("/opt/busbar", "it cannot be executed"),
+        ("/opt/mail", "it is not there"),
+        ("/srv/site/other", "it is not there"),
+        ("/srv/hook", "it is not there"),
+    ]
+
+
+def test_a_time_that_systemd_does_not_take_is_refused_before_anything_is_written(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = call(root, capsys, schedule="never")
+    assert said["msg"] == "schedule is 'never': no time"
+    assert not (root / SERVICE[1:]).exists()

@@ -1,0 +1,115 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How the audit's question travels, and what the verdict takes from its answer."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible import constants
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import become_loader
+from ansible.template import Templar
+from ansible_collections.busbar.fabric.plugins.action import host_audit, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+
+OK = {"findings": [], "passed": ["a.b[live]@c"]}
+WANTED = {"profile_name": "hgx-h100", "benchmark_runs": []}
+
+
+def action(become: Any = None, has_pipelining: bool = True) -> Any:
+    plugin = object.__new__(host_audit.ActionModule)
+    plugin._connection = SimpleNamespace(become=become, has_pipelining=has_pipelining)
+    plugin._templar = Templar(loader=DataLoader())
+    return plugin
+
+
+@pytest.mark.parametrize(
+    ("name", "pipes"),
+    [("sudo", True), ("su", False), ("community.general.doas", True), ("community.general.machinectl", False)],
+)
+def test_the_script_is_piped_only_where_become_hands_it_on(name: str, pipes: bool) -> None:
+    assert action(SimpleNamespace(name=name))._can_pipe() is pipes
+
+
+def test_without_become_the_connection_decides() -> None:
+    assert action()._can_pipe()
+    assert not action(has_pipelining=False)._can_pipe()
+
+
+@pytest.mark.parametrize("name", ["sudo", "su"])
+def test_ansible_itself_says_the_same_of_its_own_methods(name: str) -> None:
+    become = become_loader.get(name)
+    assert action(become)._can_pipe() is become.pipelining
+
+
+def test_the_inventory_names_the_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert action()._python({"ansible_python_interpreter": "/opt/py/bin/python3"}) == "/opt/py/bin/python3"
+    monkeypatch.setattr(constants.config, "get_config_value", lambda name, **_more: "/usr/bin/python3.9")
+    assert action()._python({}) == "/usr/bin/python3.9"
+
+
+@pytest.mark.parametrize(
+    ("names", "says"), [(["no-such", "echo", "printf"], "found -I"), (["no-such"], "/usr/bin/python3 found -I")]
+)
+def test_else_the_first_that_is_there_of_ansibles_own_list(names: list[str], says: str) -> None:
+    given = {"ansible_python_interpreter": "auto_silent", "ansible_interpreter_python_fallback": names}
+    command = action()._python(given)
+    said = subprocess.run(["sh", "-c", f"echo {command} found -I"], capture_output=True, text=True, check=True).stdout
+    assert said.strip().endswith(says)
+    assert ("echo found" in said) == ("echo" in names)
+
+
+def test_tags_leave_roles_out() -> None:
+    def asked(**tags: list[str]) -> list[str]:
+        given = {f"ansible_{name}_tags": value for name, value in tags.items()}
+        return [role for role in ("mofed", "nccl_conf") if host_audit._tagged(role, given)]
+
+    assert asked() == asked(run=["all"], skip=[]) == ["mofed", "nccl_conf"]
+    assert asked(run=["nccl_conf", "x"]) == asked(skip=["mofed"]) == ["nccl_conf"]
+    assert asked(run=["tagged"], skip=["mofed", "nccl_conf"]) == []
+
+
+def answer(*steps: tuple[str, dict[str, Any]], roles: tuple[str, ...]) -> dict[str, Any]:
+    asked = [{"role": role} for role, _result in steps]
+    found: dict[str, Any] = host_audit._by_role([*roles], asked, [result for _role, result in steps], WANTED)
+    return found
+
+
+def test_each_role_has_its_own_answer() -> None:
+    failed = {"failed": True, "msg": "gave no answer"}
+    found = answer(("node_lock", OK), ("platform", OK), ("mofed", failed), roles=("platform", "mofed"))
+    assert found == {"node_lock": OK, "platform": OK, "mofed": failed}
+
+
+def test_the_benchmark_is_judged_where_it_was_asked_for() -> None:
+    assert "nccl_benchmark" not in answer(("platform", OK), roles=("platform",))
+    found = answer(("platform", OK), roles=("platform", "nccl_benchmark"))["nccl_benchmark"]
+    assert (found["findings"], found["passed"], found["runs"]) == ([], [], [])
+    failed = {"failed": True, "msg": "no such option"}
+    assert answer(("nccl_benchmark", failed), roles=("nccl_benchmark",))["nccl_benchmark"] == failed
+
+
+def test_the_verdict_reads_the_audits_answer_as_that_of_its_roles() -> None:
+    own = {"findings": [], "passed": ["verify.x[live]@y"]}
+    of_host = {"host_audit_result": {"roles": {"platform": OK, "node_lock": OK}}, "verify_result": own}
+    assert verdict._results(of_host, ["platform", "verify"]) == {"platform": OK, "node_lock": OK, "verify": own}
+    skipped = {"node_lock_result": {"skipped": True}}
+    assert verdict._results(of_host | skipped, ["platform"])["node_lock"] == OK
+
+
+def test_a_host_that_gave_no_answer_is_one_finding_with_its_reason() -> None:
+    lost = {"unreachable": True, "msg": "no route to host"}
+    assert verdict._results({"host_audit_result": lost}, ["platform", "mofed"]) == {"platform": lost}
+    assert verdict._results({}, ["platform", "mofed"]) == {}
+
+
+def test_a_host_that_wants_no_proof_is_not_missed_by_those_that_do() -> None:
+    night = {"host_audit_result": {}, "verify_where_asked": True}
+    assert not rail_info.asked(night)
+    assert rail_info.asked(night | {"busbar_verify": True})
+    assert rail_info.asked(night | {"verify_where_asked": False})
+    assert not rail_info.asked(night | {"busbar_intent": {"values": {"busbar_verify": False}}})

@@ -1,0 +1,63 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.parametrize("made", [{"a": [1, None, "ä"]}, [], ""])
+def test_what_one_worker_made_the_next_one_reads(tmp_path: Path, made: Any) -> None:
+    calls: list[int] = []
+
+    def make() -> Any:
+        calls.append(1)
+        return made
+
+    assert [kept(str(tmp_path), ["a", {"b": 1, "c": 2}], make) for _worker in range(3)] == [made] * 3
+    assert kept(str(tmp_path), ["a", {"c": 2, "b": 1}], make) == made
+    assert len(calls) == 1
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".lock"]
+
+
+def test_another_basis_is_another_answer(tmp_path: Path) -> None:
+    assert [kept(str(tmp_path), [n], lambda n=n: n + 1) for n in (1, 2, 1)] == [2, 3, 2]  # type: ignore[misc]
+
+
+def test_the_first_and_the_others_get_the_same(tmp_path: Path) -> None:
+    found = [kept(str(tmp_path), "basis", lambda: {0: (1, 2)}) for _worker in range(2)]
+    assert found == [{"0": [1, 2]}] * 2
+
+
+def test_what_json_cannot_hold_is_made_each_time(tmp_path: Path) -> None:
+    assert [kept(str(tmp_path), "basis", lambda: {1, 2}) for _worker in range(2)] == [{1, 2}] * 2
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_failure_is_not_kept(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    for _worker in range(2):
+        with pytest.raises(ValueError, match="no"):
+            kept(str(tmp_path), "basis", fail)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_who_asks_while_it_is_made_waits_for_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\n"
+        "from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept\n"
+        "print(kept(sys.argv[1], 'basis', lambda: time.sleep(1) or time.time()))\n"
+    )
+    argv = [sys.executable, "-c", program, str(tmp_path)]
+    environment = {"PYTHONPATH": str(ROOT / "collections")}
+    workers = [subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) for _worker in range(3)]
+    assert len({worker.communicate(timeout=60)[0] for worker in workers}) == 1
