@@ -47,12 +47,12 @@ class ActionModule(ActionBase):
         more = {}
         hidden: set[str] = set()
         for host in hosts:
-            # Ansible gathers all of a host's variables anew at each of these look-ups: one a host.
+            # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
+            # holds no templates, and looking for them costs more than all else here.
             raw = hostvars.raw_get(host)
-            of_host = HostVarsVars(raw, loader=self._loader, host=host)
-            hidden.update(_secrets(raw, of_host))
-            results[host] = _results(of_host, roles)
-            more[host] = {"intent": _intent(of_host), "busbw": _busbw(results[host].get("nccl_benchmark") or {})}
+            hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
+            results[host] = _results(raw, roles)
+            more[host] = {"intent": _intent(raw), "busbw": _busbw(results[host].get("nccl_benchmark") or {})}
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
         width = shutil.get_terminal_size((120, 40)).columns
@@ -78,12 +78,12 @@ def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
 
 
-def _results(of_host: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
+def _results(raw: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
     """Role -> what it has registered, or host_audit for it; of a host that gave no answer all is with the first."""
-    audit = of_host.get("host_audit_result") or {}
+    audit = raw.get("host_audit_result") or {}
     found = dict(audit.get("roles") or ({roles[0]: audit} if audit else {}))
-    found.update({role: of_host[f"{role}_result"] for role in roles if f"{role}_result" in of_host})
-    lock = of_host.get("node_lock_result") or {"skipped": True}
+    found.update({role: raw[f"{role}_result"] for role in roles if f"{role}_result" in raw})
+    lock = raw.get("node_lock_result") or {"skipped": True}
     return found if lock.get("skipped") else found | {"node_lock": lock}
 
 
@@ -115,10 +115,10 @@ def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
     return replace(judged, hosts=tuple(hosts))
 
 
-def _intent(of_host: Mapping[str, Any]) -> str | None:
+def _intent(raw: Mapping[str, Any]) -> str | None:
     """The digest of what is wanted of a host, None where nobody could read that."""
-    read = of_host.get("busbar_intent") or {}
-    found: str | None = (of_host.get("host_audit_result") or {}).get("intent")
+    read = raw.get("busbar_intent") or {}
+    found: str | None = (raw.get("host_audit_result") or {}).get("intent")
     return intent.digest(read) if "values" in read else found
 
 

@@ -62,7 +62,7 @@ options:
     type: int
     default: 400
   notify:
-    description: Program, and its arguments, that gets a night which is not in sync on its standard input.
+    description: Program, and its arguments, that gets a night unlike the last on its standard input.
     type: list
     elements: str
     default: []

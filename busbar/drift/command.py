@@ -66,9 +66,10 @@ def add_drift(command: argparse.ArgumentParser) -> None:
         "--keep-days", type=_days, metavar="N", help="forget older nights, and older files with {date} in their name"
     )
     command.add_argument(
-        "--notify", type=_argv, metavar="COMMAND", help="told of exit codes 1, 2 and 3 on standard input; no shell"
+        "--notify", type=_argv, metavar="COMMAND", help="told on standard input of a night unlike the last; no shell"
     )
     command.add_argument("--webhook", type=Path, metavar="FILE", help="holds the https address that is told the same")
+    command.add_argument("--notify-always", action="store_true", help="also of a night like the last, if not in sync")
     _outputs(command)
     command.set_defaults(run=drift, error_code=ERROR)
 
@@ -202,7 +203,7 @@ def _night(
     try:
         _emit(arguments, data, nights)
     finally:
-        if code:
+        if data["news"] or (code and arguments.notify_always):
             _tell(arguments, text.brief(data, str(nights.path.resolve())), code, data["counts"]["new"])
     if arguments.keep_days:
         _prune(arguments, datetime.datetime.fromisoformat(run.started), nights)

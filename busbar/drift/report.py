@@ -75,6 +75,7 @@ def build(night: Night) -> dict[str, Any]:
         "exit_code": code,
         "verdict": {0: "in sync", 2: "drift", 3: "incomplete"}[code],
         "headline": headline(counts, night.run.simulated),
+        "news": _news(night, classes, counts["ways"], code),
         "counts": counts,
         "open": {
             name: nodeset.fold(host for host, of_host in classes.items() if of_host == name)
@@ -128,6 +129,15 @@ def headline(counts: Mapping[str, Any], simulated: bool) -> str:
     severe = ", ".join(f"{counts['severity'][name]} {name}" for name in SEVERITIES if counts["severity"][name])
     text = ", ".join(parts) + "; " + (f"{differ} ({severe})" if counts["hosts_differ"] else "no drift found")
     return text + (f"; {hosts['waived']:,} waived" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
+
+
+def _news(night: Night, classes: Mapping[str, str], ways: Mapping[str, int], code: int) -> bool:
+    """Whether the night is unlike the last one: what people are told of."""
+    if not night.trail:
+        return code != 0
+    _run, summary, hosts = night.trail[-1]
+    other = any(name in hosts and hosts[name][0] != of_host for name, of_host in classes.items())
+    return other or code != summary["exit_code"] or any(ways[kind] for kind in ("new", "fixed", "gone"))
 
 
 def summary_of(run: Run, counts: Mapping[str, Any], code: int, figures: Mapping[str, Any]) -> dict[str, Any]:

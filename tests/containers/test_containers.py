@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +165,12 @@ class Site:
     def __init__(self, lab: Path, folder: Path) -> None:
         self.lab, self.folder = lab, folder
 
-    def play(self, *arguments: str) -> tuple[int, str, dict[str, list[dict[str, Any]]]]:
+    def play(self, *arguments: str, playbook: str = "site.yml") -> tuple[int, str, dict[str, list[dict[str, Any]]]]:
         """Exit code, output, and findings by host."""
         path = self.folder / "findings.json"
         path.unlink(missing_ok=True)
         extra = {"busbar_findings_path": str(path), "nccl_benchmark_results_path": str(self.folder / "results")}
-        done = run("ansible-playbook", "site.yml", "-i", self.lab / "inventory", "-e", json.dumps(extra), *arguments)
+        done = run("ansible-playbook", playbook, "-i", self.lab / "inventory", "-e", json.dumps(extra), *arguments)
         hosts = json.loads(path.read_text())["hosts"] if path.is_file() else {}
         return done.returncode, done.stdout + done.stderr, {host: hosts[host]["findings"] for host in hosts}
 
@@ -242,6 +242,42 @@ def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, 
     assert code == 2, out
     assert roots(found["node01"]) == {faults.named(name).check}, out
     assert any(finding["check"].startswith("nccl_perf.") for finding in found["node01"])
+
+
+SECRET = "of-the-nodes-4711"
+BECOME = f"""
+useradd --create-home --shell /bin/bash ops
+printf 'ops:{SECRET}\\nroot:{SECRET}\\n' | chpasswd
+echo 'ops ALL=(ALL:ALL) ALL' > /etc/sudoers.d/ops
+install -d -m 700 -o ops ~ops/.ssh
+install -m 600 -o ops ~/.ssh/authorized_keys ~ops/.ssh/authorized_keys
+"""
+
+
+@pytest.fixture
+def somebody(on: On) -> Iterator[None]:
+    """A user ops on node01 who may become root, by sudo and by su, with a password."""
+    before = on("node01", "getent", "shadow", "root").stdout.split(":")[1]
+    done = on("node01", BECOME)
+    assert done.returncode == 0, done.stderr
+    yield
+    on("node01", f"userdel --remove ops; rm /etc/sudoers.d/ops; usermod --password '{before}' root")
+
+
+@pytest.mark.usefixtures("_converged", "somebody")
+@pytest.mark.parametrize("method", ["sudo", "su"])
+def test_the_nightly_question_passes_through_ssh_and_become(site: Site, method: str) -> None:
+    """sudo hands our script on; su reads a password from where it would come, so the module goes."""
+    store.break_(site.lab, "node01", "pfc-off")
+    nightly = ("--check", "--limit", "node01")
+    as_root = site.play(*nightly, playbook="playbooks/drift.yml")
+    who = {"ansible_user": "ops", "ansible_become": True, "ansible_become_method": method}
+    extra = json.dumps({**who, "ansible_become_password": SECRET})
+    code, out, found = site.play(*nightly, "-e", extra, "-vvv", playbook="playbooks/drift.yml")
+    assert (code, found) == (2, as_root[2]), out
+    assert roots(found["node01"]) == {faults.named("pfc-off").check}
+    assert ("AnsiballZ_host_audit" in out) == (method == "su")
+    assert SECRET not in json.dumps(found)
 
 
 @pytest.mark.usefixtures("_converged")

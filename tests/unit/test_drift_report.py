@@ -7,13 +7,15 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 
-from busbar.drift import html, junit, prometheus, repair, text
+from busbar.drift import command, html, junit, prometheus, repair, text
 from busbar.drift.compare import compare, marks
+from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
 from busbar.drift.report import CLASSES, Night, build
 from busbar.drift.run import HostResult, Run
@@ -103,6 +105,28 @@ def test_every_host_is_in_exactly_one_class() -> None:
         "unreachable": "unreachable", "timed_out": "timed_out", "not_run": "not_run",
     }  # fmt: skip
     assert sum(data["counts"]["hosts"].values()) == data["counts"]["total"] == 8
+
+
+def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
+    worse = replace(BAD, subject="/root/.nccl.conf")
+    silent = HostResult("n2", "unreachable")
+    nights = (
+        ("well from the start", [well("n1"), well("n2")], False),
+        ("drift", [ill("n1"), well("n2")], True),
+        ("the same", [ill("n1"), well("n2")], False),
+        ("another finding of the same node", [ill("n1", BAD, worse), well("n2")], True),
+        ("a node fell silent", [ill("n1", BAD, worse), silent], True),
+        ("still silent", [ill("n1", BAD, worse), silent], False),
+        ("one of two is fixed", [ill("n1"), silent], True),
+        ("well", [well("n1"), well("n2")], True),
+        ("still well", [well("n1"), well("n2")], False),
+    )
+    with History.open(tmp_path / "h.sqlite", create=True) as history:
+        for said, hosts, news in nights:
+            run = replace(RUN, ended=None, state="running")
+            run = replace(run, id=history.begin(run))
+            data = command.keep(run, {host.host: host for host in hosts}, history)
+            assert data["news"] == news, said
 
 
 def waiver(**more: str) -> dict[str, str]:
