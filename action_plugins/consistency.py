@@ -26,9 +26,7 @@ class ActionModule(ActionBase):
         hostvars = variables["hostvars"]
         members = []
         for host in variables["ansible_play_hosts_all"]:
-            of_host = hostvars[host]
-            if rail_info.asked(of_host):
-                members.append(member(host, of_host))
+            members.append(member(host, hostvars[host]))
         found = consistency.judge(members)
         hosts = {
             host: {

@@ -25,7 +25,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle, intent, node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils import bundle, intent, node_lock, verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
         if unknown:
             result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be asked for")
             return result
-        roles = [role for role in arguments["roles"] if _tagged(role, variables)]
+        roles = [role for role in arguments["roles"] if verdict.played(role, variables)]
         steps = [_lock_step(wanted["values"]), *map(_as_alone, self._steps(roles, variables))]
         answer = self._ask(steps, arguments["timeout"], variables)
         if "msg" in answer:
@@ -86,8 +86,8 @@ class ActionModule(ActionBase):
             return result
         result.update(changed=False, intent=intent.digest(wanted))
         result["roles"] = _by_role(roles, steps, answer["results"], wanted)
-        result["verify"] = wanted["values"]["busbar_verify"] and _tagged(VERIFY, variables)
-        if not result["verify"] and _tagged(VERIFY, variables):
+        result["verify"] = wanted["values"]["busbar_verify"] and verdict.played(VERIFY, variables)
+        if not result["verify"] and verdict.played(VERIFY, variables):
             # As verify.yml has it, where it is not asked for.
             result["roles"][VERIFY] = Plan().result() | {"notes": []}
         return result
@@ -157,12 +157,6 @@ class ActionModule(ActionBase):
             return str(given)
         names = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=dict(variables))
         return f"$({' || '.join(f'command -v {shlex.quote(name)}' for name in names)} || echo /usr/bin/python3)"
-
-
-def _tagged(role: str, variables: Mapping[str, Any]) -> bool:
-    """Whether ``--tags`` and ``--skip-tags`` would have site.yml play it."""
-    run = set(variables.get("ansible_run_tags") or ["all"])
-    return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
 
 
 def _as_alone(step: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +241,7 @@ def _runs_there(key: str) -> bool:
 def _bundle() -> str:
     modules = [LOCK, *(asked.module for asked in _ASKED.values())]
     wanted = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
-    sources = {name: bundle.bare(text) for name, text in bundle.closure(wanted, _source_of).items()}
+    sources = bundle.closure(wanted, _source_of)
     return bundle.script(sources, "")
 
 

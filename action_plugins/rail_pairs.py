@@ -33,9 +33,8 @@ class ActionModule(ActionBase):
         more = {}
         for host in variables["ansible_play_hosts_all"]:
             of_host = hostvars[host]
-            if rail_info.asked(of_host):
-                candidates.append(candidate(host, of_host, host in there, bool(self._task.check_mode)))
-                more[host] = classes(of_host)
+            candidates.append(candidate(host, of_host, host in there, bool(self._task.check_mode)))
+            more[host] = classes(of_host)
         planned = rail_pairs.plan(candidates, arguments["rounds"])
         hosts = {
             host: {**Plan(findings).result(), "passes": planned.of(host), **more[host]}

@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         for host in variables["ansible_play_hosts"]:
             of_host = hostvars[host]
             info = rail_info.of_host(of_host)
-            if info is not None and rail_info.asked(of_host):
+            if info is not None:
                 members.append(member(host, of_host, info))
         hosts = {
             host: {

@@ -18,6 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils import intent, secrets, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 display = Display()
 
@@ -52,6 +53,8 @@ class ActionModule(ActionBase):
             raw = hostvars.raw_get(host)
             hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
             results[host] = _results(raw, roles)
+            if "verify" in roles and _wants_no_proof(raw, variables):
+                results[host].setdefault("verify", Plan().result())
             more[host] = {"intent": _intent(raw), "busbw": _busbw(results[host].get("nccl_benchmark") or {})}
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
@@ -72,6 +75,12 @@ class ActionModule(ActionBase):
             names = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             result.update(failed=True, msg=f"not ok on {names or 'any host'}; the table above says what and why")
         return result
+
+
+def _wants_no_proof(raw: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
+    """Such a host is not in the play of verify.yml."""
+    values = (raw.get("busbar_intent") or {}).get("values")
+    return values is not None and not values["busbar_verify"] and verdict.played("verify", variables)
 
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:

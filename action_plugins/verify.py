@@ -42,15 +42,11 @@ class ActionModule(ActionBase):
         names = {"busbar_intent", *OWN, *intent.REGISTERED}
         # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
         of_host = {name: variables[name] for name in names if name in variables}
-        of_host["verify_where_asked"] = self._templar.template(variables.get("verify_where_asked"))
         audited = of_host.get("host_audit_result", {}).get("roles", {})
         of_host.update({f"{role}_result": found for role, found in audited.items()})
         check_mode = bool(self._task.check_mode)
         measured = [one for one in arguments["measured"] if one.get("sessions") is not None]
-        findings: list[Finding] = []
-        passed: list[str] = []
-        if rail_info.asked(of_host):
-            findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)
+        findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)
         result.update(Plan(tuple(findings)).result())
         result["passed"] = passed
         result["sessions"] = [one for part in measured for one in part["sessions"]]

@@ -23,7 +23,7 @@ import types
 from contextlib import suppress
 from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from . import netdev_address, topology
+from . import netdev, netdev_address, pci, rdma, topology
 from .bundle import LIBRARY
 from .host import Host, Output, ToolHung
 
@@ -195,7 +195,8 @@ def stand_in() -> None:
     for name in ("ansible", "ansible.module_utils"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["ansible.module_utils.basic"] = basic
-    topology.read, netdev_address.read = _once(topology.read), _once(netdev_address.read)
+    for reader in (pci, rdma, netdev, netdev_address, topology):
+        reader.read = _once(reader.read)  # type: ignore[attr-defined]
     Host.run = _patient(Host.run)  # type: ignore[method-assign]
 
 
@@ -210,7 +211,7 @@ def _step(step: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _once(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Several modules read the topology and the addresses, and these do not change between them."""
+    """Several modules read the same of the node, and it does not change between them."""
     known: Dict[Tuple[Any, ...], Any] = {}
 
     def cached(host: Any, *arguments: Any, **named: Any) -> Any:

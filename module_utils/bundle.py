@@ -16,6 +16,10 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 
+# The fields of a statement that hold others.
+_BLOCKS = ("body", "orelse", "finalbody", "handlers")
+# The first line of a source that has been made bare: a node need not do it again.
+_BARE = "# bare\n"
 # What a packed script begins with, what a plain one does, and what both go on with.
 _PACKED = """\
 import base64, json, zlib
@@ -46,7 +50,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, str]:
-    """Sources of the named modules and of all that they import from module_utils. Names are full: ``PACKAGE.host``.
+    """Bare sources of the named modules and of all that they import from module_utils. Names are full: PACKAGE.host.
 
     source_of: full name -> text; it raises for a name that does not exist.
     """
@@ -56,8 +60,10 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
         name = waiting.pop()
         if name in sources:
             continue
-        sources[name] = source_of(name)
-        for node in _statements(ast.parse(sources[name])):
+        source = source_of(name)
+        tree = ast.parse(source)
+        sources[name] = _bare(source, tree)
+        for node in _statements(tree):
             if isinstance(node, ast.ImportFrom):
                 waiting += _of_ours(node)
     return sources
@@ -69,7 +75,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        for name in ("body", "orelse", "finalbody", "handlers"):
+        for name in _BLOCKS:
             waiting += getattr(node, name, [])
 
 
@@ -88,28 +94,51 @@ def bare(source: str) -> str:
 
     Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
     """
-    tree, lines = ast.parse(source), source.split("\n")
+    return _bare(source, ast.parse(source))
+
+
+def _bare(source: str, tree: ast.Module) -> str:
+    if source.startswith(_BARE):
+        return source
+    lines = source.split("\n")
     kept: List[Optional[str]] = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
-    nodes = list(ast.walk(tree))
-    for node in nodes:
+    for node in _statements(tree):
         # Within a text every line counts, whatever it looks like.
-        if isinstance(node, (ast.Constant, ast.JoinedStr)):
-            first, last = _rows(node)
-            kept[first:last] = lines[first:last]
-    for node in nodes:
+        if None in kept[slice(*_own_rows(node))]:
+            for text in _texts(node):
+                first, last = _rows(text)
+                kept[first:last] = lines[first:last]
+    for node in _statements(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             texts = [one for one in node.body if _is_text(one) and not lines[one.lineno - 1][: one.col_offset].strip()]
-            for text in texts:
-                first, last = _rows(text)
+            for one in texts:
+                first, last = _rows(one)
                 kept[first:last] = [None] * (last - first)
             if texts and len(texts) == len(node.body):
                 kept[_rows(texts[0])[0]] = " " * texts[0].col_offset + "pass"
-    return "\n".join([line for line in kept if line is not None] + [""])
+    return _BARE + "\n".join([line for line in kept if line is not None] + [""])
 
 
 def _rows(node: ast.AST) -> Tuple[int, int]:
     """As a slice of the lines."""
     return getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", 0)
+
+
+def _own_rows(statement: ast.AST) -> Tuple[int, int]:
+    """Those of a statement that are no other statement's: of a compound one, up to its block."""
+    first, last = _rows(statement)
+    decorators = getattr(statement, "decorator_list", [])
+    body = getattr(statement, "body", [])
+    return (decorators[0].lineno - 1 if decorators else first), (body[0].lineno if body else last)
+
+
+def _texts(statement: ast.AST) -> Iterator[ast.AST]:
+    waiting: List[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            yield node
+        waiting += [one for one in ast.iter_child_nodes(node) if not isinstance(one, (ast.stmt, ast.ExceptHandler))]
 
 
 def _is_text(line: ast.stmt) -> bool:

@@ -164,16 +164,6 @@ def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def asked(variables: Mapping[str, Any]) -> bool:
-    """Whether this host is to be verified; one whose intent was not read is, or it would be forgotten."""
-    if not variables.get("verify_where_asked"):
-        return True
-    if "busbar_intent" not in variables and "host_audit_result" in variables:
-        # Which has read the intent, and keeps it to itself.
-        return bool(variables.get("busbar_verify", False))
-    return bool(values(variables).get("busbar_verify", True))
-
-
 def kind(variables: Mapping[str, Any]) -> str:
     """Profile and fabric: hosts of one kind can be compared and tested with each other."""
     read = variables.get("busbar_intent") or {}

@@ -178,8 +178,7 @@ def render(wanted: Intent) -> Dict[str, str]:
 @functools.lru_cache(maxsize=None)
 def _script() -> str:
     """The same for every intent; a run asks for it before and after what it does."""
-    sources = bundle.closure([roce_boot.__name__], _source_of)
-    code = bundle.plain({one: bundle.bare(text) for one, text in sources.items()}, _MAIN % bundle.PACKAGE)
+    code = bundle.plain(bundle.closure([roce_boot.__name__], _source_of), _MAIN % bundle.PACKAGE)
     return _SCRIPT_HEAD % hashlib.sha256(code.encode("utf-8")).hexdigest() + code
 
 

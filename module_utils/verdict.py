@@ -65,6 +65,12 @@ class Verdict:
         }
 
 
+def played(role: str, variables: Mapping[str, Any]) -> bool:
+    """Whether ``--tags`` and ``--skip-tags`` let the role be played. variables: a task's, as Ansible gives them."""
+    run = set(variables.get("ansible_run_tags") or ["all"])
+    return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
+
+
 def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partial: bool) -> Verdict:
     """The verdict on every host.
 

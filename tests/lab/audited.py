@@ -48,7 +48,7 @@ def _sources(modules: tuple[str, ...]) -> dict[str, str]:
         return (ROOT / ("library" if package == bundle.LIBRARY else "module_utils") / f"{module}.py").read_text()
 
     names = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
-    return {name: bundle.bare(text) for name, text in bundle.closure(names, source_of).items()}
+    return bundle.closure(names, source_of)
 
 
 def script(steps: Iterable[Step]) -> str:

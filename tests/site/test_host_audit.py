@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from busbar.lab import store
 from tests.site.conftest import ROOT
 
@@ -32,17 +34,21 @@ def found(path: Path) -> dict[str, Any]:
     return data
 
 
-def test_the_nightly_question_finds_what_site_yml_finds_in_check_mode(lab: Path, play: Play) -> None:
+@pytest.mark.parametrize("verify", ["false", "true"])
+def test_the_nightly_question_finds_what_site_yml_finds_in_check_mode(lab: Path, play: Play, verify: str) -> None:
     for node, names in FAULTS.items():
         for name in names:
             store.break_(lab, node, name)
     inventory = ("-i", lab / "inventory", "--check", "-e")
-    settings = '{"nccl_tests_commit": "%s", "nccl_benchmark_collectives": ["all_reduce"], "busbar_findings_path": "%s"}'
+    settings = f'{{"nccl_tests_commit": "{"a" * 40}", "nccl_benchmark_collectives": ["all_reduce"]'
+    settings += f', "busbar_verify": {verify}, "busbar_findings_path": "%s"}}'
     site, drift = lab / "site.json", lab / "drift.json"
-    assert play(*inventory, settings % ("a" * 40, site)).rc == 2
-    run = play(*inventory, settings % ("a" * 40, drift), playbook="playbooks/drift.yml")
+    assert play(*inventory, settings % site).rc == 2
+    run = play(*inventory, settings % drift, playbook="playbooks/drift.yml")
     assert (run.rc, "NOT OK: 0 of 2 hosts ok" in run.verdict) == (2, True)
     assert found(drift) == found(site)
+    of_pairs = [name for name in drift.read_text().split('"') if name.startswith(("verify.", "consistency."))]
+    assert bool(of_pairs) == (verify == "true")
     assert not (lab / "node01/sys/etc/nccl.conf").exists()
 
 

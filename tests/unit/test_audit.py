@@ -50,7 +50,7 @@ def source_of(name: str) -> str:
 
 def audit(*steps: str, limit: float = 20, python: str = sys.executable, **arguments: Any) -> list[dict[str, Any]]:
     names = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{step}" for step in steps)]
-    sources = {name: bundle.bare(text) for name, text in bundle.closure(names, source_of).items()}
+    sources = bundle.closure(names, source_of)
     given = json.dumps([{"module": step, "arguments": arguments} for step in steps])
     main = f"\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({given!r}), {limit})\n"
     argv = [python, "-I", "-S", "-"]

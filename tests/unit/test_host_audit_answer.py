@@ -14,7 +14,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import become_loader
 from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit, verdict
-from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+from ansible_collections.busbar.fabric.plugins.module_utils import verdict as judging
 
 OK = {"findings": [], "passed": ["a.b[live]@c"]}
 WANTED = {"profile_name": "hgx-h100", "benchmark_runs": []}
@@ -66,7 +66,7 @@ def test_else_the_first_that_is_there_of_ansibles_own_list(names: list[str], say
 def test_tags_leave_roles_out() -> None:
     def asked(**tags: list[str]) -> list[str]:
         given = {f"ansible_{name}_tags": value for name, value in tags.items()}
-        return [role for role in ("mofed", "nccl_conf") if host_audit._tagged(role, given)]
+        return [role for role in ("mofed", "nccl_conf") if judging.played(role, given)]
 
     assert asked() == asked(run=["all"], skip=[]) == ["mofed", "nccl_conf"]
     assert asked(run=["nccl_conf", "x"]) == asked(skip=["mofed"]) == ["nccl_conf"]
@@ -105,11 +105,3 @@ def test_a_host_that_gave_no_answer_is_one_finding_with_its_reason() -> None:
     lost = {"unreachable": True, "msg": "no route to host"}
     assert verdict._results({"host_audit_result": lost}, ["platform", "mofed"]) == {"platform": lost}
     assert verdict._results({}, ["platform", "mofed"]) == {}
-
-
-def test_a_host_that_wants_no_proof_is_not_missed_by_those_that_do() -> None:
-    night = {"host_audit_result": {}, "verify_where_asked": True}
-    assert not rail_info.asked(night)
-    assert rail_info.asked(night | {"busbar_verify": True})
-    assert rail_info.asked(night | {"verify_where_asked": False})
-    assert not rail_info.asked(night | {"busbar_intent": {"values": {"busbar_verify": False}}})

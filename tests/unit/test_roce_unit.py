@@ -345,7 +345,7 @@ def test_an_intent_that_cannot_be_read_ends_in_a_sentence(node: Node, tmp_path: 
 
 def test_the_audit_renders_the_same_script_from_what_it_has_in_memory(node: Node) -> None:
     names = [f"{bundle.PACKAGE}.audit", f"{bundle.LIBRARY}.roce_qos"]
-    sources = {name: bundle.bare(text) for name, text in bundle.closure(names, source_of).items()}
+    sources = bundle.closure(names, source_of)
     arguments = {
         **{name: value for name, value in GIVEN.items() if value is not None},
         "profile": PROFILE,

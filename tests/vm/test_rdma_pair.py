@@ -33,7 +33,7 @@ PLAY = """\
     - ansible.builtin.import_role: {{name: busbar.fabric.mtu}}
     - ansible.builtin.import_role: {{name: busbar.fabric.multirail}}
 - ansible.builtin.import_playbook: {verify}
-  vars: {{verify_where_asked: true}}
+  vars: {{verify_hosts: gpu_nodes}}
 - hosts: gpu_nodes
   gather_facts: false
   tasks:
