@@ -90,7 +90,7 @@ def _limited_by_tags(variables: dict[str, Any]) -> bool:
 def _results(raw: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
     """Role -> what it has registered, or host_audit for it; of a host that gave no answer all is with the first."""
     audit = raw.get("host_audit_result") or {}
-    found = dict(audit.get("roles") or ({roles[0]: audit} if audit else {}))
+    found = json.loads(audit["roles"]) if "roles" in audit else {roles[0]: audit} if audit else {}
     found.update({role: raw[f"{role}_result"] for role in roles if f"{role}_result" in raw})
     lock = raw.get("node_lock_result") or {"skipped": True}
     return found if lock.get("skipped") else found | {"node_lock": lock}
@@ -145,7 +145,7 @@ def _write(path: str, data: dict[str, Any]) -> None:
     """Whole or not at all: a reader never sees half a findings file."""
     folder = os.path.dirname(path) or "."
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".busbar-", delete=False, encoding="utf-8") as stream:
-        json.dump(data, stream, indent=2, sort_keys=True)
-        stream.write("\n")
+        # Not indented: that alone would cost as much as all else here.
+        stream.write(json.dumps(data, sort_keys=True) + "\n")
     os.chmod(stream.name, 0o644)
     os.replace(stream.name, path)

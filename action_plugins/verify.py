@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,7 +43,7 @@ class ActionModule(ActionBase):
         names = {"busbar_intent", *OWN, *intent.REGISTERED}
         # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
         of_host = {name: variables[name] for name in names if name in variables}
-        audited = of_host.get("host_audit_result", {}).get("roles", {})
+        audited = json.loads(of_host.get("host_audit_result", {}).get("roles", "{}"))
         of_host.update({f"{role}_result": found for role, found in audited.items()})
         check_mode = bool(self._task.check_mode)
         measured = [one for one in arguments["measured"] if one.get("sessions") is not None]

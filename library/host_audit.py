@@ -50,9 +50,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 roles:
-  description: Role to what the role registers in check mode, such as C(findings) and C(passed), without bulk data. Also
-    C(node_lock), which names in C(notes) who works on the node.
-  type: dict
+  description: JSON text of role to what the role registers in check mode, such as C(findings) and C(passed), without
+    bulk data. Also C(node_lock), which names in C(notes) who works on the node. Read it with C(from_json).
+  type: str
   returned: success
 intent:
   description: Hash of all that is wanted of the host.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -95,7 +96,7 @@ def test_the_benchmark_is_judged_where_it_was_asked_for() -> None:
 
 def test_the_verdict_reads_the_audits_answer_as_that_of_its_roles() -> None:
     own = {"findings": [], "passed": ["verify.x[live]@y"]}
-    of_host = {"host_audit_result": {"roles": {"platform": OK, "node_lock": OK}}, "verify_result": own}
+    of_host = {"host_audit_result": {"roles": json.dumps({"platform": OK, "node_lock": OK})}, "verify_result": own}
     assert verdict._results(of_host, ["platform", "verify"]) == {"platform": OK, "node_lock": OK, "verify": own}
     skipped = {"node_lock_result": {"skipped": True}}
     assert verdict._results(of_host | skipped, ["platform"])["node_lock"] == OK
