@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle
 
 from busbar.lab import store
 
@@ -21,12 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NODE_TARGET = 0.5
 LINT_TARGET = 1.0
 RUNS = 5
-AUDIT = """
-from busbar_bundle import host, platform, profile, topology
-want = profile.for_fabric(profile.parse(json.loads({profile!r}), "bench"), {fabric!r})
-machine = topology.read(host.Host({hardware!r}, {system!r}))
-print(json.dumps(platform.plan(machine, want).result()))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,23 +62,6 @@ def site(lab: Path, node: str) -> dict[str, Any]:
         "hardware_root": values["busbar_hardware_root"],
         "system_root": values["busbar_system_root"],
     }
-
-
-@pytest.mark.parametrize("node", store.STANDARD)
-def test_the_bundled_audit_of_a_node(lab: Path, show: Callable[..., None], node: str) -> None:
-    values = site(lab, node)
-    main = AUDIT.format(
-        profile=json.dumps(values["profile"]),
-        fabric=values["fabric"],
-        hardware=values["hardware_root"],
-        system=values["system_root"],
-    )
-    sources = bundle.closure(
-        ["platform", "profile", "topology"], lambda name: (ROOT / "module_utils" / f"{name}.py").read_text()
-    )
-    seconds, printed = cpu([sys.executable, "-I", "-S", "-"], bundle.script(sources, main))
-    assert json.loads(printed)["findings"] == []
-    show(f"bundled reader and planner, {node}", seconds, NODE_TARGET)
 
 
 @pytest.mark.parametrize("node", store.STANDARD)

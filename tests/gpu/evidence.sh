@@ -111,8 +111,8 @@ python3 - "$work" <<'EOF'
 import resource, subprocess, sys, time
 sys.path[:0] = ["collections"]
 from ansible_collections.busbar.fabric.plugins.module_utils import bundle
-main = "\nfrom busbar_bundle import host, topology\nt = topology.read(host.Host())\nprint(len(t.gpus), 'GPUs', [str(p) for p in t.problems])\n"
-script = bundle.script(bundle.closure(["topology"], lambda name: open(f"module_utils/{name}.py").read()), main)
+main = f"\nfrom {bundle.PACKAGE} import host, topology\nt = topology.read(host.Host())\nprint(len(t.gpus), 'GPUs', [str(p) for p in t.problems])\n"
+script = bundle.script(bundle.closure([f"{bundle.PACKAGE}.topology"], lambda name: open(f"module_utils/{name.rpartition('.')[2]}.py").read()), main)
 for _ in range(3):
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     out = subprocess.run([sys.executable, "-I", "-S", "-"], input=script, text=True, capture_output=True)
