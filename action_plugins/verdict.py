@@ -53,10 +53,12 @@ class ActionModule(ActionBase):
             # holds no templates, and looking for them costs more than all else here.
             raw = hostvars.raw_get(host)
             hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
-            results[host] = _results(raw, roles)
+            audit = verdict.audited(raw, host)
+            results[host] = _results(raw, audit, roles)
             if "verify" in roles and _wants_no_proof(raw, variables):
                 results[host].setdefault("verify", Plan().result())
-            more[host] = {"intent": _intent(raw), "busbw": _busbw(results[host].get("nccl_benchmark") or {})}
+            busbw = _busbw(results[host].get("nccl_benchmark") or {})
+            more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
         width = shutil.get_terminal_size((120, 40)).columns
@@ -88,9 +90,8 @@ def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
 
 
-def _results(raw: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
-    """Role -> what it has registered, or host_audit for it; of a host that gave no answer all is with the first."""
-    audit = raw.get("host_audit_result") or {}
+def _results(raw: Mapping[str, Any], audit: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
+    """Role -> what it has registered, or fleet_audit for it; of a host that gave no answer all is with the first."""
     found = {roles[0]: audit} if audit else {}
     if "roles" in audit:
         found = json.loads(audit["roles"], object_hook=_shared)
@@ -132,10 +133,15 @@ def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
     return replace(judged, hosts=tuple(hosts))
 
 
-def _intent(raw: Mapping[str, Any]) -> str | None:
+def _end(audit: Mapping[str, Any]) -> str | None:
+    """How the question to a host ended, where that says more than its findings."""
+    return "unreachable" if audit.get("unreachable") else "timed_out" if audit.get("timedout") else None
+
+
+def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:
     """The digest of what is wanted of a host, None where nobody could read that."""
     read = raw.get("busbar_intent") or {}
-    found: str | None = (raw.get("host_audit_result") or {}).get("intent")
+    found: str | None = audit.get("intent")
     return intent.digest(read) if "values" in read else found
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils import verdict
+
 # Matches nobody, and without the warning that a name which is not there would give.
 NOBODY = ["!all"]
 
@@ -16,13 +18,12 @@ def verify_nodes(hosts: Iterable[str], hostvars: Any) -> list[str]:
 
     hostvars: Ansible's own; of each host only what the run has registered is looked at.
     """
-    return [host for host in hosts if _asked(hostvars.raw_get(host))] or NOBODY
+    return [host for host in hosts if _asked(host, hostvars.raw_get(host))] or NOBODY
 
 
-def _asked(of_host: Mapping[str, Any]) -> bool:
+def _asked(host: str, of_host: Mapping[str, Any]) -> bool:
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
-    audited = of_host.get("host_audit_result") or {}
-    return bool(values.get("busbar_verify") or audited.get("verify"))
+    return bool(values.get("busbar_verify") or verdict.audited(of_host, host).get("verify"))
 
 
 class FilterModule:

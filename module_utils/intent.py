@@ -178,7 +178,7 @@ REGISTERED = (
     "drain_result",
     "drift_timer_result",
     "node_lock_result",
-    "host_audit_result",
+    "fleet_audit_result",
     "rail_info_result",
     "consistency_result",
     "rail_pairs_result",

@@ -31,7 +31,8 @@ def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
             with open(path, encoding="utf-8") as stream:
                 return json.load(stream)
         except FileNotFoundError:
-            made = make()
+            pass
+        made = make()
         try:
             text = json.dumps(made)
         except TypeError:

@@ -65,6 +65,12 @@ class Verdict:
         }
 
 
+def audited(variables: Mapping[str, Any], host: str) -> Mapping[str, Any]:
+    """What fleet_audit has heard of a host; {} where it asked nobody. variables: the host's."""
+    answers: Mapping[str, Mapping[str, Any]] = (variables.get("fleet_audit_result") or {}).get("hosts") or {}
+    return answers.get(host) or {}
+
+
 def played(role: str, variables: Mapping[str, Any]) -> bool:
     """Whether ``--tags`` and ``--skip-tags`` let the role be played. variables: a task's, as Ansible gives them."""
     run = set(variables.get("ansible_run_tags") or ["all"])

@@ -24,8 +24,8 @@ class Progress:
     def task(self, name: str) -> None:
         self._bar.update(self._task, description=name[:60], completed=0)
 
-    def answered(self) -> None:
-        self._bar.advance(self._task)
+    def answered(self, hosts: int) -> None:
+        self._bar.update(self._task, completed=hosts)
 
     def __enter__(self) -> Progress:
         self._bar.start()

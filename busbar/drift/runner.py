@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from .progress import Progress
 from .run import HostResult
 
 PLAYBOOK = "busbar.fabric.drift"
+# What fleet_audit says meanwhile.
+HEARD = re.compile(r"(\d+) of \d+ hosts have answered")
 
 
 class RunnerError(RuntimeError):
@@ -45,8 +48,8 @@ class _Watch:
         host, result = data.get("host"), data.get("res")
         if name == "playbook_on_task_start":
             self.progress.task(printable(str(data.get("task") or "")))
-        elif host and name.startswith("runner_on_") and name != "runner_on_start":
-            self.progress.answered()
+        elif heard := HEARD.fullmatch(str(event.get("stdout") or "").strip()):
+            self.progress.answered(int(heard[1]))
         if host and name == "runner_on_unreachable":
             self.ends[host] = "unreachable"
         elif host and name == "runner_on_failed" and isinstance(result, dict):
@@ -83,7 +86,7 @@ def run(
             playbook=PLAYBOOK,
             cmdline="--check",
             limit=limit,
-            extravars={"busbar_findings_path": str(file)},
+            extravars={"busbar_findings_path": str(file), "drift_host_timeout": host_timeout},
             envvars=variables,
             event_handler=watch,
             cancel_callback=lambda: bool(ended),
@@ -131,7 +134,7 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
         silent = any(finding.check.startswith("run.") for finding in findings)
         found[host] = HostResult(
             host=host,
-            end=ends.get(name, "incomplete" if silent else "complete") if silent else "complete",
+            end=said.get("end") or (ends.get(name, "incomplete") if silent else "complete"),
             findings=findings,
             passed=frozenset(printable(item) for item in said["passed_ids"]),
             intent=said["intent"],

@@ -144,6 +144,13 @@ def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(
     assert not list(tmp_path.glob("busbar-results/*.sqlite"))
 
 
+def hung_python(lab: Path) -> str:
+    path = lab / "hung"
+    path.write_text("#!/bin/sh\nexec sleep 30\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def test_hostile_hosts_secrets_and_hosts_that_do_not_answer(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
     hosts = hosts_of(lab)
     vault = tmp_path / "vault-password"
@@ -156,14 +163,12 @@ def test_hostile_hosts_secrets_and_hosts_that_do_not_answer(lab: Path, busbar: B
     hostile = f"{MARKUP}\x1b[2J {PASSWORD} {VAULTED}"
     (lab / "node01/hw/sys/class/infiniband/mlx5_4/ports/1/state").write_text(hostile)
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9, "busbar_platform": "hgx-h100"}
-    hung = lab / "hung"
-    hung.write_text("#!/bin/sh\nexec sleep 30\n")
-    hung.chmod(0o755)
+    hung = hung_python(lab)
     everybody = {
         "node01": {**hosts["node01"], "ansible_become_password": PASSWORD},
         MARKUP: hosts["node02"],
         "node03": {**gone, "busbar_fabric": "infiniband"},
-        "node04": {**hosts["node01"], "ansible_connection": "local", "ansible_python_interpreter": str(hung)},
+        "node04": {**hosts["node01"], "ansible_connection": "local", "ansible_python_interpreter": hung},
     }
     write_inventory(lab / "inventory", everybody)
     (lab / "inventory" / "group_vars" / "all.yml").write_text(encrypted)
@@ -179,6 +184,9 @@ def test_hostile_hosts_secrets_and_hosts_that_do_not_answer(lab: Path, busbar: B
         "node03": "unreachable",
         "node04": "timed_out",
     }
+    # Each at its own address.
+    [lost] = {f["have"] for f in data["hosts"]["node03"]["findings"] if f["because"] is None}
+    assert "127.0.0.1 port 9" in lost
     state = next(f for f in data["hosts"]["node01"]["findings"] if MARKUP in (f["have"] or ""))
     assert "\\x1b[2J [redacted] [redacted]" in state["have"]
     everything = [(tmp_path / kind).read_text() for kind in ("json", "junit", "prometheus", "markdown", "html")]
@@ -264,8 +272,11 @@ def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Bus
 
 
 def test_time_for_the_whole_run_leaves_every_host_without_an_answer(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
+    hung = hung_python(lab)
+    slow = {name: {**host, "ansible_python_interpreter": hung} for name, host in hosts_of(lab).items()}
+    write_inventory(lab / "inventory", slow)
     lost = ["--notify", "/no/such/mail", "--webhook", lab / "inventory" / "hosts.yml"]
-    done = busbar("drift", "-i", lab / "inventory", "--timeout", "1", "--json", "-", *lost)
+    done = busbar("drift", "-i", lab / "inventory", "--timeout", "3", "--json", "-", *lost)
     assert done.rc == 3
     # Whether somebody could be told changes nothing.
     assert "busbar drift: nobody was told: /no/such/mail cannot be run: No such file" in done.err

@@ -96,13 +96,14 @@ def test_the_benchmark_is_judged_where_it_was_asked_for() -> None:
 
 def test_the_verdict_reads_the_audits_answer_as_that_of_its_roles() -> None:
     own = {"findings": [], "passed": ["verify.x[live]@y"]}
-    of_host = {"host_audit_result": {"roles": json.dumps({"platform": OK, "node_lock": OK})}, "verify_result": own}
-    assert verdict._results(of_host, ["platform", "verify"]) == {"platform": OK, "node_lock": OK, "verify": own}
+    audit = {"roles": json.dumps({"platform": OK, "node_lock": OK})}
+    of_host = {"verify_result": own}
+    assert verdict._results(of_host, audit, ["platform", "verify"]) == {"platform": OK, "node_lock": OK, "verify": own}
     skipped = {"node_lock_result": {"skipped": True}}
-    assert verdict._results(of_host | skipped, ["platform"])["node_lock"] == OK
+    assert verdict._results(of_host | skipped, audit, ["platform"])["node_lock"] == OK
 
 
 def test_a_host_that_gave_no_answer_is_one_finding_with_its_reason() -> None:
     lost = {"unreachable": True, "msg": "no route to host"}
-    assert verdict._results({"host_audit_result": lost}, ["platform", "mofed"]) == {"platform": lost}
-    assert verdict._results({}, ["platform", "mofed"]) == {}
+    assert verdict._results({}, lost, ["platform", "mofed"]) == {"platform": lost}
+    assert verdict._results({}, {}, ["platform", "mofed"]) == {}

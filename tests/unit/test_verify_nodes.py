@@ -16,11 +16,12 @@ def of(**hosts: dict[str, Any]) -> SimpleNamespace:
 def test_who_is_asked_says_so_in_its_intent_or_its_audit() -> None:
     asked = {"values": {"busbar_verify": True}}
     not_asked = {"values": {"busbar_verify": False}}
+    heard = {"hosts": {"c": {"verify": True}, "d": {"unreachable": True, "msg": "no route to host"}}}
     hostvars = of(
         a={"busbar_intent": asked},
         b={"busbar_intent": not_asked},
-        c={"host_audit_result": {"verify": True}},
-        d={"host_audit_result": {"unreachable": True, "msg": "no route to host"}},
+        c={"fleet_audit_result": heard},
+        d={"fleet_audit_result": heard},
         e={},
     )
     assert verify_nodes("abcde", hostvars) == ["a", "c"]

@@ -1,0 +1,153 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""host_audit of every host of the play, by threads of one worker. Documented in library/fleet_audit.py.
+
+Ansible forks a worker for each task on each host, and that, with the memory that each fork copies, costs five times
+what the question itself does. Here every host has a thread that does what its worker would do, by Ansible's own
+TaskExecutor: connection, become method and variables are those of any task.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible import context
+from ansible._internal._task import TaskContext
+from ansible.errors import AnsibleError
+from ansible.executor.process import worker
+from ansible.executor.task_executor import TaskExecutor
+from ansible.playbook.task import Task
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+# Loaded before the fork, so that what is the same for all hosts is made once.
+from ansible_collections.busbar.fabric.plugins.action import host_audit  # noqa: F401
+
+display = Display()
+MODULE = "busbar.fabric.host_audit"
+# Of a host's result; a result of thousands of hosts is walked through value by value.
+KEPT = ("roles", "intent", "verify", "failed", "unreachable", "timedout", "wrong_inventory", "msg")
+# Seconds in which the first host alone fills Ansible's caches, which threads would do all at once.
+ALONE = 2.0
+Answer = dict[str, Any]
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"host_timeout"})
+    # Once for all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(
+            argument_spec={"host_timeout": {"type": "float", "default": 300}}
+        )
+        here = worker.current_worker
+        if here is None:
+            raise AnsibleError("fleet_audit runs in a worker of ansible-playbook only")
+        hosts = list(variables["ansible_play_hosts"])
+        hostvars = variables["hostvars"]
+        of_play = _of_play(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
+        task = self._task.copy()
+        task.action, task.args, task.register, task.run_once, task.timeout = MODULE, {}, None, False, 0
+
+        def ask(host: str) -> Answer:
+            try:
+                of_host = {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
+            except AnsibleError as error:
+                return {"failed": True, "msg": str(error)}
+            return _run(here, task.copy(), host, of_host)
+
+        answers = dict(_ask_all(hosts, ask, context.CLIARGS.get("forks") or 5, arguments["host_timeout"]))
+        if any(answer.get("timedout") for answer in answers.values()):
+            _end_what_is_left()
+        wrong = [answer["msg"] for answer in answers.values() if answer.get("wrong_inventory")]
+        if wrong:
+            result.update(failed=True, msg="; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else ""))
+        result.update(changed=False, hosts=answers)
+        return result
+
+
+def _of_play(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str, Any]:
+    """What the play and the task add to the variables that a host has by itself, or put in front of them.
+
+    Nothing of Ansible's own: the first host's ``ansible_host`` is there, and all others would be asked in its place.
+    """
+    own = {name: value for name, value in of_task.items() if not name.startswith("ansible_")}
+    return {name: value for name, value in own.items() if name not in of_host or of_host[name] != value}
+
+
+def _run(here: Any, task: Task, host: str, variables: dict[str, Any]) -> Answer:
+    manager = here._variable_manager
+    machine = manager._inventory.get_host(host)
+    with TaskContext(task):
+        done = TaskExecutor(
+            machine,
+            task,
+            variables,
+            # As it was before this task made it the first host's.
+            here._play_context,
+            here._loader,
+            here._shared_loader_obj,
+            here._final_q,
+            manager,
+        ).run()
+    return {name: done[name] for name in KEPT if name in done}
+
+
+def _ask_all(
+    hosts: Sequence[str], ask: Callable[[str], Answer], width: int, limit: float
+) -> Iterator[tuple[str, Answer]]:
+    """Host and answer, in the order in which they come. limit: seconds for a host; what takes longer is left behind."""
+    answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
+    waiting, ends = deque(hosts), dict[str, float]()
+    alone, begun, heard = True, time.monotonic(), 0
+
+    def work(host: str) -> None:
+        answer: Answer = {"failed": True, "msg": "the question ended without an answer, see above"}
+        try:
+            answer = ask(host)
+        finally:
+            answers.put((host, answer))
+
+    while waiting or ends:
+        while waiting and len(ends) < (1 if alone else width):
+            host = waiting.popleft()
+            ends[host] = time.monotonic() + limit
+            # A thread begins with an empty context: what Ansible keeps in ours is one object, and no two may change it.
+            threading.Thread(target=work, args=(host,), daemon=True).start()
+        now = time.monotonic()
+        until = min(*ends.values(), begun + ALONE) if alone else min(ends.values())
+        try:
+            given = [answers.get(timeout=max(until - now, 0))]
+        except queue.Empty:
+            late = [host for host, end in ends.items() if end <= time.monotonic()]
+            said = f"gave no answer within {limit:g} s and was left behind"
+            given = [(host, {"failed": True, "timedout": True, "msg": said}) for host in late]
+        alone = False
+        for host, answer in given:
+            # One that was left behind may still answer.
+            if ends.pop(host, None) is not None:
+                heard += 1
+                if heard % max(1, len(hosts) // 20) == 0 or heard == len(hosts):
+                    display.display(f"{heard} of {len(hosts)} hosts have answered")
+                yield host, answer
+
+
+def _end_what_is_left() -> None:
+    """Connections to hosts that were left behind. A worker leads a process group of its own."""
+    if os.getpgrp() == os.getpid():
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(os.getpgrp(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)

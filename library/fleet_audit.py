@@ -1,0 +1,49 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: fleet_audit
+short_description: Ask every host of the play what host_audit asks, from one worker
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Runs M(busbar.fabric.host_audit) for all hosts of the play at once, as many at a time as there are forks, without a
+    fork for each of them.
+  - Connection, become method and interpreter of a host are those of its variables. Keywords of the task and of its play
+    count for all hosts as they are for the first.
+  - A host that cannot be reached, or does not answer in time, has that in its answer; the task does not fail for it.
+attributes:
+  check_mode:
+    support: full
+    description: Reads the same.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+options:
+  host_timeout:
+    description: Seconds for a host, from the login to its answer. What takes longer is left behind.
+    type: float
+    default: 300
+"""
+
+EXAMPLES = r"""
+- name: Ask every host everything
+  busbar.fabric.fleet_audit:
+  run_once: true
+  register: fleet_audit_result
+"""
+
+RETURN = r"""
+hosts:
+  description: Host to what M(busbar.fabric.host_audit) returns for it, or C(failed), C(unreachable) or C(timedout) and
+    C(msg).
+  type: dict
+  returned: always
+msg:
+  description: What is wrong with the variables of hosts; all hosts with right ones have been asked.
+  type: str
+  returned: failure
+"""
