@@ -29,7 +29,7 @@ ALONE = [
 ]
 # Of the third those with a fault that no other node has.
 ITS_OWN = {name for name, fault in faults.FAULTS.items() if fault.platforms == ("hgx-b200",)}
-FIVES = [(node, seed) for node in ("node01", "node02") for seed in range(15)]
+FIVES = [(node, seed) for node in ("node01", "node02") for seed in range(10)]
 FIVES += [("node03", seed) for seed in range(100) if ITS_OWN & {*faults.draw(random.Random(seed), 5, "hgx-b200")}][:4]
 Answer = Callable[..., dict[str, Any]]
 Audit = Callable[[str], tuple[list[dict[str, Any]], int]]
@@ -121,6 +121,15 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def lab(_lab: Path) -> Iterator[Path]:
+    """Three healthy nodes; those that a test has broken are repaired after it, and the others are left alone."""
+    yield _lab
+    for node, present in store.status(_lab).items():
+        if present:
+            store.repair(_lab, node)
+
+
+@pytest.fixture
 def converged(lab: Path, on_node: Answer) -> Path:
     done = lab / "converged"
     if not done.exists():
@@ -144,7 +153,6 @@ def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> 
 def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, node: str, name: str) -> None:
     store.break_(converged, node, name)
     compare(converged, node, [name], audit(node)[0])
-    store.repair(converged, node)
 
 
 @pytest.mark.parametrize(("node", "seed"), FIVES)
@@ -160,7 +168,9 @@ def test_what_is_harmless_is_no_finding(converged: Path, audit: Audit, name: str
     machine = store.healthy(converged, "node02")
     roce_faults.HARMLESS[name](machine)
     tree.write_hardware(machine, converged / "node02/hw")
-    assert audit("node02")[0] == []
+    found = audit("node02")[0]
+    store.repair(converged, "node02")
+    assert found == []
 
 
 @pytest.mark.parametrize("name", ["conf-edited", "conf-removed", "conf-mode"])
