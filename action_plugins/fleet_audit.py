@@ -28,10 +28,10 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
-from ansible_collections.busbar.fabric.plugins.action import host_audit  # noqa: F401
+from ansible_collections.busbar.fabric.plugins.action import host_audit
 
 display = Display()
-MODULE = "busbar.fabric.host_audit"
+MODULE = f"{host_audit.COLLECTION}host_audit"
 # Of a host's result; a result of thousands of hosts is walked through value by value.
 KEPT = ("roles", "intent", "verify", "failed", "unreachable", "timedout", "wrong_inventory", "msg")
 # Seconds in which the first host alone fills Ansible's caches, which threads would do all at once.
