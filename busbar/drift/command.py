@@ -57,7 +57,7 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     command.add_argument("--waivers", type=Path, metavar="FILE", help="drift that somebody answers for until a day")
     command.add_argument("--forks", type=_positive, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
     command.add_argument(
-        "--host-timeout", type=_positive, default=300, metavar="S", help="seconds for the answer of a host (%(default)s)"
+        "--host-timeout", type=_positive, default=300, metavar="S", help="seconds for one host (%(default)s)"
     )
     command.add_argument(
         "--timeout", type=_positive, default=7200, metavar="S", help="seconds for the whole run (%(default)s)"
