@@ -62,7 +62,7 @@ Host gpu*
   StrictHostKeyChecking yes
   LogLevel ERROR
 """
-STORED_PYTHON = "#!/bin/sh\ncat >/dev/null\nsleep {seconds}\ncat {top}/answer.json\n"
+STORED_PYTHON = "#!/bin/sh\ncat >/dev/null\nsleep {seconds}\ncat {top}/{answer}\n"
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ class Fleet:
         path.write_text(json.dumps({"gpu_nodes": group}))
         return path
 
-    def stored_python(self, seconds: float = 0) -> str:
-        """A node that takes so long for its answer, and none of this machine's time."""
-        path = self.top / f"stored-python-{seconds}"
-        path.write_text(STORED_PYTHON.format(top=self.top, seconds=seconds))
+    def stored_python(self, seconds: float = 0, answer: str = "answer.json") -> str:
+        """A node that takes so long for its answer, and none of this machine's time. answer: a file in top."""
+        path = self.top / f"stored-python-{seconds}-{Path(answer).stem}"
+        path.write_text(STORED_PYTHON.format(top=self.top, seconds=seconds, answer=answer))
         path.chmod(0o755)
         return str(path)
 

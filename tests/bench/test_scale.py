@@ -13,6 +13,7 @@ As root on Debian, or where sshd is. Figures are kept in .cache/bench/scale.json
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
@@ -114,6 +115,21 @@ def clush(made: Fleet, program: Path, python: str, of: int) -> Spent:
 
 def pyinfra(made: Fleet, program: Path, python: str, of: int) -> Spent:
     """The script is on the host already: it spares pyinfra what the others have to send."""
+    command = f"{python} -I -S - < {shlex.quote(str(made.top / 'script.py'))}"
+    return _pyinfra(made, program, of, "exec", "--", command)
+
+
+def pyinfra_facts(made: Fleet, program: Path, count: int, of: int) -> Spent:
+    """As its users would write it: a fact for each kind of check, here always the same file."""
+    deploy = made.top / "facts.py"
+    deploy.write_text(
+        "from pyinfra import host\nfrom pyinfra.facts.server import Command\n"
+        f"for number in range({count}):\n    host.get_fact(Command, f'cat /proc/cmdline # {{number}}')\n"
+    )
+    return _pyinfra(made, program, of, str(deploy))
+
+
+def _pyinfra(made: Fleet, program: Path, of: int, *what: str) -> Spent:
     data = {
         "ssh_hostname": "127.0.0.1",
         "ssh_port": made.port,
@@ -123,10 +139,8 @@ def pyinfra(made: Fleet, program: Path, python: str, of: int) -> Spent:
     }
     inventory = made.top / "pyinfra.py"
     inventory.write_text(f"hosts = ({fleet.names(of)!r}, {data!r})\n")
-    command = f"{python} -I -S - < {shlex.quote(str(made.top / 'script.py'))}"
-    argv = [str(program), "-y", "--parallel", str(FORKS), str(inventory), "exec", "--", command]
-    log = made.top / "pyinfra.log"
-    return fleet.spent(argv, made.environment, log)
+    argv = [str(program), "-y", "--parallel", str(FORKS), str(inventory), *what]
+    return fleet.spent(argv, made.environment, made.top / "pyinfra.log")
 
 
 def contestants(made: Fleet, python: str, of: int) -> dict[str, Callable[[], Spent]]:
@@ -231,6 +245,44 @@ def test_the_suite_and_a_task_for_each_check(hosts: Fleet, show: Show) -> None:
     keep("suite", FEW, costs)
     of_task = costs[f"{count} checks, one slurp each"]
     show(f"a task for each check / drift.yml: {of_task.wall / costs['drift.yml'].wall:.1f} (target >= 20)")
+
+
+def test_pyinfra_with_a_fact_for_each_check(hosts: Fleet, show: Show) -> None:
+    program = fleet.install_peers().get("pyinfra")
+    if program is None:
+        pytest.skip("pip could not install pyinfra")
+    of, count = min(HOSTS), one_task_a_check(hosts)[1]
+    name = f"pyinfra, {count} facts"
+    costs = fleet.medians(
+        {
+            "drift.yml": contestants(hosts, hosts.stored_python(), of)["drift.yml"],
+            name: partial(pyinfra_facts, hosts, program, count, of),
+        },
+        1,
+    )
+    table(show, f"nodes that answer at once, {FORKS} at a time, one round", of, costs, "drift.yml")
+    keep("facts", of, costs)
+
+
+def test_a_task_for_each_check_of_nodes_that_answer_at_once(hosts: Fleet, show: Show) -> None:
+    of, args = min(HOSTS), hosts.ssh_args(MASTER, **CURVE)
+    content = base64.b64encode(b"BOOT_IMAGE=/vmlinuz").decode()
+    (hosts.top / "slurp.json").write_text(json.dumps({"changed": False, "content": content, "encoding": "base64"}))
+    tasks, count = one_task_a_check(hosts)
+    inventory = hosts.inventory(of, hosts.stored_python(answer="slurp.json"))
+    forks = ("--forks", str(FORKS))
+    name = f"{count} checks, one slurp each"
+    costs = fleet.medians(
+        {
+            "drift.yml": contestants(hosts, hosts.stored_python(), of)["drift.yml"],
+            name: partial(hosts.play, inventory, tasks, *forks, ANSIBLE_SSH_ARGS=args),
+        },
+        1,
+    )
+    assert "failed=1" not in (hosts.top / "tasks.log").read_text()
+    table(show, f"nodes that answer at once, {FORKS} at a time, one round", of, costs, "drift.yml")
+    keep("tasks", of, costs)
+    show(f"a task for each check / drift.yml: {costs[name].wall / costs['drift.yml'].wall:.1f} (target >= 20)")
 
 
 def test_what_a_node_spends(hosts: Fleet, show: Show) -> None:
