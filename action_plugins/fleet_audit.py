@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
                 return {"failed": True, "msg": str(error)}
             return _run(here, task.copy(), host, of_host)
 
-        answers = dict(_ask_all(hosts, ask, context.CLIARGS.get("forks") or 5, arguments["host_timeout"]))
+        answers = dict(_ask_all(hosts, ask, context.CLIARGS["forks"], arguments["host_timeout"]))
         if any(answer.get("timedout") for answer in answers.values()):
             _end_what_is_left()
         wrong = [answer["msg"] for answer in answers.values() if answer.get("wrong_inventory")]

@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
             hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
             audit = verdict.audited(raw, host)
             results[host] = _results(raw, audit, roles)
-            if "verify" in roles and _wants_no_proof(raw, variables):
+            if "verify" in roles and _wants_no_proof(raw, audit, variables):
                 results[host].setdefault("verify", Plan().result())
             busbw = _busbw(results[host].get("nccl_benchmark") or {})
             more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
@@ -80,10 +80,10 @@ class ActionModule(ActionBase):
         return result
 
 
-def _wants_no_proof(raw: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
-    """Such a host is not in the play of verify.yml."""
-    values = (raw.get("busbar_intent") or {}).get("values")
-    return values is not None and not values["busbar_verify"] and verdict.played("verify", variables)
+def _wants_no_proof(raw: Mapping[str, Any], audit: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
+    """Such a host is not in the play of verify.yml, and has no result of it."""
+    asked = audit.get("verify", (raw.get("busbar_intent") or {}).get("values", {}).get("busbar_verify"))
+    return asked is False and verdict.played("verify", variables)
 
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:

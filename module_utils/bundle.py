@@ -62,7 +62,7 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
             continue
         source = source_of(name)
         tree = ast.parse(source)
-        sources[name] = _bare(source, tree)
+        sources[name] = bare(source, tree)
         for node in _statements(tree):
             if isinstance(node, ast.ImportFrom):
                 waiting += _of_ours(node)
@@ -89,15 +89,11 @@ def _of_ours(node: ast.ImportFrom) -> List[str]:
     return ["%s.%s" % (PACKAGE, name) for name in ([module] if module else [alias.name for alias in node.names])]
 
 
-def bare(source: str) -> str:
-    """The same code without what is for readers: half of the bytes.
+def bare(source: str, tree: ast.Module) -> str:
+    """The same code without what is for readers: half of the bytes. tree: the source, parsed.
 
     Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
     """
-    return _bare(source, ast.parse(source))
-
-
-def _bare(source: str, tree: ast.Module) -> str:
     if source.startswith(_BARE):
         return source
     lines = source.split("\n")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import struct
@@ -197,9 +198,10 @@ def test_what_a_module_prints_does_not_get_into_the_answer() -> None:
 
 
 def test_the_script_holds_no_documentation() -> None:
-    text = bundle.bare(
+    source = (
         '"""Doc."""\nDOCUMENTATION = r"""x"""\nclass A:\n    """Doc."""\n\ndef f():\n    """Doc."""\n    return "a"\n'
     )
+    text = bundle.bare(source, ast.parse(source))
     assert "Doc" not in text
     assert "DOCUMENTATION" not in text
     assert 'return "a"' in text
