@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -73,10 +74,15 @@ def start(lab: Path, etc: Path, tmp_path: Path) -> Callable[..., subprocess.Pope
     }
     paths = [str(ROOT / "collections"), *(path for path in sys.path if path.endswith("site-packages"))]
 
+    runs = itertools.count()
+
     def run(kill_at: int | None = None, limit: Callable[[], None] | None = None, **more: Any) -> subprocess.Popen[str]:
-        script = tmp_path / f"module-{kill_at}.py"
+        # Files of its own for each run: a rival that has just started may not have read its script yet.
+        folder = tmp_path / f"run-{next(runs)}"
+        folder.mkdir()
+        script = folder / "module.py"
         script.write_text(SCRIPT.format(paths=paths, kill_at=kill_at, folder=str(etc)))
-        given = tmp_path / "arguments.json"
+        given = folder / "arguments.json"
         given.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments | more}))
         return subprocess.Popen(
             [sys.executable, str(script), str(given)],
