@@ -47,6 +47,7 @@ StrictModes no
 MaxStartups 2000
 PerSourceMaxStartups none
 LogLevel ERROR
+Subsystem sftp internal-sftp
 # No user's own shell start, which costs more than the login.
 SetEnv HOME={top}/home
 """

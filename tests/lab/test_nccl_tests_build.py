@@ -388,12 +388,13 @@ def test_a_make_that_ends_well_without_a_program_is_no_build(node: Path, run: Ru
 def test_a_build_that_takes_too_long_is_killed_whole(node: Path, run: Run) -> None:
     (node / "usr/local/cuda-12.9/bin/wait").touch()
     started = time.monotonic()
-    result = run(build_timeout=1)
-    assert time.monotonic() - started < 20
+    result = run(build_timeout=4)
+    assert time.monotonic() - started < 50
     assert result["failed"]
-    assert "took longer than build_timeout, 1 s" in result["msg"]
+    assert "took longer than build_timeout, 4 s" in result["msg"]
     waiting = int((node / "usr/local/cuda-12.9/bin/waiting").read_text())
-    assert not alive(waiting)
+    # Killed is not yet gone: only make itself was waited for.
+    wait_for(lambda: not alive(waiting))
     assert left(node) == {".nccl-tests.lock", "nccl-tests.failed.log"}
 
 

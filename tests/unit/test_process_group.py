@@ -85,7 +85,7 @@ def test_a_signal_is_a_negative_exit_code(run: Run) -> None:
 @pytest.mark.parametrize("how", FLEE)
 def test_after_the_limit_nothing_is_left(run: Run, tmp_path: Path, how: str) -> None:
     # The chain's first process ends at once; it counts as an end of its own, and the rest is ended all the same.
-    ended = run([sys.executable, "-c", FORK + FLEE[how]], limit=0.7)
+    ended = run([sys.executable, "-c", FORK + FLEE[how]], limit=2)
     assert (tmp_path / "started").exists()
     assert (ended.rc, ended.ending) == ((0, "") if how == "as a chain" else (None, "timeout"))
     assert ended.left_behind == ()
@@ -95,12 +95,12 @@ def test_after_the_limit_nothing_is_left(run: Run, tmp_path: Path, how: str) -> 
 def test_what_a_program_leaves_behind_is_ended_too(run: Run, tmp_path: Path) -> None:
     ended = run(["sh", "-c", "setsid sleep 60 & (setsid sh -c 'trap \"\" TERM; sleep 60 & wait' &) ; exit 0"])
     assert (ended.rc, ended.ending, ended.left_behind) == (0, "", ())
-    assert ended.seconds < 5
+    assert ended.seconds < 50
     assert survivors(tmp_path) == []
 
 
 def test_sigterm_comes_first_so_that_a_launcher_can_clean_up(run: Run, tmp_path: Path) -> None:
-    run(["sh", "-c", "trap 'echo cleaned; exit' TERM; while :; do sleep 0.05; done"], limit=0.5)
+    run(["sh", "-c", "trap 'echo cleaned; exit' TERM; while :; do sleep 0.05; done"], limit=2)
     assert (tmp_path / "stdout").read_text() == "cleaned\n"
 
 
