@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
             # holds no templates, and looking for them costs more than all else here.
             raw = hostvars.raw_get(host)
             hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
-            audit = verdict.audited(raw, host)
+            audit = verdict.audited(raw).get(host) or {}
             results[host] = _results(raw, audit, roles)
             if "verify" in roles and _wants_no_proof(raw, audit, variables):
                 results[host].setdefault("verify", Plan().result())

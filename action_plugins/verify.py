@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         names = {"busbar_intent", *OWN, *intent.REGISTERED}
         # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
         of_host = {name: variables[name] for name in names if name in variables}
-        audited = json.loads(verdict.audited(of_host, variables["inventory_hostname"]).get("roles", "{}"))
+        audited = json.loads(verdict.audited(of_host).get(variables["inventory_hostname"], {}).get("roles", "{}"))
         of_host.update({f"{role}_result": found for role, found in audited.items()})
         check_mode = bool(self._task.check_mode)
         measured = [one for one in arguments["measured"] if one.get("sessions") is not None]

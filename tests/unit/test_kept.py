@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import kept as kept_module
 from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -21,10 +22,21 @@ def test_what_one_worker_made_the_next_one_reads(tmp_path: Path, made: Any) -> N
         calls.append(1)
         return made
 
-    assert [kept(str(tmp_path), ["a", {"b": 1, "c": 2}], make) for _worker in range(3)] == [made] * 3
+    for _worker in range(3):
+        assert [kept(str(tmp_path), ["a", {"b": 1, "c": 2}], make) for _host in range(2)] == [made] * 2
+        kept_module._READ.clear()
     assert kept(str(tmp_path), ["a", {"c": 2, "b": 1}], make) == made
     assert len(calls) == 1
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".lock"]
+
+
+def test_what_was_read_is_not_read_again_and_does_not_fill_the_memory(tmp_path: Path) -> None:
+    first = kept(str(tmp_path), 0, lambda: {"a": 1})
+    assert kept(str(tmp_path), 0, dict) is first
+    for number in range(200):
+        kept(str(tmp_path), number, lambda: {"a": 2})
+    assert len(kept_module._READ) <= kept_module._MOST
+    assert kept(str(tmp_path), 0, dict) == {"a": 1}
 
 
 def test_another_basis_is_another_answer(tmp_path: Path) -> None:
