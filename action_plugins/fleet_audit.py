@@ -34,7 +34,7 @@ display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
 # Of a host's result; a result of thousands of hosts is walked through value by value.
 KEPT = ("roles", "intent", "verify", "failed", "unreachable", "timedout", "wrong_inventory", "msg")
-# Seconds in which the first host alone fills Ansible's caches, which threads would do all at once.
+# Seconds in which the first host alone makes what all need, which threads would do all at once.
 ALONE = 2.0
 Answer = dict[str, Any]
 
@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
                 return {"failed": True, "msg": str(error)}
             return _run(here, task.copy(), host, of_host)
 
-        answers = dict(_ask_all(hosts, ask, context.CLIARGS["forks"], arguments["host_timeout"]))
+        answers = dict(_ask_all(hosts, ask, context.CLIARGS["forks"], arguments["host_timeout"], host_audit.MADE))
         if any(answer.get("timedout") for answer in answers.values()):
             _end_what_is_left()
         wrong = [answer["msg"] for answer in answers.values() if answer.get("wrong_inventory")]
@@ -107,12 +107,15 @@ def _run(here: Any, task: Task, host: str, variables: dict[str, Any]) -> Answer:
 
 
 def _ask_all(
-    hosts: Sequence[str], ask: Callable[[str], Answer], width: int, limit: float
+    hosts: Sequence[str], ask: Callable[[str], Answer], width: int, limit: float, made: threading.Event
 ) -> Iterator[tuple[str, Answer]]:
-    """Host and answer, in the order in which they come. limit: seconds for a host; what takes longer is left behind."""
+    """Host and answer, in the order in which they come. limit: seconds for a host; what takes longer is left behind.
+
+    made: set by ask, once the first host has made what it needs and waits for its answer.
+    """
     answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
     waiting, ends = deque(hosts), dict[str, float]()
-    alone, begun, heard = True, time.monotonic(), 0
+    heard = 0
 
     def work(host: str) -> None:
         answer: Answer = {"failed": True, "msg": "the question ended without an answer, see above"}
@@ -120,22 +123,22 @@ def _ask_all(
             answer = ask(host)
         finally:
             answers.put((host, answer))
+            made.set()
 
     while waiting or ends:
-        while waiting and len(ends) < (1 if alone else width):
+        while waiting and len(ends) < width:
             host = waiting.popleft()
             ends[host] = time.monotonic() + limit
             # A thread begins with an empty context: what Ansible keeps in ours is one object, and no two may change it.
             threading.Thread(target=work, args=(host,), daemon=True).start()
-        now = time.monotonic()
-        until = min(*ends.values(), begun + ALONE) if alone else min(ends.values())
+            if host == hosts[0]:
+                made.wait(ALONE)
         try:
-            given = [answers.get(timeout=max(until - now, 0))]
+            given = [answers.get(timeout=max(min(ends.values()) - time.monotonic(), 0))]
         except queue.Empty:
             late = [host for host, end in ends.items() if end <= time.monotonic()]
             said = f"gave no answer within {limit:g} s and was left behind"
             given = [(host, {"failed": True, "timedout": True, "msg": said}) for host in late]
-        alone = False
         for host, answer in given:
             # One that was left behind may still answer.
             if ends.pop(host, None) is not None:

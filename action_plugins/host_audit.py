@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ ROLES = (
     *("roce_qos", "nvidia_peermem", "nccl_conf", "nccl_tests"),
 )
 LOCK, VERIFY, BENCHMARK = "node_lock", "verify", "nccl_benchmark"
+# Set once a question has been made, and with it all that questions have in common.
+MADE = threading.Event()
 MAIN = f"""
 from {bundle.PACKAGE} import audit
 audit.main(json.loads(%r), %r)
@@ -128,6 +131,7 @@ class ActionModule(ActionBase):
         """``results``, one for each step; or ``msg``, why there are none."""
         asked = [{key: step[key] for key in ("module", "arguments")} for step in steps]
         script = _SCRIPT + MAIN % (json.dumps(asked), limit)
+        MADE.set()
         if self._can_pipe():
             done = self._low_level_execute_command(f"{self._python(variables)} -I -S -", in_data=script.encode())
         else:
