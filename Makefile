@@ -59,8 +59,8 @@ drift: setup ## busbar drift end to end and its report in Chromium (installed as
 	$(BIN)/pytest -q -n $(JOBS) tests/drift tests/report
 
 test: setup ## everything that CI runs
-	@# Each of these keeps one core busy, the others all of them.
-	$(MAKE) --jobs=$(JOBS) --output-sync=target lint nccl collection slurm
+	@# Each of these keeps one core busy, the others all of them. The longest begins first.
+	$(MAKE) --jobs=$(JOBS) --output-sync=target collection lint slurm nccl
 	$(MAKE) unit faults site containers molecule drift
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; needs qemu-system-x86, qemu-utils, mmdebstrap
