@@ -49,8 +49,8 @@ containers: setup ## the lab of containers and the suite on it; as root, install
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/containers
 
 molecule: setup ## the scenario of every role, some at a time
-	@# One more than there are cores: a node that boots is waited for.
-	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) tests/molecule
+	@# One more than there are cores: a node that boots is waited for. Who has none left takes another's.
+	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist worksteal tests/molecule
 
 slurm: setup ## drain and resume in a real Slurm; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/slurm
