@@ -212,6 +212,13 @@ def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
     return taken
 
 
+def repair_broken(directory: Path) -> None:
+    """Take all faults from all nodes that have some; a node without any is not touched."""
+    for node, present in status(directory).items():
+        if present:
+            repair(directory, node)
+
+
 def _node(directory: Path, node: str) -> Path:
     if node not in nodes(directory):
         raise LabError(f"there is no node {node!r} in the lab; there are {', '.join(nodes(directory))}")

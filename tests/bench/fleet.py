@@ -13,7 +13,6 @@ import contextlib
 import getpass
 import json
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -28,7 +27,6 @@ from typing import Any
 import yaml
 
 from busbar.lab import store
-from busbar.lab.image import one_by_one
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ROOT / ".cache" / "bench"
@@ -222,16 +220,6 @@ def _wait_for(port: int) -> None:
             return
         assert time.monotonic() < deadline, "sshd does not listen after 20 s"
         time.sleep(0.05)
-
-
-def install_sshd() -> str:
-    """Why there is none; empty where there is. As root on Debian it is installed."""
-    if not Path(SSHD).exists() and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        argv = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "openssh-server", "openssh-client"]
-        with one_by_one():
-            subprocess.run(argv, env=quiet, capture_output=True, check=False)
-    return "" if Path(SSHD).exists() else f"no {SSHD} on this machine, and it could not be installed"
 
 
 def install_peers() -> dict[str, Path]:

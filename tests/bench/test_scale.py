@@ -20,6 +20,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -29,6 +30,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import debian
 from tests.bench import fleet
 from tests.bench.fleet import CACHE, PYTHON, ROOT, Fleet, Spent
 
@@ -63,7 +65,7 @@ exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__"})
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    lacking = fleet.install_sshd()
+    lacking = debian.install({"sshd": "openssh-server openssh-client"})
     if lacking:
         pytest.skip(lacking)
     with fleet.fleet(tmp_path_factory.mktemp("scale"), max(*HOSTS, *WORKING, FEW)) as made:
@@ -122,19 +124,17 @@ def pyinfra(made: Fleet, program: Path, python: str, of: int) -> Spent:
 def pyinfra_sends(made: Fleet, program: Path, python: str, of: int) -> Spent:
     """It sends the script, which the others do every night: over SFTP, which is how it sends. Then it runs it."""
     deploy = made.top / "sends.py"
-    deploy.write_text(
-        "from pyinfra import host\nfrom pyinfra.operations import files, server\n"
-        f"there = '{made.top}/sent-' + host.name\n"
-        f"files.put(src='{made.top}/script.py', dest=there, force=True)\n"
-        f"server.shell(commands=['{python} -I -S - < ' + there])\n"
-    )
-    try:
-        return _pyinfra(made, program, of, str(deploy))
-    finally:
-        sent = list(made.top.glob("sent-*"))
-        for path in sent:
-            path.unlink()
-        assert len(sent) == of, f"pyinfra has sent {len(sent)} of {of} scripts"
+    with tempfile.TemporaryDirectory(dir=made.top) as there:
+        deploy.write_text(
+            "from pyinfra import host\nfrom pyinfra.operations import files, server\n"
+            f"there = '{there}/' + host.name\n"
+            f"files.put(src='{made.top}/script.py', dest=there, force=True)\n"
+            f"server.shell(commands=['{python} -I -S - < ' + there])\n"
+        )
+        cost = _pyinfra(made, program, of, str(deploy))
+        sent = len(os.listdir(there))
+    assert sent == of, f"pyinfra has sent {sent} of {of} scripts"
+    return cost
 
 
 def pyinfra_facts(made: Fleet, program: Path, count: int, of: int) -> Spent:
@@ -161,13 +161,15 @@ def _pyinfra(made: Fleet, program: Path, of: int, *what: str) -> Spent:
     return fleet.spent(argv, made.environment, made.top / "pyinfra.log")
 
 
+def nightly(made: Fleet, python: str, of: int) -> Callable[[], Spent]:
+    """drift.yml, which all others are compared with."""
+    args = made.ssh_args("-o ControlMaster=no", **CURVE)
+    return partial(made.drift, made.inventory(of, python), of, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
+
+
 def contestants(made: Fleet, python: str, of: int) -> dict[str, Callable[[], Spent]]:
     """Those that ask the same script of so many hosts, all at the same width."""
-    inventory = made.inventory(of, python)
-    args = made.ssh_args("-o ControlMaster=no", **CURVE)
-    found: dict[str, Callable[[], Spent]] = {
-        "drift.yml": partial(made.drift, inventory, of, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
-    }
+    found = {"drift.yml": nightly(made, python, of)}
     peers = fleet.install_peers()
     if "clush" in peers:
         found["clush, same script"] = partial(clush, made, peers["clush"], python, of)
@@ -251,9 +253,8 @@ def test_the_suite_and_a_task_for_each_check(hosts: Fleet, show: Show) -> None:
         yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [{"ansible.builtin.ping": {}}]}])
     )
     tasks, count = one_task_a_check(hosts)
-    alone = contestants(hosts, PYTHON, FEW)["drift.yml"]
     runs: dict[str, Callable[[], Spent]] = {
-        "drift.yml": alone,
+        "drift.yml": nightly(hosts, PYTHON, FEW),
         "one module call (ping)": partial(hosts.play, inventory, ping, ANSIBLE_SSH_ARGS=args),
         "site.yml --check": partial(hosts.play, inventory, ROOT / "site.yml", "--check", ANSIBLE_SSH_ARGS=args),
         f"{count} checks, one slurp each": partial(hosts.play, inventory, tasks, ANSIBLE_SSH_ARGS=args),
@@ -274,7 +275,7 @@ def test_pyinfra_with_a_fact_for_each_check(hosts: Fleet, show: Show) -> None:
     name = f"pyinfra, {count} facts"
     costs = fleet.medians(
         {
-            "drift.yml": contestants(hosts, hosts.stored_python(), of)["drift.yml"],
+            "drift.yml": nightly(hosts, hosts.stored_python(), of),
             name: partial(pyinfra_facts, hosts, program, count, of),
         },
         1,
@@ -293,7 +294,7 @@ def test_a_task_for_each_check_of_nodes_that_answer_at_once(hosts: Fleet, show: 
     name = f"{count} checks, one slurp each"
     costs = fleet.medians(
         {
-            "drift.yml": contestants(hosts, hosts.stored_python(), of)["drift.yml"],
+            "drift.yml": nightly(hosts, hosts.stored_python(), of),
             name: partial(hosts.play, inventory, tasks, *forks, ANSIBLE_SSH_ARGS=args),
         },
         1,

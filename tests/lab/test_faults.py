@@ -124,9 +124,7 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(_lab: Path) -> Iterator[Path]:
     """Three healthy nodes; those that a test has broken are repaired after it, and the others are left alone."""
     yield _lab
-    for node, present in store.status(_lab).items():
-        if present:
-            store.repair(_lab, node)
+    store.repair_broken(_lab)
 
 
 @pytest.fixture

@@ -54,9 +54,7 @@ def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(four_nodes: Path) -> Iterator[Path]:
     """Four healthy, provisioned nodes; repaired after the test."""
     yield four_nodes
-    for node, faults in store.status(four_nodes).items():
-        if faults:
-            store.repair(four_nodes, node)
+    store.repair_broken(four_nodes)
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, bytes | str]]:

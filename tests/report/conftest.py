@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,10 +16,9 @@ from urllib.parse import unquote
 import pytest
 
 from busbar.drift import html
-from busbar.lab.image import one_by_one
+from tests import debian
 from tests.report.fleet import write
 
-PACKAGES = ["chromium", "fonts-dejavu-core"]
 HOSTS = 1000
 Browser = Callable[..., subprocess.CompletedProcess[str]]
 Probe = Callable[..., dict[str, Any]]
@@ -28,16 +26,10 @@ Probe = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    # Several workers need it at once, and apt lets only one of them in.
-    with one_by_one():
-        if shutil.which("chromium") is None and os.getuid() == 0 and shutil.which("apt-get"):
-            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            subprocess.run(["apt-get", "update", "-qq"], check=True, env=quiet)
-            install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
-            subprocess.run(install, check=True, env=quiet, stdout=subprocess.DEVNULL)
+    lacking = debian.install({"chromium": "chromium fonts-dejavu-core"})
     found = shutil.which("chromium")
     if found is None:
-        pytest.fail(f"the report is tested in a browser: apt-get install {' '.join(PACKAGES)}")
+        pytest.fail(f"the report is tested in a browser: {lacking}")
     return found
 
 

@@ -7,7 +7,6 @@ As root on Debian or Ubuntu, whose packages are installed where they lack; fails
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -20,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab.image import one_by_one
+from tests import debian
+from tests.debian import PLACES
 
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client"}
-PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 NODES = ("node01", "node02", "node03")
 CONF = """\
 ClusterName=busbar
@@ -50,20 +49,6 @@ SlurmdTimeout=15
 SchedulerParameters=sched_interval=1
 PartitionName=main Nodes=ALL Default=YES State=UP
 """
-
-
-def install() -> None:
-    """Debian's packages, where they lack. Debian's own services find no configuration and do not start."""
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with one_by_one() if _missing() else contextlib.nullcontext():
-        for argv in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *_missing()]):
-            if _missing():
-                done = subprocess.run(["apt-get", *argv], env=environment, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, f"apt-get {' '.join(argv)}: {done.stderr[-600:]}"
-
-
-def _missing() -> list[str]:
-    return [package for tool, package in PROGRAMS.items() if shutil.which(tool, path=PLACES) is None]
 
 
 def wait(for_what: str, ready: Callable[[], object]) -> None:
@@ -165,7 +150,8 @@ class Slurm:
 
 @pytest.fixture(scope="session")
 def _slurm() -> Iterator[Slurm]:
-    install()
+    lacking = debian.install(PROGRAMS)
+    assert not lacking, lacking
     # A socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="busbar-slurm-") as folder:
         slurm = Slurm(Path(folder))

@@ -1,0 +1,38 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Debian's packages that tests need on this machine, installed as root where they lack."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from busbar.lab.image import one_by_one
+
+PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+
+
+def install(programs: Mapping[str, str]) -> str:
+    """Why programs lack; empty once all are there. programs: program -> the packages that bring it.
+
+    Several workers may need them at once, and apt lets only one of them in.
+    """
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    said = ""
+    if _missing(programs) and os.geteuid() == 0 and shutil.which("apt-get"):
+        with one_by_one():
+            for argv in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *_missing(programs)]):
+                if _missing(programs) and not said:
+                    done = subprocess.run(
+                        ["apt-get", *argv], env=environment, capture_output=True, text=True, check=False
+                    )
+                    said = f"; apt-get {argv[0]}: {done.stderr[-600:]}" if done.returncode else ""
+    lacking = _missing(programs)
+    return f"this machine lacks {' '.join(lacking)}{said}" if lacking else ""
+
+
+def _missing(programs: Mapping[str, str]) -> list[str]:
+    lacking = (packages for program, packages in programs.items() if shutil.which(program, path=PLACES) is None)
+    return [package for packages in lacking for package in packages.split()]
