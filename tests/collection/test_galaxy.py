@@ -24,6 +24,7 @@ SOURCES = {
     "plugins/action": "action_plugins",
     "plugins/filter": "filter_plugins",
     "plugins/module_utils": "module_utils",
+    "plugins/plugin_utils": "plugin_utils",
     "plugins/modules": "library",
     "docs": "docs",
     "playbooks": "playbooks",
