@@ -12,7 +12,8 @@ author: Busbar contributors (@busbar)
 description:
   - Adds and removes arguments for all kernels at the next boot, and says which of them this boot has. All other
     arguments stay as they are, byte for byte.
-  - On Debian and Ubuntu the arguments are kept in C(/etc/default/grub.d/99-busbar.cfg), on EL in the boot entries by
+  - On Debian and Ubuntu the arguments are kept in C(/etc/default/grub.d/99-busbar.cfg), which puts right what
+    other files of GRUB's settings come to, on EL in the boot entries by
     C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader keeps none is told as C(not_owned).
   - Never reboots. What is not active yet is in RV(reboot_required).
 attributes:

@@ -10,8 +10,9 @@ Sources: lib/cmdline.c and kernel/params.c (6.12); grub-mkconfig; host.md 3.4.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+import shlex
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from .finding import Finding
 from .host import Host, ParseError, ReadError
@@ -25,11 +26,84 @@ GRUB_CFG = "/boot/grub/grub.cfg"
 BLS_ENTRIES = "/boot/loader/entries"
 GRUBENV = "/boot/grub2/grubenv"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
+_LINUX, _DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
+# The shell of grub-mkconfig runs this after the other settings, so that it holds whatever they do to come to their
+# values. It leans on nothing that they may have set (IFS, set -e, set -u), and starts no program.
 _HEAD = """\
 # Written by Busbar (role or module that manages kernel arguments). Your own arguments belong into another file.
+# grub-mkconfig reads this after all files whose names sort before it. Whatever those make of GRUB_CMDLINE_LINUX and
+# GRUB_CMDLINE_LINUX_DEFAULT: what is added below is there, what is removed is not, and all else stays.
+busbar_split() {
+    # As the kernel does it: a name, in which - is _, and =value without its double quotes.
+    busbar_name=$1
+    case $busbar_name in '"'*) busbar_name=${busbar_name#?}; busbar_name=${busbar_name%\\"} ;; esac
+    busbar_value=${busbar_name#"${busbar_name%%=*}"}
+    busbar_name=${busbar_name%%=*}
+    case $busbar_value in '="'*) busbar_value=${busbar_value#??}; busbar_value="=${busbar_value%\\"}" ;; esac
+    while :; do
+        case $busbar_name in *-*) busbar_name=${busbar_name%%-*}_${busbar_name#*-} ;; *) break ;; esac
+    done
+}
+busbar_word() {
+    # One word, and the blanks before it: kept, put right, or left out. What follows -- is for init.
+    busbar_split "$busbar_word"
+    if [ "$busbar_word" = -- ]; then
+        if [ -z "$busbar_init$busbar_there" ]; then
+            busbar_line=$busbar_line$busbar_gap$busbar_token
+            busbar_gap=' '
+            busbar_there=yes
+        fi
+        busbar_init=yes
+    elif [ -z "$busbar_init" ] && [ "$busbar_name" = "$busbar_wanted" ]; then
+        case $busbar_mode in
+        add) if [ "$busbar_value" = "$busbar_right" ]; then busbar_there=yes; fi ;;
+        only)
+            if [ -n "$busbar_there" ]; then return 0; fi
+            busbar_word=$busbar_token
+            busbar_there=yes
+            ;;
+        remove) if [ -z "$busbar_right" ] || [ "$busbar_value" = "$busbar_right" ]; then return 0; fi ;;
+        esac
+    fi
+    busbar_line=$busbar_line$busbar_gap$busbar_word
+}
+busbar_words() {
+    # Blanks within double quotes part no words.
+    busbar_rest=$1 busbar_line='' busbar_gap='' busbar_word='' busbar_quote=''
+    while [ -n "$busbar_rest" ]; do
+        busbar_tail=${busbar_rest#?}
+        busbar_char=${busbar_rest%"$busbar_tail"}
+        busbar_rest=$busbar_tail
+        case $busbar_quote$busbar_char in
+        [[:space:]])
+            if [ -n "$busbar_word" ]; then busbar_word; busbar_gap='' busbar_word=''; fi
+            busbar_gap=$busbar_gap$busbar_char
+            continue
+            ;;
+        '"') busbar_quote='"' ;;
+        '""') busbar_quote='' ;;
+        esac
+        busbar_word=$busbar_word$busbar_char
+    done
+    if [ -n "$busbar_word" ]; then busbar_word; else busbar_line=$busbar_line$busbar_gap; fi
+}
+busbar_argument() {
+    busbar_mode=$1 busbar_token=$2 busbar_there='' busbar_init=''
+    busbar_split "$busbar_token"
+    busbar_wanted=$busbar_name busbar_right=$busbar_value
+    if [ "$busbar_mode" = remove ]; then busbar_there=yes; fi
+    busbar_words "${GRUB_CMDLINE_LINUX-}"
+    GRUB_CMDLINE_LINUX=$busbar_line
+    busbar_words "${GRUB_CMDLINE_LINUX_DEFAULT-}"
+    GRUB_CMDLINE_LINUX_DEFAULT=$busbar_line
+    if [ -z "$busbar_there" ]; then
+        GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX:+$GRUB_CMDLINE_LINUX }$busbar_token"
+    fi
+}
 """
-_ASSIGNMENT = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
-_SPECIAL = '\\"$`'
+_CALL = "busbar_argument "
+# What an earlier Busbar wrote: it only appended.
+_APPENDED = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
 _SPACE = " \t\n\v\f\r"
 
 
@@ -171,15 +245,25 @@ class Boot:
 
     @property
     def future(self) -> Tuple[Entry, ...]:
-        """What every kernel gets at the next boot, and what GRUB's generator would write the next time it runs."""
-        if self.kind != "grub":
-            return self.entries
-        return self.entries + (Entry("GRUB's settings", self.settings),)
+        """What every kernel gets at the next boot, and what GRUB's generator would write the next time it runs.
+
+        Settings that do more than to assign plainly are judged by what they were the last time: by grub.cfg alone.
+        """
+        line = self.settings if self.kind == "grub" else None
+        return self.entries if line is None else self.entries + (Entry("GRUB's settings", line),)
 
     @property
-    def settings(self) -> str:
+    def settings(self) -> Optional[str]:
+        """The arguments of a normal entry, as GRUB's settings have them; None where only a shell could tell."""
         files = [*self.elsewhere, *([(DROPIN, self.kept)] if self.kept is not None else [])]
-        return evaluate(text for _path, text in sorted(files, key=lambda file: (file[0] != GRUB_DEFAULT, file[0])))
+        values: Dict[str, Optional[str]] = {_LINUX: "", _DEFAULT: ""}
+        for path, text in sorted(files, key=lambda file: (file[0] != GRUB_DEFAULT, file[0])):
+            if path == DROPIN:
+                _apply(values, parse_dropin(text))
+            elif not evaluate(text, values):
+                return None
+        first, second = values[_LINUX], values[_DEFAULT]
+        return None if first is None or second is None else ("%s %s" % (first, second)).strip()
 
 
 def read(host: Host) -> Boot:
@@ -198,7 +282,7 @@ def read(host: Host) -> Boot:
         if cfg is None:
             raise ReadError(GRUB_CFG, "is not there, though GRUB is installed; run update-grub")
         folder = DROPIN.rpartition("/")[0]
-        names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if name.endswith(".cfg")]
+        names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if _sourced(name)]
         others = [(path, host.read_system(path) or "") for path in [GRUB_DEFAULT, *names] if path != DROPIN]
         return Boot("grub", active, tuple(parse_grub_cfg(cfg)), host.read_system(DROPIN), tuple(others))
     kept = host.read_system(KERNEL_CMDLINE)
@@ -207,8 +291,16 @@ def read(host: Host) -> Boot:
     return Boot("", active)
 
 
+def _sourced(name: str) -> bool:
+    # By the shell's *.cfg.
+    return name.endswith(".cfg") and not name.startswith(".")
+
+
 def parse_grub_cfg(text: str) -> List[Entry]:
-    """Of the part that 10_linux wrote: entries of other systems and of memory tests are not ours. Raises ParseError."""
+    """Of the part that 10_linux wrote: entries of other systems and of memory tests are not ours. Raises ParseError.
+
+    An entry for recovery leaves GRUB_CMDLINE_LINUX_DEFAULT out, and no node works by it.
+    """
     lines = text.splitlines()
     begin = [n for n, line in enumerate(lines) if re.match(r"### BEGIN \S*/10_linux ", line)]
     end = [n for n, line in enumerate(lines) if re.match(r"### END \S*/10_linux ", line)]
@@ -221,37 +313,125 @@ def parse_grub_cfg(text: str) -> List[Entry]:
             found.append(Entry(words[1].rpartition("/")[2], words[2] if len(words) > 2 else ""))
     if not found:
         raise ParseError("%s: no line 'linux KERNEL ARGUMENTS' in it; run update-grub" % GRUB_CFG)
-    return found
+    return [entry for entry in found if not {"single", "recovery"} & set(entry.line.split())] or found
 
 
-def evaluate(texts: Iterable[str]) -> str:
-    """The arguments that GRUB's settings come to, as far as they are plain assignments; a later one wins."""
-    values = {"GRUB_CMDLINE_LINUX": "", "GRUB_CMDLINE_LINUX_DEFAULT": ""}
-    for text in texts:
-        for line in text.splitlines():
-            match = re.match(r"\s*(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)(\+?=)(.*)", line)
-            if match:
-                name, operator, value = match.groups()
-                value = _shell_value(value.strip(), values)
-                values[name] = values[name] + value if operator == "+=" else value
-    return " ".join(value for value in values.values() if value)
+# -- GRUB's settings: shell, of which the plain part is understood -----------------------------------------------------
 
 
-def _shell_value(text: str, values: Dict[str, str]) -> str:
-    if text[:1] == "'":
-        return text[1:].partition("'")[0]
-    inner = text[1:-1] if text[:1] == '"' and text[-1:] == '"' and len(text) > 1 else text
-    found, at = [], 0
-    while at < len(inner):
-        variable = re.compile(r"\$(?:\{(\w+)\}|(\w+))").match(inner, at)
-        if variable:
-            found.append(values.get(variable.group(1) or variable.group(2), ""))
-            at = variable.end()
-            continue
-        at += inner[at] == "\\"
-        found.append(inner[at : at + 1])
-        at += 1
-    return "".join(found)
+class _Command(Exception):
+    """The text does more than to assign."""
+
+
+def evaluate(text: str, values: Dict[str, Optional[str]]) -> bool:
+    """Whether the text only assigns; then with its assignments in values, None for what only a shell could tell."""
+    if _MARK.search(text):
+        return False
+    try:
+        for words in _commands(text):
+            export = words[0] == ("", "export", "")
+            for name, value, splits in words[1:] if export else words:
+                if name:
+                    # dash parts an unquoted $X after export into words.
+                    values[name] = None if export and splits else _substitute(value, values)
+                elif not export or value is None or re.fullmatch(r"\w+", value) is None:
+                    return False
+    except _Command:
+        return False
+    return True
+
+
+# (name that is assigned to or "", the word with its variables marked or None where it is not understood, "$" where one
+# of them is not in quotes)
+_Word = Tuple[str, Optional[str], str]
+# Private to Unicode, in no command line: before and after a variable's name.
+_MARK = re.compile("\ue000(\\w+)\ue001")
+
+
+def _substitute(value: Optional[str], values: Dict[str, Optional[str]]) -> Optional[str]:
+    if value is None or any(values.get(name) is None for name in _MARK.findall(value)):
+        return None
+    return _MARK.sub(lambda match: values[match.group(1)] or "", value)
+
+
+def _commands(text: str) -> List[List[_Word]]:
+    """The words of each simple command. Raises _Command at what makes a text more than a list of those."""
+    found: List[List[_Word]] = []
+    words: List[_Word] = []
+    at = 0
+    while at < len(text):
+        if text.startswith("\\\n", at):
+            at += 2
+        elif text[at] in " \t":
+            at += 1
+        elif text[at] in "\n;":
+            found.append(words)
+            words = []
+            at += 1
+        elif text[at] == "#":
+            at = (text + "\n").index("\n", at)
+        else:
+            word, at = _word(text, at)
+            words.append(word)
+    return [words for words in [*found, words] if words]
+
+
+def _word(text: str, at: int) -> Tuple[_Word, int]:
+    match = re.compile(r"([A-Za-z_]\w*)=", re.ASCII).match(text, at)
+    name = match.group(1) if match else ""
+    at = match.end() if match else at
+    parts: List[str] = []
+    known, splits, quoted = True, "", False
+    while at < len(text) and (quoted or text[at] not in " \t\n;"):
+        char = text[at]
+        if char == '"':
+            quoted = not quoted
+            at += 1
+        elif char == "'" and not quoted:
+            end = text.find("'", at + 1)
+            if end < 0:
+                raise _Command
+            parts.append(text[at + 1 : end])
+            at = end + 1
+        elif char == "\\":
+            following = text[at + 1 : at + 2]
+            if quoted and following not in tuple('$`"\\\n'):
+                parts.append(char)
+            parts.append("" if following == "\n" else following)
+            at += 2
+        elif char in "$`":
+            expansion = re.compile(
+                r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|\$\{[^{}'\"`\\]*\}|`[^`\\'\"]*`|\$\([^()'\"`\\]*\)", re.ASCII
+            ).match(text, at)
+            if expansion is None:
+                raise _Command
+            variable = expansion.group(1) or expansion.group(2)
+            known = known and variable is not None
+            splits = splits if quoted else "$"
+            parts.append("\ue000%s\ue001" % variable)
+            at = expansion.end()
+        elif char in "&|()<>" and not quoted:
+            raise _Command
+        else:
+            known = known and (quoted or char != "~")
+            parts.append(char)
+            at += 1
+    if quoted:
+        raise _Command
+    return (name, "".join(parts) if known else None, splits), at
+
+
+def _apply(values: Dict[str, Optional[str]], args: Sequence[Arg]) -> None:
+    """What our drop-in does."""
+    for arg in args:
+        first, second = values[_LINUX], values[_DEFAULT]
+        if first is None or second is None:
+            return
+        if not satisfied("%s %s" % (first, second), arg):
+            if arg.exclusive or not arg.present:
+                gone = Arg(arg.name, None if arg.exclusive else arg.value, present=False)
+                first, second = edit(first, [gone]), edit(second, [gone])
+            values[_LINUX], values[_DEFAULT] = edit(first, [arg]), second
 
 
 def _bls_entries(host: Host) -> List[Entry]:
@@ -297,28 +477,43 @@ def _kernels(host: Host) -> Tuple[Tuple[str, str], ...]:
 # -- our drop-in -----------------------------------------------------------------------------------------------------
 
 
-def render_dropin(line: str) -> str:
-    escaped = "".join("\\" + char if char in _SPECIAL else char for char in line)
-    return '%s%s%s"\n' % (_HEAD, _ASSIGNMENT, escaped)
+def render_dropin(args: Sequence[Arg]) -> str:
+    modes = ["only" if arg.exclusive else "add" if arg.present else "remove" for arg in args]
+    calls = ["%s%s %s\n" % (_CALL, mode, shlex.quote(arg.token)) for mode, arg in zip(modes, args)]
+    return _HEAD + "".join(calls)
 
 
-def parse_dropin(text: str) -> str:
-    """The arguments in our drop-in. Raises ParseError where somebody wrote something else into it."""
+def parse_dropin(text: str) -> Tuple[Arg, ...]:
+    """What our drop-in sees to. Raises ParseError where somebody wrote something else into it."""
+    if text.startswith(_HEAD):
+        lines = text[len(_HEAD) :].splitlines()
+        try:
+            args = tuple(_called(shlex.split(line)) for line in lines)
+        except ValueError:
+            args = ()
+        if render_dropin(args) == text:
+            return args
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
-        return ""
-    if len(lines) != 1 or not lines[0].startswith(_ASSIGNMENT) or not lines[0].endswith('"'):
-        raise ParseError(
-            '%s was edited by hand: Busbar expects one line %s..." in it; move your own lines into another file there'
-            % (DROPIN, _ASSIGNMENT)
-        )
-    return "".join(_unescape(lines[0][len(_ASSIGNMENT) : -1]))
+        return ()
+    values: Dict[str, Optional[str]] = {_LINUX: ""}
+    if len(lines) == 1 and lines[0].startswith(_APPENDED) and evaluate(lines[0], values) and values[_LINUX]:
+        return tuple(_arg(token) for _gap, token in split(values[_LINUX] or "") if token)
+    raise ParseError(
+        "%s was edited by hand, and Busbar cannot read it: move your own lines into another file there, and remove it"
+        % DROPIN
+    )
 
 
-def _unescape(text: str) -> Iterator[str]:
-    characters = iter(text)
-    for char in characters:
-        yield next(characters, "") if char == "\\" else char
+def _called(words: List[str]) -> Arg:
+    if len(words) != 3 or words[0] != _CALL.strip() or words[1] not in ("add", "only", "remove"):
+        raise ValueError(words)
+    return _arg(words[2], words[1])
+
+
+def _arg(token: str, mode: str = "add") -> Arg:
+    name = token.strip('"').partition("=")[0]
+    return Arg(name, parse(token)[1], mode != "remove", mode == "only")
 
 
 # -- plan ------------------------------------------------------------------------------------------------------------
@@ -362,16 +557,44 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
 
 
 def _mend_grub(boot: Boot, wrong: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...]]:
-    have = parse_dropin(boot.kept) if boot.kept is not None else ""
-    # A drop-in only adds: what another file says is not ours to take back.
-    line = edit(have, [arg for arg in wrong if not satisfied(boot.settings, arg)]).strip()
+    kept = boot.kept
+    for arg in wrong:
+        if not _promised(boot, kept, arg):
+            kept = _with_arg(boot, kept, arg)
     changes: Tuple[FileChange, ...] = ()
-    if line != have.strip():
-        changes = (FileChange(DROPIN, boot.kept, render_dropin(line) if line else None),)
+    if kept != boot.kept:
+        changes = (FileChange(DROPIN, boot.kept, kept),)
     elif all(_culprits(boot, arg) for arg in wrong):
         # Running the generator again would not help.
         return (), ()
     return changes, (Command(("update-grub",), "write %s anew" % GRUB_CFG), _sync(GRUB_CFG.rpartition("/")[0]))
+
+
+def _promised(boot: Boot, kept: Optional[str], arg: Arg) -> bool:
+    line = replace(boot, kept=kept).settings
+    return line is not None and satisfied(line, arg)
+
+
+def _with_arg(boot: Boot, kept: Optional[str], arg: Arg) -> Optional[str]:
+    """Our drop-in with the argument asked for; None where nothing is left in it."""
+    have = list(parse_dropin(kept)) if kept is not None else []
+    if arg not in have:
+        have = [other for other in have if not _contradicts(other, arg)]
+        text = render_dropin(have) if have else None
+        if not arg.present and _promised(boot, text, arg):
+            return text
+        have.append(arg)
+    return render_dropin(have)
+
+
+def _contradicts(old: Arg, new: Arg) -> bool:
+    if old.name.replace("-", "_") != new.name.replace("-", "_"):
+        return False
+    if old.value == new.value or old.exclusive or new.exclusive:
+        return old.present or new.present
+    return (old.present and not new.present and new.value is None) or (
+        new.present and not old.present and old.value is None
+    )
 
 
 def _sync(folder: str) -> Command:
@@ -382,21 +605,17 @@ def _sync(folder: str) -> Command:
 
 
 def _culprits(boot: Boot, arg: Arg) -> List[str]:
-    """GRUB's settings, not ours, that spoil the argument: they hold what must not be there, or drop what is in ours."""
-    return [path for path, text in boot.elsewhere if any(_spoils(path, line, arg) for line in text.splitlines())]
-
-
-def _spoils(path: str, line: str, arg: Arg) -> bool:
-    variable, _equals, value = line.strip().partition("=")
-    if not variable.startswith("GRUB_CMDLINE_LINUX"):
-        return False
-    if arg.present and variable == "GRUB_CMDLINE_LINUX" and path > DROPIN and "$" not in value:
-        return True
-    name = arg.name.replace("-", "_")
-    values = [parse(token)[1] for _gap, token in split(value.strip("\"' ")) if token and parse(token)[0] == name]
-    if arg.present:
-        return arg.exclusive and any(other != arg.value for other in values)
-    return bool(values) if arg.value is None else arg.value in values
+    """GRUB's settings that are read after ours and spoil the argument."""
+    later = sorted(file for file in boot.elsewhere if file[0] > DROPIN and _LINUX in file[1])
+    values: Dict[str, Optional[str]] = {_LINUX: "", _DEFAULT: ""}
+    if later:
+        _apply(values, parse_dropin(_with_arg(boot, boot.kept, arg) or ""))
+    for path, text in later:
+        known = evaluate(text, values)
+        first, second = values[_LINUX], values[_DEFAULT]
+        if not known or first is None or second is None or not satisfied("%s %s" % (first, second), arg):
+            return [path]
+    return []
 
 
 def _grubby(boot: Boot, wrong: Sequence[Arg]) -> Command:
@@ -434,7 +653,7 @@ def _persisted(boot: Boot, arg: Arg, noun: str, why: str, mended: bool) -> Findi
         culprits = _culprits(boot, arg)
         if culprits:
             state = "not_owned"
-            fix = "correct %s, which is not Busbar's, and run update-grub" % ", ".join(culprits)
+            fix = "correct %s, which is read after Busbar's %s, and run update-grub" % (", ".join(culprits), DROPIN)
         else:
             fix = "run the role again without --check" if mended else "look at what the tool printed; run it by hand"
     return Finding(

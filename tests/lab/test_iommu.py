@@ -113,6 +113,22 @@ def test_settings_of_others_that_spoil_ours_are_named(call: Answer, fresh: Path)
     assert call()["changed"] is False
 
 
+def test_what_the_settings_hold_already_is_set_right_and_nothing_is_said_twice(call: Answer, fresh: Path) -> None:
+    system = fresh / "node01/sys"
+    settings = system / "etc/default/grub"
+    # For normal entries alone, as most guides have it, and under a condition.
+    text = 'if [ -n "$HOME" ]; then GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=pt intel_iommu=off"; fi\n'
+    settings.write_text(settings.read_text() + text)
+    subprocess.run([system / "usr/sbin/update-grub"], check=True, capture_output=True)
+    assert states(call(check_mode=True))["args[persisted]@no intel_iommu=off"] == "drift"
+    done = call()
+    assert (done["changed"], states(done)) == (True, PENDING)
+    assert call()["changed"] is False
+    line = store.reboot(fresh, "node01")
+    assert line.split()[-4:] == ["console=tty0", "intel_iommu=on", "quiet", "iommu=pt"]
+    assert states(call(check_mode=True)) == {}
+
+
 def test_a_node_that_cannot_be_read_is_not_ok(call: Answer, fresh: Path) -> None:
     (fresh / "node01/sys/boot/grub/grub.cfg").unlink()
     assert "/boot/grub/grub.cfg: is not there" in call()["msg"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Arg, Boot, Entry, edit, satisfied
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 PT = Arg("iommu", "pt")
@@ -19,6 +20,7 @@ LINE = "root=UUID=6f1c ro console=tty0 console=ttyS0,115200 quiet"
 NAMES = st.from_regex(r"[a-z][a-z0-9_.]{0,6}[a-z0-9]", fullmatch=True)
 VALUES = st.text(st.characters(codec="ascii", exclude_characters='"', exclude_categories=["Cc"]), max_size=6)
 ARGS = st.builds(Arg, NAMES, st.none() | VALUES)
+ABSENT = st.builds(Arg, NAMES, st.none() | VALUES, st.just(False))
 LINES = st.text('ab=",- _\t', max_size=40)
 
 
@@ -108,10 +110,9 @@ menuentry 'Another system' {
 """
 
 
-def test_entries_of_grub_are_those_that_its_generator_writes_for_this_system() -> None:
+def test_entries_of_grub_are_those_that_its_generator_writes_to_work_by() -> None:
     assert kernel_args.parse_grub_cfg(GRUB_CFG) == [
         Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro  quiet"),
-        Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro single"),
     ]
     assert kernel_args.parse_grub_cfg("linux /vmlinuz-1 ro\n") == [Entry("vmlinuz-1", "ro")]
     with pytest.raises(ParseError, match="run update-grub"):
@@ -126,28 +127,110 @@ def test_a_boot_entry_takes_its_variables_from_grubenv() -> None:
         kernel_args.parse_bls("title Rocky\n", "a.conf")
 
 
-@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30))
-def test_our_drop_in_is_read_as_it_was_written(line: str) -> None:
-    assert kernel_args.parse_dropin(kernel_args.render_dropin(line)) == line
+@given(st.lists(ARGS | st.builds(Arg, NAMES, VALUES, st.just(True), st.just(True)) | ABSENT, max_size=3))
+def test_our_drop_in_is_read_as_it_was_written(args: list[Arg]) -> None:
+    assert kernel_args.parse_dropin(kernel_args.render_dropin(args)) == tuple(args)
 
 
 def test_a_drop_in_that_somebody_edited_is_not_overwritten() -> None:
-    with pytest.raises(ParseError, match="was edited by hand"):
-        kernel_args.parse_dropin('GRUB_CMDLINE_LINUX="iommu=pt"\n')
-    assert kernel_args.parse_dropin("# nothing\n\n") == ""
+    for text in ('GRUB_CMDLINE_LINUX="iommu=pt"\n', kernel_args.render_dropin([PT]) + "echo\n"):
+        with pytest.raises(ParseError, match="was edited by hand"):
+            kernel_args.parse_dropin(text)
+    assert kernel_args.parse_dropin("# nothing\n\n") == ()
 
 
-@pytest.mark.parametrize(
-    ("texts", "line"),
-    [
-        (['GRUB_CMDLINE_LINUX="a b"\n# GRUB_CMDLINE_LINUX="no"\nGRUB_CMDLINE_LINUX_DEFAULT=quiet\n'], "a b quiet"),
-        (["GRUB_CMDLINE_LINUX='a $b'", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX c"'], "a $b c"),
-        (['GRUB_CMDLINE_LINUX="a"', 'GRUB_CMDLINE_LINUX+=" b=\\"x y\\""'], 'a b="x y"'),
-        (['GRUB_CMDLINE_LINUX="a"', 'GRUB_CMDLINE_LINUX="b"', 'GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX} c"'], "b c"),
-    ],
-)
-def test_settings_are_evaluated_as_a_shell_would(texts: list[str], line: str) -> None:
-    assert kernel_args.evaluate(texts) == line
+def test_the_drop_in_of_an_earlier_release_is_understood() -> None:
+    old = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX dyndbg=\\"file a +p\\" iommu=pt quiet"\n'
+    assert kernel_args.parse_dropin("# Written by Busbar\n" + old) == (Arg("dyndbg", "file a +p"), PT, Arg("quiet"))
+
+
+# -- GRUB's settings: any shell that a site may have written ---------------------------------------------------------
+
+SETTINGS = [
+    'GRUB_CMDLINE_LINUX="console=tty0 ro-x"',
+    "GRUB_CMDLINE_LINUX='a=1 b=\"x y\"'  # why",
+    "GRUB_CMDLINE_LINUX=a=3",
+    'GRUB_CMDLINE_LINUX=" a=1  a=3\ta=2 "',
+    'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX c=\\"a=9 a=8\\" a=4"',
+    'GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX:+$GRUB_CMDLINE_LINUX }iommu=pt"',
+    'GRUB_CMDLINE_LINUX="$SITE quiet"',
+    "GRUB_CMDLINE_LINUX=$SITE",
+    'export GRUB_CMDLINE_LINUX="iommu=pt a=2"',
+    "export GRUB_CMDLINE_LINUX; SITE='n-n=1'; export SITE=$SITE",
+    'SITE=iommu=pt; SITE="$SITE intel-iommu=off" # both',
+    'GRUB_CMDLINE_LINUX="a=1 \\\n b=2"',
+    "if [ -n x ]; then\n  GRUB_CMDLINE_LINUX='a=1 iommu=pt'\nfi",
+    '[ -e /nonexistent ] || GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX a=5"',
+    'for word in one two; do GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX $word"; done',
+    'GRUB_CMDLINE_LINUX="$(echo a=7) nosuch"',
+    'GRUB_CMDLINE_LINUX="`echo a=7`"',
+    'GRUB_CMDLINE_LINUX_DEFAULT="quiet splash"',
+    'GRUB_CMDLINE_LINUX_DEFAULT="iommu=pt intel_iommu=off a=3"',
+    'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT $GRUB_CMDLINE_LINUX"',
+    'GRUB_CMDLINE_LINUX="quiet -- iommu=pt a=3"',
+    'GRUB_CMDLINE_LINUX_DEFAULT="x -- a=6"',
+    "unset GRUB_CMDLINE_LINUX",
+    "IFS=,; set -f",
+    "GRUB_DISTRIBUTOR=`lsb_release -i -s 2> /dev/null || echo Debian`",
+    "# GRUB_CMDLINE_LINUX='a=1' \\",
+    "GRUB_CMDLINE_LINUX=\"it's '\\$HOME' \\\\ \\x\"",
+]
+ASKED = [
+    PT,
+    Arg("a", "3", exclusive=True),
+    Arg("a", present=False),
+    Arg("a", "1", present=False),
+    Arg("intel_iommu", "off", present=False),
+    Arg("c", "a=9 a=8"),
+    Arg("quiet"),
+    Arg("n_n", "2", exclusive=True),
+]
+
+
+def in_a_shell(settings: str) -> str:
+    """The arguments of an entry, as grub-mkconfig (lines 159 to 167) and 10_linux make them."""
+    script = f'set -e\n{settings}\nprintf "%s %s" "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"\n'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def tokens(line: str) -> list[str]:
+    return [token for _gap, token in kernel_args.split(line) if token]
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(st.sampled_from(SETTINGS), max_size=5), st.lists(st.sampled_from(ASKED), min_size=1, max_size=3))
+def test_whatever_the_settings_are_one_run_puts_them_right_for_ever(lines: list[str], args: list[Arg]) -> None:
+    assume(len({arg.name for arg in args}) == len(args))
+    text = "\n".join(lines) + "\n"
+    before = in_a_shell(text)
+    known = grub(before, before, elsewhere={"/etc/default/grub": text}).settings
+    assert known is None or known.split() == before.split()
+    made = plan(grub(before, before, elsewhere={"/etc/default/grub": text}), *args)
+    if all(satisfied(before, arg) for arg in args):
+        assert not made.changed
+        return
+    kept = made.changes[0].after
+    assert kept is not None
+    after = in_a_shell(text + kept)
+    again = plan(grub(after, after, kept, {"/etc/default/grub": text}), *args)
+    assert ([finding.id for finding in again.findings if not finding.ok], again.changed) == ([], False)
+    # Nothing else is lost, nor in another order.
+    names = {arg.name for arg in args}
+    rest = [[token for token in tokens(line) if kernel_args.parse(token)[0] not in names] for line in (before, after)]
+    assert rest[0] == rest[1]
+    (had, of_init), (has, still_of_init) = (kernel_and_init(line) for line in (before, after))
+    assert of_init == still_of_init
+    for arg in args:
+        same = [[t for t in part if kernel_args.parse(t) == (arg.name, arg.value)] for part in (had, has)]
+        assert not arg.present or len(same[1]) == (1 if arg.exclusive else max(1, len(same[0])))
+
+
+def kernel_and_init(line: str) -> tuple[list[str], list[str]]:
+    words = tokens(line)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at:]
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------
@@ -180,7 +263,7 @@ def test_a_fresh_node_gets_a_drop_in_and_the_rest_waits_for_a_reboot() -> None:
     made = plan(grub(), PT)
     assert [change.path for change in made.changes] == [kernel_args.DROPIN]
     assert made.changes[0].after is not None
-    assert 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"\n' in made.changes[0].after
+    assert made.changes[0].after.endswith("\nbusbar_argument add iommu=pt\n")
     assert [str(command) for command in made.commands] == COMMANDS
     assert states(made) == {"[persisted]@iommu=pt": "drift", "[live]@iommu=pt": "withheld"}
     assert made.findings[1].because == made.findings[0].id
@@ -188,7 +271,7 @@ def test_a_fresh_node_gets_a_drop_in_and_the_rest_waits_for_a_reboot() -> None:
 
 
 def test_pending_is_another_finding_than_missing() -> None:
-    made = plan(grub(entry=f"{LINE} iommu=pt", kept=kernel_args.render_dropin("iommu=pt")), PT)
+    made = plan(grub(entry=f"{LINE} iommu=pt", kept=kernel_args.render_dropin([PT])), PT)
     assert (states(made), made.changed) == ({"[live]@iommu=pt": "withheld"}, False)
     assert made.findings[1].because is None
     assert "pending" in (made.findings[1].have or "")
@@ -214,42 +297,41 @@ def test_what_others_settings_have_is_not_written_twice() -> None:
 
 
 def test_a_killed_run_left_the_drop_in_without_its_grub_cfg() -> None:
-    made = plan(grub(kept=kernel_args.render_dropin("iommu=pt")), PT)
+    made = plan(grub(kept=kernel_args.render_dropin([PT])), PT)
     assert made.changes == ()
     assert [str(command) for command in made.commands] == COMMANDS
 
 
 def test_others_of_our_arguments_stay_in_the_drop_in() -> None:
-    made = plan(grub(kept=kernel_args.render_dropin("hugepages=64")), PT)
-    assert made.changes[0].after == kernel_args.render_dropin("hugepages=64 iommu=pt")
-    made = plan(grub(entry=f"{LINE} a", kept=kernel_args.render_dropin("a")), Arg("a", present=False))
+    made = plan(grub(kept=kernel_args.render_dropin([Arg("hugepages", "64")])), PT)
+    assert made.changes[0].after == kernel_args.render_dropin([Arg("hugepages", "64"), PT])
+    made = plan(grub(entry=f"{LINE} a", kept=kernel_args.render_dropin([Arg("a")])), Arg("a", present=False))
     assert made.changes[0].after is None
 
 
 @pytest.mark.parametrize(
-    ("arg", "entry", "path", "text"),
+    ("arg", "text"),
     [
-        (
-            Arg("intel_iommu", "off", present=False),
-            f"{LINE} intel_iommu=off",
-            "/etc/default/grub",
-            'GRUB_CMDLINE_LINUX_DEFAULT="quiet intel_iommu=off"\n',
-        ),
-        (
-            Arg("hugepages", "8", exclusive=True),
-            f"{LINE} hugepages=4 hugepages=8",
-            "/etc/default/grub.d/10-site.cfg",
-            "GRUB_CMDLINE_LINUX='hugepages=4'\n",
-        ),
-        (PT, LINE, "/etc/default/grub.d/zz.cfg", 'GRUB_CMDLINE_LINUX="quiet"\n'),
+        (PT, 'GRUB_CMDLINE_LINUX="quiet"\n'),
+        (PT, "if true; then GRUB_CMDLINE_LINUX=quiet; fi\n"),
+        (Arg("intel_iommu", "off", present=False), 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=off"\n'),
+        (Arg("hugepages", "8", exclusive=True), 'GRUB_CMDLINE_LINUX_DEFAULT="hugepages=4"\n'),
     ],
 )
-def test_what_others_files_say_is_named_and_left_to_them(arg: Arg, entry: str, path: str, text: str) -> None:
-    boot = grub(entry, entry, kernel_args.render_dropin("iommu=pt hugepages=8"), {path: text})
-    made = plan(boot, arg)
+def test_what_is_read_after_ours_is_named_and_left_to_its_owner(arg: Arg, text: str) -> None:
+    path, line = "/etc/default/grub.d/zz.cfg", f"{LINE} intel_iommu=off hugepages=4"
+    made = plan(grub(line, line, kernel_args.render_dropin([arg]), {path: text}), arg)
     persisted = made.findings[0]
     assert (persisted.state, made.changed) == ("not_owned", False)
     assert path in persisted.fix
+
+
+def test_what_is_read_after_ours_and_adds_to_it_is_no_culprit() -> None:
+    files = {
+        "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
+        "/etc/default/grub.d/zz.cfg": 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
+    }
+    assert states(plan(grub(elsewhere=files), PT))["[persisted]@iommu=pt"] == "drift"
 
 
 def test_grubby_gets_one_call_for_all_kernels() -> None:

@@ -26,7 +26,9 @@ def test_the_converged_node_has_no_finding() -> None:
 def test_the_arguments_are_in_a_file_of_our_own(host: Host) -> None:
     file = host.file(DROPIN)
     assert (file.user, file.mode) == ("root", 0o644)
-    assert file.content_string.splitlines()[-1] == 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt"'
+    assert file.content_string.splitlines()[-2:] == [
+        f"busbar_argument add {arg}" for arg in ("intel_iommu=on", "iommu=pt")
+    ]
     assert 'GRUB_CMDLINE_LINUX="console=tty0"' in host.file("/etc/default/grub").content_string
 
 
