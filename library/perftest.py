@@ -49,9 +49,8 @@ options:
     type: float
     default: 0.9
   latency:
-    description: Most microseconds, typical; 0 for no bar.
+    description: Most microseconds, typical; 0 for no bar. Left out, it follows from link layer and rate.
     type: float
-    default: 0
   traffic_class:
     description: Of RoCE packets; -1 for none.
     type: int
@@ -398,7 +397,7 @@ def main() -> None:
             "seconds": {"type": "int", "default": 5},
             "timeout": {"type": "float", "default": 120},
             "share": {"type": "float", "default": 0.9},
-            "latency": {"type": "float", "default": 0},
+            "latency": {"type": "float"},
             "traffic_class": {"type": "int", "default": -1},
             "priority": {"type": "int", "default": -1},
             "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},

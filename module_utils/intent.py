@@ -127,7 +127,7 @@ VALUES: Dict[str, Value] = {
     "perftest_seconds": Value("int", 5),
     "perftest_timeout": Value("int", 120),
     "perftest_share": Value("float", 0.9),
-    "perftest_latency": Value("float", 0),
+    "perftest_latency": Value("float"),
     "perftest_memory": Value("str", "auto", choices=("auto", "host")),
     "perftest_results_path": Value("str", "busbar-results/verify"),
     "reboot_timeout": Value("int", 1200),
@@ -377,8 +377,8 @@ def _perftest_errors(values: Mapping[str, Any]) -> List[str]:
         errors.append("perftest_rounds is %d, expected 1 or more" % values["perftest_rounds"])
     if not 0 <= values["perftest_share"] <= 1:
         errors.append("perftest_share is %g, expected 0 to 1" % values["perftest_share"])
-    if values["perftest_latency"] < 0:
-        errors.append("perftest_latency is %g, expected microseconds" % values["perftest_latency"])
+    if (values["perftest_latency"] or 0) < 0:
+        errors.append("perftest_latency is %g, expected microseconds, or 0 for no bar" % values["perftest_latency"])
     wrong = [psid for psid, version in values["busbar_firmware"].items() if not isinstance(version, str)]
     if wrong:
         errors.append("busbar_firmware.%s is no text such as '28.43.2026'" % wrong[0])

@@ -96,6 +96,8 @@ def run(nodes: Nodes, folder: Path, text: str, *options: str, **variables: objec
         # So that messages end within it.
         "perftest_seconds": 10,
         "perftest_share": 0,
+        # Of emulated CPUs.
+        "perftest_latency": 0,
         "perftest_timeout": 400,
         "perftest_results_path": str(folder / "verify"),
         **variables,
