@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_benchmark, nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_benchmark, nccl_perf, terminal
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 display = Display()
@@ -48,8 +47,7 @@ class ActionModule(ActionBase):
                 results[host] = of_host
         now = time.time()
         rows = nccl_benchmark.rows(results, now)
-        width = shutil.get_terminal_size((120, 40)).columns
-        display.display("\n" + nccl_benchmark.render(rows, max(width, 100)) + "\n")
+        display.display("\n" + nccl_benchmark.render(rows, terminal.WIDTH) + "\n")
         result.update(changed=False, path="", plots=[])
         if self._task.check_mode or not arguments["path"] or not rows:
             return result

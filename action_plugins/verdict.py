@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
-from ansible_collections.busbar.fabric.plugins.module_utils import intent, secrets, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import intent, secrets, terminal, verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 display = Display()
@@ -61,8 +60,7 @@ class ActionModule(ActionBase):
             more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
-        width = shutil.get_terminal_size((120, 40)).columns
-        display.display("\n" + verdict.render(judged, check_mode, max(width, 100)) + "\n")
+        display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH) + "\n")
         if arguments["path"]:
             try:
                 data = dict(judged.to_dict(), check_mode=check_mode)
@@ -72,11 +70,9 @@ class ActionModule(ActionBase):
             except OSError as error:
                 result.update(failed=True, msg=f"busbar_findings_path {arguments['path']}: {error.strerror}")
                 return result
-        bad = [host.host for host in judged.hosts if not host.ok]
         result.update(changed=False, ok=judged.ok)
         if not judged.ok:
-            names = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-            result.update(failed=True, msg=f"not ok on {names or 'any host'}; the table above says what and why")
+            result.update(failed=True, msg=verdict.not_ok(judged))
         return result
 
 

@@ -10,10 +10,11 @@ Bars and prediction are of busbw.py, the judgement of one run is of nccl_perf.py
 from __future__ import annotations
 
 import statistics
+import textwrap
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import busbw
+from . import busbw, nodeset
 from .finding import Finding, from_dict, printable
 from .host import ParseError
 from .nccl_perf import parse_size, size_text
@@ -28,6 +29,8 @@ STEP_FACTOR = 2
 MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 # More rows than this are not read; the rest is counted, and is in the files.
 ROWS = 40
+# Characters of host names in a cell, and of the last column beside the others.
+CELL, LEAST = 22, 20
 # What a slow or failed run on a node can follow from, the likeliest first. Checks of other roles, by prefix.
 _CAUSES = (
     "nccl_tests.",
@@ -264,9 +267,14 @@ def render(found: Sequence[Row], width: int = 120) -> str:
             "OF BAR",
             "RESULT",
         )
-        lines += _aligned([heads, *(_cells(row) for row in each[:ROWS])], width)
-        if len(each) > ROWS:
-            lines.append("... and %d more; every run is in the results' directory" % (len(each) - ROWS))
+        # Hosts of which the same is to be said, as of those that are busy, are one line.
+        alike: Dict[Tuple[str, ...], List[str]] = {}
+        for row in each:
+            alike.setdefault(_cells(row), []).append(row.host)
+        told = [(nodeset.brief(names, CELL), *cells) for cells, names in alike.items()]
+        lines += _aligned([heads, *told[:ROWS]], width)
+        if len(told) > ROWS:
+            lines.append("... and %d more; every run is in the results' directory" % (len(told) - ROWS))
         lines.append("")
     if len(hosts) > 4:
         heads = ("COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION")
@@ -285,7 +293,6 @@ def _cells(row: Row) -> Tuple[str, ...]:
     run = row.run
     result = "ok" if not row.states else "%s: %s" % (row.states[0], row.said)
     return (
-        row.host,
         run["collective"],
         size_text(run["max_bytes"]),
         str(run["gpus"]),
@@ -329,7 +336,20 @@ def _number(value: Optional[float]) -> str:
 
 
 def _aligned(lines: Sequence[Tuple[str, ...]], width: int) -> List[str]:
-    """Columns, the last one cut at the width of the terminal."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    texts = ["  ".join(cell.ljust(size) for cell, size in zip(line, widths)).rstrip() for line in lines]
-    return [text if len(text) <= width else text[: width - 3] + "..." for text in texts]
+    """Columns; the last one is wrapped where it is, or below the line where there is no room for it."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    offset = sum(widths) + 2 * len(widths)
+    beside = width - offset >= min(LEAST, max(len(line[-1]) for line in lines))
+    found = []
+    for line in lines:
+        text = "".join(cell.ljust(size) + "  " for cell, size in zip(line, widths))
+        if beside:
+            first, *more = textwrap.wrap(line[-1], width - offset, break_on_hyphens=False) or [""]
+            found += [(text + first).rstrip(), *(" " * offset + part for part in more)]
+        else:
+            found += [text.rstrip(), *_below(line[-1], width)]
+    return found
+
+
+def _below(text: str, width: int) -> List[str]:
+    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)

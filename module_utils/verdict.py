@@ -7,15 +7,23 @@ Fails closed: a host or a role without a result is a finding, not a gap.
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from . import nodeset
 from .finding import SEVERITIES, Finding, from_dict, printable, worst_first
 
-# More rows than this are not read at night; the rest is counted, and is in the findings file.
+# More rows, or lines of one kind, than this are not read at night; the rest is counted, and is in the findings file.
 ROWS = 60
-NAMES = 100
+LINES = 200
+ELSEWHERE = "busbar_findings_path=FILE keeps them all"
+# Characters of host names: in a cell of the table, in a sentence, and in the list below a remedy.
+CELL, SENTENCE, LIST = 22, 180, 2000
+# A check that reads something else on more hosts than this is one row of many values, and not as many rows.
+VARIETY = 5
 
 
 @dataclass(frozen=True)
@@ -96,10 +104,7 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
             result = results[host].get(role)
             because = next((f.id for f in findings if f.check[:4] == "run." or f.check == "lock.held"), None)
             found, good = _role_result(role, result, because)
-            # Without its name, forty hosts that are unreachable alike are one row.
-            findings.extend(
-                replace(f, have=f.have.replace(host, "it")) if f.check[:4] == "run." and f.have else f for f in found
-            )
+            findings.extend(replace(f, have=_nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
             passed.extend(good)
             repaired.extend((result or {}).get("repaired") or [])
             notes.extend((result or {}).get("notes") or [])
@@ -148,6 +153,13 @@ def _no_result(
     )
 
 
+def _nameless(text: Optional[str], host: str) -> Optional[str]:
+    """Without its own name: forty hosts that are unreachable alike are one row."""
+    if not text or host not in text:
+        return text
+    return re.sub(r"(?<![\w.-])%s(?![\w-])" % re.escape(host), "it", text)
+
+
 def _one_line(text: object) -> str:
     line = " ".join(str(text or "no message").split())
     return line if len(line) <= 300 else line[:300] + " ..."
@@ -162,6 +174,11 @@ class _Row:
     hosts: Tuple[str, ...]
     follows: int
 
+    @property
+    def have(self) -> str:
+        said = self.finding.have or "-"
+        return said + (" [%d more follow from this]" % self.follows if self.follows else "")
+
 
 def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
     """The table that the last play prints: one row per cause, worst first, then what to do about each."""
@@ -169,37 +186,38 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
     lines = []
     rows = _rows(verdict)
     if rows:
-        lines += _table(rows[:ROWS], width) + [""]
+        lines += (_table(rows[:ROWS], width) or _blocks(rows[:ROWS], width)) + [""]
         if len(rows) > ROWS:
-            lines += ["... and %d more rows; busbar_findings_path=FILE keeps them all" % (len(rows) - ROWS), ""]
+            lines += ["... and %d more rows; %s" % (len(rows) - ROWS, ELSEWHERE), ""]
         lines += _remedies(rows[:ROWS], width)
-    repaired = sorted({(item, host.host) for host in verdict.hosts for item in host.repaired})
-    for item, host in repaired[:ROWS]:
-        lines.append("%s on %s: %s" % ("a run would repair" if check_mode else "repaired", host, item))
-    if repaired:
-        lines.append("")
+    repaired = _repaired(verdict, "a run would repair" if check_mode else "repaired", width)
+    lines += [*repaired, ""] if repaired else []
     passed = sum(host.passed for host in verdict.hosts)
     head = "ok" if verdict.ok else "NOT OK"
-    lines.append(
-        "VERDICT %s: %d of %d hosts ok, %d checks passed%s (%s)"
-        % (
-            head,
-            len(verdict.hosts) - len(bad),
-            len(verdict.hosts),
-            passed,
-            ", %s" % _counts(verdict) if bad else "",
-            "check mode: nothing was changed" if check_mode else "apply",
-        )
+    said = "VERDICT %s: %d of %d hosts ok, %d checks passed%s (%s)" % (
+        head,
+        len(verdict.hosts) - len(bad),
+        len(verdict.hosts),
+        passed,
+        ", %s" % _counts(verdict) if bad else "",
+        "check mode: nothing was changed" if check_mode else "apply",
     )
-    lines.append("checked: %s" % (", ".join(verdict.checked) or "nothing"))
+    lines += _wrapped(said, width) + _wrapped("checked: %s" % (", ".join(verdict.checked) or "nothing"), width)
     notes: Dict[str, List[str]] = {}
-    for host_verdict in verdict.hosts:
-        for note in host_verdict.notes:
-            notes.setdefault(note, []).append(host_verdict.host)
-    lines += ["note (%s): %s" % (_hosts(hosts), note) for note, hosts in sorted(notes.items())]
+    for host in verdict.hosts:
+        for note in host.notes:
+            notes.setdefault(_nameless(note, host.host) or "", []).append(host.host)
+    told = ["note (%s): %s" % (nodeset.brief(hosts, SENTENCE), note) for note, hosts in sorted(notes.items())]
+    lines += _counted(told, "notes", width, any(len(nodeset.fold(hosts)) > SENTENCE for hosts in notes.values()))
     if verdict.left_out:
-        lines.append("NOT checked, left out by tags: %s" % ", ".join(verdict.left_out))
+        lines += _wrapped("NOT checked, left out by tags: %s" % ", ".join(verdict.left_out), width)
     return "\n".join(printable(line) for line in lines)
+
+
+def not_ok(verdict: Verdict) -> str:
+    """What the task fails with."""
+    bad = [host.host for host in verdict.hosts if not host.ok]
+    return "not ok on %s; the table above says what and why" % (nodeset.brief(bad, SENTENCE) or "any host")
 
 
 def _rows(verdict: Verdict) -> List[_Row]:
@@ -215,21 +233,33 @@ def _rows(verdict: Verdict) -> List[_Row]:
             if finding.because in ids and finding.because != finding.id:
                 consequences.append(finding)
                 continue
-            key = (finding.check, finding.subject, finding.state, finding.aspect, finding.want, finding.have)
+            have = _nameless(finding.have, host.host)
+            key = (finding.check, finding.subject, finding.state, finding.aspect, finding.severity, finding.want, have)
             hosts.setdefault(key, []).append(host.host)
-            first.setdefault(key, finding)
+            first.setdefault(key, replace(finding, have=have))
             key_of[finding.id] = key
         for finding in consequences:
             root = _root(finding, host.findings)
             if root in key_of:
                 follows[key_of[root]] = follows.get(key_of[root], 0) + 1
-    order = worst_first(first.values())
-    by_id = {id(finding): key for key, finding in first.items()}
-    rows = []
-    for finding in order:
-        key = by_id[id(finding)]
-        rows.append(_Row(finding, tuple(hosts[key]), follows.get(key, 0)))
-    return rows
+    alike: Dict[Tuple[Any, ...], List[Tuple[Any, ...]]] = {}
+    for key in first:
+        alike.setdefault(key[:-1], []).append(key)
+    rows = {}
+    for keys in alike.values():
+        for joined in [keys] if len(keys) > VARIETY else [[key] for key in keys]:
+            finding = first[joined[0]]
+            if len(joined) > 1:
+                finding = replace(finding, have=_most_often({key[-1]: len(hosts[key]) for key in joined}))
+            names = tuple(name for key in joined for name in hosts[key])
+            rows[id(finding)] = _Row(finding, names, sum(follows.get(key, 0) for key in joined))
+    return [rows[id(finding)] for finding in worst_first(row.finding for row in rows.values())]
+
+
+def _most_often(counts: Mapping[Optional[str], int]) -> str:
+    """counts: what was read -> on how many hosts."""
+    common = ", ".join("%s (%d)" % (have or "nothing", count) for have, count in Counter(counts).most_common(3))
+    return "%d different values, most often %s" % (len(counts), common)
 
 
 def _root(finding: Finding, findings: Sequence[Finding]) -> str:
@@ -243,23 +273,28 @@ def _root(finding: Finding, findings: Sequence[Finding]) -> str:
 
 
 def _table(rows: Sequence[_Row], width: int) -> List[str]:
+    """Nothing where the terminal is too narrow for it."""
     heads = ("SEVERITY", "STATE", "HOST", "CHECK", "SUBJECT", "WANT", "HAVE")
     cells = [
         (
             row.finding.severity,
             row.finding.state,
-            _hosts(row.hosts),
+            nodeset.brief(row.hosts, CELL),
             row.finding.check,
             row.finding.subject,
             row.finding.want or "-",
-            (row.finding.have or "-") + (" [%d more follow from this]" % row.follows if row.follows else ""),
+            row.have,
         )
         for row in rows
     ]
-    limits = (8, 11, 22, 28, 30)
-    widths = [min(limit, max(len(line[i]) for line in [heads, *cells])) for i, limit in enumerate(limits)]
-    rest = max(48, width - sum(widths) - 2 * len(heads) + 2)
-    widths += [rest * 2 // 5, rest - rest * 2 // 5]
+    limits = (8, 11, CELL, 28, 30)
+    longest = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(heads))]
+    widths = [min(limit, size) for limit, size in zip(limits, longest)]
+    rest = width - sum(widths) - 2 * (len(heads) - 1)
+    if rest < min(48, sum(longest[-2:])):
+        return []
+    want = longest[-2] if sum(longest[-2:]) <= rest else rest * 2 // 5
+    widths += [want, rest - want]
     lines = []
     for line in [heads, *cells]:
         wrapped = [textwrap.wrap(text, size, break_on_hyphens=False) or ["-"] for text, size in zip(line, widths)]
@@ -269,33 +304,62 @@ def _table(rows: Sequence[_Row], width: int) -> List[str]:
     return lines
 
 
+def _blocks(rows: Sequence[_Row], width: int) -> List[str]:
+    """What the table says, one cell below the other."""
+    lines = ["SEVERITY  STATE  HOST  CHECK  SUBJECT"]
+    for row in rows:
+        found = row.finding
+        hosts = nodeset.brief(row.hosts, CELL)
+        lines += _wrapped("  ".join((found.severity, found.state, hosts, found.check, found.subject)), width)
+        lines += _wrapped("want %s" % (found.want or "-"), width, 4) + _wrapped("have %s" % row.have, width, 4)
+    return lines
+
+
 def _remedies(rows: Sequence[_Row], width: int) -> List[str]:
     """Each remedy once, in the order of the table, with why it matters and the hosts that the table had no room for."""
-    hosts: Dict[Tuple[str, str], List[str]] = {}
+    of_remedy: Dict[Tuple[str, str], List[_Row]] = {}
     for row in rows:
-        hosts.setdefault((row.finding.check, row.finding.fix), []).extend(row.hosts)
+        of_remedy.setdefault((row.finding.check, row.finding.fix), []).append(row)
     lines: List[str] = []
-    for row in rows:
-        named = hosts.pop((row.finding.check, row.finding.fix), None)
-        if named is None:
-            continue
-        names = sorted(set(named))
-        parts = ["%s: %s" % (row.finding.check, row.finding.why), "do: " + row.finding.fix]
-        if len(names) > 2:
-            more = ["and %d more" % (len(names) - NAMES)] if len(names) > NAMES else []
-            parts.append("on: " + ", ".join(names[:NAMES] + more))
-        for number, part in enumerate(parts):
-            indent = "    " if number else ""
-            lines += textwrap.wrap(
-                part, width - 4, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-            )
-    return lines + [""]
+    for (check, fix), found in of_remedy.items():
+        lines += _wrapped("%s: %s" % (check, found[0].finding.why), width) + _wrapped("do: " + fix, width, 4)
+        if any(len(nodeset.fold(row.hosts)) > CELL for row in found):
+            names = nodeset.brief({name for row in found for name in row.hosts}, LIST)
+            names += "; " + ELSEWHERE if " and " in names else ""
+            # A name is not torn apart where a comma is near.
+            lines += [line.replace(", ", ",") for line in _wrapped("on: " + names.replace(",", ", "), width, 4)]
+    return [*lines, ""]
 
 
-def _hosts(hosts: Sequence[str]) -> str:
-    if len(hosts) <= 2:
-        return ", ".join(hosts)
-    return "%s and %d more" % (hosts[0], len(hosts) - 1)
+def _repaired(verdict: Verdict, head: str, width: int) -> List[str]:
+    """A line for each check and the hosts on which this run mended the same of it."""
+    hosts: Dict[str, List[str]] = {}
+    for host in verdict.hosts:
+        for item in set(host.repaired):
+            hosts.setdefault(item, []).append(host.host)
+    subjects: Dict[Tuple[str, Tuple[str, ...]], List[str]] = {}
+    for item in sorted(hosts):
+        check, _at, subject = item.partition("@")
+        subjects.setdefault((check, tuple(hosts[item])), []).append(subject)
+    lines = [
+        "%s on %s: %s" % (head, nodeset.brief(names, SENTENCE), check + "@" * any(found) + ", ".join(found))
+        for (check, names), found in subjects.items()
+    ]
+    return _counted(lines, "repairs", width, any(len(nodeset.fold(names)) > SENTENCE for _check, names in subjects))
+
+
+def _counted(lines: Sequence[str], what: str, width: int, names_cut: bool) -> List[str]:
+    """As many as are read, and where the others are. names_cut: there are more hosts than a line had room for."""
+    more = ["... and %d more %s; %s" % (len(lines) - LINES, what, ELSEWHERE)] if len(lines) > LINES else []
+    if names_cut and not more:
+        more = ["... and more hosts, as counted above; %s" % ELSEWHERE]
+    return [part for line in [*lines[:LINES], *more] for part in _wrapped(line, width)]
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> List[str]:
+    """Its lines; those after the first are set off."""
+    first, further = " " * indent, " " * (indent + 4)
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
 
 
 def _counts(verdict: Verdict) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES
 
-from . import nodeset
 from .report import CLASSES, DIFFERS, OPEN
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding
 
-from . import nodeset, repair, waivers
+from . import repair, waivers
 from .compare import NIGHTS, Changes, Mark
 from .groups import Group, Row, fold, roots
 from .run import HostResult, Run

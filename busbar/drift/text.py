@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
+
 # More groups than this are not read at night; all are in the HTML and JSON reports.
 GROUPS = 30
 NODES = 300
@@ -104,7 +106,7 @@ def _history(group: Mapping[str, Any]) -> str:
 
 
 def _cut(nodes: str) -> str:
-    return nodes if len(nodes) <= NODES else nodes[:NODES] + " ..."
+    return nodeset.cut(nodes, NODES)
 
 
 def _escape(text: str) -> str:

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-
-from .nodeset import NodesetError, expand
+from ansible_collections.busbar.fabric.plugins.module_utils.nodeset import NodesetError, expand
 
 _REQUIRED = ("check", "hosts", "owner", "reason", "expires")
 _KEYS = (*_REQUIRED, "subject")

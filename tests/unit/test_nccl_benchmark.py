@@ -180,6 +180,18 @@ def test_many_hosts_are_folded_and_the_slow_one_is_named() -> None:
     assert folded[3:9] == ["20", "of", "20", "200.0", "node07", "400.0"]
 
 
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_hosts_of_which_the_same_is_said_are_one_line_and_its_words_are_all_there(width: int) -> None:
+    runs = wanted(nccl_benchmark_collectives=["all_reduce"])
+    said = "busy: a process of another user has been on GPU 3 since the day before yesterday, and who it is nobody says"
+    busy = finding("nccl_perf.idle", runs[0].subject, "unknown", have=said)
+    results = {f"node{n:04d}": host(runs, [measured(runs[0], None, busy)]) for n in range(1, 1001)}
+    text = nccl_benchmark.render(nccl_benchmark.rows(results, 1e6), width)
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("node")] == ["node[0001-1000]"]
+    assert f"unknown: {said}" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= max(width, 100)
+
+
 def test_a_simulated_figure_says_so() -> None:
     runs = wanted()
     results = [{**measured(run), "simulated": True} for run in runs]

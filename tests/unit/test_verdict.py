@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.verdict import judge, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nodeset import expand
+from ansible_collections.busbar.fabric.plugins.module_utils.verdict import judge, not_ok, render
 
 ROOT = Finding(
     "platform.rail_device", "rail 3", "drift", "critical", "a NIC", "none", "/sys", "every node waits", "reseat it"
@@ -107,14 +109,87 @@ def test_a_loop_of_causes_ends() -> None:
     assert "NOT OK" in render(verdict, check_mode=True)
 
 
-def test_the_same_finding_on_many_hosts_is_one_row_that_counts_them() -> None:
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_same_finding_on_many_hosts_is_one_row_with_their_names_folded() -> None:
     results = {f"n{i:03}": {"x": bad(ROOT)} for i in range(300)}
     text = render(judge(results, ["x"], partial=False), check_mode=True)
-    assert "n000 and 299 more" in " ".join(text.split())
-    assert "on: n000, n001," in text
-    assert "n099, and 200 more" in " ".join(text.split())
-    assert "n100" not in text
-    assert len(text.splitlines()) < 25
+    assert "critical  drift  n[000-299]  platform.rail_device" in text
+    assert len(text.splitlines()) == 8
+
+
+def test_hosts_that_the_table_has_no_room_for_are_below_the_remedy() -> None:
+    names = [f"gpu-{i:04}" for i in range(0, 600, 3)]
+    judged = judge({name: {"x": bad(ROOT)} for name in names}, ["x"], partial=False)
+    text = render(judged, check_mode=True)
+    assert "and 199 more" in words(text)
+    listed = "".join(text[text.index("on: ") + 4 :].split("\n\n")[0].split())
+    assert expand(listed) == names
+    assert words(not_ok(judged)).endswith("more; the table above says what and why")
+    # What is too much for a list, too, is counted, and the place that has it is named.
+    names = [f"{i * 7919 % 10007:05}-{i:05}" for i in range(2000)]
+    text = words(render(judge({name: {"x": bad(ROOT)} for name in names}, ["x"], partial=False), check_mode=True))
+    listed, more = re.findall(r"on: (\S+(?: \S+)*?) and (\d+) more; busbar_findings_path=FILE keeps them all", text)[0]
+    assert len(expand(listed.replace(" ", ""))) + int(more) == 2000
+
+
+def test_a_thousand_hosts_and_two_thousand_repairs_are_a_line_for_each_kind() -> None:
+    """The class: whatever a host tells of itself, hosts that tell the same are one line, and no line is left out."""
+    of_host = dict(GOOD, repaired=["mtu.live[live]@0000:1b:00.0", "mtu.live[live]@0000:3c:00.0"], notes=["not proven"])
+    results = {f"node{i:04}": {"x": dict(of_host)} for i in range(1, 1001)}
+    results["node0500"] = {"x": dict(of_host, repaired=["nccl_conf.file[persisted]@/etc/nccl.conf", "odd"])}
+    text = render(judge(results, ["x"], partial=False), check_mode=True, width=200)
+    told = [line for line in text.splitlines() if "repair" in line or "note" in line]
+    rest = "node[0001-0499,0501-1000]"
+    assert told == [
+        f"a run would repair on {rest}: mtu.live[live]@0000:1b:00.0, 0000:3c:00.0",
+        "a run would repair on node0500: nccl_conf.file[persisted]@/etc/nccl.conf",
+        "a run would repair on node0500: odd",
+        "note (node[0001-1000]): not proven",
+    ]
+
+
+def test_lines_without_number_are_counted_where_they_end() -> None:
+    of_host = [dict(GOOD, repaired=[f"kind_{i}.x[live]@x"], notes=[f"note {i}"]) for i in range(1000)]
+    results = {f"node{i:04}": {"x": told} for i, told in enumerate(of_host)}
+    text = render(judge(results, ["x"], partial=False), check_mode=False, width=200)
+    assert sum(line.startswith("repaired on ") for line in text.splitlines()) == 200
+    assert "... and 800 more repairs; busbar_findings_path=FILE keeps them all" in text
+    assert "... and 800 more notes; busbar_findings_path=FILE keeps them all" in text
+
+
+def test_what_is_different_on_every_host_is_one_row() -> None:
+    results = {f"n{i:03}": {"x": bad(replace(ROOT, have=f"{i % 50} lost"))} for i in range(300)}
+    text = words(render(judge(results, ["x"], partial=False), check_mode=True))
+    assert text.count("platform.rail_device") == 2
+    assert "50 different values, most often 0 lost (6), 1 lost (6), 2 lost (6)" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int) -> None:
+    long = replace(
+        ROOT,
+        check="nccl_conf.variable_without_effect",
+        subject="0000:1b:00.0 mlx5_0 ens1f0np0",
+        want="a 400 Gbit/s Ethernet NIC at PIX of GPU 3",
+        have="no NIC at PIX of GPU 3, and a word of its own for each of the others",
+        fix="check lspci and dmesg for the NIC, reseat or replace it; then run site.yml --tags platform",
+    )
+    results: dict[str, Any] = {
+        f"gpu-r{i // 9:02}-{i:03}": {
+            "x": bad(long, ROOT),
+            "y": dict(GOOD, repaired=[f"a.b[live]@{i}"], notes=["x " * 99]),
+        }
+        for i in range(0, 500, 7)
+    }
+    text = render(judge(results, ["x", "y"], partial=False), check_mode=True, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    for said in ("variable_without_effect", "mlx5_0", "reseat or replace it; then run"):
+        assert said in words(text)
+    # Columns only where there is room for them.
+    assert ("HAVE" in text) == (width == 200)
 
 
 def test_hosts_that_are_unreachable_alike_are_one_row() -> None:
@@ -124,7 +199,7 @@ def test_hosts_that_are_unreachable_alike_are_one_row() -> None:
     text = render(judge(results, ["x"], partial=False), check_mode=True)
     assert len([line for line in text.splitlines() if line.startswith("critical")]) == 1
     assert "unreachable: no route to it" in " ".join(text.split())
-    assert "on: n0.example.org, n1.example.org" in text
+    assert "n[0-4].example.org" in text
 
 
 def test_many_different_rows_are_cut_and_counted() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.nodeset import NodesetError, brief, cut, expand, fold
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from busbar.drift.nodeset import NodesetError, expand, fold
 
 
 @pytest.mark.parametrize(
@@ -29,6 +28,17 @@ def test_names_fold_in_the_syntax_of_clustershell(names: list[str], text: str) -
 @given(st.sets(st.text(alphabet="0129ab-.", min_size=1, max_size=7), min_size=1, max_size=30))
 def test_what_was_folded_expands_to_the_same_names(names: set[str]) -> None:
     assert sorted(expand(fold(names))) == sorted(names)
+
+
+@settings(max_examples=200)
+@given(st.sets(st.text(alphabet="0129ab-.", min_size=1, max_size=7), min_size=1, max_size=30), st.integers(10, 80))
+def test_what_is_cut_says_how_many_more_there_are(names: set[str], room: int) -> None:
+    text = brief(names, room)
+    listed, _and, more = text.partition(" and ")
+    assert len(text) <= room or len(expand(listed)) == 1
+    assert set(expand(listed)) <= names
+    assert len(expand(listed)) + int(more.split(" ")[0] if more else 0) == len(names)
+    assert cut(fold(names), room) == text
 
 
 @pytest.mark.parametrize(

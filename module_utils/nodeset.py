@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from typing import Dict, Iterable, Iterator, List, Sequence, Set, Tuple
 
 # Other names would not read back: brackets and commas have a meaning of their own.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
@@ -21,7 +21,7 @@ class NodesetError(ValueError):
 
 def fold(names: Iterable[str]) -> str:
     """The names, each once, in the order of their numbers. One that the syntax cannot hold stands as it is."""
-    templates: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    templates: Dict[Tuple[str, ...], Set[Tuple[str, ...]]] = {}
     odd = set()
     for name in set(names):
         if not _PLAIN.fullmatch(name):
@@ -35,16 +35,54 @@ def fold(names: Iterable[str]) -> str:
     return ",".join([*words, *sorted(odd)])
 
 
+def brief(names: Iterable[str], room: int) -> str:
+    """The names folded, where ``room`` characters hold that; else the first of them and how many more there are."""
+    known = set(names)
+    text = fold(known)
+    if len(text) <= room:
+        return text
+    ordered = sorted(known, key=_natural)
+
+    def first(count: int) -> str:
+        return "%s and %d more" % (fold(ordered[:count]), len(ordered) - count)
+
+    # Few fit as a rule: to begin with all of ten thousand would take longer than the rest of a table.
+    most = 1
+    while most * 2 < len(ordered) and len(first(most * 2)) <= room:
+        most *= 2
+    least, most = most, min(most * 2, len(ordered))
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if len(first(middle)) <= room else (least, middle)
+    return first(least) if len(ordered) > 1 else text
+
+
+def cut(text: str, room: int) -> str:
+    """``brief`` of what has been folded before."""
+    if len(text) <= room:
+        return text
+    try:
+        return brief(expand(text), room)
+    except NodesetError:
+        # A name that the syntax cannot hold: all of it rather than a part that nobody can count.
+        return text
+
+
+def _natural(name: str) -> List[Tuple[str, int]]:
+    parts = _NUMBER.split(name)
+    return [(text, int(number)) for text, number in itertools.zip_longest(parts[::2], parts[1::2], fillvalue="-1")]
+
+
 def _word(texts: Sequence[str], numbers: Sequence[str]) -> str:
     return "".join(itertools.chain.from_iterable(itertools.zip_longest(texts, numbers, fillvalue="")))
 
 
-def _boxes(points: set[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _boxes(points: Set[Tuple[str, ...]]) -> List[Tuple[str, ...]]:
     """Numbers of many dimensions as products of ranges: the last dimension first, then what is alike behind it."""
     boxes = points
     width = len(next(iter(points)))
     for axis in reversed(range(width)):
-        alike: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = {}
+        alike: Dict[Tuple[Tuple[str, ...], Tuple[str, ...]], Set[str]] = {}
         for box in boxes:
             alike.setdefault((box[:axis], box[axis + 1 :]), set()).add(box[axis])
         boxes = {(*before, _ranges(found), *after) for (before, after), found in alike.items()}
@@ -56,11 +94,11 @@ def _first(ranges: str) -> str:
     return found.group() if found else "0"
 
 
-def _ranges(numbers: set[str]) -> str:
+def _ranges(numbers: Set[str]) -> str:
     """``{"01", "02", "04"}`` -> ``[01-02,04]``; one number stands without brackets."""
     # Where one number of a width begins with zero, all of that width count on with zeros: 08, 09, 10.
     widths = {len(number) for number in numbers if _padded(number)}
-    runs: list[list[str]] = []
+    runs: List[List[str]] = []
     for number in sorted(numbers, key=lambda text: (len(text) if len(text) in widths else 0, int(text))):
         last = runs[-1][-1] if runs else ""
         alike = len(number) == len(last) or not widths.intersection((len(number), len(last)))
@@ -76,9 +114,9 @@ def _padded(number: str) -> bool:
     return len(number) > 1 and number.startswith("0")
 
 
-def expand(text: str) -> list[str]:
+def expand(text: str) -> List[str]:
     """Every name of a nodeset. Raises NodesetError."""
-    names: list[str] = []
+    names: List[str] = []
     for word in _words(text):
         parts = [_numbers(part) if part.startswith("[") else [part] for part in re.split(r"(\[[^\]]*\])", word)]
         count = 1
@@ -109,8 +147,8 @@ def _words(text: str) -> Iterator[str]:
     yield word.strip()
 
 
-def _numbers(ranges: str) -> list[str]:
-    numbers: list[str] = []
+def _numbers(ranges: str) -> List[str]:
+    numbers: List[str] = []
     for part in ranges[1:-1].split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if not found:
