@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import Any
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
-from . import ROOT
+from . import ansible_process
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -66,24 +67,16 @@ def render(draft: dict[str, Any], doubts: list[str], host: str) -> str:
 
 def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
     """What the module returned on the host, or a sentence that says why there is nothing."""
-    try:
-        import ansible_runner  # here, so that the other commands do without it
-    except ImportError:
+    if importlib.util.find_spec("ansible_runner") is None:
         return "needs ansible-runner: pip install ansible-runner"
-    config = ROOT / "ansible.cfg"
-    environment = {"ANSIBLE_CONFIG": str(config)} if config.exists() else {}
-    # `.venv/bin/busbar` works without the environment being activated: ansible lies beside it.
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     with tempfile.TemporaryDirectory(prefix="busbar-") as private:
-        run = ansible_runner.run(
+        run = ansible_process.run(
             private_data_dir=private,
             inventory=os.path.abspath(inventory),
             # Not Ansible's implicit localhost: a profile of the control node is no use.
             host_pattern=f"{host}:&gpu_nodes",
             module=MODULE,
             module_args=ARGUMENTS,
-            envvars=environment,
-            quiet=True,
         )
         results = {}
         for event in run.events:

@@ -98,7 +98,7 @@ def run_all(
             endings = _wait(started, start + limit, programs, output_limit)
         finally:
             codes = [process.poll() for process in started]
-            left = _end_all()
+            left = end_all()
             for process, code in zip(started, codes):
                 # Reaped above, behind the back of Popen.
                 process.returncode = -signal.SIGKILL if code is None else code
@@ -171,11 +171,26 @@ def _wait(
 # -- the end ---------------------------------------------------------------------------------------------------------
 
 
-def _end_all() -> Tuple[int, ...]:
-    """SIGTERM, then SIGKILL to every process below us until none is left. Returns the pids that would not die."""
+def adopt_orphans() -> None:
+    """From now on what is orphaned below us is our child. Raises OSError."""
+    if _prctl()(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def end_with(parent: int, number: int) -> bool:
+    """Has the kernel send us a signal as soon as our parent ends. False: it is not, or not any more, that process."""
+    return _prctl()(_PR_SET_PDEATHSIG, int(number)) == 0 and os.getppid() == parent
+
+
+def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
+    """SIGTERM, and after seconds of grace SIGKILL to every process below us until none is left.
+
+    Returns the pids that would not die.
+    """
+    grace = TERM_GRACE if grace is None else grace
     start = time.monotonic()
     warned: Set[int] = set()
-    while _reap() and time.monotonic() < start + TERM_GRACE:
+    while _reap() and time.monotonic() < start + grace:
         for pid in _descendants():
             if pid not in warned:
                 # A stopped process takes SIGTERM only when it goes on.
@@ -184,9 +199,9 @@ def _end_all() -> Tuple[int, ...]:
                 warned.add(pid)
         time.sleep(0.02)
     while _reap():
-        if time.monotonic() >= start + TERM_GRACE + KILL_WAIT:
+        if time.monotonic() >= start + grace + KILL_WAIT:
             return tuple(sorted(_descendants()))
-        if time.monotonic() >= start + TERM_GRACE + 1:
+        if time.monotonic() >= start + grace + 1:
             time.sleep(_POLL)
         below = set(_descendants())
         # Newest first, and each at once: a chain of processes that fork and exit outruns a list that is made first.

@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import secrets
 
-from .. import ROOT
+from ..ansible_process import environment, kept
 
 GROUP = "gpu_nodes"
 
@@ -31,18 +29,6 @@ class Manifest:
     hosts: tuple[str, ...]
     secrets: tuple[str, ...]
     simulated: bool
-
-
-def environment() -> dict[str, str]:
-    """What Ansible needs to be started from anywhere: the checkout's configuration, unless the user has one."""
-    given = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
-    config = ROOT / "ansible.cfg"
-    if "ANSIBLE_CONFIG" not in os.environ and config.exists():
-        given["ANSIBLE_CONFIG"] = str(config)
-    # The user's own configuration need not know the checkout.
-    if (ROOT / "collections" / "ansible_collections").is_dir():
-        given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "collections"), os.environ.get("PYTHONPATH")]))
-    return given
 
 
 def read(paths: Sequence[Path], limit: str | None) -> Manifest:
@@ -71,9 +57,7 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
 
 def _list(argv: list[str]) -> dict[str, Any]:
     try:
-        done = subprocess.run(
-            argv, env={**os.environ, **environment()}, capture_output=True, text=True, timeout=600, check=False
-        )
+        done = subprocess.run(kept(argv), env=environment(), capture_output=True, text=True, timeout=600, check=False)
         data = json.loads(done.stdout) if done.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise InventoryError(f"ansible-inventory: {error}") from error

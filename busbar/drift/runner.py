@@ -17,7 +17,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import secrets
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, printable
 
-from .inventory import Manifest, environment
+from .. import ansible_process
+from .inventory import Manifest
 from .progress import Progress
 from .run import HostResult
 
@@ -72,15 +73,13 @@ def run(
 
     host_timeout: seconds for one task on one host. timeout: for the whole run. Raises RunnerError, Interrupted.
     """
-    import ansible_runner  # here, so that the other commands do without it
-
     watch = _Watch(progress)
-    variables = environment() | {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
+    variables = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
     if forks:
         variables["ANSIBLE_FORKS"] = str(forks)
     with tempfile.TemporaryDirectory(prefix="busbar-drift-") as private, _signals() as ended:
         file = Path(private) / "findings.json"
-        done = ansible_runner.run(
+        done = ansible_process.run(
             private_data_dir=private,
             inventory=[str(path.resolve()) for path in inventory],
             playbook=PLAYBOOK,
@@ -91,7 +90,6 @@ def run(
             event_handler=watch,
             cancel_callback=lambda: bool(ended),
             timeout=timeout,
-            quiet=True,
         )
         if ended:
             raise Interrupted(f"ended by {signal.Signals(ended[0]).name}")

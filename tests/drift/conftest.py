@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from busbar.lab import store
 
@@ -35,6 +36,19 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def argv(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "busbar", *map(str, arguments)]
+
+
+def hosts_of(lab: Path) -> dict[str, dict[str, Any]]:
+    hosts: dict[str, dict[str, Any]] = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"][
+        "hosts"
+    ]
+    return hosts
+
+
+def write_inventory(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": hosts}}))
+    return folder
 
 
 @pytest.fixture

@@ -15,28 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from busbar.lab import store
-from tests.drift.conftest import ROOT, argv, environment
+from tests.drift.conftest import ROOT, argv, environment, hosts_of, write_inventory
 
 Busbar = Callable[..., Any]
 MARKUP = "<script>alert(1)<-script>"
 PASSWORD = "hunter22-of-the-cluster"
 VAULTED = "kept-in-a-vault"
-
-
-def hosts_of(lab: Path) -> dict[str, dict[str, Any]]:
-    hosts: dict[str, dict[str, Any]] = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"][
-        "hosts"
-    ]
-    return hosts
-
-
-def write_inventory(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "hosts.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": hosts}}))
-    return folder
 
 
 def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> None:

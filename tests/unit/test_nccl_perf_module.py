@@ -96,7 +96,7 @@ def arguments(tmp_path: Path, **changes: Any) -> dict[str, Any]:
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
     # What earlier tests of this process have left would be in the way.
-    process_group._end_all()
+    process_group.end_all()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def call(*, check: bool = False, **changes: Any) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def calls(node: Path) -> int:
 @pytest.fixture
 def run(node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     # What earlier tests of this process have left.
-    process_group._end_all()
+    process_group.end_all()
     monkeypatch.setattr(perftest, "KNOCK", 3.0)
     monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
 

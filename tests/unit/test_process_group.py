@@ -47,7 +47,7 @@ FLEE = {
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
     # What earlier tests of this process have left.
-    process_group._end_all()
+    process_group.end_all()
 
     def start(argv: list[str], limit: float = 10, **more: int) -> Ended:
         environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}

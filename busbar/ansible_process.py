@@ -1,0 +1,68 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How the ``busbar`` command starts Ansible: with the user's configuration, and so that nothing of it outlives us."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import process_group
+
+from . import ROOT, keeper
+
+HOST_KEYS = "ANSIBLE_HOST_KEY_CHECKING"
+
+
+def environment() -> dict[str, str]:
+    """All that a program of Ansible's gets: our own environment, and the configuration that counts where we are called.
+
+    ansible-runner starts Ansible in another folder, so a path in ANSIBLE_CONFIG is made absolute, and an ansible.cfg in
+    the current folder is named. Before what Ansible would look for next, the home folder's, comes the checkout's.
+    """
+    given = dict(os.environ)
+    # `.venv/bin/busbar` works without the environment being activated: ansible lies beside it.
+    given["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    config = _config()
+    if config:
+        given["ANSIBLE_CONFIG"] = config
+    # The user's own configuration need not know the checkout.
+    if (ROOT / "collections" / "ansible_collections").is_dir():
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "collections"), os.environ.get("PYTHONPATH")]))
+    return given
+
+
+def _config() -> str | None:
+    named = os.environ.get("ANSIBLE_CONFIG")
+    if named:
+        return str(Path(named).expanduser().absolute())
+    # As Ansible: where everybody may write, anybody could have put it there.
+    if os.path.exists("ansible.cfg") and not os.stat(".").st_mode & stat.S_IWOTH:
+        return str(Path("ansible.cfg").absolute())
+    config = ROOT / "ansible.cfg"
+    return str(config) if config.exists() else None
+
+
+def kept(argv: list[str], apart: bool = False) -> list[str]:
+    """The command line that runs another and leaves nothing of it behind, even if we are killed: busbar/keeper.py."""
+    if sys.platform != "linux":
+        return argv
+    collections = Path(process_group.__file__).parents[5]
+    words = [str(os.getpid()), "1" if apart else "0", str(collections)]
+    return [sys.executable, "-I", "-S", str(Path(keeper.__file__)), *words, *argv]
+
+
+def run(**arguments: Any) -> Any:
+    """ansible_runner.run, which would switch off the checking of host keys and leave workers behind."""
+    from ansible_runner.interface import init_runner  # here, so that the other commands do without it
+
+    extra = arguments.pop("envvars", {})
+    runner = init_runner(**arguments, envvars=environment() | extra, quiet=True)
+    if HOST_KEYS not in os.environ:
+        del runner.config.env[HOST_KEYS]
+    runner.config.command = kept(runner.config.command, apart=True)
+    runner.run()
+    return runner
