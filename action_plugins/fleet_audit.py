@@ -29,6 +29,7 @@ from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
+from ansible_collections.busbar.fabric.plugins.module_utils import intent
 
 display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
@@ -72,9 +73,11 @@ class ActionModule(ActionBase):
         answers = dict(_ask_all(hosts, ask, context.CLIARGS["forks"], arguments["host_timeout"], host_audit.MADE))
         if any(answer.get("timedout") for answer in answers.values()):
             _end_what_is_left()
-        wrong = [answer["msg"] for answer in answers.values() if answer.get("wrong_inventory")]
+        wrong = {host: answer["wrong_inventory"] for host, answer in answers.items() if answer.get("wrong_inventory")}
         if wrong:
-            result.update(failed=True, msg="; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else ""))
+            # Without the answers, of which Ansible would print all.
+            result.update(changed=False, failed=True, msg=intent.told(wrong))
+            return result
         result.update(changed=False, hosts=answers)
         return result
 

@@ -72,8 +72,7 @@ class ActionModule(ActionBase):
             try:
                 variables["busbar_intent"] = intent_action.of_host(variables, self._templar)
             except ParseError as error:
-                why = f"{variables.get('inventory_hostname')}: {error}"
-                result.update(failed=True, wrong_inventory=True, msg=why)
+                result.update(failed=True, wrong_inventory=intent.sentences(error), msg=str(error))
                 return result
         wanted = variables["busbar_intent"]
         unknown = sorted(set(arguments["roles"]) - set(_ASKED))

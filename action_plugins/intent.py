@@ -26,15 +26,17 @@ class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
-    _VALID_ARGS: frozenset[str] = frozenset()
+    _VALID_ARGS = frozenset({"fail"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
+        _validation, arguments = self.validate_argument_spec(argument_spec={"fail": {"type": "bool", "default": True}})
         try:
             result.update(of_host(task_vars or {}, self._templar), changed=False)
         except ParseError as error:
             # One sentence per mistake, and nothing has been touched yet.
-            result.update(failed=True, msg=f"{(task_vars or {}).get('inventory_hostname')}: {error}")
+            name = (task_vars or {}).get("inventory_hostname")
+            result.update(failed=arguments["fail"], msg=f"{name}: {error}", errors=intent.sentences(error))
         return result
 
 

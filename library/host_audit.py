@@ -63,8 +63,9 @@ verify:
   type: bool
   returned: success
 wrong_inventory:
-  description: The host was not asked, for RV(msg) says what is wrong with its variables.
-  type: bool
+  description: What is wrong with the host's variables, a sentence for each mistake; it was not asked.
+  type: list
+  elements: str
   returned: where that is so
 msg:
   description: Why there is no answer.

@@ -14,6 +14,11 @@ description:
     suite.
   - Finds the bar of every benchmark that is asked for, first in C(bars.yml) beside the inventory, then in the suite.
   - Runs on the control node and touches no host.
+options:
+  fail:
+    description: Whether to fail where the inventory is wrong; V(false) leaves that to M(busbar.fabric.intent_check).
+    type: bool
+    default: true
 attributes:
   check_mode:
     support: full
@@ -32,6 +37,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+errors:
+  description: A sentence for each mistake in the inventory.
+  type: list
+  elements: str
+  returned: where there is one
 values:
   description: Every variable of the suite, as set or by default.
   type: dict

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import multirail, nccl_conf, netdev_mtu, perftest, roce_chain, roce_qos
+from . import multirail, nccl_conf, netdev_mtu, nodeset, perftest, roce_chain, roce_qos
 from .finding import DISRUPTIONS
 from .host import ParseError
 from .ofed import FLAVOURS as OFED_FLAVOURS
@@ -30,6 +30,14 @@ DRAINS = ("none", "slurm")
 MPI_MODES = ("auto", "required", "off")
 CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
 BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+
+
+class WrongIntent(ParseError):
+    """errors: a sentence for each mistake."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = tuple(errors)
 
 
 @dataclass(frozen=True)
@@ -219,6 +227,8 @@ _TYPES: Mapping[str, Tuple[type, ...]] = {
     "list": (list, tuple),
     "dict": (dict,),
 }
+# Mistakes in one message, and characters of host names before each.
+_MISTAKES, _HOSTS = 30, 300
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
 
 
@@ -270,20 +280,39 @@ def read(variables: Mapping[str, Any]) -> Dict[str, Any]:
     if not errors:
         errors.extend(_inconsistent(result))
     if errors:
-        raise ParseError("; ".join(errors))
+        raise WrongIntent(errors)
     return result
+
+
+def sentences(error: ParseError) -> List[str]:
+    """One for each mistake in the inventory."""
+    return list(error.errors) if isinstance(error, WrongIntent) else [str(error)]
+
+
+def told(errors: Mapping[str, Sequence[str]]) -> str:
+    """Of all hosts, each mistake once, with the hosts that have it. errors: host -> sentences."""
+    hosts: Dict[str, List[str]] = {}
+    for host, of_host in errors.items():
+        for sentence in of_host:
+            hosts.setdefault(sentence, []).append(host)
+    # The mistake that most hosts have first: it is a group's, and may be the cause of others.
+    found = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+    lines = ["%s: %s" % (nodeset.brief(names, _HOSTS), sentence) for sentence, names in found]
+    more = ["and %d more mistakes; mend these first" % (len(lines) - _MISTAKES)] if len(lines) > _MISTAKES else []
+    return "; ".join([*lines[:_MISTAKES], *more])
 
 
 def _errors(name: str, given: Any, value: Value) -> List[str]:
     # YAML's `yes` is a bool and a bool is an int: both are mistakes where a number is wanted.
     right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
     if not right:
-        return ["%s is %r (%s), expected %s" % (name, given, _kind(given), value.type)]
+        return ["%s is %r (%s), expected %s%s" % (name, given, _kind(given), value.type, _how(name, given, value))]
     if value.type == "list":
         kinds = _TYPES[value.elements]
         wrong = [item for item in given if not isinstance(item, kinds) or isinstance(item, bool)]
         if wrong:
-            return ["%s holds %r, expected %s" % (name, wrong[0], _WORDS[value.elements])]
+            how = _how(name, given, value)
+            return ["%s holds %r, expected %s%s" % (name, wrong[0], _WORDS[value.elements], how)]
         wrong = [item for item in given if value.choices and item not in value.choices]
         if wrong:
             return ["%s holds %r, expected some of %s" % (name, wrong[0], ", ".join(value.choices))]
@@ -301,6 +330,49 @@ def _errors(name: str, given: Any, value: Value) -> List[str]:
         else:
             errors.extend(_errors("%s.%s" % (name, key), item, value.keys[key]))
     return errors
+
+
+def _how(name: str, given: Any, value: Value) -> str:
+    """How to write what was meant, where that is beyond doubt: text is all that INI and ``-e NAME=VALUE`` know."""
+    if value.type in ("str", "path") and not isinstance(given, (list, tuple, dict)):
+        return ": write it in quotes"
+    meant = _meant(given, value)
+    if meant is None:
+        return ""
+    text = json.dumps(meant)
+    if "." in name:
+        return ": write %s: %s" % (name.rpartition(".")[2], text)
+    return """: write %s: %s in YAML (group_vars), or -e '{"%s": %s}'""" % (name, text, name, text)
+
+
+def _meant(given: Any, value: Value) -> Any:
+    """None where it could be something else."""
+    if value.type == "list":
+        if isinstance(given, str):
+            read = _json(given.strip().replace("'", '"')) if given.strip().startswith("[") else given.split(",")
+            given = [item.strip() if isinstance(item, str) else item for item in read] if read else []
+        of_type = Value(value.elements)
+        items = [_meant(item, of_type) for item in given] if isinstance(given, (list, tuple)) else []
+        return items if items and None not in items else None
+    text = str(given).strip()
+    if value.type == "bool":
+        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(text.lower())
+    if value.type in ("int", "float") and isinstance(given, str):
+        found = re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", text)
+        return (
+            None if not found else int(text) if not found.group(1) else float(text) if value.type == "float" else None
+        )
+    if value.type == "dict" and isinstance(given, str):
+        read = _json(text)
+        return read if isinstance(read, dict) else None
+    return given if isinstance(given, _TYPES[value.type]) and not isinstance(given, bool) else None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _kind(given: Any) -> str:

@@ -146,6 +146,23 @@ def test_a_wrong_inventory_stops_before_any_host_is_touched(
     assert "Traceback" not in run.out
 
 
+@pytest.mark.parametrize("arguments", [("site.yml",), ("playbooks/drift.yml", "--check")])
+def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    playbook, *more = arguments
+    hosts: dict[str, dict[str, object]] = {f"node{i:03}": {"busbar_fabric": "infiniband"} for i in range(1, 61)}
+    hosts["node007"]["busbar_mtu"] = "9000"
+    inventory = write_inventory(tmp_path / "inventory", hosts)
+    (inventory / "group_vars").mkdir()
+    wrong = {"busbar_platform": "hgx-h100", "busbar_max_disruptoin": "link", "ansible_connection": "local"}
+    (inventory / "group_vars" / "gpu_nodes.yml").write_text(yaml.safe_dump(wrong))
+    run = play("-i", inventory, *more, playbook=playbook)
+    assert run.rc == 2
+    said = [line for line in run.out.splitlines() if not line.startswith(("ok:", "node"))]
+    assert len(said) < 60, run.out
+    assert "node[001-060]: busbar_max_disruptoin is not a variable of this suite; did you mean" in run.out
+    assert "node007: busbar_mtu is '9000' (str), expected int: write busbar_mtu: 9000" in run.out
+
+
 def test_an_unreachable_host_counts_and_the_others_are_judged(lab: Path, play: Play) -> None:
     hosts = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"]
     # A port on loopback that nobody listens on.

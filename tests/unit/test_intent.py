@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +96,7 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
         ({"perftest_timeout": 19}, "perftest_timeout is 19, expected four times perftest_seconds or more"),
         ({"perftest_rounds": 0}, "perftest_rounds is 0, expected 1 or more"),
         ({"perftest_share": 1.5}, "perftest_share is 1.5, expected 0 to 1"),
-        ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float"),
+        ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float: write .*"),
         ({"perftest_latency": -1}, "perftest_latency is -1, expected microseconds, or 0 for no bar"),
         ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.2026'"),
         ({"perftest_sconds": 5}, "perftest_sconds is not a variable of this suite; did you mean perftest_seconds.?"),
@@ -219,3 +221,63 @@ def test_role_defaults_and_specs_say_what_the_intent_says() -> None:
             assert options[name]["type"] == value.type
             assert tuple(options[name].get("choices", ())) == value.choices
             assert options[name].get("elements", "str") == value.elements
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("mofed_manage", "false", False),
+        ("mofed_manage", "Yes", True),
+        ("busbar_mtu", "9000", 9000),
+        ("perftest_share", "0.8", 0.8),
+        ("roce_qos_pfc", "3", [3]),
+        ("roce_qos_pfc", ["3", 4], [3, 4]),
+        ("nccl_conf_containers", "docker, enroot", ["docker", "enroot"]),
+        ("nccl_conf_containers", "['docker']", ["docker"]),
+        ("busbar_firmware", '{"MT_0000000838": "28.43.2026"}', {"MT_0000000838": "28.43.2026"}),
+    ],
+)
+def test_text_where_another_type_is_meant_says_how_to_write_it(name: str, given: object, meant: object) -> None:
+    with pytest.raises(ParseError) as error:
+        intent.read({"busbar_platform": "hgx-h100", name: given})
+    found = re.search(r": write (\w+: .*) in YAML \(group_vars\), or -e '(\{.*\})'", str(error.value))
+    assert found
+    assert yaml.safe_load(found.group(1)) == json.loads(found.group(2)) == {name: meant}
+    assert intent.read({"busbar_platform": "hgx-h100", **json.loads(found.group(2))})[name] == meant
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"mofed_version": 24.1}, "mofed_version is 24.1 (float), expected str: write it in quotes"),
+        ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' (str), expected int: write dscp: 26"),
+        ({"mofed_manage": "maybe"}, "mofed_manage is 'maybe' (str), expected bool"),
+        ({"busbar_mtu": "9k"}, "busbar_mtu is '9k' (str), expected int"),
+        ({"busbar_mtu": True}, "busbar_mtu is True (bool), expected int"),
+        ({"busbar_firmware": "{"}, "busbar_firmware is '{' (str), expected dict"),
+        ({"roce_qos_pfc": "[3"}, "roce_qos_pfc is '[3' (str), expected list"),
+        ({"roce_qos_pfc": [True]}, "roce_qos_pfc holds True, expected int"),
+    ],
+)
+def test_what_could_mean_something_else_is_not_guessed(variables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError) as error:
+        intent.read({"busbar_platform": "hgx-h100", **variables})
+    assert str(error.value) == message
+
+
+@given(st.sampled_from(sorted(intent.VALUES)), st.text(max_size=20) | st.lists(st.text(max_size=5) | st.none()))
+def test_any_value_gives_a_sentence(name: str, given_value: object) -> None:
+    try:
+        intent.read({"busbar_platform": "hgx-h100", name: given_value})
+    except ParseError as error:
+        assert name in str(error) or name == "busbar_platform"
+
+
+def test_a_mistake_of_a_thousand_hosts_is_one_sentence() -> None:
+    errors = {f"node{i:04}": ["busbar_x is not a variable of this suite"] for i in range(1, 1001)}
+    errors["node0500"].append("busbar_mtu is '9' (str), expected int")
+    assert intent.told(errors) == (
+        "node[0001-1000]: busbar_x is not a variable of this suite; node0500: busbar_mtu is '9' (str), expected int"
+    )
+    each = intent.told({f"n{i}": [f"mistake {i}"] for i in range(1000)})
+    assert each.endswith("; and 970 more mistakes; mend these first")
