@@ -36,6 +36,18 @@ COLLECTIVES = (
 )
 # These have no in-place form to verify: its #wrong is N/A, always.
 _UNVERIFIED_IN_PLACE = ("alltoall", "alltoallv", "sendrecv")
+# busbw / algbw = times * (n - 1) / n, or 1 for None. The size of alltoallv and hypercube is not what their algbw is of.
+_FACTORS = {
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "alltoall": 1,
+    "scatter": 1,
+    "gather": 1,
+    "broadcast": None,
+    "reduce": None,
+    "sendrecv": None,
+}
 # Sizes are rounded down so that each rank's share is a multiple of 16 bytes.
 _SHARE_ALIGNMENT = 16
 _ERRORS_KEPT = 20
@@ -59,6 +71,7 @@ class Placement:
 
     wrong: wrong elements; None where nothing was checked.
     error: largest deviation, which releases up to 2.11 print in place of wrong; the limit is in the footer's count.
+    of_cpu: the time is the CPU's (-C), and not that which the bandwidths are of.
     """
 
     time_us: Optional[float]
@@ -66,6 +79,7 @@ class Placement:
     busbw: Optional[float]  # GB/s
     wrong: Optional[float]
     error: Optional[float] = None
+    of_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,7 +209,8 @@ def _json_placement(value: Any) -> Optional[Placement]:
         return None
     place = _mapping(value, "out_of_place, in_place")
     time = place.get("time", place.get("cpu_time"))
-    return Placement(_real(time), _real(place.get("alg_bw")), _real(place.get("bus_bw")), _real(place.get("nwrong")))
+    algbw, busbw, wrong = (_real(place.get(name)) for name in ("alg_bw", "bus_bw", "nwrong"))
+    return Placement(_real(time), algbw, busbw, wrong, of_cpu="time" not in place)
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
@@ -376,18 +391,26 @@ class _Table:
         elif not self.pending or not all(map(_CELL.fullmatch, words)):
             return
         self.pending += words
-        if len(self.pending) >= len(self.columns) + self.trailing:
-            row = self._row()
+        columns = self._columns_of_row()
+        if len(self.pending) >= len(columns) + self.trailing:
+            row = self._row(columns)
             if row is not None:
                 self.rows.append(row)
             self.pending = []
 
-    def _row(self) -> Optional[Row]:
-        if not self.columns or len(self.pending) != len(self.columns) + self.trailing:
+    def _columns_of_row(self) -> List[str]:
+        """alltoall up to 2.8 names an operation in the header, and has none in its rows: a number stands there."""
+        at = self.columns.index("redop") if "redop" in self.columns else len(self.pending)
+        if at < len(self.pending) and _CELL.fullmatch(self.pending[at]):
+            return [name for name in self.columns if name != "redop"]
+        return self.columns
+
+    def _row(self, columns: List[str]) -> Optional[Row]:
+        if not columns or len(self.pending) != len(columns) + self.trailing:
             return None
         first: Dict[str, str] = {}
         second: Dict[str, str] = {}
-        for name, word in zip(self.columns, self.pending):
+        for name, word in zip(columns, self.pending):
             (second if name in first else first)[name] = word
         size = _whole(first["size"])
         if size is None or size < 0:
@@ -411,6 +434,7 @@ def _placement(words: Mapping[str, str]) -> Optional[Placement]:
         busbw=_figure(words.get("busbw", "")),
         wrong=_figure(words.get("#wrong", "")),
         error=_figure(words.get("error", "")),
+        of_cpu="time" not in words,
     )
 
 
@@ -794,8 +818,14 @@ def _sizes(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
         return _finding("nccl_perf.sizes", wanted, source, "drift", want, text)
     if not have.rows:
         return _finding("nccl_perf.sizes", wanted, source, "unknown", want, None, because=ran)
-    missing = sorted({size for table in _tables(have.rows) for size in _missing(table, wanted)})
+    good = [row for row in have.rows if _agrees(row, have, wanted)]
+    missing = sorted(
+        {size for table in _tables(have.rows) for size in _missing([r for r in table if r in good], wanted)}
+    )
     text = "missing: %s" % ", ".join(map(size_text, missing)) if missing else "all %d" % len(wanted.sizes)
+    bad = [row for row in have.rows if row not in good]
+    if bad:
+        text += "; does not count: the row of %s, whose time, algbw and busbw do not agree" % size_text(bad[0].size)
     return _finding("nccl_perf.sizes", wanted, source, "drift" if missing else "ok", want, text, because=ran)
 
 
@@ -822,6 +852,47 @@ def _missing(table: Sequence[Row], wanted: Wanted) -> List[int]:
 
 def _is_size(row: Row, size: int, ranks: int) -> bool:
     return size - _SHARE_ALIGNMENT * ranks < row.size <= size
+
+
+def _agrees(row: Row, have: Result, wanted: Wanted) -> bool:
+    """Whether the figures of a row are of one measurement, within their rounding: a mixed up row proves nothing."""
+    if wanted.collective not in _FACTORS:
+        return True
+    times = _FACTORS[wanted.collective]
+    # Processes that ran alone, or in groups, had fewer ranks than the launcher started.
+    groups = [rank.group for rank in have.ranks]
+    counts = {
+        1,
+        wanted.ranks,
+        have.rank_count or 1,
+        *(rank.index + 1 for rank in have.ranks[-1:]),
+        *map(groups.count, groups),
+    }
+    factors = [1.0 if times is None else times * (n - 1) / n for n in counts]
+    return all(_is_one_measurement(place, row.size, factors) for place in _places(row))
+
+
+def _is_one_measurement(place: Placement, size: int, factors: Sequence[float]) -> bool:
+    if place.algbw is None:
+        return True
+    algbw = _rounded(place.algbw)
+    if place.time_us is not None and not place.of_cpu:
+        shortest, longest = _rounded(place.time_us)
+        most = size / shortest / 1e3 if shortest > 0 else math.inf
+        if most < algbw[0] or size / longest / 1e3 > algbw[1]:
+            return False
+    if place.busbw is None:
+        return True
+    busbw = _rounded(place.busbw)
+    return any(algbw[0] * factor <= busbw[1] and busbw[0] <= algbw[1] * factor for factor in factors)
+
+
+def _rounded(figure: float) -> Tuple[float, float]:
+    """Between what and what lies a figure that was printed so: with two decimals to none, or as 1.2e+07."""
+    steps = ((100.0, 0.005), (1000.0, 0.05), (1e6, 0.5))
+    half = next((half for limit, half in steps if figure < limit), figure * 0.05)
+    # And a little for what was computed in single steps.
+    return figure * 0.9999 - half, figure * 1.0001 + half
 
 
 def _ranks(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
@@ -895,7 +966,8 @@ def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) 
 def reached(have: Result, wanted: Wanted) -> Optional[float]:
     """Out of place, at the largest size that was asked for; of several tables the slowest. None: not there."""
     found: List[float] = []
-    for table in _tables(have.rows):
+    for whole in _tables(have.rows):
+        table = [row for row in whole if _agrees(row, have, wanted)]
         # The traffic of alltoallv, and so its sizes, depend on a matrix: its rows are known by their order alone.
         in_order = wanted.collective == "alltoallv"
         rows = table[-1:] if in_order else [row for row in table if _is_size(row, wanted.sizes[-1], wanted.ranks)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import Run, Wanted
 
 M, G = 1 << 20, 1 << 30
@@ -67,3 +69,23 @@ def test_the_layout_of_years_ago_without_validation_proves_no_correctness(sample
     stdout = (samples / "nccl-tests/superbench-nccl_allreduce.log").read_text()
     busbw, found = judged(wanted(4, 8 * G, 2, host="localhost"), stdout)
     assert (busbw, found) == (235.26, {"correct": "unknown", "busbw": "drift"})
+
+
+def test_no_row_of_a_real_table_is_refused(samples: Path) -> None:
+    counted = 0
+    for path in [*samples.glob("nccl-tests/*.log"), *samples.glob("h200x8/*.txt"), *samples.glob("h200x8/*.json")]:
+        read = nccl_perf.parse_json if path.suffix == ".json" else nccl_perf.parse_text
+        try:
+            result = read(path.read_text())
+        except ParseError:
+            continue
+        collective = next(
+            name
+            for name in ("all_gather", "reduce_scatter", "all_reduce")
+            if name.replace("_", "") in path.name.replace("_", "")
+        )
+        for row in result.rows:
+            asked = Wanted(collective, 8, ("vm",), (max(1, row.size),))
+            alone = replace(result, rows=(replace(row, size=max(1, row.size)),))
+            counted += row.size == 0 or nccl_perf.reached(alone, asked) is not None
+    assert counted > 150
