@@ -4,14 +4,17 @@
 
 Ansible forks a worker for each task on each host, and that, with the memory that each fork copies, costs five times
 what the question itself does. Here every host has a thread that does what its worker would do, by Ansible's own
-TaskExecutor: connection, become method and variables are those of any task.
+TaskExecutor: connection, become method and variables are those of any task. How that is called differs between releases
+of Ansible: plugin_utils/ansible_core.py.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
 import signal
+import subprocess
 import threading
 import time
 from collections import deque
@@ -19,17 +22,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible import context
-from ansible._internal._task import TaskContext
 from ansible.errors import AnsibleError
-from ansible.executor.process import worker
-from ansible.executor.task_executor import TaskExecutor
-from ansible.playbook.task import Task
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils import intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
+from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import MIB, Bound, bounded
 
 display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
@@ -37,14 +38,21 @@ MODULE = f"{host_audit.COLLECTION}host_audit"
 KEPT = ("roles", "intent", "verify", "failed", "unreachable", "timedout", "wrong_inventory", "msg")
 # Seconds in which the first host alone makes what all need, which threads would do all at once.
 ALONE = 2.0
+# Of an answer. A node that is well says 13 KB, and one with all the faults of the lab 60.
+LIMIT = MIB
 Answer = dict[str, Any]
+Answers = dict[str, Answer]
+PR_SET_PDEATHSIG = 1
+LAST = "trap '' HUP INT TERM; read -r _; kill -s KILL -- -$1"
+# The other end of that shell's input: open as long as this process lives.
+_watch: list[subprocess.Popen[bytes]] = []
 
 
 class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
-    _VALID_ARGS = frozenset({"host_timeout"})
+    _VALID_ARGS = frozenset({"host_timeout", "collect"})
     # Once for all hosts, whatever `run_once` says.
     BYPASS_HOST_LOOP = True
 
@@ -52,27 +60,26 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         _validation, arguments = self.validate_argument_spec(
-            argument_spec={"host_timeout": {"type": "float", "default": 300}}
+            argument_spec={
+                "host_timeout": {"type": "float", "default": 300},
+                "collect": {"type": "bool", "default": False},
+            }
         )
-        here = worker.current_worker
-        if here is None:
-            raise AnsibleError("fleet_audit runs in a worker of ansible-playbook only")
         hosts = list(variables["ansible_play_hosts"])
         hostvars = variables["hostvars"]
-        of_play = _of_play(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
-        task = self._task.copy()
-        task.action, task.args, task.register, task.run_once, task.timeout = MODULE, {}, None, False, 0
-
-        def ask(host: str) -> Answer:
-            try:
-                of_host = {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
-            except AnsibleError as error:
-                return {"failed": True, "msg": str(error)}
-            return _run(here, task.copy(), host, of_host)
-
-        answers = dict(_ask_all(hosts, ask, context.CLIARGS["forks"], arguments["host_timeout"], host_audit.MADE))
-        if any(answer.get("timedout") for answer in answers.values()):
-            _end_what_is_left()
+        if arguments["collect"]:
+            answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
+        else:
+            run = ansible_core.worker_runs_tasks()
+            asked = run and self._ask(run, hosts, variables, arguments["host_timeout"])
+            if asked is None:
+                display.warning(
+                    f"fleet_audit does not know the inside of ansible-core {ansible_core.INSTALLED}: every host is "
+                    "asked by a task of its own, which takes several times as long and finds the same"
+                )
+                result.update(changed=False, hosts={}, by_task=True)
+                return result
+            answers = asked
         wrong = {host: answer["wrong_inventory"] for host, answer in answers.items() if answer.get("wrong_inventory")}
         if wrong:
             # Without the answers, of which Ansible would print all.
@@ -80,6 +87,44 @@ class ActionModule(ActionBase):
             return result
         result.update(changed=False, hosts=answers)
         return result
+
+    def _ask(
+        self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float
+    ) -> Answers | None:
+        """None where a worker of this Ansible does not run tasks in the way that run thinks."""
+        here = ansible_core.this_worker()
+        if here is None:
+            raise AnsibleError("fleet_audit runs in a worker of ansible-playbook only")
+        hostvars = variables["hostvars"]
+        of_play = _of_play(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
+        task = self._task.copy()
+        task.action, task.args, task.register, task.run_once, task.timeout = MODULE, {}, None, False, 0
+        bounds: dict[str, Bound] = {}
+        strange: list[str] = []
+
+        def ask(host: str) -> Answer:
+            try:
+                of_host = {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
+                machine = here._variable_manager._inventory.get_host(host)
+                with bounded(LIMIT) as bounds[host]:
+                    # The play context is as it was before this task made it the first host's.
+                    done = run(here, machine, task.copy(), of_host)
+                return {name: done[name] for name in KEPT if name in done}
+            except AnsibleError as error:
+                return {"failed": True, "msg": str(error)}
+            except (AttributeError, TypeError) as error:
+                strange.append(host)
+                return {"failed": True, "msg": f"ansible-core {ansible_core.INSTALLED} within fleet_audit: {error}"}
+
+        def leave(host: str) -> None:
+            if host in bounds:
+                bounds[host].end()
+
+        _end_as_a_whole()
+        answers = dict(_ask_all(hosts, ask, leave, context.CLIARGS["forks"], limit, host_audit.MADE))
+        if any(answer.get("timedout") for answer in answers.values()):
+            _end_what_is_left()
+        return None if hosts and len(strange) == len(hosts) else answers
 
 
 def _of_play(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,26 +136,19 @@ def _of_play(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str
     return {name: value for name, value in own.items() if name not in of_host or of_host[name] != value}
 
 
-def _run(here: Any, task: Task, host: str, variables: dict[str, Any]) -> Answer:
-    manager = here._variable_manager
-    machine = manager._inventory.get_host(host)
-    with TaskContext(task):
-        done = TaskExecutor(
-            machine,
-            task,
-            variables,
-            # As it was before this task made it the first host's.
-            here._play_context,
-            here._loader,
-            here._shared_loader_obj,
-            here._final_q,
-            manager,
-        ).run()
-    return {name: done[name] for name in KEPT if name in done}
+def _of_task(result: Mapping[str, Any] | None) -> Answer:
+    """What host_audit has registered as a task of its own, whose failure does not end the play."""
+    given = {name: value for name, value in (result or {}).items() if name in KEPT}
+    return given if "roles" in given else {"msg": "it was not asked", **given, "failed": True}
 
 
 def _ask_all(
-    hosts: Sequence[str], ask: Callable[[str], Answer], width: int, limit: float, made: threading.Event
+    hosts: Sequence[str],
+    ask: Callable[[str], Answer],
+    leave: Callable[[str], None],
+    width: int,
+    limit: float,
+    made: threading.Event,
 ) -> Iterator[tuple[str, Answer]]:
     """Host and answer, in the order in which they come. limit: seconds for a host; what takes longer is left behind.
 
@@ -140,6 +178,8 @@ def _ask_all(
             given = [answers.get(timeout=max(min(ends.values()) - time.monotonic(), 0))]
         except queue.Empty:
             late = [host for host, end in ends.items() if end <= time.monotonic()]
+            for host in late:
+                leave(host)
             said = f"gave no answer within {limit:g} s and was left behind"
             given = [(host, {"failed": True, "timedout": True, "msg": said}) for host in late]
         for host, answer in given:
@@ -151,9 +191,25 @@ def _ask_all(
                 yield host, answer
 
 
+def _end_as_a_whole() -> None:
+    """What this worker starts ends with it, and it with ansible-playbook, however either ends."""
+    if not _leads():
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):  # Linux
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A shell in our group waits for the end of its input, whose other end nobody has but us.
+    _watch.append(subprocess.Popen(["/bin/sh", "-c", LAST, "sh", str(os.getpid())], stdin=subprocess.PIPE))
+
+
 def _end_what_is_left() -> None:
-    """Connections to hosts that were left behind. A worker leads a process group of its own."""
-    if os.getpgrp() == os.getpid():
+    """Connections to hosts that were left behind."""
+    if _leads():
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(os.getpgrp(), signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
+
+
+def _leads() -> bool:
+    """A worker leads a process group of its own."""
+    return os.getpgrp() == os.getpid()

@@ -56,7 +56,7 @@ def summary(run: Mapping[str, Any], result: Mapping[str, Any], stored: bool) -> 
     return {
         **run,
         "busbw": result.get("busbw"),
-        "finished": result.get("finished"),
+        "finished": result.get("finished_at"),
         "simulated": result["simulated"],
         "stored": stored,
         "commands": result["commands"],

@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
         result.update(Plan(tuple(findings)).result())
         result["passed"] = passed
         result["sessions"] = [one for part in measured for one in part["sessions"]]
-        result["finished"] = min((one["finished"] for one in measured if one["finished"]), default=None)
+        result["finished_at"] = min((one["finished_at"] for one in measured if one["finished_at"]), default=None)
         result["simulated"] = any(one["simulated"] for one in measured)
         result["stored"] = check_mode
         result["commands"] = [line for part in measured for line in part["commands"]]

@@ -95,7 +95,8 @@ def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
         "format": FORMAT,
         "simulated": any(found["simulated"] for found in results.values()),
         "hosts": {
-            host: {name: found[name] for name in ("sessions", "findings", "passed", "finished", "simulated")}
+            host: {name: found[name] for name in ("sessions", "findings", "passed", "simulated")}
+            | {"finished": found["finished_at"]}
             for host, found in results.items()
         },
     }

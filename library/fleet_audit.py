@@ -27,6 +27,11 @@ options:
     description: Seconds for a host, from the login to its answer. What takes longer is left behind.
     type: float
     default: 300
+  collect:
+    description: Ask nobody, and put together what M(busbar.fabric.host_audit) has registered as C(host_audit_result)
+      on each host. For releases of ansible-core on which RV(by_task) says so.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -42,6 +47,11 @@ hosts:
     C(msg).
   type: dict
   returned: always
+by_task:
+  description: Nobody was asked, for the inside of this ansible-core is not known. Every host is to be asked by a task
+    of its own.
+  type: bool
+  returned: where that is so
 msg:
   description: What is wrong with the variables of hosts; all hosts with right ones have been asked.
   type: str

@@ -172,7 +172,7 @@ busbw:
   description: GB/s, out of place, at the largest size; null where it was not measured.
   type: float
   returned: success
-finished:
+finished_at:
   description: When the run that is judged ended, in seconds since 1970; null where there is none.
   type: float
   returned: success
@@ -466,9 +466,9 @@ def judge(run: nccl_perf.Run, wanted: nccl_perf.Wanted) -> Tuple[Plan, Dict[str,
     result, problem = nccl_perf.read(run)
     plan = nccl_perf.judge(result, wanted, run, time.time(), problem)
     if result is None:
-        return plan, {"finished": run.finished}
+        return plan, {"finished_at": run.finished}
     return plan, {
-        "finished": run.finished,
+        "finished_at": run.finished,
         "measured": nccl_perf.to_dict(result),
         "busbw": nccl_perf.reached(result, wanted),
         "simulated": result.simulated,
@@ -557,7 +557,7 @@ def main() -> None:
         commands=[shlex.join(task.wanted.command)],
         measured=found.get("measured", {}),
         busbw=found.get("busbw"),
-        finished=found.get("finished"),
+        finished_at=found.get("finished_at"),
         simulated=found.get("simulated", False),
         run_directory=directory,
         record=record_path(directory) if directory else "",

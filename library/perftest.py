@@ -104,7 +104,7 @@ sessions:
   type: list
   elements: dict
   returned: success
-finished:
+finished_at:
   description: When the results were taken, seconds since 1970; null without any.
   type: float
   returned: success
@@ -447,7 +447,8 @@ def main() -> None:
             }
             for rail in task.rails
         ],
-        finished=finished,
+        # Not `finished`: that is Ansible's own word for a task in the background.
+        finished_at=finished,
         simulated=any(one.simulated for rail in task.rails for one in rail.results),
         notes=task.notes,
     )

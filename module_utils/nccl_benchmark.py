@@ -148,12 +148,12 @@ def judge(
     not_run: Dict[Tuple[str, str], str] = {}
     for run, result in zip(wanted, results):
         own = [from_dict(dict(item)) for item in result["findings"]]
-        if result.get("finished"):
+        if result.get("finished_at"):
             findings.append(_bar(platform, run, result))
         for finding in own:
             if finding.because is None and cause is not None and finding.check in _EXPLAINED:
                 finding = replace(finding, because=cause.id)
-            elif finding.because is None and not result.get("finished"):
+            elif finding.because is None and not result.get("finished_at"):
                 # Seven programs that did not run for one reason are one reason.
                 first = not_run.setdefault((finding.check, finding.state), finding.id)
                 finding = replace(finding, because=first if first != finding.id else None)

@@ -86,3 +86,39 @@ def test_where_become_takes_our_input_the_question_is_asked_all_the_same(lab: Pa
     assert "a run would repair on node01: nccl_conf.file" in run.verdict, run.out
     assert "left out by tags: platform, mofed, iommu, pcie_path" in run.verdict
     assert "\nchecked: nccl_conf\n" in run.verdict
+
+
+# As a release of ansible-core whose TaskExecutor nobody has seen.
+UNKNOWN_RELEASE = """
+from ansible.executor.task_executor import TaskExecutor
+from ansible.plugins.callback import CallbackBase
+made = TaskExecutor.__init__
+def otherwise(self, *everything, **more):
+    made(self, *everything, **more)
+TaskExecutor.__init__ = otherwise
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "unknown_release"
+"""
+
+
+def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same(
+    lab: Path, play: Play, tmp_path: Path
+) -> None:
+    store.break_(lab, "node02", "mtu-1500")
+    (tmp_path / "unknown_release.py").write_text(UNKNOWN_RELEASE)
+    config = "[defaults]\ncallback_plugins = {}\ncollections_path = {}\n"
+    (tmp_path / "ansible.cfg").write_text(config.format(tmp_path, ROOT / "collections"))
+    (tmp_path / "gone.yml").write_text(
+        "gpu_nodes: {hosts: {gone: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1,"
+        " busbar_platform: hgx-h100, busbar_fabric: infiniband}}}\n"
+    )
+    arguments = ("-i", lab / "inventory", "-i", tmp_path / "gone.yml", "--check", "--tags", "mtu,nccl_conf")
+    finds = []
+    for cwd in (ROOT, tmp_path):
+        path = tmp_path / f"{cwd.name}.json"
+        run = play(*arguments, "-e", f"busbar_findings_path={path}", playbook="playbooks/drift.yml", cwd=cwd)
+        assert (run.rc, "0 of 3 hosts ok" in run.verdict) == (2, True), run.out
+        assert ("every host is asked by a task of its own" in " ".join(run.out.split())) == (cwd == tmp_path)
+        finds.append(found(path))
+    assert finds[0] == finds[1]
+    assert finds[0]["hosts"]["gone"]["end"] == "unreachable"

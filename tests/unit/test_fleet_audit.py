@@ -2,12 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import fleet_audit
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +39,9 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks(sai
         return {"roles": host}
 
     hosts = [f"n{number}" for number in range(40)]
-    assert dict(fleet_audit._ask_all(hosts, ask, 4, 60, threading.Event())) == {host: {"roles": host} for host in hosts}
+    assert dict(fleet_audit._ask_all(hosts, ask, print, 4, 60, threading.Event())) == {
+        host: {"roles": host} for host in hosts
+    }
     assert (sorted(asked), most) == (sorted(hosts), 4)
     assert said[0] == "2 of 40 hosts have answered"
     assert (said[-1], len(said)) == ("40 of 40 hosts have answered", 20)
@@ -46,11 +56,13 @@ def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pyt
             free.wait(30)
         return {"roles": host}
 
+    left: list[str] = []
     begin = time.monotonic()
-    found = dict(fleet_audit._ask_all("abcde", ask, 2, 1, threading.Event()))
+    found = dict(fleet_audit._ask_all("abcde", ask, left.append, 2, 1, threading.Event()))
     assert time.monotonic() - begin < 20
     free.set()
     late = {"failed": True, "timedout": True, "msg": "gave no answer within 1 s and was left behind"}
+    assert left == ["a", "c"]
     assert found == {"a": late, "b": {"roles": "b"}, "c": late, "d": {"roles": "d"}, "e": {"roles": "e"}}
 
 
@@ -59,13 +71,13 @@ def test_a_question_that_breaks_off_is_an_answer() -> None:
     def ask(host: str) -> dict[str, Any]:
         raise RuntimeError(host)
 
-    found = dict(fleet_audit._ask_all(["a"], ask, 2, 60, threading.Event()))
+    found = dict(fleet_audit._ask_all(["a"], ask, print, 2, 60, threading.Event()))
     assert found == {"a": {"failed": True, "msg": "the question ended without an answer, see above"}}
     # What a thread says at its end is this test's, and not the next one's.
     for thread in threading.enumerate():
         if thread.name.endswith("(work)"):
             thread.join(30)
-    assert dict(fleet_audit._ask_all([], ask, 2, 60, threading.Event())) == {}
+    assert dict(fleet_audit._ask_all([], ask, print, 2, 60, threading.Event())) == {}
 
 
 def test_what_the_play_says_comes_before_what_the_inventory_says() -> None:
@@ -88,5 +100,58 @@ def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
             free.set()
         return {"roles": host}
 
-    assert len(dict(fleet_audit._ask_all("abc", ask, 2, 60, made))) == 3
+    assert len(dict(fleet_audit._ask_all("abc", ask, print, 2, 60, made))) == 3
     assert begun == [("a", False), ("b", True), ("c", True)]
+
+
+def test_a_host_that_was_asked_by_a_task_of_its_own_answers_the_same() -> None:
+    whole = {"roles": "{}", "intent": "1", "verify": False, "changed": False, "failed": False, "invocation": {}}
+    assert fleet_audit._of_task(whole) == {"roles": "{}", "intent": "1", "verify": False, "failed": False}
+    gone = {"unreachable": True, "msg": "no route", "failed": False, "changed": False}
+    assert fleet_audit._of_task(gone) == {"unreachable": True, "msg": "no route", "failed": True}
+    assert fleet_audit._of_task(None) == {"failed": True, "msg": "it was not asked"}
+
+
+STARTS = """
+import os, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from ansible_collections.busbar.fabric.plugins.action import fleet_audit
+worker = os.fork()
+if worker == 0:
+    os.setsid()
+    fleet_audit._end_as_a_whole()
+    subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
+    print(os.getpid(), flush=True)
+    os._exit(0) if sys.argv[2] == "nobody" else time.sleep(600)
+os.waitpid(worker, 0)
+time.sleep(600)
+"""
+
+
+def members(group: int) -> list[str]:
+    """Of a process group, without those that have ended and that nobody has asked for yet."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, of, *_rest = path.read_text().rpartition(")")[2].split()
+            if int(of) == group and state != "Z":
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("who", ["the command", "the worker", "nobody"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_worker_has_started_ends_with_it_however_that_ends(who: str, how: signal.Signals) -> None:
+    argv = [sys.executable, "-c", STARTS, str(ROOT / "collections"), who]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout
+        worker = int(command.stdout.readline())
+        if who != "nobody":
+            assert len(members(worker)) >= 3
+            os.kill(command.pid if who == "the command" else worker, how)
+        end = time.monotonic() + 30
+        while members(worker) and time.monotonic() < end:
+            time.sleep(0.05)
+        left = members(worker)
+        command.kill()
+    assert left == []

@@ -93,7 +93,7 @@ def measured(run: nccl_benchmark.Run, figure: float | None = 400.0, *found: dict
         "findings": list(found),
         "passed": [f"nccl_perf.ran[live]@{run.subject}"],
         "busbw": figure,
-        "finished": None if figure is None else 1_000_000.0,
+        "finished_at": None if figure is None else 1_000_000.0,
         "simulated": False,
         "commands": ["all_reduce_perf"],
         "measured": {"rows": rows, "nccl_library": "2.28.9", "version": "2.19.6"},

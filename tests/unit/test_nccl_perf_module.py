@@ -279,7 +279,7 @@ def test_check_mode_judges_the_stored_result(run: Run, tmp_path: Path) -> None:
     link = str(tmp_path / "results/latest/record.json")
     again = run(check=True, stored_result=link)
     assert again["findings"] == []
-    assert (again["busbw"], again["finished"]) == (first["busbw"], first["finished"])
+    assert (again["busbw"], again["finished_at"]) == (first["busbw"], first["finished_at"])
     # The bar of today decides, not that of the run.
     assert states(run(check=True, stored_result=link, bar_busbw=400)) == {"busbw": "drift"}
     # What was asked for has changed: it answers another question.

@@ -116,8 +116,8 @@ def test_what_differs_from_the_fleet_follows_from_the_role_that_sets_it() -> Non
 
 def results(**more: Any) -> dict[str, Any]:
     return {
-        "node01": {**measured(), "finished": 1.0, "simulated": False, "stored": False, **more},
-        "node03": {**measured(figure=100.0), "finished": 1.0, "simulated": False, "stored": False, **more},
+        "node01": {**measured(), "finished_at": 1.0, "simulated": False, "stored": False, **more},
+        "node03": {**measured(figure=100.0), "finished_at": 1.0, "simulated": False, "stored": False, **more},
     }
 
 
