@@ -109,6 +109,11 @@ commands:
   type: list
   elements: str
   returned: success
+notes:
+  description: Sentences for the verdict, such as that no policy is asked for.
+  type: list
+  elements: str
+  returned: success
 reboot_required:
   description: Empty; nothing here waits for a reboot.
   type: list
@@ -170,7 +175,7 @@ def main() -> None:
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     result = apply.result(planned, after, apply.either)
-    module.exit_json(**result)
+    module.exit_json(**result, notes=multirail.undecided(policy, asked))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ commands:
   elements: str
   returned: success
 notes:
-  description: Sentences for the verdict, such as that the MTU is too small for RDMA's largest messages.
+  description: Sentences for the verdict, such as that no MTU is asked for, or one too small for RDMA's largest messages.
   type: list
   elements: str
   returned: success
@@ -140,7 +140,11 @@ def main() -> None:
     given = module.params
     host = Host(given["hardware_root"], given["system_root"])
     if given["mtu"] is None:
-        module.exit_json(**apply.result(Plan(), Plan()), notes=[], backup_files=[])
+        try:
+            said = netdev_mtu.undecided(profile.asked(given))
+        except ParseError as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(**apply.result(Plan(), Plan()), notes=said, backup_files=[])
     if not netdev_mtu.LEAST <= given["mtu"] <= netdev_mtu.MOST:
         module.fail_json(msg="mtu is %d, expected %d to %d" % (given["mtu"], netdev_mtu.LEAST, netdev_mtu.MOST))
     want = netdev_mtu.Want(given["mtu"])

@@ -239,7 +239,7 @@ def main() -> None:
     result = apply.result(planned, after, apply.either)
     result.update(changed=bool(steps or unit.changes), commands=[str(step) for step in steps])
     result["diff"] = roce_qos.diff(planned) + roce_unit.diff(unit)
-    module.exit_json(**result, notes=roce_qos.notes(ports))
+    module.exit_json(**result, notes=roce_qos.undecided(want.chain, asked) + roce_qos.notes(ports))
 
 
 if __name__ == "__main__":

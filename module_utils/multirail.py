@@ -22,7 +22,7 @@ from .netdev_address import ADDRESSES, Address, parse_json
 from .netdev_owner import Owner
 from .plan import Command, FileChange, Plan
 from .platform import ADDRESS_FAMILIES
-from .profile import active_port
+from .profile import Profile, active_port, roce_rails
 from .rdma import of_family
 from .topology import Nic
 
@@ -76,6 +76,15 @@ POLICIES = {
         routing=True,
     ),
 }
+
+
+def undecided(policy: Policy, asked: Profile) -> List[str]:
+    """What a reader should know where nothing is asked for. One rail alone needs no policy."""
+    if policy.name or roce_rails(asked) < 2:
+        return []
+    return ["multirail_policy is not set: ARP and routes between the RoCE rails of a host are not judged"]
+
+
 _LARGEST = {"arp_ignore": 8, "arp_announce": 2, "rp_filter": 2, "accept_local": 1}
 
 

@@ -33,7 +33,7 @@ from .netdev_owner import (
     shared,
 )
 from .plan import Command, FileChange, Plan
-from .profile import Profile, active_port
+from .profile import Profile, active_port, roce_rails
 from .rails import Rails
 from .topology import Nic
 
@@ -396,6 +396,13 @@ def keeps_backup(path: str) -> bool:
 def mends(finding: Finding) -> bool:
     """Whether a run does. What is left of RDMA's own MTU goes only with the link, addresses and routes included."""
     return finding.check != "netdev_mtu.active_mtu" or finding.because is not None
+
+
+def undecided(profile: Profile) -> List[str]:
+    """What a reader should know where no MTU is asked for."""
+    if not roce_rails(profile):
+        return []
+    return ["busbar_mtu is not set: the MTU of the RoCE rails is not judged"]
 
 
 def notes(have: Have, want: Want) -> List[str]:

@@ -103,6 +103,11 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
     return Profile(profile.name, profile.description, profile.gpus, tuple(rails))
 
 
+def roce_rails(profile: Profile) -> int:
+    """How many rails may be Ethernet: what is left undecided for those is told, never passed over."""
+    return sum("Ethernet" in rail.link_layers for rail in profile.rails)
+
+
 def asked(given: Mapping[str, Any]) -> Profile:
     """What the options profile, profile_name and fabric of a module ask for. Raises ParseError."""
     return for_fabric(parse(given["profile"], given["profile_name"]), given["fabric"] or None)

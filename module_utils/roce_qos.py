@@ -20,7 +20,7 @@ from .finding import Finding
 from .host import Host, ParseError, ReadError, ToolMissing
 from .pci import parse_decimal
 from .plan import Command, Plan
-from .profile import active_port
+from .profile import Profile, active_port, roce_rails
 from .rails import Rails
 from .roce_chain import Chain
 from .topology import Nic, Topology
@@ -995,6 +995,13 @@ def diff(planned: Plan) -> List[Dict[str, str]]:
         }
         result.append({"before_header": label, "after_header": label, **lines})
     return result
+
+
+def undecided(chain: Chain, asked: Profile) -> List[str]:
+    """What a reader should know where no queue is asked for. PFC for none is a decision, too."""
+    if not roce_rails(asked) or (chain.dscp, chain.trust, chain.pfc) != (None, None, None):
+        return []
+    return ["busbar_roce is not set: trust, PFC, ECN and DSCP of the RoCE rails are not judged"]
 
 
 def notes(those: Sequence[Port]) -> List[str]:
