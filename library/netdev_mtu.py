@@ -89,7 +89,7 @@ commands:
   elements: str
   returned: success
 notes:
-  description: Sentences for the verdict, such as that no MTU is asked for, or one too small for RDMA's largest messages.
+  description: Sentences for the verdict, such as that no MTU is asked for, or one too small for RDMA.
   type: list
   elements: str
   returned: success

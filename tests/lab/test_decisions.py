@@ -13,7 +13,11 @@ from tests.lab.conftest import ROOT
 Run = Callable[..., dict[str, Any]]
 MODULES = ("netdev_mtu", "multirail", "roce_qos")
 # What the modules get where the inventory says nothing.
-UNSET = {"netdev_mtu": {"mtu": None}, "multirail": {"policy": ""}, "roce_qos": {"roce": {}, "traffic_class": None}}
+UNSET: dict[str, dict[str, Any]] = {
+    "netdev_mtu": {"mtu": None},
+    "multirail": {"policy": ""},
+    "roce_qos": {"roce": {}, "traffic_class": None},
+}
 NAMES = {"netdev_mtu": "busbar_mtu", "multirail": "multirail_policy", "roce_qos": "busbar_roce"}
 
 
