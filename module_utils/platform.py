@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
+from . import pcie_link
 from .finding import Finding
 from .gpu import Gpu
 from .host import Problem
@@ -104,6 +105,12 @@ _RULES = {
         "a slot below its width or generation caps the NIC; NCCL does not notice, it reads the maximum",
         "reseat the NIC or its riser, check the BIOS slot setting; " + _RECHECK,
     ),
+    "platform.pcie_link": _Rule(
+        "major",
+        "the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device says so itself",
+        "reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
+        " bifurcation) and AER errors in dmesg; " + _RECHECK,
+    ),
     "platform.rail_path": _Rule(
         "major",
         "GPUDirect RDMA is only used, and only fast, over the short path",
@@ -146,6 +153,7 @@ def plan(
     for rail in profile.rails:
         gids = (address_family, addresses)
         findings.extend(_rail_findings(topology, rail, rails, gids, roots.get("platform.gpu_count")))
+    findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get("platform.gpu_tool") or roots.get("platform.gpu_driver")))
     return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
@@ -345,6 +353,38 @@ def _pcie(
         _said(topology, have, device.address),
         "%s/%s, current_link_width" % (device.source, "max_link_speed" if idle_speed_varies else "current_link_speed"),
         _state(have, good),
+    )
+
+
+def _between(topology: Topology, link: pcie_link.Between) -> Finding:
+    """Of a link above GPUs and NICs: as fast and as wide as both its ends can, and enough for the rails on it."""
+    now, possible = link.now, link.possible
+    want = "%s, as both ends can" % possible if possible else "as fast and as wide as both ends can"
+    trained = (
+        now is not None and possible is not None and now.speed_gts >= possible.speed_gts and now.width >= possible.width
+    )
+    enough = now is not None and pcie_link.gbps(now) >= link.needs
+    have, fix = None, ""
+    if now is not None and possible is not None:
+        have = str(now)
+        if trained and not enough:
+            want = "%g Gbit/s for one rail" % link.needs
+            have += ", all that both ends can: %.0f Gbit/s" % pcie_link.gbps(now)
+            fix = (
+                "look for a BIOS setting that limits the speed of %s; else put GPU and NIC below one switch, or correct"
+                " the rail's rate in the profile" % link.upper
+            )
+        if not trained or not enough:
+            over = "between %s" % ", ".join(name for name, _rate in link.pairs)
+            have += "; it slows what goes %s" % (over if link.pairs else "from %s to the host" % ", ".join(link.behind))
+    return _finding(
+        "platform.pcie_link",
+        "%s below %s" % (link.lower, link.upper),
+        want,
+        _said(topology, have, link.lower, link.upper),
+        "%s/current_link_speed, current_link_width" % link.source,
+        _state(have, trained and enough),
+        fix=fix,
     )
 
 

@@ -7,7 +7,7 @@ Facts only: what the machine should look like is the profile's business (profile
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import gpu, netdev, pci, rdma, virtualization
@@ -53,6 +53,8 @@ class Topology:
     # RDMA devices without a PCI device of their own (rxe, siw, a bond's mlx5_bond_0 is with its PCI function)
     software_rdma: Tuple[RdmaDevice, ...]
     problems: Tuple[Problem, ...]
+    # Above GPUs and NICs, by address.
+    bridges: Mapping[str, PciDevice] = field(default_factory=dict)
 
 
 def read(host: Host, ask_nvidia_smi: bool = True) -> Topology:
@@ -103,6 +105,7 @@ def join(
     any_near = any(path in _NEAR for path in paths.values())
     bonds = {interface.name for interface in netdevs if interface.is_bond}
     carried = _carried(routes, netdevs)
+    above = {address for one in (*functions, *(gpu.device for gpu in gpus)) for address in one.ancestors}
     nics = []
     for device in functions:
         rdma_device, interfaces = rdma_of.get(device.address), own.get(device.address, [])
@@ -127,6 +130,7 @@ def join(
         virtualization=virtualization,
         software_rdma=without_pci,
         problems=tuple(said),
+        bridges={address: device for address, device in devices.items() if address in above},
     )
 
 

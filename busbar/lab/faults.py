@@ -56,6 +56,11 @@ def _port_above(rail: int) -> Callable[[Machine], str]:
     return lambda machine: machine.function(machine.rail(rail).address).parent
 
 
+def _uplink(rail: int) -> Callable[[Machine], str]:
+    """The upstream port of the switch that rail's NIC hangs below."""
+    return lambda machine: machine.function(_port_above(rail)(machine)).parent
+
+
 def _said(text: str) -> Callable[[Machine], str]:
     return lambda machine: text
 
@@ -86,6 +91,10 @@ def _speed(machine: Machine, address: str, speed: str) -> None:
     link = machine.function(address).link
     if link:
         machine.set_link(address, Link(f"{speed} GT/s PCIe", link.width))
+
+
+def _unknown_width(machine: Machine) -> None:
+    machine.damaged[f"{_uplink(6)(machine)}/current_link_width"] = ""
 
 
 def _wrong_node(machine: Machine) -> None:
@@ -353,6 +362,28 @@ _CATALOGUE = (
         "platform.rail_pcie",
         _nic(6),
         lambda machine: _speed(machine, machine.rail(6).address, "16.0"),
+    ),
+    Fault(
+        "uplink-narrow",
+        "the switch of rail 1 has trained to x4 of x16 towards the CPU",
+        "platform.pcie_link",
+        _uplink(1),
+        lambda machine: _width(machine, _uplink(1)(machine), 4),
+    ),
+    Fault(
+        "uplink-gen3",
+        "the switch of rail 4 runs at 8 GT/s of 32 towards the CPU",
+        "platform.pcie_link",
+        _uplink(4),
+        lambda machine: _speed(machine, _uplink(4)(machine), "8.0"),
+    ),
+    Fault(
+        "uplink-unreadable",
+        "the kernel cannot tell the width of the link above rail 6's switch",
+        "platform.pcie_link",
+        _uplink(6),
+        _unknown_width,
+        state="unknown",
     ),
     Fault("numa-wrong", "the NIC of rail 4 reports the other socket", "platform.rail_numa", _nic(4), _wrong_node),
     Fault(

@@ -1,0 +1,127 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The PCIe links above GPUs and NICs: between a root port or switch and the switch below it.
+
+The last link, of the GPU or NIC itself, is what the profile names (platform.gpu_pcie, platform.rail_pcie). What a link
+above it should do nobody declares: it is what both its ends can, and no less than what its rail needs. An idle GPU
+lowers the speed of its own link; switches keep theirs, and power management (ASPM) changes neither speed nor width.
+Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; PCI Express Base Specification 6.0, 4.2 (encodings), 7.5.3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .pci import PciDevice
+from .profile import PcieLink, Rail
+from .rails import Rails
+from .topology import Topology
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+
+
+@dataclass(frozen=True)
+class Between:
+    """A link whose lower end is a switch. lower, upper: addresses of its ends. None: the kernel does not say.
+
+    pairs: rails whose data between GPU and NIC goes over it, with what those ask for in Gbit/s.
+    behind: names of the GPUs and rails below it, which reach the CPU and its memory over it.
+    """
+
+    lower: str
+    upper: str
+    source: str
+    now: Optional[PcieLink]
+    possible: Optional[PcieLink]
+    pairs: Tuple[Tuple[str, float], ...]
+    behind: Tuple[str, ...]
+
+    @property
+    def needs(self) -> float:
+        """Gbit/s of the most demanding rail that goes over it."""
+        return max((rate for _name, rate in self.pairs), default=0.0)
+
+
+def gbps(link: PcieLink) -> float:
+    """What a link carries, less its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits of 242/256 from 64."""
+    share = 0.8 if link.speed_gts <= 5 else 128 / 130 if link.speed_gts <= 32 else 242 / 256
+    return link.speed_gts * link.width * share
+
+
+def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Between, ...]:
+    """The links above the GPUs and the rails' NICs, in the order of their addresses. None in a virtual machine.
+
+    What a hypervisor shows of bridges is its own invention.
+    """
+    if topology.virtualization.is_vm:
+        return ()
+    names: Dict[str, str] = {gpu.pci: "GPU %d" % gpu.index for gpu in topology.gpus}
+    devices: Dict[str, PciDevice] = {gpu.pci: gpu.device for gpu in topology.gpus}
+    for number, nic in sorted(rails.nics.items()):
+        devices[nic.pci], names[nic.pci] = nic.device, "rail %d" % number
+    behind: Dict[Tuple[str, str], List[str]] = {}
+    for address, device in devices.items():
+        for ends in _links(device):
+            behind.setdefault(ends, []).append(names[address])
+    pairs = _pairs(rails, asked)
+    found = []
+    for (upper, lower), below in sorted(behind.items()):
+        own, port = topology.bridges.get(lower), topology.bridges.get(upper)
+        if (
+            own is not None
+            and port is not None
+            and own.max_width is None is own.current_width
+            and not _said(topology, own)
+        ):
+            continue  # a conventional bridge: no link
+        found.append(
+            Between(
+                lower=lower,
+                upper=upper,
+                source=own.source if own else "/sys/bus/pci/devices/%s" % lower,
+                now=_link(own.current_speed_gts, own.current_width) if own else None,
+                possible=_link(own.max_speed_gts, own.max_width) if own and port else None,
+                pairs=tuple(pairs.get(lower, ())),
+                behind=tuple(below),
+            )
+        )
+    return tuple(found)
+
+
+def _links(device: PciDevice) -> List[Tuple[str, str]]:
+    """(upper end, lower end) of each link above the device's own.
+
+    Below a host bridge comes a root port, below that by turns a switch's upstream and downstream port. What is between
+    those two is no link. A chain that does not end so is of another kind, and nothing is said of it.
+    """
+    chain = device.ancestors[1:]
+    if len(chain) % 2 == 0 or not all(_ADDRESS.fullmatch(address) for address in chain):
+        return []
+    return [(chain[at - 1], chain[at]) for at in range(1, len(chain), 2)]
+
+
+def _pairs(rails: Rails, asked: Sequence[Rail]) -> Mapping[str, List[Tuple[str, float]]]:
+    """By address of a bridge: the rails that go through it on the way between their GPU and their NIC."""
+    found: Dict[str, List[Tuple[str, float]]] = {}
+    for rail in asked:
+        nic = rails.nics.get(rail.number)
+        for index in sorted(rail.paths) if nic is not None and rails.gpus is not None else ():
+            gpu = rails.gpus.get(index) if rails.gpus else None
+            if gpu is None or nic is None:
+                continue
+            ends = [_link(one.max_speed_gts, one.max_width) for one in (gpu.device, nic.device)]
+            # What an end cannot do nobody needs in between; its own finding says so.
+            rate = min([rail.rate_gbps, *(gbps(end) for end in ends if end is not None)])
+            for address in set(gpu.device.ancestors) ^ set(nic.device.ancestors):
+                found.setdefault(address, []).append(("GPU %d and rail %d" % (index, rail.number), rate))
+    return found
+
+
+def _said(topology: Topology, device: PciDevice) -> bool:
+    return any(device.address in problem.source for problem in topology.problems)
+
+
+def _link(speed: Optional[float], width: Optional[int]) -> Optional[PcieLink]:
+    return None if speed is None or width is None else PcieLink(speed, width)
