@@ -48,6 +48,12 @@ options:
     description: The site's own variables, name to value. They are linted like the rest.
     type: dict
     default: {}
+  accepted:
+    description:
+      - Variables that something else than O(path) may set for jobs, C(NAME) or C(NAME=VALUE) to the site's reason. They
+        are named in RV(notes) and are no findings.
+    type: dict
+    default: {}
   containers:
     description: Runtimes that get a file with which their containers see O(path).
     type: list
@@ -155,13 +161,14 @@ withheld:
 """
 
 from dataclasses import replace
-from typing import List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import (
     apply,
     nccl_conf,
     nccl_containers,
+    nccl_environment,
     nccl_library,
     nccl_proof,
     nccl_variables,
@@ -192,6 +199,11 @@ class Task:
         errors = nccl_conf.extra_errors(given["extra"])
         if errors:
             raise ParseError("extra: %s" % "; ".join(errors))
+        self.accepted: Dict[str, str] = given["accepted"]
+        errors = nccl_conf.accepted_errors(self.accepted)
+        if errors:
+            raise ParseError("accepted: %s" % "; ".join(errors))
+        self.environment = nccl_environment.Environment()
         self.want = nccl_conf.Want(
             gpudirect=given["gpudirect"],
             dscp=given["dscp"],
@@ -238,9 +250,11 @@ class Task:
         derivation: nccl_conf.Derivation,
         proofs: Sequence[Tuple[str, nccl_proof.Proof]],
     ) -> Plan:
-        hcas = [nic.rdma.name for nic in machine.nics if nic.rdma is not None]
+        hcas = names(machine)
         have = nccl_conf.read(self.host, self.path)
-        main_plan = nccl_conf.plan(have, derivation, self.path, self.libraries, self.version, proofs, hcas)
+        self.environment = have.environment
+        judged = (self.libraries, self.version, proofs, hcas, self.accepted)
+        main_plan = nccl_conf.plan(have, derivation, self.path, *judged)
         extra = [
             nccl_conf.plan_file(self.host.read_system(target), target, text)
             for target, text in (
@@ -251,6 +265,11 @@ class Task:
         return plan.limit(self.module.params["max_disruption"])
 
 
+def names(machine: topology.Topology) -> List[str]:
+    """Of the host's RDMA devices."""
+    return [nic.rdma.name for nic in machine.nics if nic.rdma is not None]
+
+
 def check_paths(name: str, paths: Sequence[str]) -> None:
     """Raises ParseError. Paths get into files for containers: a line break in one would become another line there."""
     for path in paths:
@@ -258,7 +277,12 @@ def check_paths(name: str, paths: Sequence[str]) -> None:
             raise ParseError("%s: %r is not an absolute path" % (name, path))
 
 
-def notes(task: Task, derivation: nccl_conf.Derivation) -> List[str]:
+def notes(task: Task, derivation: nccl_conf.Derivation, hcas: Sequence[str]) -> List[str]:
+    judged = (task.environment, derivation.meant, task.accepted, task.libraries, task.version, hcas)
+    return [*_about_proof(task, derivation), *task.environment.notes, *nccl_environment.judge(*judged)[1]]
+
+
+def _about_proof(task: Task, derivation: nccl_conf.Derivation) -> List[str]:
     if task.libraries or task.unreadable or derivation.blockers:
         return []
     if task.version is not None:
@@ -278,6 +302,7 @@ def main() -> None:
             "path": {"type": "path", "default": "/etc/nccl.conf"},
             "backup": {"type": "bool", "default": True},
             "extra": {"type": "dict", "default": {}},
+            "accepted": {"type": "dict", "default": {}},
             "containers": {
                 "type": "list",
                 "elements": "str",
@@ -322,7 +347,7 @@ def main() -> None:
         passed=after.result()["passed"],
         repaired=[f.id for f in planned.findings if f.state == "drift" and f.subject in files and f.id not in still],
         variables=derivation.meant,
-        notes=notes(task, derivation),
+        notes=notes(task, derivation, names(machine)),
         backup_files=backups,
     )
     module.exit_json(**result)

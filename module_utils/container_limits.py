@@ -206,7 +206,7 @@ def read(host: Host, runtimes: Sequence[str]) -> Have:
             if runtime == "docker":
                 found.update(_read_docker(host))
             elif runtime == "containerd":
-                found["containerd"] = _unit(host, "containerd.service")
+                found["containerd"] = unit_files(host, "containerd.service")
             else:
                 found["registered"] = _read_registered(host)
             if runtime != "containerd":
@@ -231,7 +231,7 @@ def _read_docker(host: Host) -> Dict[str, Any]:
             found["changed"] = os.stat(host.system(DAEMON_JSON)).st_ctime
         except OSError as error:
             raise ReadError(DAEMON_JSON, "cannot be read: %s" % error.strerror) from error
-    unit = _unit(host, "docker.service")
+    unit = unit_files(host, "docker.service")
     # Docker's own unit reads none of them, distributions' units do.
     options = [path for path in _DOCKER_OPTIONS if any(path in text for text in unit.values())]
     found["docker"] = {**unit, **{path: host.read_system(path) or "" for path in options}}
@@ -246,7 +246,7 @@ def _read_registered(host: Host) -> Optional[Dict[str, int]]:
         raise ReadError(busy.KUBELET, str(error)) from error
 
 
-def _unit(host: Host, name: str) -> Dict[str, str]:
+def unit_files(host: Host, name: str) -> Dict[str, str]:
     """Unit and drop-ins, in the order in which they count."""
     dropins: Dict[str, str] = {}
     for folder in _UNITS:

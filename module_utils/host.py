@@ -141,9 +141,12 @@ class Host:
         """Where /etc, /usr, /home path ``path`` lies on this machine."""
         return _under(self.system_root, path)
 
-    def read_system(self, path: str) -> Optional[str]:
-        """Text of a file below the system root, byte for byte; None where there is none. Raises ReadError."""
-        return _read_text(self.system(path), path)
+    def read_system(self, path: str, errors: str = "strict") -> Optional[str]:
+        """Text of a file below the system root, byte for byte; None where there is none. Raises ReadError.
+
+        errors: "replace" for a file whose odd bytes are no matter.
+        """
+        return _read_text(self.system(path), path, errors)
 
     def listdir_system(self, path: str) -> List[str]:
         """Sorted names in a directory below the system root; [] where there is none."""
@@ -242,7 +245,7 @@ def _under(root: str, path: str) -> str:
     return path if root == "/" else os.path.join(root, path.lstrip("/"))
 
 
-def _read_text(full: str, path: str) -> Optional[str]:
+def _read_text(full: str, path: str, errors: str = "strict") -> Optional[str]:
     try:
         found = os.stat(full)
         if found.st_rdev == _NULL_DEVICE and stat.S_ISCHR(found.st_mode):
@@ -261,7 +264,7 @@ def _read_text(full: str, path: str) -> Optional[str]:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error
     if len(data) > FILE_LIMIT:
         raise ReadError(path, "is larger than %d MiB" % (FILE_LIMIT >> 20))
-    return _decode(data, path)
+    return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
 
 
 def _decode(data: bytes, source: str) -> str:

@@ -117,6 +117,7 @@ VALUES: Dict[str, Value] = {
     "nccl_conf_path": Value("path", "/etc/nccl.conf"),
     "nccl_conf_backup": Value("bool", True),
     "nccl_conf_extra": Value("dict", {}),
+    "nccl_conf_accepted": Value("dict", {}),
     "nccl_conf_containers": Value("list", [], choices=CONTAINER_RUNTIMES),
     "nccl_tests_path": Value("path", "/opt/nccl-tests"),
     "nccl_tests_commit": Value("str", "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"),
@@ -387,6 +388,8 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
         if name in values["nccl_conf_extra"]:
             errors.append("nccl_conf_extra.%s is derived, not set: use %s" % (name, instead))
     errors.extend("nccl_conf_extra: %s" % error for error in nccl_conf.extra_errors(values["nccl_conf_extra"]))
+    accepted = nccl_conf.accepted_errors(values["nccl_conf_accepted"])
+    errors.extend("nccl_conf_accepted: %s" % error for error in accepted)
     if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
         errors.append(
             "host_limits_kubernetes_rdma_resources says what host_limits_container_runtimes: [kubelet] looks for: set"

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import nccl_lint, platform
+from . import nccl_environment, nccl_lint, platform
 from .finding import Finding
 from .host import Host, ReadError
+from .nccl_environment import Environment
 from .nccl_library import Library
 from .nccl_proof import Proof
 from .netdev import ROUTE_FILES
@@ -34,12 +36,9 @@ HEADER = (
     "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
     "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
 )
-# Files that NCCL, or the login shell, reads before /etc/nccl.conf: the first definition wins.
-ENVIRONMENT = "/etc/environment"
 # The kernel lets names hold nearly anything. A line break or comma in one would say something else in the file.
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-USER_FILE = ".nccl.conf"
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ class Derivation:
 
 @dataclass(frozen=True)
 class Have:
-    """text and mode are None where there is no file. earlier: file -> the variables it sets before ours are read."""
+    """text and mode are None where there is no file."""
 
     text: Optional[str]
     mode: Optional[int]
-    earlier: Mapping[str, Mapping[str, str]]
+    environment: Environment = nccl_environment.NOTHING
     problems: Tuple[Finding, ...] = ()
 
 
@@ -141,6 +140,17 @@ def render(variables: Sequence[Variable]) -> str:
 def _comment(text: str) -> str:
     """Names of profiles and devices stand in reasons. NCCL before 2.26 takes a comment with "=" for an assignment."""
     return "".join(char if " " <= char <= "~" and char != "=" else "?" for char in text)
+
+
+def accepted_errors(accepted: Mapping[str, object]) -> List[str]:
+    """What is wrong with the variables that a site accepts from elsewhere: a sentence each."""
+    errors: List[str] = []
+    for name, reason in accepted.items():
+        if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name.partition("=")[0]) is None:
+            errors.append("%r is neither NAME nor NAME=VALUE" % (name,))
+        elif not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
+            errors.append("%s has the reason %r, expected one line of text" % (name, reason))
+    return errors
 
 
 def extra_errors(extra: Mapping[str, object]) -> List[str]:
@@ -323,7 +333,7 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str
 
 
 def read(host: Host, path: str) -> Have:
-    """The file, its mode, and every file that is read before it."""
+    """The file, its mode, and everything that NCCL gets before it reads that."""
     problems: List[Finding] = []
 
     def text_of(source: str) -> Optional[str]:
@@ -334,35 +344,14 @@ def read(host: Host, path: str) -> Have:
             return None
 
     text = text_of(path)
-    homes = ["/root"]
     mode = None
     try:
-        homes += ["/home/%s" % name for name in host.listdir_system("/home")]
         mode = host.mode_system(path)
     except ReadError as error:
         problems.append(_unreadable(error.problem.source, error.problem.message))
-    earlier: Dict[str, Mapping[str, str]] = {}
-    for source in ["%s/%s" % (home, USER_FILE) for home in homes]:
-        found = text_of(source)
-        if found is not None:
-            earlier[source] = nccl_lint.settings(nccl_lint.parse(found))
-    found = text_of(ENVIRONMENT)
-    if found is not None:
-        earlier[ENVIRONMENT] = parse_environment(found)
-    return Have(text=text, mode=mode, earlier=earlier, problems=tuple(problems))
-
-
-def parse_environment(text: str) -> Dict[str, str]:
-    """/etc/environment as pam_env reads it: NAME=VALUE, an optional ``export``, quotes round the value dropped."""
-    result: Dict[str, str] = {}
-    for line in text.splitlines():
-        matched = re.match(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*?)\s*$", line)
-        if matched:
-            value = matched.group(2)
-            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-                value = value[1:-1]
-            result[matched.group(1)] = value
-    return result
+    environment = nccl_environment.read(host)
+    problems += [_unreadable(problem.source, problem.message) for problem in environment.problems]
+    return Have(text=text, mode=mode, environment=environment, problems=tuple(problems))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -376,21 +365,21 @@ def plan(
     version: Optional[Version] = None,
     proofs: Sequence[Tuple[str, Proof]] = (),
     hcas: Sequence[str] = (),
+    accepted: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """What is wrong with the file and how to mend it.
+    """What is wrong with the file, and with what comes before it, and how to mend it.
 
     libraries, version: what the text is linted against. proofs: (library path, what its parser made of the text).
     hcas: every RDMA device of the host, so that the linter can say what a prefix would take in.
+    accepted: variables of jobs that the site means, see nccl_environment.
     """
     findings = list(have.problems) + list(derivation.blockers)
+    findings += nccl_environment.judge(have.environment, derivation.meant, accepted, libraries, version, hcas)[0]
     if derivation.blockers:
         return Plan(tuple(findings))
     text = render(derivation.variables)
     findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
-    for source, pairs in have.earlier.items():
-        found = nccl_lint.conflicts(derivation.meant, pairs, source)
-        findings += found or [_no_conflict(source, path)]
     unsafe = [f.id for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
     unsafe += [f.id for f in findings if f.check == "nccl_conf.proof" and f.state == "drift"]
     file_finding = _file_finding(have, text, path)
@@ -460,21 +449,6 @@ def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
         "only the library's own parser knows what it takes from the file",
         "read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
         " busbar_nccl_libraries",
-        aspect="persisted",
-    )
-
-
-def _no_conflict(source: str, path: str) -> Finding:
-    return _finding(
-        "nccl_conf.conflict",
-        source,
-        "ok",
-        "major",
-        "defines nothing that %s defines" % path,
-        "defines nothing of it",
-        source,
-        "the first definition wins, and this file is read first",
-        "",
         aspect="persisted",
     )
 

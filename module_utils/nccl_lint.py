@@ -106,12 +106,22 @@ _WRONG_PLACE = {
 
 # (variable, value): real and accepted, but of no use or harmful on every machine.
 _ADVICE = {
+    ("NCCL_DMABUF_ENABLE", "0"): (
+        "major",
+        "It takes DMA-BUF away: without nvidia_peermem, GPUDirect RDMA is off.",
+    ),
     ("NCCL_IB_DISABLE", "0"): ("minor", "0 is the default: the line does nothing."),
     ("NCCL_IB_DISABLE", "1"): ("critical", "It switches RDMA off: every job runs over TCP."),
+    ("NCCL_MNNVL_ENABLE", "0"): ("major", "It keeps traffic between the nodes of one NVLink domain off NVLink."),
     ("NCCL_NET", "socket"): ("critical", "It chooses TCP: RDMA is not used by any job."),
+    ("NCCL_NET_GDR_READ", "0"): ("major", "What is sent is copied from the GPU to the host's memory first."),
     ("NCCL_NTHREADS", "512"): (
         "minor",
         "512 is the maximum and mostly the default: the line gains nothing.",
+    ),
+    ("NCCL_NVLS_ENABLE", "0"): (
+        "major",
+        "It gives up the reduction in the NVSwitches: 370 instead of 480 GB/s of all-reduce on 8 Hopper GPUs.",
     ),
     ("NCCL_P2P_DISABLE", "1"): ("major", "It switches off all direct traffic between GPUs, NVLink included."),
     ("NCCL_P2P_LEVEL", "sys"): (
@@ -123,8 +133,13 @@ _ADVICE = {
         "minor",
         "It stops GPUs from reaching the rail's NIC through NVLink: rail fabrics need that.",
     ),
+    ("NCCL_SHM_DISABLE", "1"): (
+        "major",
+        "GPUs without a direct path exchange data over the network instead of through the host's memory.",
+    ),
 }
 _BUFFSIZE = 4194304
+_LONGEST_USUAL_TIMEOUT = 20  # the default since 2.23
 
 # Path types and the first release that knows them; None: every release.
 _LEVELS: Dict[str, Optional[Version]] = {
@@ -346,11 +361,7 @@ def lint(
         name, value, spelling = _clean(line.name, line.value)
         faults.extend(spelling)
         cleaned.setdefault(name, value)
-        fault_of_name = _name_fault(name, use)
-        if fault_of_name is not None:
-            faults.append(fault_of_name)
-        elif value:
-            faults.extend(_value_faults(name, value, use, hcas))
+        faults.extend(_meaning_faults(name, value, use, hcas, "file"))
     if carriage_returns:
         findings.append(_carriage_return(carriage_returns, use, path))
     for line, faults in judged:
@@ -359,12 +370,50 @@ def lint(
         if name == "NCCL_SOCKET_NTHREADS":
             faults.extend(_socket_threads(cleaned))
         subject = "%s %s" % (where, _show(name, 80)) if name else where
-        first_of_rule: Dict[str, _Fault] = {}
-        for fault in faults:
-            first_of_rule.setdefault(fault.rule, fault)
-        for fault in first_of_rule.values():
-            findings.append(_finding(fault, subject, where, _show(line.raw)))
+        findings += [_finding(fault, subject, where, _show(line.raw)) for fault in _first_of_rules(faults)]
     return findings
+
+
+def lint_variable(
+    name: str,
+    value: str,
+    where: str,
+    libraries: Sequence[Library] = (),
+    version: Optional[Version] = None,
+    hcas: Sequence[str] = (),
+    place: str = "environment",
+) -> List[Finding]:
+    """What is wrong with a variable that something else than nccl.conf sets; worst first.
+
+    place: "environment" of every job, or "job" for one job's own. where: FILE:LINE. The rest as for ``lint``.
+    """
+    versions = {library.version for library in libraries} | ({version} if version else set())
+    use = _Use(libraries, sorted(versions))
+    bare = value.strip(_BLANKS).strip("\"'")
+    faults = []
+    if bare != value:
+        why = "NCCL trims nothing and knows no quotes: what stands round the value is a part of it."
+        want = _show("%s=%s" % (name, bare))
+        faults.append(_Fault("quotes", _cost(name, value, bare), want, why, "Write %s." % want))
+    faults += _meaning_faults(name, bare, use, hcas, place)
+    subject = "%s %s" % (where, _show(name, 80))
+    found = [_finding(fault, subject, where, _show("%s=%s" % (name, value))) for fault in _first_of_rules(faults)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _first_of_rules(faults: Sequence[_Fault]) -> List[_Fault]:
+    first: Dict[str, _Fault] = {}
+    for fault in faults:
+        first.setdefault(fault.rule, fault)
+    return list(first.values())
+
+
+def _meaning_faults(name: str, value: str, use: _Use, hcas: Sequence[str], place: str) -> List[_Fault]:
+    """Of a name and a value that are free of what does not belong to them. place: "file", "environment", "job"."""
+    of_name = _name_fault(name, use, place)
+    if of_name is not None:
+        return [of_name]
+    return list(_value_faults(name, value, use, hcas, place)) if value else []
 
 
 def conflicts(meant: Mapping[str, str], other: Mapping[str, str], other_path: str) -> List[Finding]:
@@ -589,13 +638,15 @@ def _carriage_return(lines: Sequence[Line], use: _Use, path: str) -> Finding:
 # -- names -------------------------------------------------------------------------------------------------------
 
 
-def _name_fault(name: str, use: _Use) -> Optional[_Fault]:
+def _name_fault(name: str, use: _Use, place: str) -> Optional[_Fault]:
     """Why nobody reads this variable, or why it should not stand here."""
     shown = _show(name, 80)
     if name in NEVER:
         why = "No release of NCCL has ever read %s: the line has no effect." % name
         return _Fault("never_existed", "major", None, why, NEVER[name])
     who = reader(name)
+    if who == NCCL_TESTS and place != "file":
+        return None
     if who == NCCL_TESTS:
         why = "%s is read by nccl-tests, before NCCL reads this file." % name
         return _Fault("wrong_place", "minor", None, why, "Set it where the test is started.")
@@ -608,7 +659,7 @@ def _name_fault(name: str, use: _Use) -> Optional[_Fault]:
             return _Fault("unknown_variable", "major", similar[0], why, "Write %s." % similar[0])
         why = "%s is no variable of NCCL. The line sets it in every process that uses NCCL, from then on." % shown
         return _Fault("foreign_variable", "minor", None, why, "Set it where the program that reads it is started.")
-    if name in _WRONG_PLACE:
+    if name in _WRONG_PLACE and place != "job" and (name, place) != ("NCCL_CONF_FILE", "environment"):
         severity, why = _WRONG_PLACE[name]
         return _Fault("wrong_place", severity, None, why, "Set it in the job that needs it.")
     return _unread(name, use)
@@ -659,7 +710,7 @@ def _unread(name: str, use: _Use) -> Optional[_Fault]:
 # -- values ------------------------------------------------------------------------------------------------------
 
 
-def _value_faults(name: str, value: str, use: _Use, hcas: Sequence[str]) -> Iterator[_Fault]:
+def _value_faults(name: str, value: str, use: _Use, hcas: Sequence[str], place: str) -> Iterator[_Fault]:
     """What is wrong with a value that is already free of blanks, quotes and comments."""
     kind = VARIABLES[name].kind if name in VARIABLES else "unknown"
     wrong: Optional[_Fault] = None
@@ -677,7 +728,7 @@ def _value_faults(name: str, value: str, use: _Use, hcas: Sequence[str]) -> Iter
         if value.upper() not in words:
             wrong = _bad(name, "one of " + ", ".join(words), "Other words read as 0 or as the default.")
     elif name == "NCCL_DEBUG":
-        wrong = _debug(value, use)
+        wrong = _debug(value, use, place)
     elif name == "NCCL_DEBUG_SUBSYS":
         wrong = _subsystems(value, use)
     elif name == "NCCL_DEBUG_FILE":
@@ -696,6 +747,19 @@ def _value_faults(name: str, value: str, use: _Use, hcas: Sequence[str]) -> Iter
     advice = _ADVICE.get((name, value.lower()))
     if name == "NCCL_BUFFSIZE" and _strtoll(value)[0] > _BUFFSIZE:
         advice = ("minor", "Larger buffers cost GPU memory for every channel and peer and rarely gain anything.")
+    if name == "NCCL_IB_TIMEOUT" and _strtoll(value)[0] > _LONGEST_USUAL_TIMEOUT:
+        advice = (
+            "minor",
+            "The default is 20 since 2.23. A longer one mends no loss: the job waits minutes before it says so.",
+        )
+    if name in ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"):
+        why = "%s_CTAS has replaced it since 2.17, and NCCL finds the number for the topology itself." % name[:8]
+        advice = ("minor", why)
+    if name == "NCCL_DEBUG_SUBSYS" and "ALL" in value.upper().split(",") and place != "job":
+        advice = ("minor", "With NCCL_DEBUG=INFO it writes a line for every call of every rank: for one job at most.")
+    if name == "NCCL_ALGO" and _excludes_sharp(value):
+        why = "The list leaves out CollNet and NVLS: it switches SHARP off, which NCCL_COLLNET_ENABLE=1 switches on."
+        advice = ("major", why)
     if advice is not None:
         yield _Fault("advice", advice[0], "no line", advice[1], "Remove the line.")
     if name == "NCCL_IB_GID_INDEX" and value != "-1" and use.since(_DYNAMIC_GID):
@@ -880,15 +944,25 @@ def _tuning(name: str, value: str, use: _Use) -> Optional[_Fault]:
         for function in ("broadcast", "reduce"):
             excluding, tokens_left = lists.get(function, lists.get("", (True, [])))
             if ("ring" in tokens_left) == excluding:
-                why = "Ring is the only algorithm of %s, and NCCL %s does not fall back to it: the call fails." % (
+                why = "Ring is the only algorithm of %s, and NCCL %s does not fall back to it: the call fails.%s" % (
                     function,
                     use.since(_PER_FUNCTION),
+                    " It leaves out CollNet, too, and so switches SHARP off." if _excludes_sharp(value) else "",
                 )
                 return _bad(name, "no line, or a list with Ring", why, fix="Remove the line.")
     if name == "NCCL_PROTO" and any("ll128" in tokens and not excluding for excluding, tokens in lists.values()):
         why = "Forced LL128 can corrupt data on machines without support; NCCL uses it by itself where it is safe."
         return _Fault("advice", "major", "no line", why, "Remove the line.")
     return None
+
+
+def _excludes_sharp(value: str) -> bool:
+    """Whether no algorithm is left to all-reduce that reduces in a switch."""
+    lists = dict(part.rpartition(":")[::2] for part in value.lower().split(";") if part)
+    listed = lists.get("allreduce", lists.get("", "^"))
+    return not listed.startswith("^") and not {"collnetdirect", "collnetchain", "nvls", "nvlstree"} & {
+        *listed.split(",")
+    }
 
 
 def _token(
@@ -909,9 +983,9 @@ def _token(
     return _bad(name, want, why, "critical" if fatal else "major", "Remove the line, or correct the word.")
 
 
-def _debug(value: str, use: _Use) -> Optional[_Fault]:
+def _debug(value: str, use: _Use, place: str) -> Optional[_Fault]:
     word = value.upper()
-    if word == "TRACE":
+    if word == "TRACE" and place != "job":
         why = "TRACE is for hunting one fault in one job; here it slows every job."
         return _Fault("wrong_place", "minor", "WARN, or no line", why, "Set it in the job that needs it.")
     if word in _DEBUG_LEVELS or (word == "ATTN" and not use.before((2, 32, 3))):

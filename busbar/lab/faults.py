@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from . import gpudirect_faults, ofed_faults, roce_faults
+from . import environment_faults, gpudirect_faults, ofed_faults, roce_faults
 from .container_hosts import CHECKPOINT, DAEMON_JSON
 from .fault import HGX, Fault, FileFault
 from .machine import ACS_REDIRECT, NVIDIA, GpuProcess, LabError, Link, Machine
@@ -295,7 +295,7 @@ def _container_fault(
     return Fault(name, description, check, _said(subject), change, state, platforms=("hgx-h100",), excludes=excludes)
 
 
-_MEASURED_FAULTS = ("gpu-busy", "user-p2p-off", "gpu-slow", "wrong-sums", "collective-hang")
+_MEASURED_FAULTS = ("gpu-busy", "gpu-slow", "wrong-sums", "collective-hang")
 # With these no benchmark runs, or what it says has two causes.
 _NO_BENCHMARK = (*_MEASURED_FAULTS, *_TOOL_FAULTS, "gpu-missing", "gpu-lost", "wrong-gpu", "nvlink-down")
 
@@ -479,6 +479,15 @@ _CATALOGUE = (
         platforms=ALL,
     ),
     Fault(
+        "user-p2p-off",
+        "/root/.nccl.conf sets NCCL_P2P_DISABLE=1",
+        "nccl_conf.environment",
+        _said("/root/.nccl.conf NCCL_P2P_DISABLE"),
+        FileFault("/root/.nccl.conf", _append("NCCL_P2P_DISABLE=1")),
+        platforms=ALL,
+        excludes=("user-conf",),
+    ),
+    Fault(
         "environment-conf",
         "/etc/environment sets NCCL_SOCKET_IFNAME",
         "nccl_conf.conflict",
@@ -623,13 +632,6 @@ _CATALOGUE = (
         excludes=_CHECKPOINT_FAULTS,
     ),
     _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
-    _measured(
-        "user-p2p-off",
-        "/root/.nccl.conf sets NCCL_P2P_DISABLE=1",
-        "nccl_perf.busbw",
-        FileFault("/root/.nccl.conf", _append("NCCL_P2P_DISABLE=1")),
-        excludes=("user-conf",),
-    ),
     _measured("gpu-slow", "the clocks of GPU 6 are throttled", "nccl_perf.busbw", _throttle_gpu),
     _measured(
         "wrong-sums",
@@ -645,6 +647,7 @@ _CATALOGUE = (
         _hang_collectives,
         consequences=("nccl_perf.sizes", "nccl_perf.correct", "nccl_perf.nonzero", "nccl_perf.busbw"),
     ),
+    *environment_faults.CATALOGUE,
     *ofed_faults.CATALOGUE,
     *gpudirect_faults.CATALOGUE,
     *(fault for fault in roce_faults.CATALOGUE if fault.name not in roce_faults.BETWEEN_NODES),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from . import container_hosts, kernel_modules, nvidia_smi, pci_config, qos, roce
+from . import container_hosts, environment_faults, kernel_modules, nvidia_smi, pci_config, qos, roce
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import TOOLKIT
 from .toolkit import start
@@ -618,5 +618,6 @@ def system(machine: Machine) -> Tree:
             "/etc/sysctl.d",
             "/var/log",
             container_hosts.DROPINS,
+            *environment_faults.FOLDERS,
         ],
     )

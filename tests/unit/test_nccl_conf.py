@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf, nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import Have, Variable, Want, derive, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_environment import Environment, Setting
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof
 from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
@@ -15,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topo
 PATH = "/etc/nccl.conf"
 NEW = (2, 27, 7)
 OLD = (2, 18, 3)
-NOTHING = Have(text=None, mode=None, earlier={})
+NOTHING = Have(text=None, mode=None)
 
 
 def meant(topology: Topology, profile: Profile, want: Want, *versions: tuple[int, int, int]) -> dict[str, str]:
@@ -170,7 +171,7 @@ def test_a_plan_of_its_own_result_is_empty(infiniband: Topology, hgx_h100: Profi
     plan = good_plan(infiniband, hgx_h100, NOTHING)
     assert [finding.check for finding in plan.findings if not finding.ok] == ["nccl_conf.file"]
     (change,) = plan.changes
-    again = good_plan(infiniband, hgx_h100, Have(change.after, change.mode, {}))
+    again = good_plan(infiniband, hgx_h100, Have(change.after, change.mode))
     assert again.changes == ()
     assert [finding for finding in again.findings if not finding.ok] == []
 
@@ -178,25 +179,31 @@ def test_a_plan_of_its_own_result_is_empty(infiniband: Topology, hgx_h100: Profi
 def test_drift_names_the_variables_that_differ(infiniband: Topology, hgx_h100: Profile) -> None:
     text = good_plan(infiniband, hgx_h100, NOTHING).changes[0].after
     edited = text.replace("NCCL_IB_HCA==", "NCCL_IB_HCA=")
-    finding = next(f for f in good_plan(infiniband, hgx_h100, Have(edited, 0o644, {})).findings if not f.ok)
+    finding = next(f for f in good_plan(infiniband, hgx_h100, Have(edited, 0o644)).findings if not f.ok)
     assert (finding.check, finding.have, finding.aspect) == ("nccl_conf.file", "differs in NCCL_IB_HCA", "persisted")
-    comment = next(f for f in good_plan(infiniband, hgx_h100, Have("# mine\n" + text, 0o644, {})).findings if not f.ok)
+    comment = next(f for f in good_plan(infiniband, hgx_h100, Have("# mine\n" + text, 0o644)).findings if not f.ok)
     assert comment.have == "differs in comments or layout"
 
 
 def test_a_mode_that_hides_the_file_is_its_own_finding(infiniband: Topology, hgx_h100: Profile) -> None:
     text = good_plan(infiniband, hgx_h100, NOTHING).changes[0].after
-    plan = good_plan(infiniband, hgx_h100, Have(text, 0o600, {}))
+    plan = good_plan(infiniband, hgx_h100, Have(text, 0o600))
     assert [(f.check, f.have) for f in plan.findings if not f.ok] == [("nccl_conf.file_mode", "mode 0600")]
     assert plan.changes[0].diff()["before_header"].endswith("(mode 0600)")
 
 
 def test_a_file_that_is_read_earlier_and_says_otherwise_is_a_conflict(infiniband: Topology, hgx_h100: Profile) -> None:
     text = good_plan(infiniband, hgx_h100, NOTHING).changes[0].after
-    earlier = {"/root/.nccl.conf": {"NCCL_IB_HCA": "mlx5_0"}, "/etc/environment": {"PATH": "/bin"}}
-    plan = good_plan(infiniband, hgx_h100, Have(text, 0o644, earlier))
-    assert [f.check for f in plan.findings if not f.ok] == ["nccl_conf.conflict"]
+    setting = Setting("NCCL_IB_HCA", "mlx5_0", "/root/.nccl.conf", 3, "jobs of root")
+    plan = good_plan(infiniband, hgx_h100, Have(text, 0o644, Environment((setting,))))
+    (finding,) = [f for f in plan.findings if not f.ok]
+    assert (finding.check, finding.source) == ("nccl_conf.conflict", "/root/.nccl.conf:3")
     assert plan.changes == ()
+    accepted = {"NCCL_IB_HCA": "a node for tests"}
+    assert all(
+        f.ok
+        for f in good_plan(infiniband, hgx_h100, Have(text, 0o644, Environment((setting,))), accepted=accepted).findings
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,14 +233,11 @@ def test_the_reader_sees_the_file_its_mode_and_what_is_read_before_it(tmp_path: 
     (tmp_path / "etc/nccl.conf").write_text("NCCL_DEBUG=WARN\n")
     (tmp_path / "etc/nccl.conf").chmod(0o600)
     (tmp_path / "etc/environment").write_text("PATH=\"/bin\"\nexport NCCL_DEBUG='INFO'\n")
-    (tmp_path / "home/user1").mkdir(parents=True)
-    (tmp_path / "home/user1/.nccl.conf").write_text("NCCL_DEBUG=INFO\nNCCL_DEBUG=WARN\n")
-    have = nccl_conf.read(Host(system_root=str(tmp_path)), PATH)
+    have = nccl_conf.read(Host(str(tmp_path), str(tmp_path)), PATH)
     assert (have.text, have.mode) == ("NCCL_DEBUG=WARN\n", 0o600)
-    assert have.earlier == {
-        "/home/user1/.nccl.conf": {"NCCL_DEBUG": "INFO"},
-        "/etc/environment": {"PATH": "/bin", "NCCL_DEBUG": "INFO"},
-    }
+    assert [(one.source, one.name, one.value) for one in have.environment.settings] == [
+        ("/etc/environment", "NCCL_DEBUG", "INFO")
+    ]
 
 
 def test_an_unreadable_file_is_unknown_and_is_not_overwritten(
@@ -251,3 +255,16 @@ def test_long_reasons_are_wrapped_into_whole_comment_lines() -> None:
     lines = render([Variable("A", "1", "because " * 40)]).splitlines()
     assert lines[-1] == "A=1"
     assert all(line.startswith("#") and len(line) <= 110 for line in lines[:-1])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "wrong"),
+    [
+        ({"NCCL_DEBUG": "we read it", "NCCL_IB_TIMEOUT=22": "a bad cable"}, 0),
+        ({"NCCL DEBUG": "x", "NCCL_DEBUG": ""}, 2),
+        ({"NCCL_DEBUG": None}, 1),
+        ({"NCCL_DEBUG": "two\nlines"}, 1),
+    ],
+)
+def test_what_is_accepted_has_a_name_and_a_reason(accepted: dict[str, Any], wrong: int) -> None:
+    assert len(nccl_conf.accepted_errors(accepted)) == wrong

@@ -151,12 +151,11 @@ def test_an_empty_file_has_no_findings() -> None:
         "NCCL_SOCKET_IFNAME=ens",
         "NCCL_ALGO=^PAT",
         "NCCL_ALGO=allreduce:NVLS,Ring",
-        "NCCL_ALGO=Ring,Tree;allgather:Ring",
         "NCCL_PROTO=^LL128",
         "NCCL_P2P_LEVEL=NVL",
         "NCCL_NET_GDR_LEVEL=P2C",
-        "NCCL_IB_TIMEOUT=22",
-        "NCCL_IB_TIMEOUT=0x16",
+        "NCCL_IB_TIMEOUT=20",
+        "NCCL_IB_TIMEOUT=0x12",
         "NCCL_IB_GID_INDEX=-1",
         "NCCL_NTHREADS=256",
         "NCCL_DEBUG=info",
@@ -270,6 +269,16 @@ def test_a_right_line_has_no_findings(line: str) -> None:
         ("NCCL_NET=Socket", {"advice": "critical"}),
         ("NCCL_P2P_DISABLE=1", {"advice": "major"}),
         ("NCCL_NTHREADS=512", {"advice": "minor"}),
+        ("NCCL_SHM_DISABLE=1", {"advice": "major"}),
+        ("NCCL_NVLS_ENABLE=0", {"advice": "major"}),
+        ("NCCL_DMABUF_ENABLE=0", {"advice": "major"}),
+        ("NCCL_NET_GDR_READ=0", {"advice": "major"}),
+        ("NCCL_IB_TIMEOUT=22", {"advice": "minor"}),
+        ("NCCL_IB_TIMEOUT=0x16", {"advice": "minor"}),
+        ("NCCL_MIN_NCHANNELS=16", {"advice": "minor"}),
+        ("NCCL_MAX_NCHANNELS=32", {"advice": "minor"}),
+        ("NCCL_DEBUG_SUBSYS=ALL", {"advice": "minor"}),
+        ("NCCL_ALGO=Ring,Tree;allgather:Ring", {"advice": "major"}),
     ],
 )
 def test_a_wrong_line_has_exactly_its_finding(line: str, expected: dict[str, str]) -> None:
@@ -321,7 +330,7 @@ def test_releases_decide_which_levels_are_known() -> None:
 
 
 def test_releases_decide_what_an_algorithm_list_means() -> None:
-    assert rules("NCCL_ALGO=Tree\n", V223) == {}
+    assert rules("NCCL_ALGO=Tree\n", V223) == {"advice": "major"}
     assert rules("NCCL_ALGO=allreduce:Tree\n", V223) == {"bad_value": "major"}
     assert rules("NCCL_ALGO=CollNet\n", V223) == {"bad_value": "major"}
     assert rules("NCCL_ALGO=Ring,PAT\n", V221) == {"bad_value": "major"}

@@ -1,0 +1,233 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Every place that sets NCCL's variables before /etc/nccl.conf does, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_environment
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_environment import Environment, judge, read
+
+PASSWD = "root:x:0:0::/root:/bin/bash\nann:x:1000:1000::/srv/ann:/bin/bash\nnobody:x:9:9::/nonexistent:/bin/false\n"
+MEANT = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_SOCKET_IFNAME": "=eno1"}
+Node = Callable[..., Host]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A tree with these files, path to text."""
+
+    def make(files: dict[str, str], mounts: str = "") -> Host:
+        for path, text in {"/etc/passwd": PASSWD, "/proc/mounts": mounts or "/ / ext4 rw 0 0\n", **files}.items():
+            file = tmp_path / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return Host(str(tmp_path), str(tmp_path))
+
+    return make
+
+
+def found(environment: Environment) -> list[tuple[str, int, str, str | None]]:
+    return sorted((one.source, one.line, one.name, one.value) for one in environment.settings)
+
+
+def bad(environment: Environment, **accepted: str) -> list[Finding]:
+    return [finding for finding in judge(environment, MEANT, accepted)[0] if not finding.ok]
+
+
+UNIT = '[Unit]\nAfter=x\n[Service]\n# Environment=NCCL_NET=IB\nEnvironment=A=1 \\\n  "NCCL_IB_DISABLE=1"\n'
+SLURM = "ClusterName=x\nTaskProlog = /etc/slurm/task.sh # theirs\n"
+# path, text, line: each switches RDMA off.
+PLACES = [
+    ("/root/.nccl.conf", "#NCCL_NET=IB\nNCCL_IB_DISABLE=1\nNCCL_IB_DISABLE=0\n", 2),
+    ("/srv/ann/.nccl.conf", "NCCL_IB_DISABLE=1\n", 1),
+    ("/home/ldap/.nccl.conf", "NCCL_IB_DISABLE=1\n", 1),
+    ("/etc/environment", "PATH=/bin\nNCCL_IB_DISABLE='1'\n", 2),
+    ("/etc/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n", 1),
+    ("/usr/lib/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n", 1),
+    ("/root/.config/environment.d/x.conf", "NCCL_IB_DISABLE=1\n", 1),
+    ("/etc/security/pam_env.conf", "# x\nNCCL_IB_DISABLE DEFAULT=0 OVERRIDE=1\n", 2),
+    ("/etc/profile", "export NCCL_IB_DISABLE=1\n", 1),
+    ("/etc/profile.d/x.sh", "export NCCL_DEBUG=WARN NCCL_IB_DISABLE=1\n", 1),
+    ("/etc/profile.d/x.csh", "setenv NCCL_IB_DISABLE 1\n", 1),
+    ("/etc/bash.bashrc", "case $- in *i*) ;; *) return;; esac\nNCCL_IB_DISABLE=1; export NCCL_IB_DISABLE\n", 2),
+    ("/root/.bashrc", "\n\nexport NCCL_IB_DISABLE=1\n", 3),
+    ("/srv/ann/.bash_profile", "set -a; NCCL_IB_DISABLE=1; set +a\n", 1),
+    ("/srv/ann/.profile", "if true; then export NCCL_IB_DISABLE=1; fi\n", 1),
+    ("/etc/systemd/system/slurmd.service.d/x.conf", UNIT, 5),
+    ("/lib/systemd/system/slurmd.service", UNIT, 5),
+    ("/etc/systemd/system.conf.d/x.conf", "[Manager]\nDefaultEnvironment=\"NCCL_IB_DISABLE=1\" B=2\n", 2),
+    ("/etc/systemd/user.conf", "[Manager]\nManagerEnvironment=NCCL_IB_DISABLE=1\n", 2),
+    ("/etc/slurm/job_submit.lua", "-- x\njob_desc.environment[\"NCCL_IB_DISABLE\"] = \"1\"\n", 2),
+    ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n", 1),
+    ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n", 1),
+    ("/srv/ann/.config/enroot/environ.d/x.env", "NCCL_IB_DISABLE=1\n", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "text", "line"), PLACES, ids=[f"{path}:{line}" for path, _text, line in PLACES])
+def test_every_place_is_found_with_its_line_and_what_it_costs(node: Node, path: str, text: str, line: int) -> None:
+    (finding,) = bad(read(node({path: text})))
+    assert (finding.check, finding.subject, finding.state, finding.severity) == (
+        "nccl_conf.environment",
+        f"{path} NCCL_IB_DISABLE",
+        "drift",
+        "critical",
+    )
+    assert finding.source == f"{path}:{line}"
+    assert "TCP" in finding.why
+    assert "It reaches " in finding.why
+    assert path in finding.fix
+    assert bad(read(node({path: text})), NCCL_IB_DISABLE="a node for tests") == []
+    assert bad(read(node({path: text})), **{"NCCL_IB_DISABLE=0": "not this value"}) != []
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "state"),
+    [
+        ("#!/bin/sh\necho export NCCL_IB_DISABLE=1\n", 2, "drift"),
+        ("cat <<EOF\nexport NCCL_IB_DISABLE=1\nEOF\n", 2, "drift"),
+        ('echo "export NCCL_IB_DISABLE=$(cat /x)"\n', 1, "unknown"),
+        ("export NCCL_IB_DISABLE=1\n", None, "its own environment is its own"),
+    ],
+)
+def test_what_a_task_prolog_prints_is_in_every_task(node: Node, script: str, line: int | None, state: str) -> None:
+    findings = bad(read(node({"/etc/slurm/slurm.conf": SLURM, "/etc/slurm/task.sh": script})))
+    assert [(f.source, f.state) for f in findings] == ([(f"/etc/slurm/task.sh:{line}", state)] if line else [])
+
+
+def test_what_units_and_profiles_name_is_read_too(node: Node) -> None:
+    host = node(
+        {
+            "/etc/systemd/system/slurmd.service": "[Service]\nEnvironmentFile=-/etc/default/slurmd\n",
+            "/etc/default/slurmd": "NCCL_IB_DISABLE=1\n",
+            "/etc/profile.d/a.sh": "[ -f /opt/site/nccl.sh ] && . /opt/site/nccl.sh\n",
+            "/opt/site/nccl.sh": "export NCCL_NET=Socket\n",
+            "/etc/environment": "NCCL_CONF_FILE=/opt/site/nccl.conf\n",
+            "/opt/site/nccl.conf": "NCCL_P2P_DISABLE=1\n",
+        }
+    )
+    assert {finding.subject for finding in bad(read(host))} == {
+        "/etc/default/slurmd NCCL_IB_DISABLE",
+        "/opt/site/nccl.sh NCCL_NET",
+        "/opt/site/nccl.conf NCCL_P2P_DISABLE",
+    }
+    (Path(host.system_root) / "opt/site/nccl.conf").unlink()
+    assert "/etc/environment NCCL_CONF_FILE" in {finding.subject for finding in bad(read(host))}
+
+
+def test_what_no_container_inherits_is_said_to_do_nothing(node: Node) -> None:
+    (finding,) = bad(read(node({"/etc/systemd/system/containerd.service.d/x.conf": UNIT})))
+    assert (finding.severity, finding.source) == ("minor", "/etc/systemd/system/containerd.service.d/x.conf:5")
+    assert "no container inherits it" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("text", "check"),
+    [
+        ("export NCCL_IB_HCA=mlx5_0\n", "nccl_conf.conflict"),
+        ("export NCCL_IB_HCA==mlx5_0,mlx5_1\n", None),  # what Busbar writes, too
+        ("export NCCL_DEBUG=WARN\n", None),
+        ("export NCCL_SHARP_ENABLE=1\n", "nccl_conf.environment"),
+        ("export NCCL_NET_GDR_LEVEL=NODE\n", "nccl_conf.environment"),
+        ("export NCCL_IB_HCA=$(hcas)\n", "nccl_conf.environment"),
+        ("unset NCCL_IB_HCA\n", None),
+    ],
+)
+def test_only_what_differs_or_harms_is_a_finding(node: Node, text: str, check: str | None) -> None:
+    findings, _notes = judge(read(node({"/etc/profile.d/x.sh": text})), MEANT, {})
+    assert [finding.check for finding in findings if not finding.ok] == ([check] if check else [])
+    assert [finding.subject for finding in findings if finding.ok] == ([] if check else ["the environment of jobs"])
+
+
+def test_what_costs_little_and_what_is_accepted_are_notes(node: Node) -> None:
+    environment = read(node({"/etc/profile.d/x.sh": "export NCCL_IB_TIMEOUT=22 NCCL_IB_DISABLE=1\n"}))
+    findings, notes = judge(environment, MEANT, {"NCCL_IB_DISABLE=1": "no fabric here"})
+    assert [finding for finding in findings if not finding.ok] == []
+    assert [note.partition(" ")[0] for note in notes] == ["/etc/profile.d/x.sh:1,", "accepted:"]
+    assert "no fabric here" in notes[1]
+
+
+def test_a_users_file_is_judged_by_nccls_own_grammar(node: Node) -> None:
+    (finding,) = bad(read(node({"/root/.nccl.conf": "export NCCL_IB_TC=104\n"})))
+    assert "NCCL is no shell" in finding.why
+    assert finding.subject == "/root/.nccl.conf NCCL_IB_TC"
+
+
+def test_nothing_but_nccls_variables_leaves_the_node(node: Node) -> None:
+    text = "export TOKEN=s3cret NCCL_IB_HCA=$(x s3cret) PASSWORD=s3cret; NCCL_X=1 s3cret\n"
+    environment = read(node({"/root/.bashrc": text, "/root/.nccl.conf": "TOKEN=s3cret\nLD_LIBRARY_PATH=s3cret\n"}))
+    findings, notes = judge(environment, MEANT, {})
+    assert "s3cret" not in str(findings) + str(notes)
+    assert [finding.state for finding in findings] == ["unknown"]
+
+
+@pytest.mark.parametrize("name", [".nccl.conf", ".bashrc"])
+def test_what_cannot_be_read_is_a_problem_and_holds_nobody_up(node: Node, tmp_path: Path, name: str) -> None:
+    host = node({"/root/.profile": "# caf\u00e9\n"})
+    path = tmp_path / "root" / name
+    started = time.monotonic()
+    os.mkfifo(path)
+    assert [problem.source for problem in read(host).problems] == [f"/root/{name}"]
+    path.unlink()
+    path.write_bytes(b"NCCL_X=1\n" * (1 << 20))
+    assert [problem.source for problem in read(host).problems] == [f"/root/{name}"]
+    path.unlink()
+    path.symlink_to(path.name)
+    assert [problem.source for problem in read(host).problems] == [f"/root/{name}"]
+    assert time.monotonic() - started < 20
+    path.unlink()
+    path.write_bytes("export NCCL_DEBUG=WARN # café\n".encode("latin-1"))
+    assert [problem.source for problem in read(host).problems] == ([f"/root/{name}"] if name == ".nccl.conf" else [])
+
+
+def test_nothing_on_a_network_file_system_is_touched(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the home, nor what a link leads to, at any place of the path; whatever would hang there is not called."""
+    mounts = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\nauto /net autofs rw 0 0\n"
+    host = node({"/home/bob/.nccl.conf": "NCCL_IB_DISABLE=1\n", "/net/dot/.bashrc": "export NCCL_NET=Socket\n"}, mounts)
+    (tmp_path / "root").mkdir(exist_ok=True)
+    (tmp_path / "root/.bashrc").symlink_to("/net/dot/.bashrc")
+    (tmp_path / "root/.config").symlink_to("../net/dot")
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/ann").symlink_to("../home/bob")
+    touched: list[str] = []
+    for call in ("lstat", "stat", "open", "listdir", "readlink"):
+        real = getattr(os, call)
+
+        def watch(path: str, *more: object, real: Callable[..., object] = real, **named: object) -> object:
+            touched.append(str(path))
+            return real(path, *more, **named)
+
+        monkeypatch.setattr(os, call, watch)
+    environment = read(host)
+    monkeypatch.undo()
+    assert environment.settings == ()
+    assert [path for path in touched if path.startswith((f"{tmp_path}/home/", f"{tmp_path}/net/"))] == []
+    assert any("nfs4" in note and "/home" in note for note in environment.notes)
+    assert any("autofs" in note and "/net" in note for note in environment.notes)
+
+
+def test_links_on_this_machine_are_followed(node: Node, tmp_path: Path) -> None:
+    host = node({"/opt/dot/bashrc": "export NCCL_IB_DISABLE=1\n"})
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/.bashrc").symlink_to("/opt/dot/bashrc")
+    assert found(read(host)) == [("/root/.bashrc", 1, "NCCL_IB_DISABLE", "1")]
+    assert read(host).problems == ()
+
+
+def test_many_homes_are_bounded_and_what_is_left_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = node({f"/home/u{n}/.bashrc": "export NCCL_IB_DISABLE=1\n" for n in range(8)})
+    monkeypatch.setattr(nccl_environment, "MOST_HOMES", 5)
+    assert len(read(host).settings) < 8
+    assert any("home directories more than 5" in note for note in read(host).notes)
+    monkeypatch.setattr(nccl_environment, "MOST_BYTES", 60)
+    assert any("too much of it" in note for note in read(host).notes)
