@@ -35,6 +35,8 @@ _OLD_DRIVER = "is not a valid field to query"
 _VERSION_NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]+)+$")
 _COLUMN = re.compile(r"^([A-Za-z][A-Za-z0-9_.]*)(?: \[[^\]]*\])?$")
 _NVLINK_GPU = re.compile(r"^GPU ([0-9]{1,4}): .*\(UUID: ([^()]*)\)$")
+# Driver 595; the one before says nothing at all, not even of which GPU.
+_WITHOUT_NVLINK = re.compile(r"^Device does not have or support NVLink\b", re.IGNORECASE)
 _NVLINK_LINK = re.compile(r"^Link ([0-9]{1,3}): (?:(<inactive>)|[0-9]+(?:\.[0-9]+)? [KMGT]?B/s)$")
 _NUMBER = re.compile(r"^([0-9]{1,10})x?$")
 
@@ -194,7 +196,9 @@ def parse_nvlink_status(text: str) -> List[NvlinkStatus]:
 
 
 def _count_links(lines: Sequence[str]) -> Tuple[Optional[int], Optional[int]]:
-    """(active, total) of the lines below one GPU. A card without NVLink has none, or one that says Not Supported."""
+    """(active, total) of the lines below one GPU. A card without NVLink has none, or one that says so."""
+    if lines and all(_WITHOUT_NVLINK.match(line) for line in lines):
+        return 0, 0
     said = [line.lower() for line in lines if line.startswith("NVML:")]
     if any("all links are inactive" in line for line in said):
         return 0, None
@@ -283,7 +287,7 @@ def read(
     elif addresses and ask_nvidia_smi:
         try:
             listing = _list_gpus(host, problems)
-            links = _understood(_run(host, NVLINK, problems), parse_nvlink_status, problems)
+            links = _nvlinks(_run(host, NVLINK, problems), listing, problems)
         except ReadError as error:
             problems.append(error.problem)
     gpus = tuple(
@@ -385,6 +389,17 @@ def _understood(output: Optional[Output], parse: Callable[[str], T], problems: L
     return value
 
 
+def _nvlinks(
+    output: Optional[Output], listing: Optional[_Listing], problems: List[Problem]
+) -> Optional[List[NvlinkStatus]]:
+    """An answer that names no GPU, of a tool that has just listed them, is about cards without NVLink."""
+    if output is not None and output.rc == 0 and listing is not None and not output.stderr.strip():
+        lines = [line.strip() for line in output.stdout.splitlines() if line.strip()]
+        if all(_WITHOUT_NVLINK.match(line) for line in lines):
+            return [NvlinkStatus(n, answer.uuid, 0, 0) for n, answer in enumerate(listing.gpus.values())]
+    return _understood(output, parse_nvlink_status, problems)
+
+
 def _gpu(
     index: int,
     device: PciDevice,
@@ -445,7 +460,7 @@ def _gaps(
         for gpu in gpus:
             if gpu.pci not in listing.gpus:
                 gaps.append(Problem(listing.command, "does not list the GPU at %s" % gpu.pci))
-            elif gpu.fabric_state is None:
+            elif gpu.fabric_state is None and gpu.nvlinks_total != 0:
                 gaps.append(Problem(listing.command, "gives no fabric state for %s" % gpu.pci))
             elif gpu.fabric_state == "Completed" and gpu.fabric_status is None:
                 gaps.append(Problem(listing.command, "gives no fabric status for %s" % gpu.pci))

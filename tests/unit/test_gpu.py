@@ -172,6 +172,8 @@ def test_nvlinks_are_counted_for_each_gpu() -> None:
     [
         ("\t NVML: Unable to retrieve NVLink information as all links are inActive\n", 0, None),
         ("\t NVML: Unable to retrieve NVLink information: Not Supported\n", 0, 0),
+        ("NVML: Unable to retrieve Nvlink information as all links are inActive\n", 0, None),
+        ("Device does not have or support Nvlink\n", 0, 0),
         ("\t NVML: Unable to retrieve NVLink information for link 3: Unknown Error\n", None, None),
         ("", 0, 0),
         ("\t Link 0: <inactive>\n", 0, 1),
@@ -435,6 +437,19 @@ def test_a_tool_that_fails_is_quoted(machine: Path, said: str) -> None:
     assert all(said[:30] in problem for problem in problems)
     assert "(exit code 9)" in problems[0]
     assert [one.in_driver for one in gpus] == [True, True]
+
+
+@pytest.mark.parametrize("said", ["", "\n", "Device does not have or support Nvlink.\n" * 2])
+def test_cards_without_nvlink_of_which_nothing_is_said_have_none(machine: Path, said: str) -> None:
+    (machine / "nvlink").write_text(said)
+    gpus, _, problems = read(machine)
+    assert ([(one.nvlinks_active, one.nvlinks_total) for one in gpus], problems) == ([(0, 0), (0, 0)], [])
+    # A tool that could not list the GPUs has not said that they have none.
+    for name in ("csv", "xml"):
+        (machine / name).write_text("")
+    gpus, _, problems = read(machine)
+    assert [one.nvlinks_active for one in gpus] == [None, None]
+    assert problems
 
 
 def test_a_whole_answer_with_an_exit_code_counts_and_is_a_problem(machine: Path) -> None:
