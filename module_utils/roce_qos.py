@@ -407,7 +407,7 @@ def read_port(host: Host, port: Port, wanted: Want) -> State:
     left = [noun for noun in nouns if noun not in gaps]
     state = State(port)
     if any(noun in ("dcbx", *DCB) for noun in left):
-        backend, found = _read_dcb(host, port, left, gaps)
+        backend, found = _read_dcb(host, port, wanted, left, gaps)
         state = replace(state, backend=backend, dcb=found)
     if "ecn" in left or "cnp" in left:
         state = _read_ecn(host, state, wanted, left, gaps)
@@ -421,25 +421,36 @@ def read_port(host: Host, port: Port, wanted: Want) -> State:
     return replace(state, gaps=gaps)
 
 
-def _read_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Tuple[str, Dcb]:
-    there = [tool for tool in (mlnx_qos.TOOL, dcb.TOOL) if host.has(tool)]
-    backend = there[-1] if there and not port.is_mellanox else there[0] if there else ""
+def _read_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Tuple[str, Dcb]:
+    """The tool that speaks for the port, and what it says. Of two it is the one that says more: mlnx_qos breaks off, or
+    leaves lines out, on kernels and drivers that it was not written for, where dcb may know."""
     those = [noun for noun in nouns if noun in ("dcbx", *DCB)]
-    if not backend:
+    tools = (mlnx_qos.TOOL, dcb.TOOL) if port.is_mellanox else (dcb.TOOL, mlnx_qos.TOOL)
+    read: List[Tuple[str, Dcb, Dict[str, Gap]]] = []
+    for tool in tools:
+        if host.has(tool) and not (read and (read[0][0] == dcb.TOOL or not read[0][2])):
+            missing: Dict[str, Gap] = {}
+            ask = _by_mlnx_qos if tool == mlnx_qos.TOOL else _by_dcb
+            read.append((tool, ask(host, port, wanted, those, missing), missing))
+    if not read:
         fix = "install mlnx-tools (it comes with OFED, role mofed), or iproute2 5.11 or later"
         gaps.update(dict.fromkeys(those, Gap("unknown", "neither mlnx_qos nor dcb is installed", "mlnx_qos, dcb", fix)))
         return "", Dcb()
-    if backend == dcb.TOOL:
-        return backend, _by_dcb(host, port, those, gaps)
+    backend, found, missing = min(read, key=lambda one: len(one[2]))
+    gaps.update(missing)
+    return backend, found
+
+
+def _by_mlnx_qos(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Dcb:
     argv = mlnx_qos.show(port.netdev)
     try:
         qos = mlnx_qos.parse(_ask(host, argv))
     except mlnx_qos.NotSupported as error:
-        gaps.update(dict.fromkeys(those, _no_dcb(str(error), argv)))
-        return backend, Dcb()
+        gaps.update(dict.fromkeys(nouns, _no_dcb(str(error), argv)))
+        return Dcb()
     except (ParseError, ReadError) as error:
-        gaps.update(dict.fromkeys(those, _unread(error, argv)))
-        return backend, Dcb()
+        gaps.update(dict.fromkeys(nouns, _unread(error, argv)))
+        return Dcb()
     found = of_mlnx_qos(qos)
     if qos.trust == "none":
         for noun in ("trust", "dscp2prio"):
@@ -447,12 +458,19 @@ def _read_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]
     for noun, value in (("trust", found.trust), ("dcbx", found.owner), ("prio2tc", found.prio2tc), ("ets", found.tsa)):
         if value is None:
             gaps.setdefault(noun, _silent(noun, argv))
-    if found.prio2buffer is None and "Buffers commands" in qos.not_supported:
+    if _asks_for_buffers(wanted) and found.prio2buffer is None and "Buffers commands" in qos.not_supported:
         gaps["buffers"] = _no_dcb("this driver has no commands for buffers", argv)
-    return backend, found
+    for noun in [noun for noun in gaps if noun not in nouns]:
+        del gaps[noun]
+    return found
 
 
-def _by_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Dcb:
+def _asks_for_buffers(wanted: Want) -> bool:
+    """The length of the cable goes with PFC, and needs no driver that tells its buffers."""
+    return wanted.prio2buffer is not None or wanted.buffer_size is not None
+
+
+def _by_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Dcb:
     def one(kind: str, parse: Callable[[str], T], of: Sequence[str]) -> Optional[T]:
         argv = dcb.show(kind, port.netdev)
         if not any(noun in nouns for noun in of):
@@ -460,7 +478,8 @@ def _by_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]) 
         try:
             return parse(_ask(host, argv))
         except (ParseError, ReadError) as error:
-            refused = "Operation not supported" in str(error)
+            # The second: the kernel answers, without an attribute of this kind.
+            refused = any(words in str(error) for words in ("Operation not supported", "Attribute not found"))
             gap = _no_dcb("dcb has no %s for this driver or interface" % kind, argv) if refused else None
             gaps.update({noun: gap or _unread(error, argv) for noun in of if noun in nouns})
             return None
@@ -469,7 +488,7 @@ def _by_dcb(host: Host, port: Port, nouns: Sequence[str], gaps: Dict[str, Gap]) 
     app = one("app", dcb.parse_app, ("trust", "dscp2prio"))
     ets = one("ets", dcb.parse_ets, ("prio2tc", "ets"))
     pfc = one("pfc", dcb.parse_pfc, ("pfc", "buffers"))
-    buffer = one("buffer", dcb.parse_buffer, ("buffers",))
+    buffer = one("buffer", dcb.parse_buffer, ("buffers",) if _asks_for_buffers(wanted) else ())
     return Dcb(
         owner=None if owner is None else "os" if owner.host else "firmware",
         # mlx5 trusts the DSCP as soon as one entry is there.

@@ -814,9 +814,48 @@ def test_without_a_tool_nothing_is_known_for_one_reason(call: Run, node: Node) -
 )
 def test_an_answer_that_is_none_is_not_taken_for_one(call: Run, node: Node, text: str, state: str) -> None:
     (node.path / "sys/usr/local/sbin/mlnx_qos").write_text("#!/bin/sh\n" + text + "\n")
+    node.without("dcb")
     result = call()
     assert states(result)["pfc"] == states(result)["ets"] == {state}
     assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+
+
+BUFFERS = "Buffers commands are not supported on your system"
+# What mlnx_qos comes to on kernels and drivers that it was not written for: what a shell does in its place.
+BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BUFFERS}'; echo 'Cable len: 7'"]
+
+
+@pytest.mark.parametrize("script", BROKEN)
+def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: str) -> None:
+    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
+    state = roce_qos.read_port(node.host, node.ports[0], WANT)
+    assert (state.backend, state.gaps) == ("dcb", {})
+    node.without("dcb")
+    state = roce_qos.read_port(node.host, node.ports[0], WANT)
+    assert {gap.state for noun, gap in state.gaps.items() if noun in roce_qos.DCB} == {"unknown"}
+
+
+def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node) -> None:
+    tools = node.path / "sys/usr/local/sbin"
+    silent = f"    print('{BUFFERS}')\n"
+    text = (tools / "mlnx_qos").read_text()
+    for line in ("Receive buffer", "\\tbuffer"):
+        at = text.index(f'    print("{line}')
+        text = text[:at] + silent + text[text.index("\n", at) + 1 :]
+        silent = ""
+    (tools / "mlnx_qos").write_text(text)
+    refused = 'if ARGS[1] == "buffer":\n            sys.exit("Attribute not found: Success")'
+    text = (tools / "dcb").read_text().replace("        on = [bit", f"        {refused}\n        on = [bit", 1)
+    (tools / "dcb").write_text(text)
+    # The cable's length is PFC's.
+    of_cable = replace(WANT, prio2buffer=None, buffer_size=None)
+    cases: list[tuple[Want, dict[str, str]]] = [(of_cable, {}), (WANT, {"buffers": "unsupported"})]
+    for wanted, gaps in cases:
+        for tool in ("mlnx_qos", "dcb"):
+            port = replace(node.ports[0], is_mellanox=tool == "mlnx_qos")
+            state = roce_qos.read_port(node.host, port, wanted)
+            assert state.backend == tool
+            assert {noun: gap.state for noun, gap in state.gaps.items() if noun in roce_qos.DCB} == gaps
 
 
 def test_an_unreadable_attribute_is_unknown_and_not_written(call: Run, node: Node) -> None:
