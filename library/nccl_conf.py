@@ -239,8 +239,9 @@ class Task:
         if derivation.blockers:
             return []
         text = nccl_conf.render(derivation.variables)
+        root = self.host.system_root
         return [
-            (library.path, nccl_proof.prove(self.host.system(library.path), text, derivation.meant))
+            (library.path, nccl_proof.prove(self.host.system(library.path), text, derivation.meant, base=root))
             for library in self.libraries
         ]
 

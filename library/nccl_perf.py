@@ -201,7 +201,6 @@ withheld:
 """
 
 import contextlib
-import fcntl
 import math
 import os
 import re
@@ -215,7 +214,13 @@ from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import busy, nccl_perf, nccl_tests_build, process_group
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    busy,
+    locks,
+    nccl_perf,
+    nccl_tests_build,
+    process_group,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
 
@@ -299,18 +304,21 @@ class Task:
     @contextlib.contextmanager
     def alone(self) -> Iterator[str]:
         """Holds the lock of the result directory; yields who else holds it, "" for nobody. Raises ReadError."""
-        path = os.path.join(self.directory, ".lock")
+        # Of another name than earlier releases gave it, which others could open, and may still hold.
+        path = os.path.join(self.directory, ".run.lock")
         try:
-            os.makedirs(self.directory, mode=0o755, exist_ok=True)
-            with open(path, "w", encoding="utf-8") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    yield "another benchmark run (%s is locked)" % path
-                else:
-                    yield ""
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            lock = locks.open_file(path)
         except OSError as error:
             raise ReadError(path, "cannot be written: %s" % error.strerror) from error
+        try:
+            locks.take(lock)
+        except BlockingIOError:
+            yield "another benchmark run (%s is locked)" % path
+        else:
+            yield ""
+        finally:
+            os.close(lock)
 
     def idle(self, other_run: str) -> Plan:
         """Whether the run may begin; no finding where nobody asked."""
@@ -390,8 +398,6 @@ class Task:
                 stream.write(nccl_perf.record(run))
             new = os.path.join(directory, "latest")
             os.symlink(os.path.basename(directory), new)
-            # While the run wrote its environment there, the directory was root's alone.
-            os.chmod(directory, 0o755)
             os.replace(new, link)
         except OSError as error:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error

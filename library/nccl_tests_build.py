@@ -187,7 +187,6 @@ log:
   returned: failure of a command
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -196,7 +195,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils import locks, nccl_tests_build
 from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import CommandFailed
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
@@ -290,10 +289,10 @@ class Builder:
         """Held by the commands, too: those of a run that was killed go on, and would write into our scratch."""
         folder, name = os.path.split(self.destination)
         path = os.path.join(folder, ".%s.lock" % name)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = locks.open_file(path)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locks.take(descriptor)
             except BlockingIOError as error:
                 raise ReadError(path, "is held: another run still builds there, or what a killed one left") from error
             yield descriptor

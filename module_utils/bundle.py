@@ -10,9 +10,12 @@ from __future__ import annotations
 import ast
 import base64
 import gc
+import importlib.util
 import json
 import zlib
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from .host import ReadError
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
@@ -75,6 +78,16 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
         if collected:
             gc.enable()
     return sources
+
+
+def source_of(name: str) -> str:
+    """Of a module as Python finds it: in Ansible's archive, in the audit's script, or in a file. Raises ReadError."""
+    spec = importlib.util.find_spec(name)
+    loader: Any = spec.loader if spec is not None else None
+    source = loader.get_source(name) if hasattr(loader, "get_source") else None
+    if not isinstance(source, str):
+        raise ReadError(name, "has no source")
+    return source
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:

@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
+from . import trusted
+
 # A tool's output is text for people: more than this is a runaway, not an answer.
 OUTPUT_LIMIT = 16 * 1024 * 1024
 FILE_LIMIT = 4 * 1024 * 1024
@@ -49,6 +51,10 @@ class ReadError(Exception):
 
 class ToolMissing(ReadError):
     """The tool is not installed."""
+
+
+class Untrusted(ReadError):
+    """Somebody else than root may change it, so that it is neither run nor loaded."""
 
 
 class ToolHung(ReadError):
@@ -163,20 +169,35 @@ class Host:
 
     # -- tools ---------------------------------------------------------------------------------------------------
 
+    def doubt(self, path: str) -> str:
+        """Why a file below the system root is neither run nor loaded by us; "" where it may be. See trusted.py."""
+        return trusted.doubt(self.system(path), self.system_root)
+
     def tool(self, name: str) -> str:
-        """Full path of a tool, looked for in the usual places below the system root. Raises ToolMissing."""
+        """Full path of a tool, looked for in the usual places below the system root. Raises ToolMissing, Untrusted.
+
+        One that others may change is passed over: they could put one before each of the system's own.
+        """
+        doubts = []
         for directory in TOOL_PATH:
             path = self.system("%s/%s" % (directory, name))
             if os.access(path, os.X_OK) and os.path.isfile(path):
-                return path
+                doubt = trusted.doubt(path, self.system_root)
+                if not doubt:
+                    return path
+                doubts.append(untrusted("%s/%s" % (directory, name), doubt))
+        if doubts:
+            raise doubts[0]
         raise ToolMissing(name, "is not installed (looked in %s)" % ", ".join(TOOL_PATH))
 
     def has(self, name: str) -> bool:
-        """Whether a tool is installed."""
+        """Whether a tool is installed, also where it is one that must not be run: its use says why."""
         try:
             self.tool(name)
         except ToolMissing:
             return False
+        except Untrusted:
+            return True
         return True
 
     def ask(self, argv: Sequence[str], timeout: Optional[float] = None) -> str:
@@ -193,7 +214,7 @@ class Host:
         argv = [self.tool(argv[0])] + list(argv[1:])
         limit = self.timeout if timeout is None else timeout
         name = " ".join([os.path.basename(argv[0])] + argv[1:])
-        environment = {"PATH": ":".join(TOOL_PATH), "LC_ALL": "C", "HOME": "/"}
+        environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/"}
         # Package managers ask nobody, and what they install restarts no service.
         environment.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
         try:
@@ -226,6 +247,16 @@ class Host:
             raise ToolHung(name, "gave no answer within %g s and was abandoned" % limit)
         stdout, stderr = (_decode(data, name) for data in chunks)
         return Output(command=name, rc=rc, stdout=stdout, stderr=stderr)
+
+
+def untrusted(source: str, doubt: str) -> Untrusted:
+    """doubt: as trusted.doubt gives it."""
+    return Untrusted(source, "is not run as root, because %s; %s" % (doubt, trusted.WAY_OUT))
+
+
+def search_path() -> str:
+    """PATH for what we run: of the usual places those in which nobody but root can put a program."""
+    return ":".join(directory for directory in TOOL_PATH if not trusted.doubt(directory))
 
 
 def attempt(step: Callable[[], T], source: str, problems: List[Problem]) -> Optional[T]:

@@ -21,12 +21,14 @@ from .host import Host, ReadError
 from .nccl_environment import Environment
 from .nccl_library import Library
 from .nccl_proof import Proof
+from .nccl_reader import NOBODY
 from .netdev import ROUTE_FILES
 from .plan import FileChange, Plan
 from .profile import Profile, active_port
 from .rails import Rails, match
 from .rdma import rocev2
 from .topology import Topology
+from .trusted import WAY_OUT
 
 Version = Tuple[int, int, int]
 # From here on NCCL finds the GID of the right kind by itself, and a fixed index is wrong as soon as one shifts.
@@ -438,17 +440,26 @@ def _mode_finding(have: Have, path: str) -> Optional[Finding]:
 
 def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
     states = {"proven": "ok", "mismatch": "drift", "not_provable": "unknown"}
+    source, have = "%s reading %s" % (library, path), "does" if proof.outcome == "proven" else proof.message
+    fix = (
+        "read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
+        " busbar_nccl_libraries"
+    )
+    if proof.doubt:
+        # Whoever may write the library says what it says.
+        source += ", proven as UID %d and not as root, for %s" % (NOBODY, proof.doubt)
+        have = "does, by its own word: %s" % proof.doubt if proof.outcome == "proven" else have
+        fix = "read the message; for a proof by root %s in busbar_nccl_libraries" % WAY_OUT
     return _finding(
         "nccl_conf.proof",
         library,
         states[proof.outcome],
         "critical" if proof.outcome == "mismatch" else "major",
         "reads back what was meant",
-        "does" if proof.outcome == "proven" else proof.message,
-        "%s reading %s" % (library, path),
+        have,
+        source,
         "only the library's own parser knows what it takes from the file",
-        "read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
-        " busbar_nccl_libraries",
+        fix,
         aspect="persisted",
     )
 

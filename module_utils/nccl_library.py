@@ -66,7 +66,8 @@ def scan(path: str) -> Library:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise ReadError(path, "is not a regular file")
-        with open(path, "rb") as stream:
+        # A pipe that somebody puts there meanwhile must not hold us.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             return _scan(path, stream)
     except OSError as error:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error

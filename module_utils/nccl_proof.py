@@ -5,30 +5,32 @@
 The library's own reader judges, with no GPU and no driver: a child process with an empty environment shows the
 candidate as /etc/nccl.conf in a mount namespace of its own, calls ncclGetUniqueId, and reports which variables the
 library has set. It is written into memory that only this child sees: no file of the host is, not even for a while.
+
+A library that others than root may change is not loaded by root: it is loaded as nobody (nccl_reader), and its answer,
+which it may make up, is typed and bounded. So that proof is as good as whoever may write the library, and says so.
 """
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
+import base64
 import json
 import os
-import pwd
-import resource
 import select
 import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-_CLONE_NEWNS = 0x00020000
-_CLONE_NEWUSER = 0x10000000
-_MS_BIND = 4096
-_MS_REC = 16384
-_MS_PRIVATE = 1 << 18
-_UNIQUE_ID_BYTES = 128
+from . import bundle, nccl_reader, trusted
+from .finding import printable
+
 _OUTPUT_LIMIT = 65536  # bytes of the library's own messages that are kept
-_RESULT_LIMIT = 16 * 1024 * 1024
+# Of an answer, which a library of somebody else's may make up. A real environment is a hundredth of this.
+_RESULT_LIMIT = 256 * 1024
+_MESSAGE_LIMIT = 2000
 
 # What these two do at the first call (truncate a log file, load a library) must not happen in a proof. The candidate
 # names them by a stand-in of equal length, which NCCL's reader treats alike and which nobody reads.
@@ -41,40 +43,62 @@ class Proof:
 
     values: the environment that the library set.   rc: of ncclGetUniqueId (3 or 5: no network interface to use, which
     does not touch what was read), None where it did not come to that.   message: what differs, or why no proof.
+    doubt: why the library was loaded as nobody and not as root, so that whoever may write it may have made this up.
     """
 
     outcome: str
     values: Dict[str, str] = field(default_factory=dict)
     rc: Optional[int] = None
     message: str = ""
+    doubt: str = ""
 
 
-class _Refused(Exception):
-    """The child cannot go on; the message says why and what would help."""
-
-
-def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float = 30.0) -> Proof:
+def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float = 30.0, base: str = "/") -> Proof:
     """Let the library at ``library_path`` read ``text`` and compare with ``meant``, the variables it should set.
 
     Takes well under a second. Needs root or user namespaces; the child is killed after ``timeout`` seconds.
+    base: directory that stands for "/", as Host's system_root.
     """
     if not os.path.isfile(library_path):
         message = "%s: there is no such library; name a libnccl.so.2" % library_path
         return Proof("not_provable", message=message)
+    library_path = os.path.abspath(library_path)
+    doubt = trusted.doubt(library_path, base)
     try:
-        answer, output, ending = _in_child(os.path.abspath(library_path), _candidate(text), timeout)
+        answer, output, ending = (_as_nobody if doubt else _in_child)(library_path, _candidate(text), timeout)
+        if answer is not None and doubt:
+            answer = _typed(answer)
+            ending = "" if answer is not None else "the library's answer is none"
     except (OSError, UnicodeEncodeError) as error:
-        return Proof("not_provable", message="the proof could not be set up: %s" % error)
+        return _not_provable(doubt, "the proof could not be set up: %s" % error)
     if answer is None:
-        return Proof("not_provable", message=_with_output("%s: %s" % (library_path, ending), output))
+        return _not_provable(doubt, _with_output("%s: %s" % (library_path, ending), output))
     if "refused" in answer:
-        return Proof("not_provable", message=_with_output(answer["refused"], output))
+        return _not_provable(doubt, _with_output(answer["refused"], output))
     values = {_restore(name): _restore(value) for name, value in answer["values"].items()}
     differences = _differences(meant, values)
     if differences:
-        return Proof("mismatch", values, answer["rc"], "; ".join(differences))
+        return Proof("mismatch", values, answer["rc"], "; ".join(differences)[:_MESSAGE_LIMIT], doubt)
     message = "" if answer["rc"] == 0 else "ncclGetUniqueId returned %d" % answer["rc"]
-    return Proof("proven", values, answer["rc"], _with_output(message, output) if message else "")
+    return Proof("proven", values, answer["rc"], _with_output(message, output) if message else "", doubt)
+
+
+def _not_provable(doubt: str, message: str) -> Proof:
+    if doubt:
+        message = "not proven, because %s, and as UID %d: %s" % (doubt, nccl_reader.NOBODY, message)
+    return Proof("not_provable", message=message[:_MESSAGE_LIMIT], doubt=doubt)
+
+
+def _typed(answer: object) -> Optional[Dict[str, Any]]:
+    """What a library of somebody else's said, if it is of the form that ours has."""
+    if not isinstance(answer, dict):
+        return None
+    if isinstance(answer.get("refused"), str):
+        return {"refused": printable(answer["refused"])}
+    values, rc = answer.get("values"), answer.get("rc")
+    if type(rc) is not int or abs(rc) > 1 << 31 or not isinstance(values, dict):
+        return None
+    return {"values": values, "rc": rc} if all(isinstance(value, str) for value in values.values()) else None
 
 
 def _candidate(text: str) -> bytes:
@@ -117,7 +141,7 @@ def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opti
     output_read, output_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _child(library_path, candidate, result_write, output_write)
+        nccl_reader.forked(library_path, candidate, result_write, output_write)
     os.close(result_write)
     os.close(output_write)
     deadline = time.monotonic() + timeout
@@ -129,13 +153,62 @@ def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opti
         os.close(output_read)
         os.kill(pid, signal.SIGKILL)
         status = _reap(pid)
+    killed = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
+    return _parse(result, output, timeout, complete, killed)
+
+
+def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
+    """The same by a Python that has nothing of ours, and that does away with all of it when our pipe closes."""
+    if os.geteuid() != 0:
+        return {"refused": "only root can load it as another user"}, b"", ""
+    source = bundle.source_of(nccl_reader.__name__)
+    asked = {"path": library_path, "candidate": base64.b64encode(candidate).decode("ascii"), "timeout": timeout}
+    result_read, result_write = os.pipe()
+    output_read, output_write = os.pipe()
+    complete, result, output = False, b"", b""
+    process = None
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", "%s\nmain(%d)\n" % (source, result_write)],
+            stdin=subprocess.PIPE,
+            stdout=output_write,
+            stderr=output_write,
+            pass_fds=(result_write,),
+            env={},
+            cwd="/",
+            # Whoever ends our group leaves it the moment to end its own child.
+            start_new_session=True,
+        )
+        os.close(result_write)
+        os.close(output_write)
+        result_write = output_write = -1
+        if process.stdin is None:
+            raise AssertionError("Popen was asked for a pipe")
+        process.stdin.write(json.dumps(asked).encode("ascii") + b"\n")
+        process.stdin.flush()
+        result, output, complete = _collect(result_read, output_read, time.monotonic() + timeout)
+    finally:
+        for descriptor in (result_read, output_read, result_write, output_write):
+            if descriptor >= 0:
+                os.close(descriptor)
+        if process is not None and process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            _end(process)
+    killed = process.returncode - 128 if process.returncode is not None and process.returncode > 128 else 0
+    return _parse(result, output, timeout, complete, killed)
+
+
+def _parse(
+    result: bytes, output: bytes, timeout: float, complete: bool, killed: int
+) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
     if not complete:
         return None, output, "the library gave no answer within %g s" % timeout
-    if not result and status is not None and os.WIFSIGNALED(status):
-        return None, output, "the library ended the process with signal %d" % os.WTERMSIG(status)
+    if not result and killed:
+        return None, output, "the library ended the process with signal %d" % killed
     try:
         answer = json.loads(result.decode("ascii"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, output, "the library ended the process without an answer"
     return answer, output, ""
 
@@ -162,6 +235,17 @@ def _collect(result_fd: int, output_fd: int, deadline: float) -> Tuple[bytes, by
     return result, output, result_fd not in waiting
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It ends by itself when its stdin closes; what is in uninterruptible sleep is abandoned."""
+    for patience in (2.0, 0.5):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            return
+        process.kill()
+    # Nobody reaps it after this, and Popen would warn of it.
+    process.returncode = -signal.SIGKILL
+
+
 def _reap(pid: int) -> Optional[int]:
     """How the child ended. One in uninterruptible sleep is abandoned after half a second (None)."""
     deadline = time.monotonic() + 0.5
@@ -171,110 +255,3 @@ def _reap(pid: int) -> Optional[int]:
             return status
         time.sleep(0.005)
     return None
-
-
-# -- child -------------------------------------------------------------------------------------------------------
-
-
-def _child(library_path: str, candidate: bytes, result_fd: int, output_fd: int) -> None:
-    """Never returns, and runs nothing of the parent's: no exit handlers, no buffers."""
-    try:
-        # A crash is an answer, not an event: no traceback of ours, no core file.
-        faulthandler.disable()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output_fd, 1)
-        os.dup2(output_fd, 2)
-        answer = json.dumps(_answer(library_path, candidate))
-        # What the library has printed is still in C's own buffer, and _exit drops it.
-        ctypes.CDLL(None).fflush(None)
-        os.write(result_fd, b"")
-        with os.fdopen(result_fd, "wb") as stream:
-            stream.write(answer.encode("ascii"))
-    finally:
-        os._exit(0)
-
-
-def _answer(library_path: str, candidate: bytes) -> Dict[str, Any]:
-    try:
-        values, rc = _ask(library_path, candidate)
-    except _Refused as error:
-        return {"refused": str(error)}
-    except OSError as error:
-        return {"refused": "the proof could not be set up: %s" % error}
-    return {"values": values, "rc": rc}
-
-
-def _ask(library_path: str, candidate: bytes) -> Tuple[Dict[str, str], int]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    home = _home()
-    libc.clearenv()
-    # Stops the search for a libnccl-env.so that could answer in place of the environment (2.28.7 and later).
-    libc.setenv(b"NCCL_ENV_PLUGIN", b"none", 1)
-    # Loaded before /etc disappears: the loader needs its cache there.
-    try:
-        get_unique_id = ctypes.CDLL(library_path).ncclGetUniqueId
-    except (OSError, AttributeError) as error:
-        raise _Refused("%s cannot be loaded as a NCCL library: %s" % (library_path, error)) from error
-    _enter_namespace(libc)
-    _mount(libc, b"none", b"/", _MS_REC | _MS_PRIVATE)
-    user_file = os.path.join(home, ".nccl.conf") if home else ""
-    if os.path.lexists(user_file):
-        _mount(libc, b"/dev/null", os.fsencode(user_file), _MS_BIND)
-    _mount(libc, b"none", b"/etc", 0, b"tmpfs")
-    with open("/etc/nccl.conf", "wb") as stream:
-        stream.write(candidate)
-    rc = get_unique_id(ctypes.create_string_buffer(_UNIQUE_ID_BYTES))
-    values = _environment(libc)
-    values.pop("NCCL_ENV_PLUGIN", None)
-    return values, rc
-
-
-def _home() -> str:
-    """The home directory that releases before 2.30 ask for; with HOME unset later ones read no user file at all."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
-
-
-def _enter_namespace(libc: ctypes.CDLL) -> None:
-    if libc.unshare(_CLONE_NEWNS) == 0:
-        return
-    uid, gid = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
-        raise _Refused(_namespace_message("no mount namespace", ctypes.get_errno()))
-    try:
-        for path, text in (
-            ("/proc/self/setgroups", b"deny"),
-            ("/proc/self/uid_map", b"%d %d 1" % (uid, uid)),
-            ("/proc/self/gid_map", b"%d %d 1" % (gid, gid)),
-        ):
-            stream = os.open(path, os.O_WRONLY)
-            os.write(stream, text)
-            os.close(stream)
-    except OSError as error:
-        raise _Refused(_namespace_message("no identity in the user namespace", error.errno or 0)) from error
-
-
-def _mount(libc: ctypes.CDLL, source: bytes, target: bytes, flags: int, kind: Optional[bytes] = None) -> None:
-    if libc.mount(source, target, kind, ctypes.c_ulong(flags), None) != 0:
-        what = "no mount over %s" % target.decode("utf-8", "replace")
-        raise _Refused(_namespace_message(what, ctypes.get_errno()))
-
-
-def _namespace_message(what: str, error: int) -> str:
-    return "%s: %s; run as root, or allow user namespaces (in a container: CAP_SYS_ADMIN)" % (what, os.strerror(error))
-
-
-def _environment(libc: ctypes.CDLL) -> Dict[str, str]:
-    """The C library's environment; Python's own copy knows nothing of what NCCL has set."""
-    environ = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, "environ")
-    values: Dict[str, str] = {}
-    index = 0
-    while environ and environ[index] is not None:
-        name, _equals, value = environ[index].decode("utf-8", "surrogateescape").partition("=")
-        values.setdefault(name, value)
-        index += 1
-    return values

@@ -8,9 +8,6 @@ on its own control node the next run sees that its process is gone, elsewhere it
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import getpass
 import json
 import multiprocessing
@@ -18,12 +15,15 @@ import os
 import socket
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
+from . import locks
 from .finding import Finding
 from .host import Host, ParseError, ReadError
 
-PATH = "/run/busbar/lock.json"
+PATH = locks.FOLDER + "/lock.json"
+# Held while one reads and writes PATH, and so many seconds are waited for it.
+LOCK, PATIENCE = "lock.json.lock", 20.0
 _KEYS = {"id": str, "user": str, "control": str, "machine": str, "pid": int, "start": int}
 
 
@@ -167,7 +167,7 @@ def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool 
     if dry:
         return _may(look(host), run, minutes, over, dead)
     try:
-        with _alone(host):
+        with locks.alone(host, LOCK, PATIENCE):
             answer = _may(look(host), run, minutes, over, dead)
             if answer.held:
                 _write(host.system(PATH), {"run": run.to_dict(), "since": round(time.time(), 3)})
@@ -179,7 +179,7 @@ def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool 
 def release(host: Host, run: Run) -> bool:
     """Whether it was ours, and is gone now. Raises ReadError."""
     try:
-        with _alone(host):
+        with locks.alone(host, LOCK, PATIENCE):
             lock = look(host)
             if lock is None or lock.run is None or lock.run.id != run.id:
                 return False
@@ -202,31 +202,10 @@ def _may(lock: Optional[Lock], run: Run, minutes: int, over: str, dead: str) -> 
     return Answer(False, lock)
 
 
-@contextlib.contextmanager
-def _alone(host: Host) -> Iterator[None]:
-    """One reads and writes the lock at a time; a process that ends lets go of it."""
-    folder = os.path.dirname(host.system(PATH))
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.05)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _write(path: str, data: Mapping[str, Any]) -> None:
     # Whole or not at all, and never through a link that somebody has laid there.
     new = path + ".new"
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="utf-8") as stream:
         json.dump(data, stream)
         stream.write("\n")

@@ -5,21 +5,19 @@
 It runs when the port's netdev has come: at boot, after a reload of the driver, and for a new virtual function. Then
 nobody can use the link yet, and a changed PFC mask may bounce it; where somebody does, that is left, and told. A bounce
 adds no netdev, so that it starts nothing.
-Sources: host.md 1.5, 3.2; flock(2).
+Sources: host.md 1.5, 3.2.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import apply, guard, pci, roce_chain, roce_qos, topology
+from . import apply, guard, locks, pci, roce_chain, roce_qos, topology
 from .busy import Busy
 from .finding import printable
 from .host import Host, ParseError, ReadError
@@ -108,7 +106,8 @@ def main(arguments: Sequence[str]) -> int:
         if address not in intent.ports:
             sys.stdout.write("%s: of no rail, nothing is asked for\n" % function)
             return 0
-        with _alone(host, address):
+        # Runs for a port and for its virtual functions come one after another.
+        with locks.alone(host, "roce_qos-%s.lock" % address, math.inf):
             _note(host, address, Result("started"))
             result = bring(host, intent, address)
             _note(host, address, result)
@@ -171,22 +170,6 @@ def _port_of(host: Host, function: str) -> str:
     """The function itself, or the physical one of a virtual function on its host."""
     physical = host.realpath("%s/%s/physfn" % (pci.DEVICES, pci.parse_address(function)))
     return function if physical is None else physical.rpartition("/")[2]
-
-
-@contextlib.contextmanager
-def _alone(host: Host, address: str) -> Iterator[None]:
-    """Runs for a port and for its virtual functions come one after another. Raises ReadError: it is gone."""
-    path = "%s/%s" % (pci.DEVICES, address)
-    try:
-        # sysfs takes a lock as any file system does, and so no file of ours stays behind.
-        lock = os.open(host.hardware(path), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ReadError(path, "cannot be opened: %s" % error.strerror) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _note(host: Host, address: str, result: Result) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -178,18 +177,8 @@ def render(wanted: Intent) -> Dict[str, str]:
 @functools.lru_cache(maxsize=None)
 def _script() -> str:
     """The same for every intent; a run asks for it before and after what it does."""
-    code = bundle.plain(bundle.closure([roce_boot.__name__], _source_of), _MAIN % bundle.PACKAGE)
+    code = bundle.plain(bundle.closure([roce_boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
     return _SCRIPT_HEAD % hashlib.sha256(code.encode("utf-8")).hexdigest() + code
-
-
-def _source_of(name: str) -> str:
-    """Of a module as Python finds it: in Ansible's archive, in the audit's script, or in a file."""
-    spec = importlib.util.find_spec(name)
-    loader: Any = spec.loader if spec is not None else None
-    source = loader.get_source(name) if hasattr(loader, "get_source") else None
-    if not isinstance(source, str):
-        raise ReadError(name, "has no source to write into %s" % SCRIPT)
-    return source
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

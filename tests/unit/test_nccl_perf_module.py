@@ -147,7 +147,7 @@ def test_a_good_run(run: Run, tmp_path: Path) -> None:
         *("record.json", "stderr", "stdout", "usage", "usage.stderr")
     ]
     assert os.readlink(tmp_path / "results/latest") == directory.name
-    assert directory.stat().st_mode & 0o777 == 0o755
+    assert directory.stat().st_mode & 0o777 == 0o700
     nowhere(tmp_path / "results")
 
 

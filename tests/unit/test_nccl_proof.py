@@ -8,6 +8,7 @@ crash or talk too much.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof, prove
+from ansible_collections.busbar.fabric.plugins.module_utils import bundle, nccl_proof, nccl_reader
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_reader import NOBODY
 
 READS_ETC = """
 #include <stdio.h>
@@ -49,6 +52,11 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert Path("/proc/self/mounts").read_text() == mounts
     assert len(os.listdir("/proc/self/fd")) == files
     assert Path("/proc/thread-self/children").read_text() == children
+
+
+def prove(library: str, text: str, meant: dict[str, str], timeout: float = 30.0) -> Proof:
+    """Of a library that is trusted: its own directory stands for the root."""
+    return nccl_proof.prove(library, text, meant, timeout, base=os.path.dirname(library))
 
 
 @pytest.fixture
@@ -168,3 +176,126 @@ def test_variables_with_side_effects_are_read_but_not_obeyed(build: Callable[[st
     proof = proven_or_namespaces_refused(prove(library, text, meant))
     assert (proof.outcome, proof.values) == ("proven", meant)
     assert not log.exists()
+
+
+# -- a library that others than root may change ----------------------------------------------------------------------
+
+HOSTILE = """
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void mark(const char *place) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/uid-%d", place, (int)getuid());
+    int file = open(path, O_CREAT | O_RDWR, 0666);
+    if (file >= 0) { if (write(file, "x", 1) == 1) printf("wrote "); close(file); }
+}
+__attribute__((constructor)) static void run(void) {
+    mark("PLACE"); mark("/tmp"); mark("/dev/shm"); mark("/etc");
+    if (!setuid(0) || !seteuid(0) || !setgid(0)) printf("root ");
+    if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) printf("new-privileges ");
+    if (getgroups(0, 0)) printf("groups ");
+    if (getppid() || !kill(getppid() ? getppid() : 2, 0)) printf("others ");
+    if (open("/proc/self/status", O_RDONLY) >= 0 || open("/etc/shadow", O_RDONLY) >= 0) printf("sees ");
+    if (open("PLACE/secret", O_RDONLY) >= 0) printf("reads ");
+    int files = 0;
+    for (int i = 3; i < 256; i++) files += fcntl(i, F_GETFD) >= 0;
+    if (files != 1) printf("files ");
+    setsid();
+    if (!fork()) { prctl(PR_SET_PDEATHSIG, 0); pause(); }
+    printf("uid=%d gid=%d\\n", (int)getuid(), (int)getgid());
+    fflush(stdout);
+}
+"""
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root has something to lose here")
+
+
+@pytest.fixture
+def hostile(build: Callable[[str], str]) -> Iterator[Callable[[str], str]]:
+    """Builds a library that belongs to nobody, in a directory where everybody may write."""
+    # Not below /tmp: the library does not see that, and would leave no mark there for this reason alone.
+    place = Path(tempfile.mkdtemp(prefix="busbar-hostile-", dir="/var/lib"))
+    place.chmod(0o777)
+    (place / "secret").write_text("roots own")
+    (place / "secret").chmod(0o600)
+
+    def make(source: str) -> str:
+        library = place / "libnccl.so.2"
+        shutil.copy(build(source.replace("PLACE", str(place))), library)
+        os.chown(library, NOBODY, NOBODY)
+        return str(library)
+
+    yield make
+    shutil.rmtree(place)
+
+
+def as_nobody(proof: Proof) -> Proof:
+    if "no namespaces" in proof.message:
+        pytest.skip(proof.message)
+    assert proof.doubt.startswith("/var/lib/busbar-hostile-")
+    return proof
+
+
+@ROOT_ONLY
+def test_a_library_of_somebody_else_runs_as_nobody_and_can_do_nothing(
+    hostile: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    library = hostile(HOSTILE + READS_ETC.replace("FILES", "return 7;"))
+    proof = as_nobody(nccl_proof.prove(library, "NCCL_A=1\n", {"NCCL_A": "1"}))
+    assert (proof.outcome, proof.values, proof.rc) == ("proven", {"NCCL_A": "1"}, 7)
+    assert proof.message == f"ncclGetUniqueId returned 7 (it printed: uid={NOBODY} gid={NOBODY})"
+    place = Path(library).parent
+    # A name it may leave where everybody may, as every user of the node; nothing is written into it.
+    assert {path.name for path in place.iterdir()} <= {"libnccl.so.2", "secret", f"uid-{NOBODY}"}
+    assert not Path("/tmp", f"uid-{NOBODY}").exists()
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("for (;;) pause();", "the library gave no answer within 1 s"),
+        ("for (;;) fork();", "the library gave no answer within 1 s"),
+        ("*(volatile int *)0 = 1;", "the library ended the process with signal 11"),
+        ("_exit(0);", "the library ended the process without an answer"),
+        ('while (write(RESULT, "[[[[[[[[", 8) > 0);', "the library gave no answer within 1 s"),
+        ('for (int i = 0; i < 9000; i++) write(RESULT, "[[[[[[[[", 8); _exit(0);', "without an answer"),
+        ('dprintf(RESULT, "{\\"values\\": {\\"A\\": 1}, \\"rc\\": 0}"); _exit(0);', "answer is none"),
+        ('dprintf(RESULT, "{\\"values\\": {}, \\"rc\\": true}"); _exit(0);', "answer is none"),
+        ('dprintf(RESULT, "[1]"); _exit(0);', "answer is none"),
+    ],
+)
+def test_what_it_answers_is_bounded_typed_and_ends_in_time(
+    hostile: Callable[[str], str], end: str, message: str
+) -> None:
+    # The result's pipe is the one descriptor above the usual three that there is.
+    find = "int RESULT = 3; while (fcntl(RESULT, F_GETFD) < 0) RESULT++; (void)RESULT;"
+    library = hostile(HOSTILE.replace("setsid();", f"{find} setsid(); {end}"))
+    start = time.monotonic()
+    proof = as_nobody(nccl_proof.prove(library, "", {}, timeout=1))
+    assert time.monotonic() - start < 30
+    assert proof.outcome == "not_provable"
+    assert proof.message.startswith(f"not proven, because {proof.doubt}, and as UID {NOBODY}: {library}: ")
+    assert message in proof.message
+    assert len(json.dumps(proof.message)) < 5000
+
+
+@ROOT_ONLY
+def test_where_there_are_no_namespaces_it_is_not_loaded(
+    hostile: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = hostile(HOSTILE)
+    source = bundle.source_of(nccl_reader.__name__).replace("libc.unshare(", "(lambda _flags: 1)(")
+    monkeypatch.setattr(bundle, "source_of", lambda _name: source)
+    proof = nccl_proof.prove(library, "", {})
+    assert proof.outcome == "not_provable"
+    assert proof.message.startswith("not proven, because")
+    assert "no namespaces" in proof.message
+    assert not list(Path(library).parent.glob("uid-*"))

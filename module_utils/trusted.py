@@ -1,0 +1,118 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whether a file may be executed or loaded by us: whoever may change it, or put another in its place, becomes root.
+
+The file and every directory on the way to it, also on the way of every link, belong to root (or to the user who runs
+us) and are writable by nobody else. A sticky directory like /tmp is none of these: anybody may put a name there that is
+not there yet.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from typing import List
+
+WAY_OUT = "give it to root alone (chown root, chmod go-w), or name another"
+_LINKS = 40  # as many as the kernel follows
+_ACCESS_LIST = "system.posix_acl_access"
+
+
+def doubt(path: str, base: str = "/") -> str:
+    """Why the absolute ``path`` is not to be trusted, such as ``/home/u belongs to u``; "" where it is.
+
+    base: a directory that stands for "/" (Host's system_root) and is believed as it is; what leaves it by a link is
+    looked at from the machine's own root.
+    """
+    top = os.path.realpath(base)
+    prefix = os.path.abspath(base).rstrip("/") + "/"
+    current, waiting = top, _parts(path[len(prefix) :])
+    if not path.startswith(prefix):
+        current, waiting = "/", _parts(path)
+    inside = current == top != "/"
+    reason = "" if inside else _wrong(current, top)
+    links = 0
+    while waiting and not reason:
+        name = waiting.pop()
+        if name == "..":
+            parent = os.path.dirname(current)
+            if inside and current == top:
+                inside, reason, waiting = False, _wrong("/", top), waiting + _parts(parent)
+                parent = "/"
+            current = parent
+            continue
+        full = os.path.join(current, name)
+        try:
+            target = os.readlink(full) if stat.S_ISLNK(os.lstat(full).st_mode) else None
+        except OSError as error:
+            return "%s cannot be looked at: %s" % (_shown(full, top), error.strerror)
+        if target is None:
+            current, reason = full, _wrong(full, top)
+            continue
+        links += 1
+        if links > _LINKS:
+            return "%s leads to too many links" % _shown(full, top)
+        if top != "/" and target.startswith(top + "/"):
+            inside, current, target = True, top, target[len(top) :]
+        elif target.startswith("/"):
+            inside, current, reason = False, "/", _wrong("/", top)
+        waiting += _parts(target)
+    return reason
+
+
+def first_doubt(paths: List[str], base: str = "/") -> str:
+    """The same of the first of several that is not to be trusted."""
+    return next((reason for reason in (doubt(path, base) for path in paths) if reason), "")
+
+
+def _parts(path: str) -> List[str]:
+    """The names in a path, the last first."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _wrong(full: str, top: str) -> str:
+    try:
+        found = os.lstat(full)
+    except OSError as error:
+        return "%s cannot be looked at: %s" % (_shown(full, top), error.strerror)
+    if found.st_uid not in (0, os.geteuid()):
+        return "%s belongs to %s" % (_shown(full, top), user(found.st_uid))
+    if found.st_mode & stat.S_IWOTH:
+        return "%s is writable by everybody" % _shown(full, top)
+    if found.st_mode & stat.S_IWGRP:
+        if found.st_gid not in (0, os.getegid()):
+            return "%s is writable by group %s" % (_shown(full, top), _group(found.st_gid))
+        # The group's bits are the mask of the list then: somebody else may be in it.
+        if _has_access_list(full):
+            return "%s has an access list that may let others write (getfacl shows it)" % _shown(full, top)
+    return ""
+
+
+def _has_access_list(full: str) -> bool:
+    try:
+        os.getxattr(full, _ACCESS_LIST)
+    except OSError:
+        return False
+    return True
+
+
+def _shown(full: str, top: str) -> str:
+    """As the node sees it."""
+    return full[len(top) :] or "/" if top != "/" and (full + "/").startswith(top + "/") else full
+
+
+def user(number: int) -> str:
+    """For people: the name of a user where it has one."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return "UID %d" % number
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return "GID %d" % number
