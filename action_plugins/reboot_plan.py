@@ -9,8 +9,6 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import reboot
 
-# The roles whose results may ask for a reboot.
-ROLES = ("mofed", "iommu")
 # Those that roles/reboot asks again: all whose state a boot can take away, or bring.
 AGAIN = (
     *("platform", "mofed", "iommu", "pcie_path", "host_limits"),
@@ -30,12 +28,12 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(
             argument_spec={"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
         )
-        results = [self._templar.template(variables.get(f"{role}_result")) or {} for role in ROLES]
+        results = [self._templar.template(variables.get(f"{role}_result")) or {} for role in reboot.ROLES]
         waiting = reboot.reasons(results)
         if arguments["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
             # A role that could not be asked again has not said that nothing waits any more.
-            unasked = [role for role, found in zip(ROLES, results, strict=True) if "passed" not in found]
+            unasked = [role for role, found in zip(reboot.ROLES, results, strict=True) if "passed" not in found]
             left = waiting or tuple(f"role {role} could not be asked again" for role in unasked)
             return self._result(result, reboot.judge(before, arguments["done"], left), variables)
         values = self._templar.template(variables["busbar_intent"])["values"]

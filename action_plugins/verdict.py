@@ -17,7 +17,7 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
-from ansible_collections.busbar.fabric.plugins.module_utils import intent, secrets, terminal, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import intent, reboot, secrets, terminal, verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 display = Display()
@@ -56,6 +56,9 @@ class ActionModule(ActionBase):
             results[host] = _results(raw, audit, roles)
             if "verify" in roles and _wants_no_proof(raw, audit, variables):
                 results[host].setdefault("verify", Plan().result())
+            for role, told in reboot.untouched(raw).items():
+                if role in roles and verdict.played(role, variables):
+                    results[host].setdefault(role, told)
             busbw = _busbw(results[host].get("nccl_benchmark") or {})
             more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)

@@ -187,6 +187,7 @@ REGISTERED = (
     "drain_result",
     "drift_timer_result",
     "node_lock_result",
+    "node_lock_released",
     "fleet_audit_result",
     "rail_info_result",
     "consistency_result",

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 from .finding import DISRUPTIONS, Finding
+from .plan import Plan
 
+# The roles whose results may ask for a reboot.
+ROLES = ("mofed", "iommu")
 # After these no further node is rebooted.
 _LOST = ("reboot.returned", "reboot.verified", "reboot.rollout")
 _WHY = "what a reboot is needed for is not in effect before it"
@@ -40,6 +43,40 @@ class Decision:
 def reasons(results: Sequence[Mapping[str, Any]]) -> Tuple[str, ...]:
     """Of the results of a host's roles, each once."""
     return tuple(dict.fromkeys(reason for result in results for reason in result.get("reboot_required") or []))
+
+
+def waiting(of_host: Mapping[str, Any]) -> Tuple[str, ...]:
+    """Reasons. of_host: what the run has registered for a host."""
+    return reasons([of_host.get("%s_result" % role) or {} for role in ROLES])
+
+
+def turn(of_host: Mapping[str, Any]) -> str:
+    """What playbooks/reboot.yml has to do on a host: "reboot", "give_back" or nothing.
+
+    of_host: what the run has registered for it. One without an intent, or lost since, has nothing to be done.
+    """
+    values = (of_host.get("busbar_intent") or {}).get("values")
+    if values is None or left_alone(of_host):
+        return ""
+    if values["busbar_max_disruption"] == "reboot" and waiting(of_host):
+        return "reboot"
+    # One that was rebooted does not wait any more, and has been given back.
+    return "give_back" if values["busbar_drain"] != "none" and "reboot_result" not in of_host else ""
+
+
+def left_alone(of_host: Mapping[str, Any]) -> bool:
+    """Whether an earlier play has left the host, as playbooks/tasks/lock.yml does."""
+    results = [of_host.get(name) or {} for name in ("platform_result", "node_lock_result", "node_lock_released")]
+    return any(found.get("unreachable") for found in results) or not results[1].get("held", True)
+
+
+def untouched(of_host: Mapping[str, Any]) -> Dict[str, Mapping[str, Any]]:
+    """What the roles reboot and drain have to say of a host that no play of reboot.yml was for, by role."""
+    values = (of_host.get("busbar_intent") or {}).get("values")
+    if values is None or left_alone(of_host) or turn(of_host):
+        return {}
+    decision = decide(waiting(of_host), values["busbar_max_disruption"], {}, None)
+    return {"reboot": decision.to_dict(), "drain": Plan().result()}
 
 
 def decide(

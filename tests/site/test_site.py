@@ -26,14 +26,21 @@ def test_fresh_converge_again_and_check(lab: Path, play: Play) -> None:
     assert fresh.rc == 2  # drift is not ok, in check mode either
     assert recap(fresh.out, "node02")["failed"] == 0
     assert "+NCCL_IB_HCA==mlx5_" in fresh.out
-    assert "a run would repair on node01: nccl_conf.file" in fresh.verdict
+    assert "a run would repair on node[01-02]: nccl_conf.file" in fresh.verdict
     assert not (lab / "node01/sys/etc/nccl.conf").exists()
 
-    first = play("-i", inventory)
+    first = play("-i", inventory, "-e", f"busbar_findings_path={lab}/findings.json")
     # OFED's repository, registers at boot, limits, nccl.conf, and what loads nvidia_peermem where there is no DMA-BUF.
     assert (first.rc, recap(first.out, "node01")["changed"]) == (0, 5)
     assert "VERDICT ok: 2 of 2 hosts ok" in first.verdict
-    assert "repaired on node01: nccl_conf.file" in first.out
+    assert "repaired on node[01-02]: nccl_conf.file" in first.out
+    # Nothing may reboot, so nobody takes part in what would, and nothing is missing because of that.
+    reboot = first.out[first.out.index("PLAY [Reboot what waits for it]") : first.out.index("PLAY [Verify]")]
+    assert (reboot.count("skipping: no hosts matched"), reboot.count("TASK")) == (2, 0)
+    data = json.loads((lab / "findings.json").read_text())
+    for host in data["hosts"].values():
+        assert "reboot.pending[live]@the node" in host["passed_ids"]
+    assert {"reboot", "drain"} <= set(data["checked"])
     assert "not proven" in first.verdict  # a simulated node has no library, and the verdict says so
 
     for arguments in ([], ["--check"]):
@@ -163,17 +170,21 @@ def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, argu
     assert "node007: busbar_mtu is '9000' (str), expected int: write busbar_mtu: 9000" in run.out
 
 
-def test_an_unreachable_host_counts_and_the_others_are_judged(lab: Path, play: Play) -> None:
+@pytest.mark.parametrize(("arguments", "check"), [((), "platform"), (("--tags", "host_limits"), "node_lock")])
+def test_an_unreachable_host_is_tried_once_and_counts_and_the_others_are_judged(
+    lab: Path, play: Play, arguments: tuple[str, ...], check: str
+) -> None:
     hosts = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"]
     # A port on loopback that nobody listens on.
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9, "busbar_platform": "hgx-h100"}
     hosts["node03"] = {**gone, "busbar_fabric": "infiniband"}
     write_inventory(lab / "inventory", hosts)
-    run = play("-i", lab / "inventory")
+    run = play("-i", lab / "inventory", *arguments)
     assert run.rc != 0
     assert "VERDICT NOT OK: 2 of 3 hosts ok" in run.verdict
-    assert "run.platform" in run.verdict
+    assert f"run.{check}" in run.verdict
     assert "unreachable" in run.verdict
+    assert run.out.count("UNREACHABLE!") == 1
 
 
 def test_a_node_whose_python_is_too_old_or_missing_counts(lab: Path, play: Play) -> None:

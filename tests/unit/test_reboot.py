@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.filter.reboot_nodes import reboot_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils import reboot
 
 WAITING = ("kernel argument iommu=pt is not active before a reboot",)
@@ -131,3 +133,44 @@ def test_what_busbar_drained_goes_back_when_it_is_in_order_or_was_left_alone(
     decision: reboot.Decision, roles: list[dict[str, Any]], state: str, reason: str
 ) -> None:
     assert reboot.give_back(decision, roles) == {"state": state, "reason": reason}
+
+
+def of_host(most: str = "none", drain: str = "none", **registered: Any) -> dict[str, Any]:
+    values = {"busbar_max_disruption": most, "busbar_drain": drain}
+    return {"busbar_intent": {"values": values}, "iommu_result": {"reboot_required": list(WAITING)}, **registered}
+
+
+@pytest.mark.parametrize(
+    ("registered", "turn"),
+    [
+        (of_host("reboot"), "reboot"),
+        (of_host("reboot", "slurm"), "reboot"),
+        (of_host("reboot", iommu_result={"reboot_required": []}), ""),
+        (of_host("driver"), ""),
+        (of_host("driver", "slurm"), "give_back"),
+        (of_host("reboot", "slurm", iommu_result={}), "give_back"),
+        # One that was rebooted has been given back.
+        (of_host("reboot", "slurm", iommu_result={}, reboot_result={"findings": []}), ""),
+        # Those that an earlier play has left.
+        (of_host("reboot", platform_result={"unreachable": True}), ""),
+        (of_host("reboot", node_lock_result={"unreachable": True}), ""),
+        (of_host("reboot", node_lock_released={"unreachable": True}), ""),
+        (of_host("reboot", node_lock_result={"held": False}), ""),
+        ({"fleet_audit_result": {"hosts": {}}}, ""),
+        ({}, ""),
+    ],
+)
+def test_whose_turn_it_is_is_known_before_the_play(registered: dict[str, Any], turn: str) -> None:
+    hostvars = SimpleNamespace(raw_get={"a": registered}.__getitem__)
+    assert reboot_nodes(["a"], hostvars, "reboot") == (["a"] if turn == "reboot" else ["!all"])
+    assert reboot_nodes(["a"], hostvars, "give_back") == (["a"] if turn == "give_back" else ["!all"])
+
+
+def test_who_has_no_turn_says_what_the_role_would_have_said() -> None:
+    waits, ready = of_host("driver"), of_host("reboot", mofed_result={}, iommu_result={"reboot_required": []})
+    assert reboot.untouched(waits)["reboot"] == decide(max_disruption="driver").to_dict()
+    assert reboot.untouched(ready)["reboot"] == decide(waiting=()).to_dict()
+    assert reboot.untouched(ready)["drain"]["findings"] == []
+    # Of these somebody has to tell, or they are unknown.
+    for host in (of_host("reboot"), of_host("none", "slurm"), of_host(platform_result={"unreachable": True}), {}):
+        assert reboot.untouched(host) == {}

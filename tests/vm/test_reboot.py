@@ -29,10 +29,12 @@ PLAY = """\
   gather_facts: false
   tasks:
     - ansible.builtin.copy:
-        content: "{{{{ {{'iommu': iommu_result, 'reboot': reboot_result}} | to_json }}}}"
+        content: "{{{{ {{'iommu': iommu_result, 'reboot': reboot_result | default(not_asked)}} | to_json }}}}"
         dest: "{folder}/{{{{ inventory_hostname }}}}.json"
         mode: "0600"
       delegate_to: localhost
+      vars:
+        not_asked: {{findings: []}}
 """
 
 
