@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", "multirail.", "pcie_path.", "gpudirect.")
-SLOWING = ("consistency.mtu", "consistency.qos")
+SLOWING = ("consistency.mtu", "consistency.qos", "consistency.address")
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 # What differs from the fleet follows from what the role found that is to set it.
 FOLLOWS = {
@@ -25,6 +25,7 @@ FOLLOWS = {
     "consistency.qos": "roce_qos.",
     "consistency.driver": "ofed.",
     "consistency.rail_order": "platform.",
+    "consistency.address": "platform.rail_address",
 }
 
 

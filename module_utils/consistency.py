@@ -22,6 +22,7 @@ WHY = {
     "consistency.driver": "a node that missed a rollout fails in its own way",
     "consistency.rail_order": "rail N of one node talks to rail N of all: another order sends it through the spine",
     "consistency.mtu": "two ends with different MTUs lose what is large",
+    "consistency.address": "two nodes with one address: switches send what is meant for one to the other, by turns",
     "consistency.qos": "a port that is set otherwise drops what its neighbours send as lossless",
 }
 _FIX = {
@@ -31,6 +32,7 @@ _FIX = {
     "consistency.rail_order": "compare the slots with another node; name the rails' addresses in a site profile if the"
     " machine is built otherwise",
     "consistency.mtu": "run site.yml --tags mtu for this host",
+    "consistency.address": "see in the site's address plan whose it is, and correct the file that sets up the other's",
     "consistency.qos": "run site.yml --tags roce_qos for this host",
 }
 _TIE = "decide which is right: declare it (%s) or change the others, see docs/verify.md"
@@ -116,11 +118,37 @@ def judge(members: Sequence[Member]) -> Dict[str, List[Judged]]:
             found[member.host].append(Judged(_unread()))
         else:
             groups.setdefault((member.kind, member.info.product), []).append((member, member.info))
+    for member, judged in _addresses(members):
+        found[member.host].append(judged)
     for group in groups.values():
         for check, read in _ASPECTS.items():
             values = [(member, read(member, info)) for member, info in group]
             _compare(check, [(member, own) for member, own in values if own], found)
     return found
+
+
+def _addresses(members: Sequence[Member]) -> Iterable[Tuple[Member, Judged]]:
+    """Of every host whose rails have addresses: does no other host, of whatever kind, have one of them."""
+    holders: Dict[str, List[Tuple[str, int]]] = {}
+    for member in members:
+        for rail in member.info.rails if member.info is not None else ():
+            if rail.address:
+                holders.setdefault(rail.address, []).append((member.host, rail.number))
+    for member in members:
+        own = [rail for rail in member.info.rails if rail.address] if member.info is not None else []
+        said, differ = [], []
+        for rail in own:
+            others = [(host, number) for host, number in holders[rail.address or ""] if host != member.host]
+            if others:
+                host, number = others[0]
+                more = ", and %d more have it" % (len(others) - 1) if len(others) > 1 else ""
+                said.append("%s of rail %d is rail %d of %s, too%s" % (rail.address, rail.number, number, host, more))
+                differ.append(rail.number)
+        if own:
+            state, fix = "drift" if said else "ok", _FIX["consistency.address"] if said else ""
+            have = "; ".join(said) or "%d of its own" % len(own)
+            finding = _finding("consistency.address", state, "addresses that no other host has", have, fix)
+            yield member, Judged(finding, tuple(differ))
 
 
 def _compare(check: str, values: Sequence[Tuple[Member, _Values]], found: Dict[str, List[Judged]]) -> None:
@@ -197,7 +225,7 @@ def _finding(check: str, state: str, want: str, have: str, fix: str) -> Finding:
         check=check,
         subject="rails",
         state=state,
-        severity="critical" if check == "consistency.rail_order" else "major",
+        severity="critical" if check in ("consistency.rail_order", "consistency.address") else "major",
         want=printable(want),
         have=printable(have),
         source="sysfs of all hosts",

@@ -11,7 +11,7 @@ systemd-sysctl of 252; systemd.network(5); netplan(5) and netplan generate 0.106
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -154,7 +154,8 @@ class Rail:
     """number: of the rail. live: setting -> value, None where it cannot be read. routes: of its own table.
 
     owner: what sets it up at boot. shared: other interfaces that its file sets up, too. kept: text of our own file for
-    the boot, None where there is none. no_gid: id of the finding that a rail without an address has already.
+    the boot, None where there is none. no_gid, twice: id of the finding that a rail without an address, or with one
+    that an earlier rail has too, has already.
     """
 
     number: int
@@ -167,6 +168,7 @@ class Rail:
     shared: Tuple[str, ...] = ()
     kept: Optional[str] = None
     no_gid: Optional[str] = None
+    twice: Optional[str] = None
 
     @property
     def table(self) -> int:
@@ -333,7 +335,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
     linked = any(path.endswith("/99-sysctl.conf") for path, _text in files)
     main = "" if linked else host.read_system(SYSCTL_MAIN) or ""
     return Have(
-        rails=tuple(rails),
+        rails=tuple(_told_apart(rails)),
         live_all={key: _live(host, "all", key, problems) for key in policy.values},
         assignments=tuple(one for path, text in files for one in parse_sysctl(text, path)),
         main=tuple(parse_sysctl(main, SYSCTL_MAIN)),
@@ -342,6 +344,19 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
         leftover=_leftover(host, policy),
         problems=tuple(problems),
     )
+
+
+def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
+    """No rule can tell two rails apart that have one address."""
+    taken: Dict[str, str] = {}
+    found = []
+    for rail in rails:
+        if any(taken.get(one.address, rail.netdev) != rail.netdev for one in rail.addresses):
+            rail = replace(rail, twice="platform.rail_address[live]@%s" % rail.subject.split(" ", 1)[0])
+        for one in rail.addresses:
+            taken.setdefault(one.address, rail.netdev)
+        found.append(rail)
+    return found
 
 
 def _no_gid(nic: Nic) -> Optional[str]:
@@ -568,6 +583,9 @@ def _routing(have: Have, want: Want) -> Plan:
     commands: List[Command] = []
     changes: List[FileChange] = []
     for rail in have.rails:
+        if rail.twice:
+            findings += [_undecided_rules(rail, "live"), _undecided_rules(rail, "persisted")]
+            continue
         finding, mending = _live_rules(have, rail, want)
         commands += mending
         text = render(rail, want.gateway) if _writable(rail) and rail.addresses else rail.kept
@@ -577,6 +595,13 @@ def _routing(have: Have, want: Want) -> Plan:
             changes.append(FileChange(path, rail.kept, text, 0o600 if is_netplan else 0o644))
         findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, text != rail.kept, want.mtu_judged)]
     return Plan(tuple(findings), tuple(changes), tuple(commands))
+
+
+def _undecided_rules(rail: Rail, aspect: str) -> Finding:
+    said = "not judged while another rail has one of its addresses, too"
+    fix = "give %s its own address; run ip address show %s" % (rail.netdev, rail.netdev)
+    wanted = "table %d for what comes from its address" % rail.table
+    return _finding("rules", rail.subject, "unknown", wanted, said, fix, " ".join(RULES), aspect, because=rail.twice)
 
 
 def _writable(rail: Rail) -> bool:

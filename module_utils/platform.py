@@ -8,13 +8,13 @@ Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import pcie_link
 from .finding import Finding
 from .gpu import Gpu
 from .host import Problem
-from .netdev_address import Address
+from .netdev_address import ADDRESSES, Address
 from .pci import PciDevice
 from .plan import Plan
 from .profile import PcieLink, Profile, Rail, active_port
@@ -127,6 +127,11 @@ _RULES = {
         "give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
         " and look at gids and gid_attrs/types of the port; " + _RECHECK,
     ),
+    "platform.rail_address": _Rule(
+        "critical",
+        "two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
+        "give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
+    ),
     "platform.cross_check": _Rule(
         "major",
         "two sources that disagree mean that one of them is misread, so nothing built on either is proven",
@@ -154,6 +159,7 @@ def plan(
         gids = (address_family, addresses)
         findings.extend(_rail_findings(topology, rail, rails, gids, roots.get("platform.gpu_count")))
     findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
+    findings.extend(_rail_addresses(profile, rails, addresses))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get("platform.gpu_tool") or roots.get("platform.gpu_driver")))
     return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
@@ -560,6 +566,41 @@ def _rail_gid(
         state,
         because=down,
     )
+
+
+def _rail_addresses(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:
+    """Whether each rail's addresses are its own: of two rails with the same one, the second has the finding."""
+    findings: List[Finding] = []
+    if not isinstance(addresses, Mapping):
+        return findings  # rail_gid says why they are not known
+    first: Dict[str, Tuple[str, Rail]] = {}
+    for rail in profile.rails:
+        nic = rails.nics.get(rail.number)
+        port = active_port(nic) if nic is not None else None
+        if nic is None or port is None or port.link_layer != "Ethernet":
+            continue
+        own = {address: name for name in _interfaces(nic, port) for address in _of(addresses, [name])}
+        twice = {address for address in own if address in first and first[address][0] != own[address]}
+        said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
+        if own:
+            findings.append(
+                _finding(
+                    "platform.rail_address",
+                    nic.label,
+                    "addresses that no other rail has",
+                    "; ".join(said) or ", ".join(sorted(own)),
+                    " ".join(ADDRESSES),
+                    "drift" if twice else "ok",
+                )
+            )
+        for address, name in own.items():
+            first.setdefault(address, (name, rail))
+    return findings
+
+
+def _interfaces(nic: Nic, port: Port) -> List[str]:
+    """Its own, and a bond or VLAN above them that its GIDs name."""
+    return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
 
 
 def _carriers(gid: Gid, nic: Nic) -> List[str]:

@@ -119,6 +119,19 @@ def _ipv4(rdma: Rdma) -> str:
     return str(IPv4Address(int(value.replace(":", "")[-8:], 16)))
 
 
+def _take_address(machine: Machine) -> None:
+    """Somebody has given rail 7 the address of rail 2, by hand."""
+    taken, own = machine.rail(2), machine.rail(7)
+    value = next(gid.value for gid in taken.gids if ":ffff:" in gid.value)
+    for gid in own.gids:
+        gid.value = value if ":ffff:" in gid.value else gid.value
+    netdev, other = _netdev(machine, 7), _netdev(machine, 2)
+    netdev.ipv4 = other.ipv4
+    network_of_other = next(route.destination for route in machine.routes if route.netdev == other.name)
+    for route in machine.routes:
+        route.destination = network_of_other if route.netdev == netdev.name else route.destination
+
+
 def _reroute(machine: Machine) -> None:
     machine.rules[f"rule 50 from {_ipv4(machine.rail(5))}"] = "lookup main"
 
@@ -379,6 +392,15 @@ CATALOGUE = (
         _nic(7),
         _lose_address,
         consequences=("multirail.rules",),
+    ),
+    _fault(
+        "address-twice",
+        "the netdev of rail 7 has been given the address of rail 2",
+        "platform.rail_address",
+        _nic(7),
+        _take_address,
+        consequences=("multirail.rules",),
+        excludes=("address-missing", "port-down"),
     ),
     _fault(
         "gid-v1-only",

@@ -32,9 +32,8 @@ def rail(number: int, **changes: object) -> RailInfo:
 
 
 def member(name: str, **changes: object) -> Member:
-    info = HostInfo(
-        "PowerEdge XE9680", "mlx5_core 25.10-1.7.1", tuple(rail(number, **changes) for number in range(8)), {}
-    )
+    rails = tuple(rail(number, **{"address": f"10.{16 + number}.{name}", **changes}) for number in range(8))
+    info = HostInfo("PowerEdge XE9680", "mlx5_core 25.10-1.7.1", rails, {})
     return Member(name, "hgx-h200 ethernet", info)
 
 
@@ -50,7 +49,7 @@ def bad(members: list[Member]) -> list[tuple[str, Finding]]:
 
 def test_a_fleet_of_equals_has_no_finding() -> None:
     found = consistency.judge(fleet(4))
-    assert [len(one) for one in found.values()] == [6, 6, 6, 6]
+    assert [len(one) for one in found.values()] == [7, 7, 7, 7]
     assert bad(fleet(4)) == []
 
 
@@ -147,6 +146,27 @@ def test_other_kinds_and_other_machines_are_not_compared() -> None:
     assert other.info is not None
     assert bad([*fleet(2), replace(other, kind="hgx-h100 infiniband")]) == []
     assert bad([*fleet(2), replace(other, info=replace(other.info, product="AS-8125GS"))]) == []
+
+
+@pytest.mark.parametrize("kind", ["hgx-h200 ethernet", "hgx-h100 ethernet"])
+def test_an_address_of_two_hosts_is_told_on_both_and_names_the_other(kind: str) -> None:
+    thief = member("thief")
+    assert thief.info is not None
+    rails = (*thief.info.rails[:5], replace(thief.info.rails[5], address="10.18.node01"), *thief.info.rails[6:])
+    found = consistency.judge([*fleet(3), replace(thief, kind=kind, info=replace(thief.info, rails=rails))])
+    odd = {host: [one for one in judged if not one.finding.ok] for host, judged in found.items()}
+    assert {host: [(one.finding.check, one.rails) for one in judged] for host, judged in odd.items() if judged} == {
+        "node01": [("consistency.address", (2,))],
+        "thief": [("consistency.address", (5,))],
+    }
+    [judged] = odd["thief"]
+    assert judged.finding.have == "10.18.node01 of rail 5 is rail 2 of node01, too"
+    assert judged.finding.severity == "critical"
+
+
+def test_rails_without_addresses_are_not_asked_for_them() -> None:
+    found = consistency.judge([member(name, address=None) for name in ("a", "b")])
+    assert all(one.finding.check != "consistency.address" for judged in found.values() for one in judged)
 
 
 def test_a_thousand_hosts_are_compared_at_once() -> None:

@@ -317,6 +317,29 @@ def test_a_rails_gid_is_known_by_its_type_and_address(
     assert (finding.state, finding.have) == (state, says)
 
 
+def test_two_rails_with_one_address_are_one_finding_on_the_second(
+    roce: Topology, hgx_h100_roce: Profile, edit: Any
+) -> None:
+    machine = roce
+    addresses: dict[str, tuple[Address, ...]] = {}
+    for index in range(8):
+        v4, v6 = f"10.{16 + (2 if index == 7 else index)}.0.1", f"2001:db8::{index}"
+        gid = f"0000:0000:0000:0000:0000:ffff:0a{16 + (2 if index == 7 else index):02x}:0001"
+        machine = edit.nic(machine, index, port_gids=(Gid(3, gid, "RoCE v2", f"ib{index}"),))
+        addresses[f"ib{index}"] = (Address(v4, 24), Address(v6, 64, family=6))
+    found = [one for one in plan(machine, hgx_h100_roce, (), "ipv4", addresses).findings if not one.ok]
+    assert [(one.check, one.identity, one.state) for one in found] == [
+        ("platform.rail_address", machine.nics[7].pci, "drift")
+    ]
+    assert found[0].have == "10.18.0.1, which rail 2 (ib2) has too"
+    # A VLAN that carries several rails' GIDs has its address once.
+    shared = {name: (addresses["ib0"] if name == "ib0" else ()) for name in addresses}
+    found = [
+        one for one in plan(roce, hgx_h100_roce, (), "ipv4", shared).findings if one.check.endswith("rail_address")
+    ]
+    assert [one.state for one in found] == ["ok"]
+
+
 def test_sources_that_disagree_prove_nothing(infiniband: Topology, hgx_h100: Profile) -> None:
     finding = one(infiniband, hgx_h100, CrossCheck("nvidia-smi topo -m", ("GPU3 - mlx5_3: says NODE",)))
     assert (finding.check, finding.state, finding.have) == (
