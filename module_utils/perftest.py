@@ -43,6 +43,8 @@ LATENCY_BARS = {
 HEADERS = {"Ethernet": 82, "InfiniBand": 26}
 FORMAT = 1
 _HEAD = re.compile(r"#bytes\s+#iterations\s+(.*)")
+_NAMED = re.compile(r"\S[^\[\]]*\[[^\]]+\]")
+_FIRST_CELLS = re.compile(r"\s*[0-9]+(?:\s+[0-9.]|\s*$)")
 _ROW = re.compile(r"\s*[0-9]+\s+[0-9]+(?:\s+(?:[0-9]+(?:\.[0-9]+)?|-?inf|-?nan))+\s*")
 _MTU = re.compile(r"Mtu\s*:\s*([0-9]+)\[B\]")
 _STATUS = re.compile(r"Failed status ([0-9]+)")
@@ -221,26 +223,30 @@ def argv(session: Session, port: Port, test: str, options: Options, help_text: s
 
 
 def parse(test: str, text: str) -> Tuple[float, Optional[int]]:
-    """Figure and agreed MTU: Gb/s on average, or typical microseconds. Raises ParseError where there is none."""
-    column, unit, row = -1, 1.0, ""
-    for line in text.splitlines():
+    """Figure and agreed MTU: Gb/s on average, or typical microseconds. Raises ParseError where there is none.
+
+    A row counts with all its columns and the end of its line: one that is cut may end in the middle of a number.
+    """
+    column, unit, columns, row = -1, 1.0, 0, ""
+    for line in text.splitlines(keepends=True):
         head = _HEAD.search(line)
         if head is not None:
             column, unit, row = *_column(test, head.group(1)), ""
-        elif column >= 0 and _ROW.fullmatch(line):
+            columns = 2 + len(_NAMED.findall(head.group(1)))
+        elif column >= 0 and _FIRST_CELLS.match(line):
             row = line
     if column < 0 or not row:
         raise ParseError("%s printed no result" % PROGRAMS[test])
     words = row.split()
-    if column >= len(words):
-        raise ParseError("%r has %d columns, expected %d" % (row.strip()[:120], len(words), column + 1))
+    if len(words) < columns or not row.endswith("\n") or _ROW.fullmatch(row) is None:
+        raise ParseError("%r is cut off, expected a row of %d columns" % (row.strip()[:120], columns))
     mtu = _MTU.search(text)
     return float(words[column]) * unit, int(mtu.group(1)) if mtu else None
 
 
 def _column(test: str, heads: str) -> Tuple[int, float]:
     """Which word of a row is the figure, and what it is to be multiplied with. heads: without bytes and iterations."""
-    names = re.findall(r"\S[^\[\]]*\[[^\]]+\]", heads)
+    names = _NAMED.findall(heads)
     if test == LATENCY:
         if "t_typical[usec]" in names:
             return 2 + names.index("t_typical[usec]"), 1.0

@@ -97,6 +97,31 @@ def test_what_is_no_result_is_said_to_be_none(text: str) -> None:
             perftest.parse(test, text)
 
 
+LAT_ROW = " 8       1000          2.10           7.55         12.31     \t       12.40     \t0.20\t\t2.90 \t\t7.55\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "text", "figure"),
+    [
+        ("bw", bw_text(388.24), 388.24),
+        # Releases of years ago, in which the figure comes last.
+        ("bw", HEAD + BW.replace("   MsgRate[Mpps]", "") + " 65536 3700000 0.00 388.24\n" + RULE, 388.24),
+        ("lat", HEAD + LAT + LAT_ROW + RULE, 12.31),
+    ],
+)
+def test_an_output_that_is_cut_anywhere_gives_no_figure_or_the_whole_one(test: str, text: str, figure: float) -> None:
+    whole = 0
+    for end in range(len(text) + 1):
+        for noise in ("", "ib_write_bw: connection lost\n"):
+            with contextlib.suppress(ParseError):
+                assert perftest.parse(test, text[:end] + noise)[0] == figure
+                whole += 1
+    assert 0 < whole <= 2 * (len(RULE) + 1)
+    # A size that went well before does not stand for the one that broke off.
+    with pytest.raises(ParseError, match="cut off"):
+        perftest.parse(test, text[: -len(RULE)] + " 131072  12")
+
+
 @given(st.text(alphabet="#bytesiran []GMB/cuv0123456789.\n\tBW", max_size=300))
 @settings(max_examples=100)
 def test_any_text_is_a_figure_or_an_error(text: str) -> None:
