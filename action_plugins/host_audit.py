@@ -26,7 +26,9 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.module_utils import answer as answers
 from ansible_collections.busbar.fabric.plugins.module_utils import bundle, intent, node_lock, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
 
@@ -35,7 +37,6 @@ HERE = Path(__file__).resolve().parent.parent
 TOP = HERE if (HERE / "roles").is_dir() else HERE.parent
 MODULES = HERE / ("library" if (HERE / "library").is_dir() else "modules")
 MODULE_UTILS = HERE / "module_utils"
-ACTIONS = "action_plugins" if (HERE / "library").is_dir() else "action"
 COLLECTION = "busbar.fabric."
 # These hand our script on to what they run, also as a collection's (community.general.doas).
 PIPING = ("sudo", "doas", "pbrun", "dzdo")
@@ -136,14 +137,8 @@ class ActionModule(ActionBase):
         else:
             done = self._execute_module(f"{COLLECTION}host_audit", {"script": script}, task_vars=variables)
             if done.get("failed"):
-                return {"msg": done["msg"]}
-        try:
-            # A login shell may greet us first.
-            results = json.loads(done["stdout"].strip().splitlines()[-1])
-        except (IndexError, ValueError):
-            said = (done.get("stderr") or done.get("stdout") or "nothing").strip().splitlines()[-1:] or ["nothing"]
-            return {"msg": f"the node's python3 ended with {done.get('rc')} and said: {said[0][:300]}"}
-        return {"results": results}
+                return {"msg": printable(str(done.get("msg"))[:1000])}
+        return _read(steps, done)
 
     def _can_pipe(self) -> bool:
         """su and its like read a password from where the script would come."""
@@ -170,6 +165,29 @@ def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
     here = {"run": _RUN.to_dict(), "minutes": values["busbar_lock_minutes"]}
     arguments = {"state": "held", "system_root": values["busbar_system_root"], **here}
     return {"role": LOCK, "module": LOCK, "arguments": arguments}
+
+
+def _read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]:
+    """``results``, one for each step, all of them valid; or ``msg``, why there are none."""
+    # A login shell may greet us first.
+    said = str(done.get("stdout") or "").strip().rpartition("\n")[2]
+    if not said.startswith("["):
+        said = str(done.get("stderr") or "").strip().rpartition("\n")[2] or said or "nothing"
+        return {"msg": printable(f"the node's python3 ended with {done.get('rc')} and said: {said[:300]}")}
+    try:
+        results = answers.read(said)
+        if not isinstance(results, list) or len(results) != len(steps):
+            raise answers.Invalid(f"it is no list of {len(steps)} results")
+        return {"results": [_checked(step["module"], one) for step, one in zip(steps, results, strict=True)]}
+    except answers.Invalid as error:
+        return {"msg": answers.SAID + str(error)}
+
+
+def _checked(module: str, given: Any) -> dict[str, Any]:
+    try:
+        return answers.check(module, given)
+    except answers.Invalid as error:
+        raise error.within(module) from None
 
 
 def _by_role(
@@ -202,7 +220,7 @@ class _Asked:
     words: frozenset[str]
 
 
-def _read(role: str) -> _Asked:
+def _asked_of(role: str) -> _Asked:
     def load(path: Path) -> Any:
         return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True)
 
@@ -236,7 +254,7 @@ def _of_node(
 
 def _runs_there(key: str) -> bool:
     name = key.removeprefix(COLLECTION)
-    return key.startswith(COLLECTION) and not (HERE / ACTIONS / f"{name}.py").exists()
+    return key.startswith(COLLECTION) and name in answers.ANSWERS
 
 
 def _bundle() -> str:
@@ -251,6 +269,6 @@ def _source_of(name: str) -> str:
     return ((MODULES if package == bundle.LIBRARY else MODULE_UTILS) / f"{module}.py").read_text(encoding="utf-8")
 
 
-_ASKED = {role: _read(role) for role in (*ROLES, BENCHMARK)}
+_ASKED = {role: _asked_of(role) for role in (*ROLES, BENCHMARK)}
 _SCRIPT = _bundle()
 _RUN = node_lock.this_run()

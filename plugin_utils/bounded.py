@@ -29,7 +29,7 @@ LIMIT = 8 * MIB
 INVALID = "its answer is not valid"
 
 
-class TooMuchError(AnsibleError):  # type: ignore[misc]
+class TooMuchError(AnsibleError):
     """A node answered more than is read."""
 
 

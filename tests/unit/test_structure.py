@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import re
 import subprocess
@@ -13,7 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import intent
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    answer,
+    finding,
+    intent,
+    nccl_perf,
+    perftest,
+    rail_info,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
@@ -22,7 +30,10 @@ ACTIONS = sorted(path.stem for path in (ROOT / "action_plugins").glob("*.py"))
 FILTERS = sorted(path.stem for path in (ROOT / "filter_plugins").glob("*.py"))
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
 NODE_CODE = sorted((ROOT / "module_utils").glob("*.py")) + sorted((ROOT / "library").glob("*.py"))
-ON_NODES = [name for name in MODULES if name not in ACTIONS]
+# Whose answers come from nodes: through this gate, whatever their action plugin adds to it.
+GATE = (ROOT / "plugin_utils" / "gated.py").read_text()
+GATED = [name for name in ACTIONS if (ROOT / "action_plugins" / f"{name}.py").read_text() == GATE]
+ON_NODES = [name for name in MODULES if name not in ACTIONS or name in GATED]
 RETURNED = {"findings", "passed", "commands", "reboot_required", "withheld"}
 # Of a task's result, but what means the same there: changed, diff, failed, msg, rc, skipped, unreachable and warnings.
 ANSIBLES_OWN = {
@@ -78,6 +89,32 @@ def test_arguments_are_what_the_documentation_says(name: str) -> None:
 @pytest.mark.parametrize("name", ACTIONS)
 def test_every_action_plugin_has_its_documentation_in_the_library(name: str) -> None:
     assert (ROOT / "library" / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize("name", ON_NODES)
+def test_every_answer_of_a_node_is_checked_and_every_key_of_it_has_a_type(name: str) -> None:
+    assert name in GATED, f"ln -s ../plugin_utils/gated.py action_plugins/{name}.py"
+    module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
+    assert set(yaml.safe_load(module.RETURN)) <= set(answer.ANSWERS[name]) | set(answer._ALL)
+
+
+@pytest.mark.parametrize(
+    ("check", "of"),
+    [
+        (answer.a_finding, finding.Finding),
+        (answer.rail, rail_info.RailInfo),
+        (answer.info, rail_info.HostInfo),
+        (answer.session, perftest.Session),
+        (answer.result, perftest.Result),
+        (answer.rank, nccl_perf.Rank),
+        (answer.placement, nccl_perf.Placement),
+        (answer.row, nccl_perf.Row),
+        (answer.measured, nccl_perf.Result),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_travels_from_a_node_has_a_type_for_every_field(check: Any, of: Any) -> None:
+    assert set(check.keys) - {"id"} == {field.name for field in dataclasses.fields(of)}
 
 
 @pytest.mark.parametrize("name", FILTERS)
