@@ -72,7 +72,7 @@ options:
     type: str
     default: ""
   gpudirect:
-    description: How GPUs and NICs exchange data; V(off) and, with V(auto), SR-IOV functions switch it off.
+    description: How GPUs and NICs exchange data; V(off) switches GPUDirect RDMA off.
     type: str
     choices: [auto, peermem, dmabuf, "off"]
     default: auto
@@ -253,6 +253,7 @@ class Task:
     ) -> Plan:
         hcas = names(machine)
         have = nccl_conf.read(self.host, self.path)
+        have = nccl_conf.with_topo_file(have, self.host, machine, self.profile, derivation)
         self.environment = have.environment
         judged = (self.libraries, self.version, proofs, hcas, self.accepted)
         main_plan = nccl_conf.plan(have, derivation, self.path, *judged)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import nccl_environment, nccl_lint, platform
+from . import nccl_environment, nccl_lint, nccl_topo_file, platform
 from .finding import Finding
 from .host import Host, ReadError
 from .nccl_environment import Environment
@@ -81,6 +81,7 @@ class Have:
     mode: Optional[int]
     environment: Environment = nccl_environment.NOTHING
     problems: Tuple[Finding, ...] = ()
+    topo_file: Optional[Finding] = None  # of a guest that needs one
 
 
 # -- what the file should say ----------------------------------------------------------------------------------------
@@ -316,13 +317,9 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str
     mode = want.gpudirect
     if mode == "off":
         return "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect)."
-    functions = [nic.label for nic in rails.nics.values() if nic.role == "vf"]
-    if functions and mode == "auto":
-        return (
-            "LOC",
-            "%s is an SR-IOV virtual function: GPUDirect RDMA is off until busbar_gpudirect says peermem or dmabuf."
-            % functions[0],
-        )
+    # How far a virtual function is from a GPU, a guest does not show: NCCL has to be told by a topology file.
+    if mode == "auto" and any(nic.role == "vf" for nic in rails.nics.values()):
+        return None
     paths = {path for rail in profile.rails for path in rail.paths.values()}
     if "SYS" in paths and mode != "auto":
         return "SYS", "The profile puts rails across sockets from their GPUs, and busbar_gpudirect asks for GPUDirect."
@@ -359,6 +356,17 @@ def read(host: Host, path: str) -> Have:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
+def with_topo_file(have: Have, host: Host, topology: Topology, profile: Profile, derivation: Derivation) -> Have:
+    """The same with what is to be said of NCCL_TOPO_FILE, in a guest that needs one."""
+    nics = [nic for _number, nic in sorted(match(topology, profile).nics.items())]
+    # Whoever has set a level has decided: LOC means no GPUDirect RDMA, and SYS does without a file.
+    if derivation.blockers or "NCCL_NET_GDR_LEVEL" in derivation.meant or not nccl_topo_file.is_flat(topology, nics):
+        return have
+    present = nccl_lint.settings(nccl_lint.parse(have.text or ""))
+    there = nccl_topo_file.read(host, derivation.meant, present, have.environment)
+    return replace(have, topo_file=nccl_topo_file.judge(there, topology, nics))
+
+
 def plan(
     have: Have,
     derivation: Derivation,
@@ -382,8 +390,11 @@ def plan(
     text = render(derivation.variables)
     findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
+    findings += [have.topo_file] if have.topo_file is not None else []
     unsafe = [f.id for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
     unsafe += [f.id for f in findings if f.check == "nccl_conf.proof" and f.state == "drift"]
+    # What an image's maker has put there is not taken away before somebody has said so.
+    unsafe += [f.id for f in findings if f.check == nccl_topo_file.CHECK and f.source == nccl_topo_file.CONF]
     file_finding = _file_finding(have, text, path)
     mode_finding = _mode_finding(have, path)
     findings += [finding for finding in (file_finding, mode_finding) if finding is not None]

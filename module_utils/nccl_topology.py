@@ -161,12 +161,8 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
                 "GPU%d %s: NCCL says %d NVLinks, nvidia-smi nvlink -s says %s"
                 % (gpu.index, gpu.pci, listed.nvlinks, gpu.nvlinks_active)
             )
-    names = {part for net in nccl.nets for part in (net.name or "").split("+")}
     for nic in topology.nics:
-        name = nic.rdma.name if nic.rdma else None
-        # With Data Direct NCCL calls the device mlx5_0_dma.
-        listed_by_name = name in names or "%s_dma" % name in names
-        if nic.role == "compute" and not listed_by_name and not any(_is_at(net, nic) for net in nccl.nets):
+        if nic.role == "compute" and not lists(nccl, nic):
             said.append("%s: is a compute NIC (%s) that NCCL does not list" % (nic.label, nic.reason))
     for net in nccl.nets:
         own = _nic_of(net, topology)
@@ -180,6 +176,13 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
                 subject = "GPU%d %s - %s" % (gpus[listed.busid].index, listed.busid, net.label)
                 said.append("%s: NCCL says %s, sysfs says %s" % (subject, path, have))
     return said
+
+
+def lists(nccl: NcclTopology, nic: Nic) -> bool:
+    names = {part for net in nccl.nets for part in (net.name or "").split("+")}
+    name = nic.rdma.name if nic.rdma else None
+    # With Data Direct NCCL calls the device mlx5_0_dma.
+    return name in names or "%s_dma" % name in names or any(_is_at(net, nic) for net in nccl.nets)
 
 
 def _nic_of(net: NcclNet, topology: Topology) -> Optional[Nic]:

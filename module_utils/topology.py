@@ -134,6 +134,11 @@ def join(
     )
 
 
+def is_near(topology: Topology, gpu: Gpu, nic: Nic) -> bool:
+    """Whether no host bridge lies between them, as far as the machine shows."""
+    return topology.paths.get((gpu.pci, nic.pci)) in _NEAR
+
+
 def is_far_for_want_of_numa(topology: Topology, gpu: Gpu, nic: Nic) -> bool:
     """Whether a pair is SYS only because a NUMA node is not known: another source may then well say NODE."""
     unknown = gpu.device.numa_node is None or nic.device.numa_node is None

@@ -93,14 +93,18 @@ def test_the_gdr_level_is_written_only_where_the_path_needs_it(
     assert variables.get("NCCL_NET_GDR_LEVEL") == level
 
 
-@pytest.mark.parametrize(("mode", "level"), [("auto", "LOC"), ("peermem", None)])
-def test_virtual_functions_get_no_gpudirect_unless_the_site_says_so(
-    infiniband: Topology, hgx_h100: Profile, edit: Any, mode: str, level: str | None
+@pytest.mark.parametrize("path", ["PIX", "PHB", "NODE", "SYS"])
+@pytest.mark.parametrize("mode", ["auto", "peermem", "off"])
+def test_virtual_functions_get_a_level_only_where_the_site_asks(
+    infiniband: Topology, hgx_h100: Profile, edit: Any, path: str, mode: str
 ) -> None:
-    guest = replace(infiniband, virtualization=replace(infiniband.virtualization, is_vm=True))
+    """LOC for every one of them switched GPUDirect RDMA off where it works: 4 instead of 186 GB/s."""
+    guest = moved(replace(infiniband, virtualization=replace(infiniband.virtualization, is_vm=True)), path)
     for index in range(8):
         guest = edit.nic(guest, index, role="vf")
-    assert meant(guest, hgx_h100, Want(gpudirect=mode), NEW).get("NCCL_NET_GDR_LEVEL") == level
+    asked = {"off": "LOC", "peermem": {"PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}.get(path)}
+    variables = meant(guest, with_path(hgx_h100, infiniband, path), Want(gpudirect=mode), NEW)
+    assert variables.get("NCCL_NET_GDR_LEVEL") == asked.get(mode)
 
 
 def test_the_sites_interface_comes_before_the_default_route(infiniband: Topology, hgx_h100: Profile) -> None:
