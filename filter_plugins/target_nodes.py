@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ansible import context
 from ansible.errors import AnsibleFilterError
 from ansible.inventory.manager import split_host_pattern
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
 GROUP = "gpu_nodes"
 
@@ -17,6 +19,10 @@ def target_nodes(
     groups: Mapping[str, Sequence[str]], selected: Sequence[str], limit: str | None, sources: Sequence[str] | None
 ) -> str:
     """The name of the group, for ``hosts:``. A filter there runs even when no host matches, a task would not."""
+    if context.CLIARGS.get("syntax"):
+        return GROUP
+    if why := ansible_core.unsupported():
+        raise AnsibleFilterError(why)
     where = ", ".join(str(source) for source in sources or []) or "no inventory at all"
     missing = [str(source) for source in sources or [] if "," not in str(source) and not Path(str(source)).exists()]
     if missing:

@@ -172,6 +172,21 @@ def test_every_play_targets_the_gpu_nodes() -> None:
                 assert "gpu_nodes" in play["hosts"] or "target_nodes" in play["hosts"], path
 
 
+def test_every_play_is_played_step_by_step() -> None:
+    """ANSIBLE_STRATEGY=free would work on nodes before the gate, and end without a verdict."""
+    for path in [ROOT / "site.yml", *(ROOT / "playbooks").glob("*.yml")]:
+        for play in yaml.safe_load(path.read_text()):
+            assert "ansible.builtin.import_playbook" in play or play["strategy"] == "linear", (path, play["name"])
+
+
+def test_what_is_run_by_hand_asks_first_whether_it_may() -> None:
+    for name in ("provision", "drift", "verify", "benchmark"):
+        [first, *_rest] = yaml.safe_load((ROOT / "playbooks" / f"{name}.yml").read_text())
+        assert "busbar.fabric.target_nodes" in first["hosts"], name
+    [first, *_rest] = yaml.safe_load((ROOT / "playbooks" / "site.yml").read_text())
+    assert first["ansible.builtin.import_playbook"] == "provision.yml"
+
+
 def test_no_errors_are_ignored() -> None:
     for path in [*(ROOT / "roles").rglob("*.yml"), *(ROOT / "playbooks").glob("*.yml")]:
         assert "ignore_errors" not in path.read_text(), path

@@ -3,8 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible import context
 from ansible.errors import AnsibleFilterError
+from ansible.utils.context_objects import CLIArgs
+from ansible_collections.busbar.fabric.plugins.filter.asked_alone import asked_alone
 from ansible_collections.busbar.fabric.plugins.filter.target_nodes import target_nodes
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
 GROUPS = {"all": ["a", "b", "s"], "gpu_nodes": ["a", "b"], "storage": ["s"]}
 
@@ -58,3 +62,30 @@ def test_a_limit_file_is_read(inventory: str, tmp_path: Path) -> None:
 def test_a_limit_outside_the_group_is_an_error(inventory: str) -> None:
     with pytest.raises(AnsibleFilterError, match="'s' leaves no host of the group gpu_nodes"):
         target_nodes(GROUPS, ["s"], "s", [inventory])
+
+
+@pytest.mark.parametrize("version", ["2.18.19", "2.23.0"])
+def test_another_ansible_core_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(ansible_core.unsupported, "__defaults__", (version,))
+    with pytest.raises(AnsibleFilterError, match=f"ansible-core {version} is not supported: .* nothing was done"):
+        target_nodes({}, [], None, ["/no/such"])
+
+
+@pytest.mark.parametrize("syntax", [True, False])
+def test_a_syntax_check_needs_no_inventory_and_a_run_does(monkeypatch: pytest.MonkeyPatch, syntax: bool) -> None:
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({"syntax": syntax}))
+    if syntax:
+        assert target_nodes({"all": []}, [], "", ["/no/such"]) == "gpu_nodes"
+    else:
+        with pytest.raises(AnsibleFilterError, match="does not exist"):
+            target_nodes({"all": []}, [], "", ["/no/such"])
+
+
+class Variables(dict[str, dict[str, object]]):
+    raw_get = dict.__getitem__
+
+
+def test_hosts_are_asked_alone_where_fleet_audit_says_so() -> None:
+    said = Variables(a={"fleet_audit_result": {"hosts": {}, "by_task": True}}, b={"fleet_audit_result": {"hosts": {}}})
+    assert asked_alone(["a", "b"], said) == ["a", "b"]
+    assert asked_alone(["b", "a"], said) == asked_alone([], {}) == asked_alone(["c"], Variables(c={})) == ["!all"]
