@@ -127,6 +127,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     nvidia_smi_topo,
     platform,
     profile,
+    rdma,
     topology,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
@@ -205,7 +206,8 @@ def main() -> None:
             cross_checks.append(smi_cross_check(host, machine))
         if given["nccl_topo_file"]:
             cross_checks.append(nccl_cross_check(host, machine, given["nccl_topo_file"]))
-        plan = platform.plan(machine, want, cross_checks, given["address_family"], addresses(host, want))
+        mtus = rdma.read_mtus(host) if any("InfiniBand" in rail.link_layers for rail in want.rails) else None
+        plan = platform.plan(machine, want, cross_checks, given["address_family"], addresses(host, want), mtus)
     result = plan.result()
     if given["draft"]:
         result["draft"], result["doubts"] = profile.draft(machine)

@@ -9,14 +9,13 @@ Sources: kernel include/rdma/ib_addr.h iboe_get_mtu; host.md 2.4, 3.3.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import netdev
+from . import netdev, rdma
 from .finding import Finding, printable, unreadable
-from .host import Host, ParseError, Problem, attempt
+from .host import Host, Problem
 from .netdev_owner import (
     NETPLAN_FILE,
     NETWORKD_FOLDERS,
@@ -35,6 +34,7 @@ from .netdev_owner import (
 from .plan import Command, FileChange, Plan
 from .profile import Profile, active_port, roce_rails
 from .rails import Rails
+from .rdma import DEVINFO, RdmaPort
 from .topology import Nic
 
 # Bytes: the least that IPv6 takes, the most that Linux does.
@@ -42,7 +42,6 @@ LEAST, MOST = 1280, 65535
 RDMA_MTUS = (256, 512, 1024, 2048, 4096)
 # Of RoCE: GRH or IP, UDP, BTH, the largest extended headers and the checksum.
 RDMA_HEADERS = 96
-DEVINFO = ("ibv_devinfo",)
 _NETPLAN_COMMENT = "Written by Busbar (role mtu). What else belongs to these interfaces is in the other files here."
 RUN = "run site.yml --tags mtu for this host"
 WHY = {
@@ -62,14 +61,6 @@ class Want:
 
 
 @dataclass(frozen=True)
-class RdmaPort:
-    """active, largest: MTU in bytes."""
-
-    active: int
-    largest: int
-
-
-@dataclass(frozen=True)
 class Have:
     """nics: the compute rails that are Ethernet. devices: all interfaces. owners: by interface.
 
@@ -85,43 +76,12 @@ class Have:
     problems: Tuple[Problem, ...] = ()
 
 
-# -- tools -----------------------------------------------------------------------------------------------------------
-
-
-def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
-    """(device, port) -> MTU, of what ibv_devinfo prints. Raises ParseError."""
-    found: Dict[Tuple[str, int], RdmaPort] = {}
-    device, port, largest = "", 0, 0
-    for line in text.splitlines():
-        name, colon, value = line.strip().partition(":")
-        value = value.strip()
-        if not colon:
-            continue
-        if name == "hca_id":
-            device, port = value, 0
-        elif name == "port":
-            if not value.isdigit():
-                raise ParseError("%r names no port" % line[:80])
-            port, largest = int(value), 0
-        elif name in ("max_mtu", "active_mtu"):
-            match = re.fullmatch(r"(256|512|1024|2048|4096) \([1-5]\)", value)
-            if match is None or not device or not port:
-                raise ParseError("%r is not an MTU like 4096 (5) of a port" % line[:80])
-            if name == "max_mtu":
-                largest = int(match.group(1))
-            else:
-                found[device, port] = RdmaPort(int(match.group(1)), largest or int(match.group(1)))
-    if not found:
-        raise ParseError("%r shows no port with an active_mtu" % text[:80])
-    return found
+# -- what is there ---------------------------------------------------------------------------------------------------
 
 
 def rdma_mtu(mtu: int) -> int:
     """What RoCE makes of an interface's MTU; 0 where nothing fits."""
     return max([size for size in RDMA_MTUS if size <= mtu - RDMA_HEADERS], default=0)
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
 
 
 def ethernet_rails(rails: Rails, profile: Profile) -> Dict[int, Nic]:
@@ -146,19 +106,18 @@ def read(host: Host, nics: Sequence[Nic]) -> Have:
         nics=tuple(nics),
         devices=devices,
         owners=read_owners(host, devices),
-        rdma=_read_rdma(host, said),
+        rdma=_mtus(rdma.read_mtus(host), said),
         netplan=host.read_system(NETPLAN_FILE),
         nmcli=host.has("nmcli"),
         problems=tuple(said),
     )
 
 
-def _read_rdma(host: Host, problems: List[Problem]) -> Dict[Tuple[str, int], RdmaPort]:
-    name = " ".join(DEVINFO)
-    if not host.has(DEVINFO[0]):
-        problems.append(Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)"))
+def _mtus(read: rdma.Mtus, problems: List[Problem]) -> Mapping[Tuple[str, int], RdmaPort]:
+    if isinstance(read, Problem):
+        problems.append(read)
         return {}
-    return attempt(lambda: parse_devinfo(host.ask(DEVINFO)), name, problems) or {}
+    return read
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

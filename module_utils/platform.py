@@ -19,9 +19,11 @@ from .pci import PciDevice
 from .plan import Plan
 from .profile import PcieLink, Profile, Rail, active_port
 from .rails import Rails, match
-from .rdma import Gid, Port, of_family
+from .rdma import DEVINFO, Gid, Mtus, Port, of_family
 from .topology import Nic, Topology, is_far_for_want_of_numa
 
+# Bytes: the largest that InfiniBand has, and what every ConnectX of the last ten years can.
+IB_MTU = 4096
 ADDRESS_FAMILIES = ("ipv4", "ipv6")
 # Of each interface; a Problem where they cannot be read, None where nobody has asked.
 Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
@@ -121,6 +123,13 @@ _RULES = {
         "interrupts and proxy threads land on the wrong socket",
         "check the BIOS (NPS, SNC, slot affinity); in a virtual machine set numa: any in a site profile",
     ),
+    "platform.rail_mtu": _Rule(
+        "major",
+        "queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
+        " the link can, and to no more than it is told",
+        "compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
+        " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
+    ),
     "platform.rail_gid": _Rule(
         "critical",
         "RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
@@ -146,10 +155,12 @@ def plan(
     cross_checks: Sequence[CrossCheck] = (),
     address_family: str = "ipv4",
     addresses: Addresses = None,
+    mtus: Optional[Mtus] = None,
 ) -> Plan:
     """Findings for everything the profile asks of this topology. ``profile`` is narrowed to the fabric already.
 
     address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: what its GIDs are held to.
+    mtus: of the ports, None where nobody asks: only an InfiniBand port has one of its own.
     """
     rails = match(topology, profile)
     gpus = _gpu_findings(topology, profile)
@@ -159,6 +170,8 @@ def plan(
         gids = (address_family, addresses)
         findings.extend(_rail_findings(topology, rail, rails, gids, roots.get("platform.gpu_count")))
     findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
+    if mtus is not None:
+        findings.extend(_rail_mtus(profile, rails, mtus, findings))
     findings.extend(_rail_addresses(profile, rails, addresses))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get("platform.gpu_tool") or roots.get("platform.gpu_driver")))
@@ -601,6 +614,27 @@ def _rail_addresses(profile: Profile, rails: Rails, addresses: Addresses) -> Lis
 def _interfaces(nic: Nic, port: Port) -> List[str]:
     """Its own, and a bond or VLAN above them that its GIDs name."""
     return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
+
+
+def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Finding]) -> List[Finding]:
+    """Of the rails that are InfiniBand. That of an Ethernet port follows from its interface: netdev_mtu."""
+    check, want, source = "platform.rail_mtu", "%d bytes" % IB_MTU, " ".join(DEVINFO)
+    asked = [(nic, active_port(nic)) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
+    ports = [(nic, port) for nic, port in asked if port is not None and port.link_layer == "InfiniBand" and nic.rdma]
+    if ports and isinstance(mtus, Problem):
+        fix = "install or run %s on the node and see what it says" % source
+        return [_finding(check, source, want, str(mtus), source, "unknown", fix=fix)]
+    down = {one.identity: one for one in so_far if one.check == "platform.rail_state" and not one.ok}
+    findings = []
+    for nic, port in ports:
+        found = mtus.get((nic.rdma.name, port.number)) if nic.rdma and not isinstance(mtus, Problem) else None
+        have, state = "%s does not show this port" % source, "unknown"
+        if found is not None:
+            have, state = "%d bytes" % found.active, "ok" if found.active >= IB_MTU else "drift"
+            if found.largest < IB_MTU:
+                have, state = "%s, and the port has at most %d" % (have, found.largest), "unsupported"
+        findings.append(_finding(check, nic.label, want, have, source, state, because=down.get(nic.pci)))
+    return findings
 
 
 def _carriers(gid: Gid, nic: Nic) -> List[str]:

@@ -11,7 +11,7 @@ import re
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from .host import Host, ParseError, Problem, ReadError
 from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
@@ -30,6 +30,7 @@ _PHYS_STATES = (
 )
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2}X(?: [A-Z]+[0-9]*)?)\)")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", re.IGNORECASE)
+DEVINFO = ("ibv_devinfo",)
 _LINK_LAYERS = ("InfiniBand", "Ethernet")
 _GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -87,6 +88,18 @@ class RdmaDevice:
     source: str
 
 
+@dataclass(frozen=True)
+class RdmaPort:
+    """active, largest: RDMA MTU of a port in bytes."""
+
+    active: int
+    largest: int
+
+
+# By (device, port); a Problem where they could not be read.
+Mtus = Union[Mapping[Tuple[str, int], RdmaPort], Problem]
+
+
 def parse_state(text: str) -> str:
     """``ACTIVE`` from ``4: ACTIVE``, ``LinkUp`` from ``5: LinkUp``. Raises ParseError."""
     match = re.fullmatch(r"[0-9]+: (.+)", text)
@@ -124,6 +137,47 @@ def of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
 def rocev2(port: Port, address_family: str) -> Optional[Gid]:
     """The first RoCE v2 GID of a family: the one NCCL takes, by default of "ipv4"."""
     return next((gid for gid in of_family(port, address_family) if gid.type == "RoCE v2"), None)
+
+
+def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
+    """(device, port) -> MTU, of what ibv_devinfo prints. Raises ParseError."""
+    found: Dict[Tuple[str, int], RdmaPort] = {}
+    device, port, largest = "", 0, 0
+    for line in text.splitlines():
+        name, colon, value = line.strip().partition(":")
+        value = value.strip()
+        if not colon:
+            continue
+        if name == "hca_id":
+            device, port = value, 0
+        elif name == "port":
+            if not value.isdigit():
+                raise ParseError("%r names no port" % line[:80])
+            port, largest = int(value), 0
+        elif name in ("max_mtu", "active_mtu"):
+            match = re.fullmatch(r"(256|512|1024|2048|4096) \([1-5]\)", value)
+            if match is None or not device or not port:
+                raise ParseError("%r is not an MTU like 4096 (5) of a port" % line[:80])
+            if name == "max_mtu":
+                largest = int(match.group(1))
+            else:
+                found[device, port] = RdmaPort(int(match.group(1)), largest or int(match.group(1)))
+    if not found:
+        raise ParseError("%r shows no port with an active_mtu" % text[:80])
+    return found
+
+
+def read_mtus(host: Host) -> Mtus:
+    """Of every port. sysfs does not show them."""
+    name = " ".join(DEVINFO)
+    if not host.has(DEVINFO[0]):
+        return Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)")
+    try:
+        return parse_devinfo(host.ask(DEVINFO))
+    except ReadError as error:
+        return error.problem
+    except ParseError as error:
+        return Problem(name, str(error))
 
 
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:

@@ -93,6 +93,10 @@ def _speed(machine: Machine, address: str, speed: str) -> None:
         machine.set_link(address, Link(f"{speed} GT/s PCIe", link.width))
 
 
+def _small_ib_mtu(machine: Machine) -> None:
+    machine.rail(5).active_mtu = 2048
+
+
 def _unknown_width(machine: Machine) -> None:
     machine.damaged[f"{_uplink(6)(machine)}/current_link_width"] = ""
 
@@ -384,6 +388,14 @@ _CATALOGUE = (
         _uplink(6),
         _unknown_width,
         state="unknown",
+    ),
+    Fault(
+        "ib-mtu",
+        "the subnet manager has given rail 5's port an MTU of 2048",
+        "platform.rail_mtu",
+        _nic(5),
+        _small_ib_mtu,
+        platforms=("hgx-h100", "hgx-b200"),
     ),
     Fault("numa-wrong", "the NIC of rail 4 reports the other socket", "platform.rail_numa", _nic(4), _wrong_node),
     Fault(

@@ -150,6 +150,8 @@ class Rdma:
     phys_state: str = "5: LinkUp"
     lid: int = 0
     sm_lid: int = 0
+    # What the subnet manager has set; of Ethernet it follows from the netdev.
+    active_mtu: int = 4096
 
 
 @dataclass

@@ -94,7 +94,7 @@ def processes(machine: Machine) -> dict[str, dict[str, str]]:
 def write_share(machine: Machine, share: Path) -> None:
     """The tools below /usr/share/busbar-lab; none where the node has no port for them."""
     launcher = share / _LAUNCHER
-    if not ports(machine):
+    if not ports(machine) and not machine.rdma:
         launcher.unlink(missing_ok=True)
         return
     sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
@@ -123,7 +123,9 @@ def write_tools(machine: Machine, system_root: Path) -> None:
     """The same below a system root that is a tree, where they are found, and lldpad's process id."""
     share = system_root / "usr/share/busbar-lab"
     write_share(machine, share)
-    for name, place in PLACES.items():
+    # Without a RoCE port the node has the verbs' own tool alone.
+    names = ("ibv_devinfo",) if machine.rdma and not ports(machine) else tuple(PLACES)
+    for name, place in [(name, PLACES[name]) for name in names]:
         link = system_root / place.lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink() and (name != "dcb" or real("dcb")):

@@ -345,6 +345,9 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
             "lid_mask_count": 0,
         },
     )
+    if rdma.active_mtu != 4096:
+        # Only ibv_devinfo shows it.
+        tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
     tree.add(f"{port}/pkeys", {"0": "0xffff"})
     tree.add(f"{port}/counters", dict.fromkeys(_COUNTERS, 0))
     # Those of congestion are the physical function's (host.md 7.4).

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, netdev_mtu, rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
@@ -43,14 +43,14 @@ hca_id:\tmlx5_3
 
 
 def test_ibv_devinfo_is_read_by_device_and_port() -> None:
-    found = netdev_mtu.parse_devinfo(DEVINFO % "1024 (3)" + (DEVINFO % "4096 (5)").replace("mlx5_3", "mlx5_4"))
+    found = rdma.parse_devinfo(DEVINFO % "1024 (3)" + (DEVINFO % "4096 (5)").replace("mlx5_3", "mlx5_4"))
     assert {key: (port.active, port.largest) for key, port in found.items()} == {
         ("mlx5_3", 1): (1024, 4096),
         ("mlx5_4", 1): (4096, 4096),
     }
     for text in ("", DEVINFO % "invalid MTU (0)", "active_mtu: 4096 (5)\n", "hca_id: a\n port: x\n"):
         with pytest.raises(ParseError):
-            netdev_mtu.parse_devinfo(text)
+            rdma.parse_devinfo(text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address impor
 from ansible_collections.busbar.fabric.plugins.module_utils.platform import CrossCheck, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, draft, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.rails import match
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, parse_gid
+from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, Mtus, RdmaPort, parse_gid
 from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
 
 
@@ -315,6 +315,34 @@ def test_a_rails_gid_is_known_by_its_type_and_address(
     subject = roce.nics[0].pci
     finding = next(f for f in found if f.check == "platform.rail_gid" and f.identity == subject)
     assert (finding.state, finding.have) == (state, says)
+
+
+def test_an_infiniband_port_sends_4096_bytes_at_once(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
+    names = [nic.rdma.name for nic in infiniband.nics if nic.rdma]
+    mtus = {(name, 1): RdmaPort(4096, 4096) for name in names}
+
+    def found(mtus: Mtus, machine: Topology = infiniband) -> list[tuple[str, str, str, bool]]:
+        bad = [one for one in plan(machine, hgx_h100, (), "ipv4", None, mtus).findings if not one.ok]
+        return [(one.check, one.identity, one.state, one.because is not None) for one in bad]
+
+    small, pci = {**mtus, (names[3], 1): RdmaPort(2048, 4096)}, infiniband.nics[3].pci
+    assert found(mtus) == []
+    assert found(small) == [("platform.rail_mtu", pci, "drift", False)]
+    assert found({**mtus, (names[3], 1): RdmaPort(2048, 2048)}) == [("platform.rail_mtu", pci, "unsupported", False)]
+    assert found({one: mtu for one, mtu in mtus.items() if one[0] != names[3]}) == [
+        ("platform.rail_mtu", pci, "unknown", False)
+    ]
+    # Nobody can ask: one finding and not eight.
+    assert found(Problem("ibv_devinfo", "is not installed")) == [("platform.rail_mtu", "ibv_devinfo", "unknown", False)]
+    down = edit.nic(infiniband, 3, port_state="DOWN")
+    assert ("platform.rail_mtu", pci, "drift", True) in found(small, down)
+
+
+def test_an_ethernet_port_is_not_asked_for_an_mtu_of_its_own(roce: Topology, hgx_h100_roce: Profile) -> None:
+    read: tuple[Mtus, ...] = ({}, Problem("ibv_devinfo", "is not installed"))
+    for mtus in read:
+        checks = {one.check for one in plan(roce, hgx_h100_roce, (), "ipv4", None, mtus).findings}
+        assert "platform.rail_mtu" not in checks
 
 
 def test_two_rails_with_one_address_are_one_finding_on_the_second(

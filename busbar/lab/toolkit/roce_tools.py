@@ -168,7 +168,7 @@ def ibv_devinfo(root: str, arguments: list[str]) -> int:
 def _print_device(root: str, name: str) -> None:
     device, port = _device(root, name), f"{_device(root, name)}/ports/1"
     state, layer = read(f"{port}/state").partition(": "), read(f"{port}/link_layer")
-    size = _active_mtu(root, name) if layer == "Ethernet" else 4096
+    size = _active_mtu(root, name) if layer == "Ethernet" else _infiniband_mtu(root, name)
     fields = {
         "transport": "InfiniBand (0)",
         "fw_ver": read(f"{device}/fw_ver"),
@@ -200,6 +200,11 @@ def _print_device(root: str, name: str) -> None:
 
 def _tabs(key: str, column: int) -> str:
     return "\t" * -(-(column - len(key) - 1) // 8)
+
+
+def _infiniband_mtu(root: str, name: str) -> int:
+    path = f"{root}{qos.STATE}/active_mtu/{name}"
+    return int(read(path)) if os.path.exists(path) else 4096
 
 
 def _active_mtu(root: str, name: str) -> int:
