@@ -7,14 +7,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
-from . import ansible_process
+from . import ansible_process, leftovers
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -69,9 +68,9 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
     """What the module returned on the host, or a sentence that says why there is nothing."""
     if importlib.util.find_spec("ansible_runner") is None:
         return "needs ansible-runner: pip install ansible-runner"
-    with tempfile.TemporaryDirectory(prefix="busbar-") as private:
+    with leftovers.private_directory() as private:
         run = ansible_process.run(
-            private_data_dir=private,
+            private_data_dir=str(private),
             inventory=os.path.abspath(inventory),
             # Not Ansible's implicit localhost: a profile of the control node is no use.
             host_pattern=f"{host}:&gpu_nodes",

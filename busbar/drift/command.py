@@ -13,6 +13,7 @@ import datetime
 import getpass
 import importlib.util
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -23,7 +24,22 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, printable
 
 from .. import __version__
-from . import compare, html, inventory, junit, lock, notify, output, prometheus, report, runner, text, waivers
+from . import (
+    ageing,
+    compare,
+    html,
+    inventory,
+    junit,
+    lock,
+    notify,
+    output,
+    prometheus,
+    report,
+    runner,
+    signals,
+    text,
+    waivers,
+)
 from .history import History, HistoryError
 from .inventory import InventoryError, Manifest
 from .progress import Progress
@@ -34,6 +50,7 @@ HISTORY = Path("busbar-results") / "drift.sqlite"
 ERROR, REFUSED = 1, 4
 # What is flapping is seen in the last nights; one more is what tonight is compared with.
 LEAST_DAYS = compare.NIGHTS + 1
+_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, signals.Interrupted)
 # What a clone beside a bare ansible-core lacks; the other commands do without.
 _PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
 _FORMATS = {
@@ -90,6 +107,13 @@ def _outputs(command: argparse.ArgumentParser) -> None:
         metavar="DAY",
         help="compare with the last run up to then, YYYY-MM-DD, not with the last",
     )
+    command.add_argument(
+        "--mode",
+        type=_mode,
+        default=0o600,
+        metavar="BITS",
+        help="permissions of the reports (600; 640: the group)",
+    )
     for name, said in _FORMATS.items():
         command.add_argument(f"--{name}", metavar="FILE", help=f"{said}; - is standard output, {{date}} the run's day")
 
@@ -104,6 +128,12 @@ def _days(text: str) -> int:
     if _positive(text) < LEAST_DAYS:
         raise argparse.ArgumentTypeError(f"{text} is less than the {LEAST_DAYS} days that tonight is compared with")
     return int(text)
+
+
+def _mode(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is nothing like 640")
+    return int(text, 8)
 
 
 def _argv(text: str) -> list[str]:
@@ -141,22 +171,32 @@ def drift(arguments: argparse.Namespace) -> int:
     lacking = [package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None]
     if lacking:
         return _say("drift", f"not installed: {sys.executable} -m pip install {' '.join(lacking)}", ERROR)
-    history: Path = arguments.history
     try:
-        entries = waivers.load(arguments.waivers) if arguments.waivers else ()
-        manifest = inventory.read(arguments.inventory, arguments.limit)
-        note = f"run of {getpass.getuser()}, begun {_now()}"
-        with lock.held(history.with_name(history.name + ".lock"), note), History.open(history, create=True) as nights:
-            return _night(arguments, entries, manifest, nights)
+        with signals.raised():
+            return _locked(arguments)
     except lock.Held as error:
         return _say("drift", f"{error}; not started", REFUSED)
-    except runner.Interrupted as error:
-        return _say("drift", str(error), ERROR)
-    except (WaiverError, InventoryError, HistoryError, runner.RunnerError) as error:
+    except (*_EXPECTED, OSError) as error:
         _say("drift", str(error), ERROR)
-        # Why may quote a line of the inventory.
-        _tell(arguments, "busbar drift failed; its log says why\n", ERROR, 0)
+        _tell_failure(arguments)
         return ERROR
+    except SystemExit as error:
+        _say("drift", f"a library ended the run with {error.code}", ERROR)
+        _tell_failure(arguments)
+        return ERROR
+    except BaseException:
+        # Whatever it was: people are told, and Python says where.
+        _tell_failure(arguments)
+        raise
+
+
+def _locked(arguments: argparse.Namespace) -> int:
+    history: Path = arguments.history
+    entries = waivers.load(arguments.waivers) if arguments.waivers else ()
+    manifest = inventory.read(arguments.inventory, arguments.limit)
+    note = f"run of {getpass.getuser()}, begun {_now()}"
+    with lock.held(lock.beside(history), note), History.create(history) as nights:
+        return _night(arguments, entries, manifest, nights)
 
 
 def _night(
@@ -190,24 +230,34 @@ def _night(
                 arguments.host_timeout,
                 arguments.timeout,
             )
-    except runner.Interrupted as error:
-        nights.fail(number, "interrupted", _now(), str(error))
+        data = keep(run, hosts, nights)
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, signals.Interrupted) else "failed"
+        said = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
+        with signals.collected():
+            nights.fail(number, state, _now(), runner.clean(said, manifest.secrets))
         raise
-    except runner.RunnerError as error:
-        nights.fail(number, "failed", _now(), str(error))
-        raise
-    data = keep(run, hosts, nights)
     if arguments.since:
         data = built(nights.run(number), arguments.since, nights)
     code = int(data["exit_code"])
+    said = text.brief(data, str(nights.path.resolve()))
     try:
         _emit(arguments, data, nights)
-    finally:
-        if data["news"] or (code and arguments.notify_always):
-            _tell(arguments, text.brief(data, str(nights.path.resolve())), code, data["counts"]["new"])
+    except OSError as error:
+        # The night stands in the history, and is told as it was.
+        code = _say("drift", str(error), ERROR)
+        said += "a report could not be written; the log says why\n"
+    if data["news"] or code == ERROR or (code and arguments.notify_always):
+        _tell(arguments, said, code, data["counts"]["new"])
     if arguments.keep_days:
-        _prune(arguments, datetime.datetime.fromisoformat(run.started), nights)
+        _prune(arguments, nights)
     return code
+
+
+def _tell_failure(arguments: argparse.Namespace) -> None:
+    # Why may quote a line of the inventory.
+    with signals.collected():
+        _tell(arguments, "busbar drift failed; its log says why\n", ERROR, 0)
 
 
 def _tell(arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
@@ -225,12 +275,20 @@ def _attempt(step: Callable[[], None]) -> None:
         _say("drift", f"nobody was told: {error}", 0)
 
 
-def _prune(arguments: argparse.Namespace, started: datetime.datetime, nights: History) -> None:
-    before = started - datetime.timedelta(days=arguments.keep_days)
-    nights.prune(_stamp(before))
+def _prune(arguments: argparse.Namespace, nights: History) -> None:
+    moments = nights.moments()
+    odd = ageing.odd(moments)
+    if odd:
+        _say("drift", f"{odd}: nothing is forgotten tonight; look at this machine's clock", 0)
+        return
+    newest = ageing.forgotten(moments, arguments.keep_days)
+    if newest is None:
+        return
+    nights.prune(newest)
+    kept = min(moment for number, moment in moments if number > newest)
     for name in _FORMATS:
         if getattr(arguments, name):
-            output.prune(getattr(arguments, name), before.date())
+            output.prune(getattr(arguments, name), kept.date())
 
 
 def keep(run: Run, hosts: Mapping[str, HostResult], nights: History) -> dict[str, Any]:
@@ -253,8 +311,8 @@ def built(run: Run, since: str | None, nights: History) -> dict[str, Any]:
     before = past
     base = None
     if since:
-        base = nights.before(min(since, run.started), run.inventory)
-        if base is None or base >= run.id:
+        base = nights.before(since, run)
+        if base is None:
             raise HistoryError(
                 f"there is no earlier run of this inventory up to {since}; busbar report --list names them"
             )
@@ -333,8 +391,9 @@ def _emit(arguments: argparse.Namespace, data: Mapping[str, Any], nights: Histor
         "html": lambda: html.render(data),
     }
     for name, target in targets.items():
-        # node_exporter is another user.
-        output.write(target, makers[name](), 0o644 if name == "prometheus" else 0o640)
+        output.sweep(getattr(arguments, name))
+        # node_exporter is another user, and what it reads names no value that a node has.
+        output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
     if "-" not in targets.values():
         print(text.terminal(data), end="")
 

@@ -9,19 +9,24 @@ that says so, and nothing that a later night is compared with.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, from_dict
 
-from .compare import NIGHTS, Mark, Past
-from .run import HostResult, Run
+from .. import leftovers
+from . import lock, waivers
+from .compare import NIGHTS, ORIGINS, Mark, Past
+from .run import CLASSES, ENDS, HostResult, Run
 
 # "BsBr": another program's database is not taken for a history.
 APPLICATION = 0x42734272
@@ -44,49 +49,82 @@ SCHEMA = (
         first INTEGER NOT NULL, origin TEXT NOT NULL, carried INTEGER NOT NULL, place INTEGER NOT NULL,
         PRIMARY KEY (run, host, finding)) WITHOUT ROWID;
     """,
+    "ALTER TABLE host ADD COLUMN notes INTEGER REFERENCES json (id)",
 )
 # In the order of Run's own fields.
 _RUN = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
+
+
+KILLED = "killed before its end"
 
 
 class HistoryError(RuntimeError):
     """The file cannot be used; the message names it and says why."""
 
 
+# Of the errors of SQLite's that say what the file is, and not how it fares.
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH)
+_STATES = ("running", "done", "failed", "interrupted", "pruned")
+_SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups": int, "new": int, "fixed": int}
+
+
 class History:
-    """Open with ``History.open``, and close."""
+    """Open with ``History.open`` or ``History.create``, and close.
+
+    live: whether a run may be at work; if none is, one that still stands as running was killed.
+    """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
+        self.live = True
         self._db = connection
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, path: Path, create: bool = False) -> Iterator[History]:
-        """Raises HistoryError. create: make the file where there is none."""
+    def create(cls, path: Path) -> Iterator[History]:
+        """For a run: makes the file where there is none. Raises HistoryError."""
         try:
-            if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
-            elif not path.exists():
-                raise HistoryError(f"history {path} does not exist; busbar drift makes it, --history names another")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise HistoryError(f"history {path} cannot be opened: {error}") from error
-        try:
+        with contextlib.closing(connection), _told(path):
             history = cls(path, connection)
             history._prepare()
+            # Readers do not wait for the writer, and a kill loses at most what was not yet whole.
+            connection.execute("PRAGMA journal_mode = WAL")
             yield history
-        except sqlite3.Error as error:
-            raise HistoryError(f"history {path}: {error}") from error
-        finally:
-            connection.close()
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, path: Path) -> Iterator[History]:
+        """To read, by whoever may read the file, also where nobody may write. Raises HistoryError."""
+        if not path.exists():
+            raise HistoryError(f"history {path} does not exist; busbar drift makes it, --history names another")
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise HistoryError(f"history {path} cannot be opened: {error.strerror}") from error
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_told(path))
+            history = cls(path, _reader(path, stack))
+            if history._value("PRAGMA user_version") < len(SCHEMA):
+                # Of an older Busbar: a copy is brought up.
+                copy = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)))
+                history._db.backup(copy)
+                history._db = copy
+            history._prepare()
+            history.live = lock.is_held(lock.beside(path))
+            yield history
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA foreign_keys = ON")
+        application = self._value("PRAGMA application_id")
+        version = self._value("PRAGMA user_version")
+        if application == APPLICATION and version == len(SCHEMA):
+            return
         with self._transaction():
-            application = self._value("PRAGMA application_id")
-            version = self._value("PRAGMA user_version")
             if application != APPLICATION and self._value("SELECT count(*) FROM sqlite_master"):
                 raise HistoryError(f"{self.path} is another program's database; name a file with --history")
             if version > len(SCHEMA):
@@ -97,8 +135,6 @@ class History:
             if version < len(SCHEMA):
                 self._db.execute(f"PRAGMA application_id = {APPLICATION}")
                 self._db.execute(f"PRAGMA user_version = {len(SCHEMA)}")
-        # Readers do not wait for the writer, and a kill loses at most what was not yet whole.
-        self._db.execute("PRAGMA journal_mode = WAL")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -116,9 +152,7 @@ class History:
     def begin(self, run: Run) -> int:
         """Adds the run, and its number. Whoever calls has the lock: a run that still stands as running was killed."""
         with self._transaction():
-            self._db.execute(
-                "UPDATE run SET state = 'interrupted', message = 'killed before its end' WHERE state = 'running'"
-            )
+            self._db.execute(f"UPDATE run SET state = 'interrupted', message = '{KILLED}' WHERE state = 'running'")
             columns = "started, state, inventory, scope, version, user, revision, simulated, fail_on, waivers"
             values = (run.started, "running", run.inventory, run.limit, run.version, run.user, run.commit)
             cursor = self._db.execute(
@@ -143,7 +177,7 @@ class History:
         with self._transaction():
             for host, result in hosts.items():
                 self._db.execute(
-                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         run,
                         host,
@@ -152,6 +186,7 @@ class History:
                         result.intent,
                         self._once(sorted(result.passed)),
                         self._once(result.busbw),
+                        self._once(result.notes) if result.notes else None,
                     ),
                 )
                 self._findings(run, result, marks.get(host, {}))
@@ -174,22 +209,29 @@ class History:
                 (run, result.host, name, run),
             )
 
-    def prune(self, moment: str) -> None:
-        """Forgets what hosts said in nights that began before a moment; the last night of an inventory stays.
+    def moments(self) -> list[tuple[int, datetime.datetime]]:
+        """Number and start of every run, the newest first."""
+        rows = self._db.execute("SELECT id, started FROM run ORDER BY id DESC").fetchall()
+        with _sound(self.path):
+            return [(_is(number, int), _moment(started)) for number, started in rows]
+
+    def prune(self, newest: int) -> None:
+        """Forgets what hosts said in runs up to a number; the last night of an inventory stays.
 
         Of a night since which something stands a line is kept, so that its age is known.
         """
         last = "SELECT max(id) FROM run WHERE state = 'done' GROUP BY inventory"
-        old = f"started < ? AND id NOT IN ({last})"
+        old = f"id <= ? AND id NOT IN ({last})"
         # Only what nothing refers to is deleted, and SQLite would look for that again at every row.
         self._db.execute("PRAGMA foreign_keys = OFF")
         with self._transaction():
             for table in ("finding", "host"):
-                self._db.execute(f"DELETE FROM {table} WHERE run IN (SELECT id FROM run WHERE {old})", (moment,))
-            self._db.execute(f"DELETE FROM run WHERE {old} AND id NOT IN (SELECT first FROM finding)", (moment,))
+                self._db.execute(f"DELETE FROM {table} WHERE run IN (SELECT id FROM run WHERE {old})", (newest,))
+            self._db.execute(f"DELETE FROM run WHERE {old} AND id NOT IN (SELECT first FROM finding)", (newest,))
             said = "what its hosts said is not kept any more (--keep-days)"
-            self._db.execute(f"UPDATE run SET state = 'pruned', message = ? WHERE {old}", (said, moment))
+            self._db.execute(f"UPDATE run SET state = 'pruned', message = ? WHERE {old}", (said, newest))
             used = "SELECT body FROM finding UNION SELECT passed FROM host UNION SELECT busbw FROM host"
+            used += " UNION SELECT notes FROM host WHERE notes IS NOT NULL"
             self._db.execute(f"DELETE FROM json WHERE id NOT IN ({used})")
         self._db.execute("PRAGMA foreign_keys = ON")
 
@@ -207,7 +249,8 @@ class History:
     def runs(self) -> list[tuple[Run, dict[str, Any]]]:
         """Every run with its summary, the newest first."""
         rows = self._db.execute(f"SELECT {_RUN}, summary FROM run ORDER BY id DESC")
-        return [(_run(row[:-1]), json.loads(row[-1])) for row in rows]
+        with _sound(self.path):
+            return [(self._run(row[:-1]), _summary(row[-1], row[3] == "done")) for row in rows]
 
     def run(self, number: int | None, inventory: str | None = None) -> Run:
         """The run of that number, else the last night of the inventory, or of any."""
@@ -219,7 +262,8 @@ class History:
         if not rows:
             asked = "is empty" if number is None else f"has no run {number}"
             raise HistoryError(f"history {self.path} {asked}; busbar report --list names the runs")
-        run = _run(rows[0])
+        with _sound(self.path):
+            run = self._run(rows[0])
         if run.state != "done":
             raise HistoryError(f"run {run.id} is {run.state}: {run.message or 'it has no result yet'}")
         return run
@@ -233,19 +277,29 @@ class History:
             " ON j.id = f.body WHERE f.run = ? ORDER BY f.host, f.place",
             (run,),
         )
-        for host, name, first, origin, carried, body in rows:
-            marks.setdefault(host, {})[name] = Mark(first, origin, bool(carried))
-            if not carried:
-                findings.setdefault(host, []).append(from_dict(json.loads(body)))
-        passed = _Passed(self._db)
-        hosts = {
-            host: HostResult(host, end, tuple(findings.get(host, ())), passed[number], intent, json.loads(busbw))
-            for host, end, intent, number, busbw in self._db.execute(
-                "SELECT h.host, h.ended, h.intent, h.passed, j.text FROM host h JOIN json j ON j.id = h.busbw"
-                " WHERE h.run = ?",
+        with _sound(self.path):
+            for host, name, first, origin, carried, body in rows:
+                marks.setdefault(_is(host, str), {})[_is(name, str)] = _mark(first, origin, carried)
+                if not carried:
+                    findings.setdefault(host, []).append(from_dict(json.loads(body)))
+            passed = _Passed(self._db)
+            rows = self._db.execute(
+                "SELECT h.host, h.ended, h.intent, h.passed, b.text, n.text FROM host h JOIN json b ON b.id = h.busbw"
+                " LEFT JOIN json n ON n.id = h.notes WHERE h.run = ?",
                 (run,),
             )
-        }
+            hosts = {
+                _is(host, str): HostResult(
+                    host,
+                    _among(end, ENDS),
+                    tuple(findings.get(host, ())),
+                    passed[number],
+                    intent if intent is None else _is(intent, str),
+                    _busbw(busbw),
+                    tuple(_is(note, str) for note in json.loads(notes or "[]")),
+                )
+                for host, end, intent, number, busbw, notes in rows
+            }
         return hosts, marks
 
     def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[Past]]:
@@ -265,12 +319,14 @@ class History:
             found = self._db.execute(
                 "SELECT host, finding, first, origin, carried FROM finding WHERE run = ?", (number,)
             )
-            for host, name, first, origin, carried in found:
-                marks.setdefault((number, host), {})[name] = Mark(first, origin, bool(carried))
+            with _sound(self.path):
+                for host, name, first, origin, carried in found:
+                    marks.setdefault((number, _is(host, str)), {})[_is(name, str)] = _mark(first, origin, carried)
         passed = _Passed(self._db)
         nights: dict[str, list[Past]] = {}
-        for number, host, intent, ids in rows:
-            nights.setdefault(host, []).append(Past(number, intent, passed[ids], marks.get((number, host), {})))
+        with _sound(self.path):
+            for number, host, intent, ids in rows:
+                nights.setdefault(host, []).append(Past(number, intent, passed[ids], marks.get((number, host), {})))
         return nights
 
     def trail(self, run: Run, count: int) -> list[tuple[Run, dict[str, Any], dict[str, tuple[str, Any]]]]:
@@ -285,14 +341,15 @@ class History:
             of_run = self._db.execute(
                 "SELECT h.host, h.class, j.text FROM host h JOIN json j ON j.id = h.busbw WHERE h.run = ?", (row[0],)
             )
-            hosts = {host: (name, json.loads(busbw)) for host, name, busbw in of_run}
-            found.append((_run(row[:-1]), json.loads(row[-1]), hosts))
+            with _sound(self.path):
+                hosts = {host: (_among(name, CLASSES), _busbw(busbw)) for host, name, busbw in of_run}
+                found.append((self._run(row[:-1]), _summary(row[-1]), hosts))
         return found
 
-    def before(self, moment: str, inventory: str) -> int | None:
-        """Number of the last night that began at or before a moment, as runs write it."""
-        query = "SELECT max(id) FROM run WHERE state = 'done' AND inventory = ? AND started <= ?"
-        return self._value(query, inventory, moment)  # type: ignore[no-any-return]
+    def before(self, moment: str, run: Run) -> int | None:
+        """Number of the last night before a run that began at or before a moment, as runs write it."""
+        query = "SELECT max(id) FROM run WHERE state = 'done' AND inventory = ? AND id < ? AND started <= ?"
+        return self._value(query, run.inventory, run.id, moment)  # type: ignore[no-any-return]
 
     def complete(self, run: int) -> str | None:
         """End of the last night of the run's inventory, up to that run, in which every host gave a full answer."""
@@ -301,10 +358,32 @@ class History:
             " WHERE id = ?) AND NOT EXISTS (SELECT 1 FROM host h WHERE h.run = r.id AND h.class IN"
             " ('not_run', 'unreachable', 'timed_out', 'incomplete'))"
         )
-        return self._value(query, run, run)  # type: ignore[no-any-return]
+        ended: str | None = self._value(query, run, run)
+        with _sound(self.path):
+            return ended if ended is None else (_moment(ended), ended)[1]
 
     def started(self) -> dict[int, str]:
-        return dict(self._db.execute("SELECT id, started FROM run").fetchall())
+        with _sound(self.path):
+            rows = self._db.execute("SELECT id, started FROM run")
+            return {number: (_moment(started), started)[1] for number, started in rows}
+
+    def _run(self, row: Sequence[Any]) -> Run:
+        values = dict(zip((field.name for field in fields(Run)), row, strict=True))
+        waived = tuple(json.loads(values["waivers"]))
+        waivers.parse(waived)
+        _moment(values["started"])
+        if values["ended"] is not None or values["state"] == "done":
+            _moment(values["ended"])
+        for name in ("inventory", "version", "user", "message"):
+            _is(values[name], str)
+        for name in ("limit", "commit"):
+            _is(values[name], str, type(None))
+        _among(values["state"], _STATES)
+        _among(values["fail_on"], SEVERITIES)
+        run = Run(**{**values, "simulated": bool(values["simulated"]), "waivers": waived})
+        if run.state == "running" and not self.live:
+            return replace(run, state="interrupted", message=KILLED)
+        return run
 
 
 class _Passed(dict[int, frozenset[str]]):
@@ -316,10 +395,103 @@ class _Passed(dict[int, frozenset[str]]):
 
     def __missing__(self, number: int) -> frozenset[str]:
         row = self._db.execute("SELECT text FROM json WHERE id = ?", (number,)).fetchone()
-        self[number] = frozenset(json.loads(row[0]))
+        self[number] = frozenset(_is(item, str) for item in _is(json.loads(row[0]), list))
         return self[number]
 
 
-def _run(row: Sequence[Any]) -> Run:
-    values = dict(zip((field.name for field in fields(Run)), row, strict=True))
-    return Run(**{**values, "simulated": bool(values["simulated"]), "waivers": tuple(json.loads(values["waivers"]))})
+# -- a file that is not as it was left -------------------------------------------------------------------------------
+
+
+def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
+    """A connection that cannot write. SQLite wants to make two files beside a history, and that may not be allowed."""
+    address = path.absolute().as_uri() + "?mode=ro"
+    wal = path.with_name(path.name + "-wal")
+    try:
+        return _connected(address, stack)
+    except sqlite3.OperationalError:
+        if not wal.exists():
+            # Nobody writes: nothing is missing in the file.
+            return _connected(address + "&immutable=1", stack)
+    folder = stack.enter_context(leftovers.private_directory())
+    try:
+        for file in (path, wal):
+            shutil.copyfile(file, folder / file.name)
+    except OSError as error:
+        raise HistoryError(f"history {path} cannot be read: {error}") from error
+    return _connected((folder / path.name).as_uri(), stack)
+
+
+def _connected(address: str, stack: contextlib.ExitStack) -> sqlite3.Connection:
+    connection = sqlite3.connect(address, uri=True, timeout=30, isolation_level=None)
+    stack.enter_context(contextlib.closing(connection))
+    # It is opened at the first look only.
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return connection
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What SQLite says, as one sentence with the way out."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        raise HistoryError(f"history {path}: {error}" + (f"; {_way_out(path)}" if code in _BROKEN else "")) from error
+
+
+@contextlib.contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """Around what reads rows: Busbar wrote them, and somebody else may have written in them since."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise HistoryError(f"history {path} is damaged ({said}); {_way_out(path)}") from error
+
+
+def _way_out(path: Path) -> str:
+    return (
+        f"take a copy of it from a backup, or begin a new one: mv {shlex.quote(str(path))}"
+        f" {shlex.quote(str(path) + '.broken')}"
+    )
+
+
+def _is(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(f"{value!r:.80} is no {kinds[0].__name__}")
+    return value
+
+
+def _among(value: Any, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ValueError(f"{value!r:.80} is none of {', '.join(known)}")
+    return str(value)
+
+
+def _moment(value: Any) -> datetime.datetime:
+    return datetime.datetime.strptime(_is(value, str), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
+
+
+def _mark(first: Any, origin: Any, carried: Any) -> Mark:
+    return Mark(_is(first, int), _among(origin, ORIGINS), bool(carried))
+
+
+def _busbw(text: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = _is(json.loads(text), dict)
+    for values in found.values():
+        _is(values["busbw"], int, float)
+        _is(values["bar"], int, float, type(None))
+    return found
+
+
+def _summary(text: str, whole: bool = True) -> dict[str, Any]:
+    """whole: of a night, and not of a run that failed, which has none."""
+    found: dict[str, Any] = _is(json.loads(text), dict)
+    for name, kind in (_SUMMARY if whole else {}).items():
+        _is(found[name], kind)
+    if whole:
+        for name in CLASSES:
+            _is(found["hosts"][name], int)
+        for values in _is(found.get("busbw", {}), dict).values():
+            _low, _middle, _high = (_is(value, int, float) for value in values)
+    return found

@@ -18,7 +18,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES
 
-from .report import CLASSES, DIFFERS, OPEN
+from .report import DIFFERS, OPEN
+from .run import CLASSES
 
 TEMPLATES = Path(__file__).parent / "templates"
 # More columns do not fit beside each other; the other checks share one.

@@ -7,27 +7,58 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+# Seconds. Whoever looks whether a run lives has it for a moment.
+PATIENCE = 0.5
 
 
 class Held(RuntimeError):
     """Another run has the lock; the message says which."""
 
 
+def beside(history: Path) -> Path:
+    return history.with_name(history.name + ".lock")
+
+
 @contextlib.contextmanager
 def held(path: Path, note: str) -> Iterator[None]:
     """Holds the lock. The kernel takes it back from a process that was killed, so that none is ever stale."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            other = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            raise Held(f"another run has {path}: {other or 'it has just begun'}") from error
+        deadline = time.monotonic() + PATIENCE
+        while not _taken(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                other = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+                raise Held(f"another run has {path}: {other or 'it has just begun'}")
+            time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, note.encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a run lives, as far as we may look."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        return not _taken(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

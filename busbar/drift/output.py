@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .. import leftovers
+
 # In a file's name: the day (UTC) on which the run began.
 DATE = "{date}"
 
@@ -20,19 +22,30 @@ def dated(target: str, day: datetime.date) -> str:
     return target if target == "-" else str(path.with_name(path.name.replace(DATE, day.isoformat())))
 
 
+def _of_days(path: Path) -> str:
+    """Matches the names that ``path`` has had on other days; group 1, where there is one, is the day."""
+    return re.escape(path.name).replace(re.escape(DATE), "([0-9]{4}-[0-9]{2}-[0-9]{2})", 1)
+
+
 def prune(target: str, before: datetime.date) -> None:
     """Removes what ``target`` was on days before one. Only a name with a day in the place of DATE is its own."""
     path = Path(target)
     if DATE not in path.name:
         return
-    name = re.compile(re.escape(path.name).replace(re.escape(DATE), "([0-9]{4}-[0-9]{2}-[0-9]{2})", 1))
+    name = re.compile(_of_days(path))
     for other in path.parent.iterdir():
         match = name.fullmatch(other.name)
         if match and match.group(1) < before.isoformat():
             other.unlink()
 
 
-def write(target: str, text: str, mode: int = 0o640) -> None:
+def sweep(target: str) -> None:
+    """Removes what runs that were killed have left of ``target``, on whatever day."""
+    path = Path(target)
+    leftovers.sweep(path.parent, re.compile(rf"\.{_of_days(path)}-{leftovers.RANDOM}"))
+
+
+def write(target: str, text: str, mode: int = 0o600) -> None:
     """target: a path, or - for standard output. By rename: a reader never sees half a file. Raises OSError."""
     if target == "-":
         sys.stdout.write(text)

@@ -17,11 +17,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVER
 from . import repair, waivers
 from .compare import NIGHTS, Changes, Mark
 from .groups import Group, Row, fold, roots
-from .run import HostResult, Run
+from .run import CLASSES, HostResult, Run
 
 FORMAT = 1
-# Where a host ends in the report: exactly one of these, those that say least about it first.
-CLASSES = ("unreachable", "timed_out", "not_run", "incomplete", "drift", "waived", "in_sync")
 OPEN = CLASSES[:4]
 # States that say that a host differs. "unknown" does not: it says that nobody could tell.
 DIFFERS = ("drift", "withheld", "unsupported", "not_owned")
@@ -84,6 +82,7 @@ def build(night: Night) -> dict[str, Any]:
             if name in classes.values()
         },
         "groups": standing,
+        "notes": _notes(night),
         "waived": [_group(group, night) for group in groups if group.waiver is not None],
         "waivers": [_waiver(waiver, today, rows) for waiver in found_waivers],
         **folded,
@@ -94,6 +93,18 @@ def build(night: Night) -> dict[str, Any]:
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
     data["hosts"] = {name: _host(night, name, classes[name], of_group) for name in sorted(night.hosts)}
     return data
+
+
+def _notes(night: Night) -> list[dict[str, Any]]:
+    """What limits the night without being wrong, each with its hosts: another run at work there, and the like."""
+    hosts: dict[str, list[str]] = {}
+    for host in night.hosts.values():
+        for note in host.notes:
+            hosts.setdefault(note, []).append(host.host)
+    return [
+        {"text": text, "nodes": nodeset.fold(found), "count": len(found)}
+        for text, found in sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
 
 
 def classify(host: HostResult, valid: Sequence[waivers.Waiver]) -> str:
@@ -253,6 +264,7 @@ def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str],
         "class": kind,
         "end": host.end,
         "intent": host.intent,
+        "notes": [*host.notes],
         "passed": len(host.passed),
         "findings": found,
         "fixed": sorted(changes.fixed),

@@ -13,6 +13,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.finding import Findi
 # How a host's part of a run ended. Only the last two say something about the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
 JUDGED = ("incomplete", "complete")
+# Where a host ends in the report: exactly one of these, those that say least about it first.
+CLASSES = ("unreachable", "timed_out", "not_run", "incomplete", "drift", "waived", "in_sync")
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class HostResult:
     """end: one of ENDS. passed: ids of the checks that are ok. intent: a hash of what was wanted, None where unknown.
 
     busbw: run of the benchmark -> busbw and bar (GB/s), finished (seconds since 1970), simulated.
+    notes: what limits the result without being wrong, such as another run that works on the node.
     """
 
     host: str
@@ -28,6 +31,7 @@ class HostResult:
     passed: frozenset[str] = frozenset()
     intent: str | None = None
     busbw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def judged(self) -> bool:

@@ -6,33 +6,31 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils import secrets
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, printable
 
-from .. import ansible_process
+from .. import ansible_process, leftovers
+from . import signals
 from .inventory import Manifest
 from .progress import Progress
-from .run import HostResult
+from .run import ENDS, HostResult
 
 PLAYBOOK = "busbar.fabric.drift"
+# The findings file is not read beyond this; a host that differs in everything has about 100 kB.
+LEAST_BYTES = 64 * 2**20
+HOST_BYTES = 256 * 2**10
+_Kind = TypeVar("_Kind")
 # What fleet_audit says meanwhile.
 HEARD = re.compile(r"(\d+) of \d+ hosts have answered")
 
 
 class RunnerError(RuntimeError):
     """The run told nothing about any host; the message says why."""
-
-
-class Interrupted(RuntimeError):
-    """Somebody ended the run: a signal, or the time for all of it."""
 
 
 @dataclass
@@ -71,16 +69,16 @@ def run(
 ) -> dict[str, HostResult]:
     """Host -> result, for every host of the manifest.
 
-    host_timeout: seconds for one task on one host. timeout: for the whole run. Raises RunnerError, Interrupted.
+    host_timeout: seconds for one task on one host. timeout: for the whole run. Raises RunnerError, signals.Interrupted.
     """
     watch = _Watch(progress)
     variables = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
     if forks:
         variables["ANSIBLE_FORKS"] = str(forks)
-    with tempfile.TemporaryDirectory(prefix="busbar-drift-") as private, _signals() as ended:
-        file = Path(private) / "findings.json"
+    with leftovers.private_directory() as private, signals.collected() as ended:
+        file = private / "findings.json"
         done = ansible_process.run(
-            private_data_dir=private,
+            private_data_dir=str(private),
             inventory=[str(path.resolve()) for path in inventory],
             playbook=PLAYBOOK,
             cmdline="--check",
@@ -92,10 +90,10 @@ def run(
             timeout=timeout,
         )
         if ended:
-            raise Interrupted(f"ended by {signal.Signals(ended[0]).name}")
+            raise signals.Interrupted(ended[0])
         # Ansible ends with 2 for drift and for its own mistakes: the file alone says that there is a verdict.
         if file.exists():
-            return results(json.loads(file.read_text(encoding="utf-8")), manifest, watch.ends)
+            return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
         if done.status == "timeout":
             return results({"hosts": {}}, manifest, watch.ends)
         said = watch.failed or _tail(done.stdout.read())
@@ -119,8 +117,28 @@ def _tail(text: str) -> str:
     return said
 
 
+def _read(file: Path, hosts: int) -> Mapping[str, Any]:
+    """The findings file. Raises RunnerError where it is none, or larger than so many hosts can make it."""
+    limit = LEAST_BYTES + hosts * HOST_BYTES
+    with file.open("rb") as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise RunnerError(f"the findings of {hosts} hosts have more than {limit} bytes: nobody's answer is that long")
+    try:
+        found = json.loads(data)
+        del data
+        if isinstance(found, dict) and isinstance(found.get("hosts"), dict):
+            return found
+    except (ValueError, RecursionError) as error:
+        raise RunnerError(f"the findings file cannot be read: {str(error)[:200]}") from error
+    raise RunnerError("the findings file has no hosts")
+
+
 def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:
-    """Every host of the manifest with what the findings file and the events say of it."""
+    """Every host of the manifest with what the findings file and the events say of it.
+
+    What one host said, and is no answer, costs no other host its verdict.
+    """
     found = {}
     for name in manifest.hosts:
         host = printable(name)
@@ -128,28 +146,81 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
         if said is None:
             found[host] = HostResult(host, ends.get(name, "not_run"), (not_asked(host, ends.get(name)),))
             continue
-        findings = tuple(_clean(from_dict(item), manifest.secrets) for item in said["findings"])
-        silent = any(finding.check.startswith("run.") for finding in findings)
-        found[host] = HostResult(
-            host=host,
-            end=said.get("end") or (ends.get(name, "incomplete") if silent else "complete"),
-            findings=findings,
-            passed=frozenset(printable(item) for item in said["passed_ids"]),
-            intent=said["intent"],
-            busbw=said["busbw"],
-        )
+        try:
+            found[host] = _result(host, said, ends.get(name, "incomplete"), manifest.secrets)
+        except (ValueError, RecursionError) as error:
+            why = clean(str(error), manifest.secrets)[:300]
+            found[host] = HostResult(host, "incomplete", (_unheard(f"its answer is not valid: {why}"),))
     return found
+
+
+def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostResult:
+    """Raises ValueError, which says what is not as docs/findings.md has it."""
+    answer = _typed(said, dict, "it")
+    findings = tuple(_finding(item, hidden) for item in _typed(answer.get("findings"), list, "findings"))
+    passed = [_typed(item, str, "passed_ids") for item in _typed(answer.get("passed_ids"), list, "passed_ids")]
+    notes = [_typed(item, str, "notes") for item in _typed(answer.get("notes", []), list, "notes")]
+    intent = answer.get("intent")
+    if intent is not None:
+        intent = printable(_typed(intent, str, "intent"))
+    busbw = {}
+    for run, figures in _typed(answer.get("busbw"), dict, "busbw").items():
+        values = _typed(figures, dict, "busbw")
+        numbers = {key: _number(values.get(key), f"busbw.{key}") for key in ("busbw", "bar", "finished")}
+        if numbers["busbw"] is None:
+            raise ValueError("busbw.busbw is nothing")
+        busbw[printable(run)] = {**numbers, "simulated": bool(values.get("simulated"))}
+    given = answer.get("end")
+    if given is not None and given not in ENDS:
+        raise ValueError(f"end is {given!r:.80}")
+    silent = any(finding.check.startswith("run.") for finding in findings)
+    return HostResult(
+        host=host,
+        end=given or (end if silent else "complete"),
+        findings=findings,
+        passed=frozenset(map(printable, passed)),
+        intent=intent,
+        busbw=busbw,
+        notes=tuple(clean(note, hidden) for note in notes),
+    )
+
+
+def _finding(item: object, hidden: tuple[str, ...]) -> Finding:
+    data = _typed(item, dict, "a finding")
+    for key, value in data.items():
+        if value is not None or key not in ("want", "have", "because"):
+            _typed(value, str, f"a finding's {key!r:.80}")
+    return _clean(from_dict(data), hidden)
+
+
+def _typed(value: object, kind: type[_Kind], what: str) -> _Kind:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+def _number(value: object, what: str) -> float | None:
+    # JSON as Python reads it has NaN, and whole numbers of any length.
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and -1e12 < value < 1e12):
+        return value
+    raise ValueError(f"{what} is {value!r:.80}, expected a number")
 
 
 def not_asked(host: str, end: str | None) -> Finding:
     """What stands in the report for a host that the verdict does not know."""
+    return _unheard(
+        {"unreachable": "unreachable", "timed_out": "no answer in time"}.get(end or "", "not asked in time")
+    )
+
+
+def _unheard(have: str) -> Finding:
     return Finding(
         check="run.host",
         subject="host",
         state="unknown",
         severity="critical",
         want="an answer",
-        have={"unreachable": "unreachable", "timed_out": "no answer in time"}.get(end or "", "not asked in time"),
+        have=have,
         source="ansible-playbook",
         why="a host that did not answer counts like a host that is wrong",
         fix="check that the node is up and that ssh to it works, then run busbar drift again with --limit",
@@ -161,17 +232,3 @@ def _clean(finding: Finding, hidden: tuple[str, ...]) -> Finding:
     data = secrets.scrub_finding(finding, hidden).to_dict()
     del data["id"]
     return from_dict({key: printable(value) if isinstance(value, str) else value for key, value in data.items()})
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGTERM and SIGINT instead of dying, so that Ansible is ended, too, and the history says it."""
-    got: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, lambda number, frame: got.append(number))
-    try:
-        yield got
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -21,6 +21,7 @@ BRIEF = 15
 def terminal(report: Mapping[str, Any]) -> str:
     lines = [report["headline"]]
     lines += [f"{name.replace('_', ' ')}: {_cut(nodes)}" for name, nodes in report["open"].items()]
+    lines += _notes(report)
     for group in report["groups"][:GROUPS]:
         lines += ["", f"{group['severity']}  {group['state']}  {group['check']}  {_where(group)}"]
         lines += [f"    on {_cut(group['nodes'])} ({_history(group)})"]
@@ -36,6 +37,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     run = report["run"]
     lines = [f"**{report['verdict'].upper()}**: {_escape(report['headline'])}", ""]
     lines += [f"- {name.replace('_', ' ')}: {_escape(_cut(nodes))}" for name, nodes in report["open"].items()]
+    lines += [f"- {_escape(line)}" for line in _notes(report)]
     if report["groups"]:
         lines += ["", "| severity | check | nodes | want | have | since |", "|---|---|---|---|---|---|"]
     for group in report["groups"][:GROUPS]:
@@ -67,6 +69,14 @@ def brief(report: Mapping[str, Any], history: str) -> str:
     lines += [f"and {len(groups) - BRIEF} more groups"] if len(groups) > BRIEF else []
     lines.append(shlex.join(["busbar", "report", "--history", history, "--run", str(report["run"]["id"])]))
     return "\n".join(lines) + "\n"
+
+
+def _notes(report: Mapping[str, Any]) -> list[str]:
+    """What was seen is to be read with these in mind, so they stand before it."""
+    notes = report["notes"]
+    lines = [f"note ({_cut(note['nodes'])}): {note['text']}" for note in notes[:GROUPS]]
+    more = f"and {len(notes) - GROUPS} more notes: busbar report --html or --json has them"
+    return [*lines, more] if len(notes) > GROUPS else lines
 
 
 def _rest(report: Mapping[str, Any]) -> Iterator[str]:

@@ -104,7 +104,7 @@ def write(path: Path, hosts: int) -> dict[str, Any]:
     """Fills a history, and the report of its last night."""
     chance = random.Random(1)
     data: dict[str, Any] = {}
-    with History.open(path, create=True) as nights:
+    with History.create(path) as nights:
         for number in range(1, NIGHTS + 1):
             begun = Run(
                 id=0,

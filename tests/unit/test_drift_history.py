@@ -2,7 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import contextlib
+import datetime
+import os
+import re
+import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +19,11 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 
-from busbar.drift import command
+from busbar import ROOT
+from busbar.cli import main
+from busbar.drift import ageing, command
 from busbar.drift.history import SCHEMA, History, HistoryError
-from busbar.drift.lock import Held, held
+from busbar.drift.lock import Held, beside, held
 from busbar.drift.run import HostResult, Run
 
 BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")
@@ -27,24 +38,29 @@ def night(nights: History, day: int, *hosts: HostResult, inventory: str = "/i") 
     return command.keep(begun(nights, day, inventory), {host.host: host for host in hosts}, nights)
 
 
-def host(*findings: Finding, passed: str = "b.check[live]@x", end: str = "complete", name: str = "n1") -> HostResult:
-    return HostResult(
-        name, end, findings, frozenset(passed.split()), "one", {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0}}
-    )
+def host(
+    *findings: Finding,
+    passed: str = "b.check[live]@x",
+    end: str = "complete",
+    name: str = "n1",
+    notes: tuple[str, ...] = (),
+) -> HostResult:
+    figures = {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0}}
+    return HostResult(name, end, findings, frozenset(passed.split()), "one", figures, notes)
 
 
 def test_a_night_comes_back_as_it_was_told(tmp_path: Path) -> None:
-    with History.open(tmp_path / "sub" / "d.sqlite", create=True) as nights:
-        told = night(nights, 1, host(BAD), host(name="n2"))
+    with History.create(tmp_path / "sub" / "d.sqlite") as nights:
+        told = night(nights, 1, host(BAD, notes=("a note",)), host(name="n2"))
         run = nights.run(None)
         again = command.built(run, None, nights)
-        assert nights.hosts(run.id)[0]["n1"] == host(BAD)
+        assert nights.hosts(run.id)[0]["n1"] == host(BAD, notes=("a note",))
     assert {**again, "run": {**again["run"], "ended": None}} == {**told, "run": {**told["run"], "ended": None}}
-    assert (tmp_path / "sub" / "d.sqlite").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "sub" / "d.sqlite").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_is_said_every_night_is_kept_once(tmp_path: Path) -> None:
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         for day in range(1, 6):
             night(nights, day, host(BAD), host(BAD, name="n2"))
         # The finding, the passed checks, the figures.
@@ -54,7 +70,7 @@ def test_what_is_said_every_night_is_kept_once(tmp_path: Path) -> None:
 def test_the_age_survives_nights_without_an_answer(tmp_path: Path) -> None:
     gone = HostResult("n1", "unreachable")
     half = host(passed="b.check[live]@x", end="incomplete")
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         night(nights, 1, host(BAD))
         # Longer than the nights that flapping looks at.
         for day in range(2, 12):
@@ -67,7 +83,7 @@ def test_the_age_survives_nights_without_an_answer(tmp_path: Path) -> None:
 
 
 def test_since_compares_with_an_earlier_night(tmp_path: Path) -> None:
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         night(nights, 1, host(passed="a.check[live]@x"))
         night(nights, 3, host(BAD))
         night(nights, 4, host(BAD))
@@ -81,7 +97,7 @@ def test_since_compares_with_an_earlier_night(tmp_path: Path) -> None:
 
 def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_path: Path) -> None:
     old = replace(BAD, check="c.old")
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         night(nights, 1, host(BAD))
         night(nights, 2, host(BAD, old))
         nights.fail(begun(nights, 2).id, "failed", "2026-11-02T03:00:00Z", "no")
@@ -89,7 +105,7 @@ def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_p
         night(nights, 9, host(BAD))
         night(nights, 10, host(BAD))
         before = command.built(nights.run(None, "/i"), None, nights)
-        nights.prune("2026-11-09T00:00:00Z")
+        nights.prune(4)
         after = command.built(nights.run(None, "/i"), None, nights)
         assert after["groups"] == before["groups"]
         assert after["groups"][0]["first"] == {"run": 1, "started": "2026-11-01T02:00:00Z"}
@@ -98,7 +114,7 @@ def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_p
         assert states == {6: "done", 5: "done", 4: "done", 1: "pruned"}
         with pytest.raises(HistoryError, match="run 1 is pruned: what its hosts said is not kept any more"):
             nights.run(1)
-        nights.prune("2026-12-09T00:00:00Z")
+        nights.prune(6)
         assert [run.id for run, _ in nights.runs()] == [6, 4, 1]
         nights.run(4)
         # Of both last nights a host and a finding, and no text of any other.
@@ -108,17 +124,45 @@ def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_p
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
+def test_since_that_names_the_run_itself_compares_with_the_one_before(tmp_path: Path) -> None:
+    with History.create(tmp_path / "d") as nights:
+        night(nights, 1, host(passed="a.check[live]@x"))
+        night(nights, 3, host(BAD))
+        for since in ("2026-11-03T23:59:59Z", "2026-12-31T23:59:59Z"):
+            assert command.built(nights.run(None), since, nights)["run"]["since"]["id"] == 1
+
+
+@pytest.mark.parametrize("jump", ["2036-01-01", "2025-01-01"])
+def test_a_wrong_clock_makes_nothing_old(jump: str) -> None:
+    def moments(*days: str) -> list[tuple[int, datetime.datetime]]:
+        dated = [(n, datetime.datetime.fromisoformat(day + "T02:00:00+00:00")) for n, day in enumerate(days, 1)]
+        return dated[::-1]
+
+    well = [f"2026-11-{day:02}" for day in range(1, 22)]
+    assert ageing.odd(moments(*well)) == ""
+    assert ageing.forgotten(moments(*well), 8) == 12
+    assert ageing.odd(moments(well[0])) == ""
+    # The night itself is told, and nothing is forgotten in it; those after it that have the clock again, too.
+    assert re.search(r"began .*, \d+ days (after|before) the last one \(run 21\)", ageing.odd(moments(*well, jump)))
+    assert ageing.odd(moments(*well, jump, "2026-11-22"))
+    after = (datetime.date.fromisoformat(jump) + datetime.timedelta(days=1)).isoformat()
+    assert ageing.odd(moments(*well, jump, after)) == ""
+    assert ageing.forgotten(moments(*well, jump, after), 30) is None
+    assert ageing.odd(moments(*well, jump, "2026-11-22", "2026-11-23")) == ""
+    assert ageing.forgotten(moments(*well, jump, "2026-11-22", "2026-11-23"), 30) is None
+
+
 def test_another_inventory_is_another_story(tmp_path: Path) -> None:
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         night(nights, 1, host(BAD))
         assert night(nights, 2, host(BAD), inventory="/other")["run"]["previous"] is None
 
 
 def test_a_killed_run_is_told_and_compared_with_nothing(tmp_path: Path) -> None:
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         night(nights, 1, host(BAD))
         killed = begun(nights, 2)
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         assert night(nights, 3, host(BAD))["run"]["previous"]["id"] == 1
         assert [(run.id, run.state) for run, _ in nights.runs()] == [(3, "done"), (2, "interrupted"), (1, "done")]
         with pytest.raises(HistoryError, match="run 2 is interrupted: killed before its end"):
@@ -126,7 +170,7 @@ def test_a_killed_run_is_told_and_compared_with_nothing(tmp_path: Path) -> None:
 
 
 def test_a_night_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
-    with History.open(tmp_path / "d", create=True) as nights:
+    with History.create(tmp_path / "d") as nights:
         run = begun(nights, 1)
         two = {"n1": host(BAD), "n2": host(BAD, name="n2")}
         with pytest.raises(KeyError):
@@ -135,7 +179,7 @@ def test_a_night_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_two_writers_and_a_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with History.open(tmp_path / "d", create=True) as one, History.open(tmp_path / "d") as other:
+    with History.create(tmp_path / "d") as one, History.create(tmp_path / "d") as other:
         night(one, 1, host(BAD))
         night(other, 2, host(BAD))
         assert [run.id for run, _ in one.runs()] == [2, 1]
@@ -147,7 +191,7 @@ def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
     connection = sqlite3.connect(foreign)
     connection.execute("CREATE TABLE mine (x)")
     connection.close()
-    with History.open(newer, create=True):
+    with History.create(newer):
         pass
     connection = sqlite3.connect(newer)
     connection.execute(f"PRAGMA user_version = {len(SCHEMA) + 1}")
@@ -160,10 +204,153 @@ def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / "absent", "does not exist"),
     ):
         before = path.read_bytes() if path.is_file() else b""
-        with pytest.raises(HistoryError, match=str(path)) as raised, History.open(path, create=path.exists()):
-            pass
-        assert says in str(raised.value)
+        for opened in (History.open, History.create) if path.exists() else (History.open,):
+            with pytest.raises(HistoryError, match=str(path)) as raised, opened(path):
+                pass
+            assert says in str(raised.value)
         assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """As a user who owns nothing, where we may become one."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+WRITER = """
+import shutil, sys; sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+from tests.unit.test_drift_history import BAD, History, host, night
+path = Path(sys.argv[1])
+with History.create(path / "d") as nights:
+    night(nights, 1, host(BAD)); night(nights, 2, host(BAD))
+    (path / "killed").mkdir()
+    for file in ("d", "d-wal"): shutil.copy(path / file, path / "killed" / file)
+    for file in (*path.iterdir(), *(path / "killed").iterdir()): file.chmod(0o755)
+    print("ready", flush=True); sys.stdin.read()
+"""
+
+
+def test_a_history_is_read_where_nobody_may_write() -> None:
+    # pytest's own folders are closed to other users.
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        writer = [sys.executable, "-c", WRITER, name, str(ROOT), str(ROOT / "collections")]
+        with subprocess.Popen(writer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writing:
+            assert writing.stdout is not None
+            assert writing.stdout.readline() == "ready\n"
+            top.chmod(0o555)
+            with nobody(), History.open(top / "d") as nights:
+                assert nights.run(None).id == 2
+            # What a kill leaves has no index, which is in memory.
+            (top / "killed").chmod(0o555)
+            with nobody(), History.open(top / "killed" / "d") as nights:
+                assert nights.run(None).id == 2
+            assert {file.name for file in (top / "killed").iterdir()} == {"d", "d-wal"}
+            writing.communicate("")
+        assert not (top / "d-wal").exists()
+        with nobody(), History.open(top / "d") as nights:
+            assert nights.run(None).id == 2
+        (top / "d").chmod(0o600)
+        said = f"history {top / 'd'} cannot be opened: Permission denied"
+        if os.geteuid() == 0:
+            with nobody(), pytest.raises(HistoryError, match=said), History.open(top / "d"):
+                pass
+
+
+def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with History.create(path) as nights:
+        told = night(nights, 1, host(BAD))
+    connection = sqlite3.connect(path)
+    connection.execute("ALTER TABLE host DROP COLUMN notes")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    before = path.read_bytes()
+    with History.open(path) as nights:
+        assert command.built(nights.run(None), None, nights)["groups"] == told["groups"]
+    assert path.read_bytes() == before
+    with History.create(path) as nights:
+        assert night(nights, 2, host(BAD))["groups"][0]["standing"] == "n1"
+
+
+COLUMNS = {
+    "run": "id started ended state inventory scope version user revision simulated fail_on waivers message summary",
+    "json": "id text",
+    "host": "run host ended class intent passed busbw notes",
+    "finding": "run host finding body first origin carried place",
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "d"
+    with History.create(path) as nights:
+        for day in (1, 2):
+            night(nights, day, host(BAD, notes=("a run works on it",)), host(name="n2"))
+    return path
+
+
+GARBAGE = [None, "", "{", "[1]", "{}", '"x"', "x", b"\xff\x00", 10**18]
+
+
+@pytest.mark.parametrize(("table", "column"), [(table, name) for table in COLUMNS for name in COLUMNS[table].split()])
+def test_a_history_in_which_somebody_wrote_gives_a_sentence(
+    table: str, column: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "d"
+    reports = [f"--{name}={tmp_path}/out" for name in ("html", "prometheus", "junit")]
+    for value in GARBAGE:
+        shutil.copy(whole, path)
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA synchronous = OFF")
+        # Not every value goes everywhere.
+        with contextlib.suppress(sqlite3.IntegrityError), connection:
+            connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+        connection.close()
+        for what in (["--list"], ["--since", "2026-11-01", *reports]):
+            code = main(["report", "--history", str(path), *what])
+            said = capsys.readouterr().err
+            assert (code, said.count("\n")) in ((0, 0), (1, 1)), (value, what, said)
+
+
+@pytest.mark.parametrize("broken", ["truncated", "garbage within", "no table"])
+def test_a_broken_history_gives_a_sentence_with_the_way_out(
+    broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my d"
+    with History.create(path) as nights:
+        for day in range(1, 9):
+            night(nights, day, *(host(replace(BAD, have=f"{day} {n}"), name=f"n{n}") for n in range(20)))
+    data = path.read_bytes()
+    if broken == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif broken == "garbage within":
+        path.write_bytes(data[:4096] + b"\x5a" * (len(data) - 4096))
+    else:
+        connection = sqlite3.connect(path)
+        connection.execute("DROP TABLE finding")
+        connection.close()
+    assert main(["report", "--history", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"mv '{path}' '{path}.broken'" in said
+
+
+def test_a_run_that_was_killed_does_not_stand_as_running(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with held(beside(path), "x"), History.create(path) as nights:
+        begun(nights, 1)
+        with History.open(path) as reader:
+            assert [run.state for run, _ in reader.runs()] == ["running"]
+    with History.open(path) as reader:
+        assert [(run.state, run.message) for run, _ in reader.runs()] == [("interrupted", "killed before its end")]
 
 
 def test_a_lock_is_one_and_says_who_has_it(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from busbar.drift import command, html, junit, prometheus, repair, text
 from busbar.drift.compare import compare, marks
 from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
-from busbar.drift.report import CLASSES, Night, build
-from busbar.drift.run import HostResult, Run
+from busbar.drift.report import Night, build
+from busbar.drift.run import CLASSES, HostResult, Run
 from busbar.drift.runner import results
 
 FIX = "run site.yml --tags nccl_conf for this host"
@@ -121,7 +121,7 @@ def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
         ("well", [well("n1"), well("n2")], True),
         ("still well", [well("n1"), well("n2")], False),
     )
-    with History.open(tmp_path / "h.sqlite", create=True) as history:
+    with History.create(tmp_path / "h.sqlite") as history:
         for said, hosts, news in nights:
             run = replace(RUN, ended=None, state="running")
             run = replace(run, id=history.begin(run))

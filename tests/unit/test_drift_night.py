@@ -1,0 +1,300 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""However a night ends, the history says so, people are told, and one host's bad answer is that host's alone."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import errno
+import json
+import os
+import signal
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from busbar import leftovers
+from busbar.cli import main
+from busbar.drift import command, compare, inventory, junit, lock, notify, output, report, runner
+from busbar.drift.history import History
+from busbar.drift.inventory import Manifest
+from busbar.drift.run import HostResult, Run
+
+BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")
+HOSTS = {name: HostResult(name, "complete", (), frozenset({"a.b[live]@c"}), "one") for name in ("n1", "n2")}
+
+
+class Night:
+    """`busbar drift` in this process, with what Ansible would have said; told: what people were told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.history = folder / "d.sqlite"
+        self.told: list[tuple[str, int]] = []
+
+    def run(self, *more: str) -> int:
+        return main(["drift", "-i", str(self.folder), "--history", str(self.history), "--notify", "mail", *more])
+
+    def state(self) -> tuple[str, str]:
+        with History.open(self.history) as nights:
+            run, _ = nights.runs()[0]
+        # Nobody has the lock, so the row itself says it.
+        row = sqlite3.connect(self.history).execute("SELECT state FROM run ORDER BY id DESC").fetchone()
+        assert row == (run.state,)
+        return run.state, run.message
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    made = Night(tmp_path)
+    manifest = Manifest(tuple(HOSTS), ("hunter22",), False)
+    monkeypatch.setattr(inventory, "read", lambda paths, limit: manifest)
+    monkeypatch.setattr(runner, "run", lambda *_: HOSTS)
+    monkeypatch.setattr(notify, "run", lambda argv, said, code, new: made.told.append((said, code)))
+    return made
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_arguments: object, **_more: object) -> Any:
+        raise error
+
+    return fail
+
+
+FAULTS = [
+    MemoryError(),
+    KeyError("hosts"),
+    RecursionError("too deep, says hunter22"),
+    SystemExit(0),
+    OSError(errno.ENOSPC, "No space left on device"),
+    runner.RunnerError("no answer"),
+    sqlite3.OperationalError("database or disk is full"),
+]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "where", [(runner, "run"), (report, "build"), (compare, "marks"), (History, "finish")], ids=lambda w: w[1]
+)
+def test_whatever_comes_between_the_night_is_failed_and_told(
+    where: tuple[Any, str], error: BaseException, night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*where, raising(error))
+    if isinstance(error, OSError | runner.RunnerError | sqlite3.Error | SystemExit):
+        assert night.run() == 1
+    else:
+        # Python ends with 1 and says where; main() is not there to hide that.
+        with pytest.raises(type(error)):
+            night.run()
+    state, message = night.state()
+    assert state == "failed"
+    assert str(error.args[0] if error.args else "MemoryError").split(",")[0].strip() in message.replace("'", "")
+    assert "hunter22" not in message
+    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("where", [(inventory, "read"), (runner, "run"), (report, "build")], ids=lambda w: w[1])
+def test_a_signal_at_any_time_is_told(
+    where: tuple[Any, str], number: int, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+
+    def told_to_end(*_arguments: object) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    monkeypatch.setattr(*where, told_to_end)
+    assert night.run() == 1
+    name = signal.Signals(number).name
+    if where[1] != "read":
+        assert night.state() == ("interrupted", f"ended by {name}")
+    assert capsys.readouterr().err == f"busbar drift: ended by {name}\n"
+    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+    assert before == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+
+
+def test_a_report_that_cannot_be_written_is_told_with_the_night(night: Night, capsys: Any) -> None:
+    assert night.run("--html", f"{night.folder}/no/where.html") == 1
+    assert night.state()[0] == "done"
+    [(said, code)] = night.told
+    assert code == 1
+    assert said.startswith("2 of 2 hosts checked in full")
+    assert said.endswith("a report could not be written; the log says why\n")
+    assert "no/where.html" in capsys.readouterr().err
+
+
+def test_an_output_that_breaks_is_told(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(junit, "render", raising(ValueError("bug")))
+    with pytest.raises(ValueError, match="bug"):
+        night.run("--junit", f"{night.folder}/x.xml")
+    assert night.state()[0] == "done"
+    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+
+
+# -- what Ansible wrote ----------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "ok": False,
+    "passed_ids": ["b.check[live]@x"],
+    "repaired": [],
+    "notes": ["run 20261122T010203Z-7 of anna works on the node"],
+    "findings": [BAD.to_dict()],
+    "intent": "one",
+    "end": None,
+    "busbw": {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0, "finished": 1e9, "simulated": False}},
+}
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["complete", "\ud800", 10**400]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from([*GOOD]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path]
+    if isinstance(data, dict | list):
+        for key in data if isinstance(data, dict) else range(len(data)):
+            found += places(data[key], (*path, key))
+    return found
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(places(GOOD)), JSON, st.sampled_from(["set", "drop", "add"]))
+def test_any_answer_of_one_host_leaves_the_others_theirs(path: tuple[Any, ...], value: Any, how: str) -> None:
+    host: Any = {"host": copy.deepcopy(GOOD)}
+    at: Any = host
+    for key in ("host", *path)[:-1]:
+        at = at[key]
+    last = ("host", *path)[-1]
+    if how == "set":
+        at[last] = value
+    elif how == "drop":
+        del at[last]
+    elif isinstance(at[last], dict):
+        at[last]["more"] = value
+    elif isinstance(at[last], list):
+        at[last].append(value)
+    data = {"hosts": {"n1": copy.deepcopy(GOOD), **({"n2": host["host"]} if "host" in host else {})}}
+    found = runner.results(data, Manifest(("n1", "n2"), (), False), {})
+    assert found["n1"].findings == (BAD,)
+    assert found["n1"].notes == tuple(GOOD["notes"])
+    # All that is taken in can be kept and shown.
+    begun = Run(0, "2026-11-01T02:00:00Z", None, "running", "/i", None, "0", "u", None, False, "minor")
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        nights = History(Path("memory"), connection)
+        nights._prepare()
+        shown = command.keep(replace(begun, id=nights.begin(begun)), found, nights)
+        assert shown["hosts"]["n1"]["class"] == "drift"
+        json.dumps(command.built(nights.run(None), None, nights))
+
+
+def test_an_answer_that_is_none_says_so() -> None:
+    data = {"hosts": {"n1": {**GOOD, "findings": [{"check": 7}]}}}
+    host = runner.results(data, Manifest(("n1",), (), False), {})["n1"]
+    assert host.end == "incomplete"
+    assert [f.have for f in host.findings] == ["its answer is not valid: a finding's 'check' is int, expected str"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"hosts": []}', "[" * 200_000, '"' + "x" * 5000])
+def test_a_findings_file_that_is_none_is_an_error_of_the_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(runner.RunnerError, match="findings file"):
+        runner._read(tmp_path / "f", 1)
+
+
+def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LEAST_BYTES", 100)
+    with (tmp_path / "f").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(runner.RunnerError, match="have more than 262244 bytes"):
+        runner._read(tmp_path / "f", 1)
+
+
+# -- what is left and who may read it --------------------------------------------------------------------------------
+
+
+def test_notes_are_in_every_report_and_name_their_hosts(
+    night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    note = "run 20261122T010203Z-7 of anna works on the node"
+    hosts = {**HOSTS, "n2": HostResult("n2", "complete", (), frozenset({"a.b[live]@c"}), "one", {}, (note,))}
+    monkeypatch.setattr(runner, "run", lambda *_: hosts)
+    files = [f"--{kind}={night.folder}/{kind}" for kind in ("json", "markdown", "html")]
+    assert night.run(*files) == 0
+    assert f"note (n2): {note}" in capsys.readouterr().out
+    assert json.loads((night.folder / "json").read_text())["hosts"]["n2"]["notes"] == [note]
+    assert "n2" in (night.folder / "html").read_text()
+    for kind in ("markdown", "html"):
+        assert "of anna works on the node" in (night.folder / kind).read_text()
+    assert main(["report", "--history", str(night.history)]) == 0
+    assert f"note (n2): {note}" in capsys.readouterr().out
+
+
+def test_only_the_owner_reads_unless_asked_otherwise(night: Night) -> None:
+    files = [f"--{kind}={night.folder}/{kind}" for kind in ("json", "html", "prometheus")]
+    before = os.umask(0)
+    try:
+        assert night.run(*files) == 0
+        modes = {path.name: path.stat().st_mode & 0o777 for path in night.folder.iterdir()}
+        assert modes.pop("prometheus") == 0o644
+        assert set(modes.values()) == {0o600}, modes
+        assert night.run(*files, "--mode", "640") == 0
+    finally:
+        os.umask(before)
+    assert (night.folder / "html").stat().st_mode & 0o777 == 0o640
+    assert night.history.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(SystemExit):
+        night.run("--mode", "rw")
+
+
+def test_what_killed_runs_left_is_swept_where_it_is_ours_and_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old = time.time() - 2 * leftovers.AGE
+    names = ["busbar-drift-abcd_123", "busbar-run-abcdefgh", "busbar-other", "xbusbar-run-abcdefgh"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "secret").write_text("x")
+    reports = [".drift-2026-11-02.html-abcd1234", ".drift-2026-11-02.html-abcd123", ".drift-x.html-abcd1234"]
+    for name in reports:
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".drift-2026-11-03.html-abcd1234").symlink_to(tmp_path / "busbar-other" / "secret")
+    with leftovers.private_directory() as private:
+        # None is old.
+        assert {path.name for path in tmp_path.iterdir()} > {*names, *reports}
+        for path in tmp_path.iterdir():
+            os.utime(path, (old, old), follow_symlinks=False)
+        with leftovers.private_directory():
+            # Who is at work keeps what is its own, however long it takes.
+            assert private.exists()
+    output.sweep(str(tmp_path / "drift-{date}.html"))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*names[2:], *reports[1:], ".drift-2026-11-03.html-abcd1234"}
+    assert (tmp_path / "busbar-other" / "secret").exists()
+
+
+def test_looking_at_a_lock_disturbs_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    assert not lock.is_held(path)
+    with lock.held(path, "x"):
+        assert lock.is_held(path)
+    assert not lock.is_held(path)
