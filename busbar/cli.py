@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
-from . import __version__, lint, profile
+from . import __version__, job_variables, lint, profile
 from .drift import command as drift
 from .lab import containers, faults, image, ofed, store
 from .lab.machine import LabError
@@ -66,7 +66,7 @@ def _parser() -> _Parser:
     parser.set_defaults(error_code=_Parser.error_code)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("lint", help="say what NCCL would make of an nccl.conf")
+    command = commands.add_parser("lint", help="say what NCCL would make of an nccl.conf or a job script")
     command.add_argument("files", nargs="+", metavar="FILE", help="file to read; - is standard input")
     command.add_argument(
         "--library", action="append", default=[], metavar="PATH", help="libnccl.so.2 that jobs use (repeatable)"
@@ -74,7 +74,11 @@ def _parser() -> _Parser:
     command.add_argument(
         "--nccl-version", metavar="X.Y.Z", help="lint against this version where no library is at hand"
     )
-    command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version))
+    text = "what FILE is: nccl.conf, shell or batch script, Dockerfile, Kubernetes or compose file, Python"
+    command.add_argument(
+        "--as", dest="kind", choices=job_variables.KINDS, help=f"{text}; else its name and content tell"
+    )
+    command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version, a.kind))
 
     command = commands.add_parser("drift", help="what differs from the intent tonight, and since when; changes nothing")
     drift.add_drift(command)

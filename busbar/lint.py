@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar lint``: what NCCL would make of an nccl.conf, printed for people.
+"""``busbar lint``: what NCCL would make of an nccl.conf, or of the variables of a job script, printed for people.
 
 Exit code 0: nothing to say. 1: findings. 2: a file, a library or an argument could not be read.
 """
@@ -16,12 +16,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library,
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.host import FILE_LIMIT, ParseError, ReadError
 
+from . import job_variables
+
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
 
 
-def run(paths: Sequence[str], libraries: Sequence[str], version: str | None) -> int:
-    """Lint files ("-": standard input) against libraries, or against a version where there is no library."""
+def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kind: str | None = None) -> int:
+    """Lint files ("-": standard input) against libraries, or against a version where there is no library.
+
+    kind: one of job_variables.KINDS for all of them; None: told by each file's name and content.
+    """
     try:
         wanted = nccl_variables.parse_version(version) if version is not None else None
         scanned = [nccl_library.scan(path) for path in libraries]
@@ -34,13 +39,22 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None) -> 
         name = "<stdin>" if path == "-" else path
         try:
             text = _read(path, name)
+            of_file = kind or job_variables.kind_of(name, text)
+            if of_file == "conf":
+                found = nccl_lint.lint(text, scanned, wanted, name)
+                # What to do about it is said below, for whoever types this command.
+                findings += [finding for finding in found if finding.check != "nccl_conf.lint.library"]
+            else:
+                findings += _job(text, of_file, name, scanned, wanted)
         except ReadError as error:
             code = _cannot(str(error))
             continue
+        except ParseError as error:
+            code = _cannot(f"{name}: {error}")
+            continue
         read += 1
-        findings += nccl_lint.lint(text, scanned, wanted, name)
         try:
-            findings += _conflicts(text, path)
+            findings += _conflicts(text, path) if of_file == "conf" else []
         except ReadError as error:
             code = _cannot(str(error))
     colour = sys.stdout.isatty()
@@ -48,7 +62,37 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None) -> 
         print(_format(finding, colour))
     if read:
         print(_summary(findings, read))
+        if not scanned and wanted is None:
+            print("Only what holds for every release of NCCL was checked: name yours with --library or --nccl-version.")
     return code or int(bool(findings))
+
+
+def _job(
+    text: str, kind: str, name: str, libraries: Sequence[nccl_library.Library], version: nccl_variables.Version | None
+) -> list[Finding]:
+    """What is wrong with the variables that a job's script sets. Raises ParseError."""
+    findings: list[Finding] = []
+    for one in job_variables.read(text, kind):
+        where = f"{name}:{one.line}"
+        if one.scope == "shell":
+            findings.append(_not_exported(one.name, where))
+        elif one.value is not None and one.scope in ("environment", "command", "argument", "printed"):
+            findings += nccl_lint.lint_variable(one.name, one.value, where, libraries, version, place="job")
+    return findings
+
+
+def _not_exported(name: str, where: str) -> Finding:
+    return Finding(
+        check="nccl_conf.lint.not_exported",
+        subject=f"{where} {name}",
+        state="drift",
+        severity="major",
+        want=f"export {name}=...",
+        have=f"{name} is set for the shell alone",
+        source=where,
+        why="It is not exported, so no program that the script starts gets it.",
+        fix=f"Write export {name}=..., or remove the line.",
+    )
 
 
 def _conflicts(text: str, path: str) -> list[Finding]:

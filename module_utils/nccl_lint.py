@@ -700,7 +700,9 @@ def _unread(name: str, use: _Use) -> Optional[_Fault]:
             _show(name, 80),
             format_version(NEWEST),
         )
-        return _Fault("unknown_variable", severity, None, why, "Set busbar_nccl_libraries to the library.", "unknown")
+        return _Fault(
+            "unknown_variable", severity, None, why, "Name the library (busbar_nccl_libraries; --library).", "unknown"
+        )
     names = set().union(*(library.names for library in use.libraries)) if use.libraries else set(VARIABLES)
     similar = difflib.get_close_matches(name, sorted(names), 1, 0.8) if len(name) <= 100 else []
     fix = "Write %s, if that was meant." % similar[0] if similar else "Remove the line."
@@ -755,8 +757,8 @@ def _value_faults(name: str, value: str, use: _Use, hcas: Sequence[str], place: 
     if name in ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"):
         why = "%s_CTAS has replaced it since 2.17, and NCCL finds the number for the topology itself." % name[:8]
         advice = ("minor", why)
-    if name == "NCCL_DEBUG_SUBSYS" and "ALL" in value.upper().split(",") and place != "job":
-        advice = ("minor", "With NCCL_DEBUG=INFO it writes a line for every call of every rank: for one job at most.")
+    if name == "NCCL_DEBUG_SUBSYS" and "ALL" in value.upper().split(","):
+        advice = ("minor", "With NCCL_DEBUG=INFO each call of each rank writes a line: for the hunt of one fault only.")
     if name == "NCCL_ALGO" and _excludes_sharp(value):
         why = "The list leaves out CollNet and NVLS: it switches SHARP off, which NCCL_COLLNET_ENABLE=1 switches on."
         advice = ("major", why)

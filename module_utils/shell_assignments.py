@@ -200,7 +200,7 @@ class _Reader:
         """Of a program or function that is not known: a launcher hands them on, others do what they like."""
         for number, word in enumerate(rest):
             whole = _WHOLE.fullmatch(word.text)
-            listed = number and rest[number - 1].text == "mca_base_env_list"
+            listed = number and rest[number - 1].text in ("mca_base_env_list", "-v")
             pairs = [whole.groups()] if whole and not listed else _WITHIN.findall(word.text)
             for name, value in pairs:
                 self._add(name, None if word.opaque and "$" in value else value, word, "argument", conditional)
