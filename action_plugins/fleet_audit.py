@@ -30,7 +30,7 @@ from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
-from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import MIB, Bound, bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
 
 display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
@@ -38,8 +38,6 @@ MODULE = f"{host_audit.COLLECTION}host_audit"
 KEPT = ("roles", "intent", "verify", "failed", "unreachable", "timedout", "wrong_inventory", "msg")
 # Seconds in which the first host alone makes what all need, which threads would do all at once.
 ALONE = 2.0
-# Of an answer. A node that is well says 13 KB, and one with all the faults of the lab 60.
-LIMIT = MIB
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
 PR_SET_PDEATHSIG = 1
@@ -106,7 +104,7 @@ class ActionModule(ActionBase):
             try:
                 of_host = {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
                 machine = here._variable_manager._inventory.get_host(host)
-                with bounded(LIMIT) as bounds[host]:
+                with bounded(host_audit.LIMIT) as bounds[host]:
                     # The play context is as it was before this task made it the first host's.
                     done = run(here, machine, task.copy(), of_host)
                 return {name: done[name] for name in KEPT if name in done}

@@ -31,6 +31,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import bundle, inten
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
+from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
 
 HERE = Path(__file__).resolve().parent.parent
 # In a checkout the roles lie beside action_plugins/, in an installed collection beside plugins/.
@@ -47,6 +48,8 @@ ROLES = (
     *("roce_qos", "nvidia_peermem", "nccl_conf", "nccl_tests"),
 )
 LOCK, VERIFY, BENCHMARK = "node_lock", "verify", "nccl_benchmark"
+# Of an answer. A node that is well says 13 KB, one with all the faults of the lab not ten times that.
+LIMIT = bounded.MIB
 # Set once a question has been made, and with it all that questions have in common.
 MADE = threading.Event()
 MAIN = f"""
@@ -132,12 +135,17 @@ class ActionModule(ActionBase):
         asked = [{key: step[key] for key in ("module", "arguments")} for step in steps]
         script = _SCRIPT + MAIN % (json.dumps(asked), limit)
         MADE.set()
-        if self._can_pipe():
-            done = self._low_level_execute_command(f"{self._python(variables)} -I -S -", in_data=script.encode())
-        else:
-            done = self._execute_module(f"{COLLECTION}host_audit", {"script": script}, task_vars=variables)
-            if done.get("failed"):
-                return {"msg": printable(str(done.get("msg"))[:1000])}
+        try:
+            with bounded.bounded(LIMIT):
+                if self._can_pipe():
+                    command = f"{self._python(variables)} -I -S -"
+                    done = self._low_level_execute_command(command, in_data=script.encode())
+                else:
+                    done = self._execute_module(f"{COLLECTION}host_audit", {"script": script}, task_vars=variables)
+        except bounded.TooMuchError as error:
+            return {"msg": str(error)}
+        if done.get("failed"):
+            return {"msg": printable(str(done.get("msg"))[:1000])}
         return _read(steps, done)
 
     def _can_pipe(self) -> bool:

@@ -67,10 +67,13 @@ _bound: ContextVar[Bound | None] = ContextVar("bound", default=None)
 
 @contextlib.contextmanager
 def bounded(limit: int = LIMIT) -> Iterator[Bound]:
-    """Inside it this thread reads at most limit bytes of any command that it starts. Raises TooMuchError at more."""
+    """Inside it this thread reads at most limit bytes of any command that it starts. Raises TooMuchError at more.
+
+    Inside of another, that one counts.
+    """
     # A worker lives for one task, and outside of bounded() the class is its parent: it is left in its place.
     subprocess.Popen = Popen  # type: ignore[misc]
-    bound = Bound(limit)
+    bound = _bound.get() or Bound(limit)
     before = _bound.set(bound)
     try:
         yield bound

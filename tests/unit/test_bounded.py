@@ -194,3 +194,9 @@ def test_a_time_limit_is_kept_and_what_was_read_before_it_is_not_lost() -> None:
         stdin.write(b"two\n")
         stdin.close()
         assert process.communicate(timeout=30) == (b"one\ntwo\n", b"")
+
+
+def test_inside_of_another_bound_that_one_counts() -> None:
+    with bounded.bounded(LIMIT) as outer, bounded.bounded(10) as inner:
+        assert inner is outer
+        assert by_communicate(writes("range(100)")) == b"x" * LIMIT
