@@ -71,7 +71,6 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
     parent.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     folder = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=parent))
-    folder.chmod(0o755)
     for host, of_host in results.items():
         data = {
             "format": FORMAT,

@@ -164,5 +164,5 @@ def _write(path: str, data: dict[str, Any]) -> None:
         for number, (host, of_host) in enumerate(data["hosts"].items()):
             stream.write(f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(of_host, sort_keys=True)}")
         stream.write("\n}}\n")
-    os.chmod(stream.name, 0o644)
+    # Of mode 0600, as it was made: findings tell a site's addresses and versions, and quote what tools said.
     os.replace(stream.name, path)

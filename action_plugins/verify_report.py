@@ -105,7 +105,6 @@ def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
         json.dump(data, stream, indent=1, sort_keys=True)
         stream.write("\n")
     path = Path(stream.name)
-    path.chmod(0o644)
     new = folder / f".{path.name}"
     new.symlink_to(path.name)
     os.replace(new, folder / LATEST)

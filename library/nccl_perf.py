@@ -220,8 +220,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     nccl_perf,
     nccl_tests_build,
     process_group,
+    trusted,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+    Host,
+    ParseError,
+    ReadError,
+    search_path,
+    untrusted,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
 
 LONGEST = 86400.0
@@ -232,6 +239,9 @@ RESULT_JSON = "result.json"
 RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 # Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts where there is no ssh.
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
+# Variables, also such that a launcher hands on (-x NAME=VALUE), whose value says what is executed or loaded.
+LOADS = re.compile(r"PATH|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|OPAL_PREFIX|NCCL_\w+_PLUGIN|OMPI_MCA_\w*path")
+SEPARATORS = re.compile(r"[:\s]")
 # Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
 MASKED_LENGTH = 8
 
@@ -262,6 +272,7 @@ class Task:
         self.limit: float = given["timeout"]
         self.kept: int = given["keep"]
         self.host = Host(given["hardware_root"], given["system_root"]) if given["require_idle"] else None
+        self.root: str = given["system_root"]
         if not given["launcher"] and given["ranks"] != given["gpus"]:
             raise ParseError(
                 "without a launcher there is one process: %d ranks do not come from gpus: %d"
@@ -294,7 +305,7 @@ class Task:
             if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
                 raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
         self.environment = {
-            "PATH": ":".join(TOOL_PATH),
+            "PATH": search_path(),
             "HOME": os.environ.get("HOME", "/"),
             "LC_ALL": "C",
             **({} if given["launcher"] else ALONE),
@@ -308,6 +319,9 @@ class Task:
         path = os.path.join(self.directory, ".run.lock")
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            doubt = trusted.doubt(self.directory, self.root)
+            if doubt:
+                raise untrusted(self.directory, doubt)
             lock = locks.open_file(path)
         except OSError as error:
             raise ReadError(path, "cannot be written: %s" % error.strerror) from error
@@ -340,6 +354,24 @@ class Task:
         except ParseError as error:
             raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
 
+    def trusted(self, environment: Dict[str, str]) -> Tuple[str, ...]:
+        """The command, its first word as a full path. Raises ReadError where others than root may change what it runs
+        or loads: the program, a launcher's words that are files, the directories of PATH and of the loader."""
+        first, *words = self.wanted.command
+        path = shutil.which(first, path=environment["PATH"])
+        if path is None:
+            raise ReadError(first, "is not installed (looked in %s)" % environment["PATH"])
+        given = [word.partition("=") for word in words]
+        given += [(name, "=", value) for name, value in environment.items()]
+        places = [place for name, _equals, value in given if LOADS.fullmatch(name) for place in SEPARATORS.split(value)]
+        for place in (path, *(word for word in words if os.path.isfile(word) and os.access(word, os.X_OK)), *places):
+            while place.startswith("/") and not os.path.lexists(place):
+                place = os.path.dirname(place)
+            doubt = trusted.doubt(place, self.root) if place.startswith("/") else ""
+            if doubt:
+                raise untrusted(place, doubt)
+        return (path, *words)
+
     def run(self) -> Tuple[nccl_perf.Run, str]:
         """Runs the program in a directory of its own, and returns both. Raises ReadError."""
         self.tidy(self.kept - 1)
@@ -350,12 +382,12 @@ class Task:
             raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
         if environment.get("NCCL_DEBUG"):
             environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
-        command = self.wanted.command
-        if self.knows_json(directory, environment):
-            command += ("-J", os.path.join(directory, RESULT_JSON))
         stdout, stderr = os.path.join(directory, "stdout"), os.path.join(directory, "stderr")
         run = nccl_perf.Run(self.wanted.command, None, "", self.limit, 0.0)
         try:
+            command = self.trusted(environment)
+            if self.knows_json(directory, environment):
+                command += ("-J", os.path.join(directory, RESULT_JSON))
             ended = process_group.run(command, directory, environment, self.limit, stdout, stderr)
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:

@@ -195,8 +195,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import locks, nccl_tests_build
-from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import locks, nccl_tests_build, secrets, trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+    Host,
+    ParseError,
+    ReadError,
+    search_path,
+    untrusted,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import CommandFailed
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
@@ -223,7 +229,7 @@ class Builder:
         self.failed_log = self.destination + ".failed.log"
         self.lock = -1
         self.environment = {
-            "PATH": ":".join(TOOL_PATH),
+            "PATH": search_path(),
             "LC_ALL": "C",
             "HOME": "/",
             # nvcc's intermediate files go when the scratch directory goes.
@@ -247,6 +253,7 @@ class Builder:
                 self.install(self.stage(made_from, argv))
             except (CommandFailed, ReadError):
                 if os.path.exists(self.log):
+                    os.chmod(self.log, 0o600)
                     os.replace(self.log, self.failed_log)
                 raise
             remove(self.failed_log)
@@ -254,6 +261,9 @@ class Builder:
     def adopt(self, prebuilt: str, have: nccl_tests_build.Have) -> None:
         """Put another host's build in place. Raises ReadError; then the destination is as it was."""
         try:
+            doubt = trusted.doubt(prebuilt, os.path.realpath(self.host.system_root))
+            if doubt and os.path.lexists(prebuilt):
+                raise untrusted(prebuilt, doubt)
             with self.workspace():
                 stage = os.path.join(self.scratch, "stage")
                 publish(stage, nccl_tests_build.unpack_build(prebuilt, stage, have, self.want).binaries)
@@ -354,9 +364,10 @@ class Builder:
 
 
 def publish(directory: str, programs: Collection[str]) -> None:
-    """Jobs run the programs as their own users, whatever the umask here."""
+    """Jobs run the programs as their own users, whatever the umask here. The log, which may hold a token, is root's."""
+    modes = {**dict.fromkeys(programs, 0o755), nccl_tests_build.LOG: 0o600}
     for name in os.listdir(directory):
-        os.chmod(os.path.join(directory, name), 0o755 if name in programs else 0o644)
+        os.chmod(os.path.join(directory, name), modes.get(name, 0o644))
     os.chmod(directory, 0o755)
 
 
@@ -427,7 +438,9 @@ def main() -> None:
         jobs = min(len(os.sched_getaffinity(0)), nccl_tests_build.JOBS_LIMIT)
         commands = ["unpack the build of %s" % source]
         if prebuilt is None:
-            commands = nccl_tests_build.commands(host, want, made_from, jobs)
+            lines = nccl_tests_build.commands(host, want, made_from, jobs)
+            # The repository's address may hold a token.
+            commands = [secrets.scrub(line, ()) for line in lines]
         if not module.check_mode:
             try:
                 if prebuilt is None:
@@ -436,8 +449,9 @@ def main() -> None:
                     builder.adopt(prebuilt, have)
             except CommandFailed as error:
                 end = "\n".join(tail(builder.failed_log))
-                msg = "%s. %s ends with:\n%s" % (error, builder.failed_log, end)
-                module.fail_json(msg=msg, argv=error.argv, log=builder.failed_log, commands=commands)
+                msg = secrets.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, end), ())
+                argv = [secrets.scrub(word, ()) for word in error.argv]
+                module.fail_json(msg=msg, argv=argv, log=builder.failed_log, commands=commands)
             except ReadError as error:
                 origin = "" if prebuilt is None else "build of %s: " % source
                 module.fail_json(msg="%s%s" % (origin, error), commands=commands)

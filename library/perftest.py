@@ -161,9 +161,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     perftest,
     process_group,
     rdma,
+    trusted,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+    Host,
+    ParseError,
+    ReadError,
+    Untrusted,
+    search_path,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Options, Port, Result, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange, Plan
 
@@ -243,8 +250,9 @@ class Task:
             # Its exit code for --help is 1.
             done = self.host.run([perftest.PROGRAMS[perftest.BANDWIDTH], "--help"])
         except ReadError as error:
+            fix = trusted.WAY_OUT if isinstance(error, Untrusted) else "install the package perftest on this host"
             for rail in self.rails:
-                rail.problem, rail.fix = str(error), "install the package perftest on this host"
+                rail.problem, rail.fix = str(error), fix
             return
         self.help = done.stdout + done.stderr
         if self.given["memory"] == "host" or not any(rail.session.gpu for rail in self.rails):
@@ -301,7 +309,7 @@ class Task:
                 full = (self.host.tool(argv[0]), *argv[1:])
                 programs.append(process_group.Program(full, path + ".out", path + ".err"))
             # CUDA numbers GPUs by speed unless it is told otherwise.
-            environment = {"PATH": ":".join(TOOL_PATH), "LC_ALL": "C", "HOME": "/", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+            environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
             limit = max(1.0, self.deadline - time.monotonic())
             ended = process_group.run_all(programs, directory, environment, limit, OUTPUT_LIMIT)
             for (rail, test), program, command, end in zip(work, programs, commands, ended):

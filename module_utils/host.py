@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from . import trusted
+from . import secrets, trusted
 
 # A tool's output is text for people: more than this is a runaway, not an answer.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -45,8 +45,9 @@ class ReadError(Exception):
     """A file or tool did not answer. Carries the Problem to report."""
 
     def __init__(self, source: str, message: str) -> None:
-        super().__init__("%s: %s" % (source, message))
-        self.problem = Problem(source, message)
+        # A tool is quoted, and its arguments: an address among them may hold a token.
+        self.problem = Problem(secrets.scrub(source, ()), secrets.scrub(message, ()))
+        super().__init__(str(self.problem))
 
 
 class ToolMissing(ReadError):

@@ -44,10 +44,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from . import nccl_library, os_release
+from . import nccl_library, os_release, secrets, trusted
 from .finding import Finding
 from .gpu import parse_query_csv
-from .host import Host, ParseError, Problem, ReadError, ToolMissing
+from .host import Host, ParseError, Problem, ReadError, ToolMissing, Untrusted, untrusted
 from .nccl_variables import format_version
 from .plan import FileChange, Plan
 
@@ -602,7 +602,16 @@ class _Toolchain(Host):
         path = self.system(name)
         if not (os.path.isfile(path) and os.access(path, os.X_OK)):
             raise ToolMissing(name, "is not an executable file")
+        _require_trust(self, name)
         return path
+
+
+def _require_trust(host: Host, *paths: str) -> None:
+    """Raises Untrusted where others than root may change what is compiled, linked or run as root."""
+    for path in paths:
+        doubt = host.doubt(path)
+        if doubt:
+            raise untrusted(path, doubt)
 
 
 def read(host: Host, want: Want) -> Have:
@@ -619,6 +628,12 @@ def read(host: Host, want: Want) -> Have:
 
     marker, damage, occupied = None, "", ""
     try:
+        above = os.path.dirname(pack_path(host, want))
+        doubt = trusted.doubt(above, os.path.realpath(host.system_root))
+        # Whoever may rename the build may put another in its place.
+        doubt = doubt or (host.doubt(want.path) if os.path.lexists(host.system(want.path)) else "")
+        if doubt:
+            raise untrusted(want.path, doubt)
         occupied = _occupied(host, want.path)
         marker = _read_marker(host, want.path)
     except ReadError as error:
@@ -693,6 +708,9 @@ def _read_cuda(host: Host, want: Want) -> Optional[Cuda]:
         home = _real(host, home)
         if _PATH.fullmatch(host.system(home)) is None:
             raise ReadError(home, "is a path that make would take apart")
+        # Of the rest, which is thousands of files, the directories that nvcc takes programs and sources from.
+        parts = ["%s/%s" % (home, part) for part in ("bin", "include", "nvvm", "nvvm/bin", "nvvm/libdevice")]
+        _require_trust(host, *(part for part in parts if os.path.lexists(host.system(part))), library)
         output = host.run(["%s/bin/nvcc" % home, "--version"])
         try:
             return Cuda(home, _cudart(host, home) or library, parse_nvcc(output.stdout))
@@ -728,6 +746,12 @@ def _read_nccl(host: Host, want: Want) -> Optional[Nccl]:
             bare.append(Problem(path, "has no nccl.h that belongs to it (looked in %s)" % ", ".join(_headers(path))))
             continue
         source = "%s/nccl.h" % header
+        try:
+            _require_trust(host, path, source)
+        except Untrusted as error:
+            # One of a user's is for that user's jobs; the build is run by root.
+            bare.append(error.problem)
+            continue
         library = nccl_library.scan(full)
         version = format_version(library.version)
         try:
@@ -761,6 +785,7 @@ def _read_mpi(host: Host, want: Want) -> Optional[Mpi]:
                 version = parse_mpi_header(host.read_system(header) or "")
             except ParseError as error:
                 raise ReadError(header, str(error)) from error
+            _require_trust(host, header, library)
             # Debian's libmpi.so is a link to another directory, and that one is where the loader has to look.
             return Mpi(_real(host, include), _real(host, library), version)
     if want.mpi_home:
@@ -812,12 +837,24 @@ def _read_runtime(host: Host, want: Want) -> Runtime:
 
 
 def _read_archive(host: Host, want: Want) -> Optional[str]:
-    return sha256(host.system(want.tarball)) if want.tarball else None
+    if not want.tarball:
+        return None
+    if os.path.lexists(host.system(want.tarball)):
+        # Between the sum and the unpacking its owner could write into it.
+        _require_trust(host, want.tarball)
+    return sha256(host.system(want.tarball))
 
 
 def _missing_tools(host: Host, want: Want) -> List[str]:
-    needed = ("make", "g++") if want.tarball else ("make", "g++", "git")
-    return [name for name in needed if not host.has(name)]
+    missing = []
+    for name in ("make", "g++") if want.tarball else ("make", "g++", "git"):
+        try:
+            host.tool(name)
+        except Untrusted as error:
+            missing.append("%s (%s)" % (name, error))
+        except ToolMissing:
+            missing.append(name)
+    return missing
 
 
 def _found(host: Host, patterns: Sequence[str]) -> List[str]:
@@ -1179,7 +1216,7 @@ def execute(argv: Sequence[str], log_path: str, environment: Mapping[str, str], 
     Raises TooLong, after all of it was killed, and CommandFailed.
     """
     with open(log_path, "ab") as log:
-        log.write(("$ %s\n" % " ".join(argv)).encode())
+        log.write(("$ %s\n" % secrets.scrub(" ".join(argv), ())).encode())
         log.flush()
         start = log.tell()
         try:

@@ -128,9 +128,9 @@ class Plan:
         return {
             "changed": self.changed,
             "diff": [change.diff() for change in self.changes],
-            "findings": [finding.to_dict() for finding in self.findings if not finding.ok],
+            "findings": [secrets.scrub_finding(f, ()).to_dict() for f in self.findings if not f.ok],
             "passed": [finding.id for finding in self.findings if finding.ok],
-            "commands": [str(command) for command in self.commands],
+            "commands": [secrets.scrub(str(command), ()) for command in self.commands],
             "reboot_required": list(self.reboot),
             "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
         }

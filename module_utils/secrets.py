@@ -12,9 +12,11 @@ import json
 import re
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Iterable, Iterator, Tuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Tuple
 
-from .finding import Finding
+if TYPE_CHECKING:
+    # host imports this file, and finding imports host.
+    from .finding import Finding
 
 REDACTED = "[redacted]"
 # Shorter ones are no secret, and taking them out would tear other words apart.
@@ -25,7 +27,12 @@ _CUT = ("'", '"', " ...", "...")
 _NAME = re.compile(
     r"(^|_)pass(_|$)|passw(or)?d|passphrase|secret|token|credential|api_?key|private_?key|access_?key", re.IGNORECASE
 )
-_USERINFO = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+# Scheme, authority, and of the rest of the word so much as a password may be long. JSON may write a slash with a
+# backslash. Without the bounds, a long word would take for ever.
+_ADDRESS = re.compile(r"""([a-zA-Z][a-zA-Z0-9+.-]{0,20}:\\?/\\?/)([^\s/?#"<>]*)(?=([^\s"<>]{0,500}))""")
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.%]+\])(:[0-9]*)?[\\]?")
+# The user of such an address is a name and no token.
+_OF_SSH = ("ssh://", "sftp://", "git+ssh://", "ssh+git://")
 
 
 def named(name: str) -> bool:
@@ -64,7 +71,31 @@ def scrub(text: str, secrets: Tuple[str, ...]) -> str:
     """The text without them (as ``worth_hiding`` gives them), and without the user and password of an address."""
     for secret in secrets:
         text = _without_beginning(text.replace(secret, REDACTED), secret)
-    return _USERINFO.sub(REDACTED, text)
+    return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
+
+
+def _without_userinfo(text: str) -> str:
+    """The text without what stands before the hosts of its addresses.
+
+    A password may hold an @, and what would have to be escaped in it, too: then its end is the last @ of the word, also
+    where that is one of the path. A token without a colon that holds a slash cannot be told from a host and its path.
+    """
+    parts, done = [], 0
+    match = _ADDRESS.search(text)
+    while match:
+        scheme, authority, rest = match.groups()
+        user, at, host = authority.rpartition("@")
+        parts.append(text[done : match.start()] + scheme)
+        done = match.end()
+        if at and ":" not in user and scheme.lower() in _OF_SSH:
+            parts.append(authority)
+        elif "@" in rest and (at or not _HOST.fullmatch(authority)):
+            parts.append(REDACTED + "@")
+            done += rest.rindex("@") + 1
+        else:
+            parts.append(REDACTED + "@" + host if at else authority)
+        match = _ADDRESS.search(text, done)
+    return "".join(parts) + text[done:]
 
 
 def _without_beginning(text: str, secret: str) -> str:

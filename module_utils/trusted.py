@@ -29,7 +29,7 @@ def doubt(path: str, base: str = "/") -> str:
     top = os.path.realpath(base)
     prefix = os.path.abspath(base).rstrip("/") + "/"
     current, waiting = top, _parts(path[len(prefix) :])
-    if not path.startswith(prefix):
+    if not (path + "/").startswith(prefix):
         current, waiting = "/", _parts(path)
     inside = current == top != "/"
     reason = "" if inside else _wrong(current, top)

@@ -241,6 +241,48 @@ def test_the_build_is_for_the_gpus_and_with_the_libraries_that_the_marker_says(n
     assert subprocess.run([program], env={"LD_LIBRARY_PATH": path}, check=False).returncode == 0
     assert {p.stat().st_mode & 0o777 for p in build_of(node).glob("*_perf")} == {0o755}
     assert "nvcc" in (build_of(node) / "build.log").read_text()
+    assert (build_of(node) / "build.log").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.parametrize(
+    ("theirs", "check"),
+    [
+        ("usr/local/cuda-12.9", "cuda"),
+        ("usr/local/cuda-12.9/bin/nvcc", "cuda"),
+        ("usr/local/cuda-12.9/include", "cuda"),
+        (f"{LIB}/libnccl.so.2.27.7", "nccl"),
+        ("usr/include/nccl.h", "nccl"),
+        (f"{LIB}/openmpi", "mpi"),
+        ("usr/bin/mpicc", "mpi"),
+        (f"{LIB}/libmpi.so.40.30.4", "mpi"),
+        ("usr/bin/nvidia-smi", "arch"),
+        ("nccl-tests.tgz", "source"),
+        ("opt", "build"),
+    ],
+)
+def test_nothing_that_others_may_change_is_built_with(node: Path, run: Run, theirs: str, check: str) -> None:
+    (node / "opt").mkdir(mode=0o755)
+    os.chown(node / theirs, 65533, -1)
+    for result in (run(check_mode=True), run()):
+        assert not result["changed"]
+        found = {one["check"]: one for one in result["findings"]}
+        finding = found[f"nccl_tests.{check}"]
+        assert finding["state"] == "unknown"
+        assert f"/{theirs} belongs to UID 65533; give it to root alone" in finding["have"]
+    assert left(node) == set()
+    assert not (node / "usr/local/cuda-12.9/bin/asked").exists()
+
+
+def test_a_token_in_the_repositorys_address_is_told_nowhere(node: Path, run: Run) -> None:
+    given = {"tarball": "", "sha256": "", "repository": "http://s3cr3t-t0ken@127.0.0.1:9/nccl-tests.git"}
+    result = run(**given)
+    assert result["failed"]
+    assert "s3cr3t" not in json.dumps([result[name] for name in ("msg", "argv", "commands")])
+    log = node / "opt/nccl-tests.failed.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert "$ git clone" in log.read_text()
+    assert "http://[redacted]@127.0.0.1" in log.read_text().splitlines()[0]
 
 
 def test_a_git_repository_is_cloned_at_the_commit_and_no_other(node: Path, run: Run, tmp_path: Path) -> None:

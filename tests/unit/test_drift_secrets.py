@@ -2,8 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import json
+import time
+
+import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.host import ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import Command, FileChange, Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.secrets import among, scrub, scrub_finding, worth_hiding
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 class Vaulted:
@@ -50,3 +58,65 @@ def test_a_message_that_was_cut_within_a_secret_does_not_tell_its_beginning() ->
 
 def test_the_user_of_an_address_goes_and_the_address_stays() -> None:
     assert scrub("git clone https://me:tok@git.example.org/x", ()) == "git clone https://[redacted]@git.example.org/x"
+
+
+# What may stand in a user's name, a password or a token, and what people forget to escape there.
+SECRET = st.text(st.sampled_from("aZ09-._~!$&'()*+,;=:%@[]{}|^`\\ü"), min_size=4, max_size=12).map(
+    lambda text: f"s3{text}s3"
+)
+PASSWORD = st.text(st.sampled_from("aZ09-._~!$&'()*+,;=:%@/?#[]{}|^`\\ü"), max_size=12).map(lambda text: f"s3{text}s3")
+
+
+@given(
+    before=st.sampled_from(["", "http_proxy=", "'", '{"url": "', "(", "git+", "http://other.example.org/,"]),
+    scheme=st.sampled_from(["https", "http", "HTTPS", "socks5h", "ftp"]),
+    userinfo=st.one_of(SECRET, st.builds(lambda user, word: f"{user}:{word}", st.sampled_from(["", "u"]), PASSWORD)),
+    host=st.sampled_from(["git.example.org", "proxy:3128", "[2001:db8::1]:80", "10.0.0.1"]),
+    after=st.sampled_from(["", "/x.git", "/x@v1", "?a=b", "'", '"}', "/,http://other", "#a@b", " and more"]),
+    slashes=st.sampled_from(["//", r"\/\/"]),
+)
+@settings(max_examples=2000)
+def test_no_part_of_an_address_before_its_host_is_told(
+    before: str, scheme: str, userinfo: str, host: str, after: str, slashes: str
+) -> None:
+    clean = scrub(f"{before}{scheme}:{slashes}{userinfo}@{host}{after}", ())
+    assert "s3" not in clean
+    assert "[redacted]@" in clean
+    assert scrub(clean, ()) == clean
+    if "@" not in after:
+        assert host in clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ssh root@node01 -p 22: Permission denied",
+        "rsync a@b:/x https://mirror.example.org/pool/x_1.2@amd64.deb",
+        "ssh://git@github.com:22/org/repo.git",
+        "https://mirror:8080/npm/@scope/pkg@1.2?at=a@b",
+        "user@.service, mail ops@example.org, see https://example.org/ or ask@example.org",
+        '{"url": "https://[2001:db8::1]:80/x", "mail": "a@b"}',
+        "http://127.0.0.1:8080/@x",
+    ],
+)
+def test_what_is_no_user_of_an_address_stays(text: str) -> None:
+    assert scrub(text, ()) == text
+
+
+@pytest.mark.parametrize("word", ["a", "http://a/", "http://a@", "http://a:b/@", "a:/", "http://"])
+def test_a_long_word_takes_no_longer_than_it_is_long(word: str) -> None:
+    start = time.monotonic()
+    scrub(word * (1_000_000 // len(word)), ())
+    assert time.monotonic() - start < 30  # a quadratic search takes an hour
+
+
+def test_what_a_tool_said_and_was_given_holds_no_users_of_addresses() -> None:
+    """In a task's own output, too: a failed module's message, findings and commands are shown as they are."""
+    address = "https://s3cr3t@git.example.org/x and http://u:s3@cr3t@proxy:1"
+    error = ReadError(f"git clone {address}", f"ended with 128 and said: fatal: {address}")
+    finding = Finding("a.b", "x", "drift", "major", address, address, address, address, address)
+    result = Plan((finding,), (FileChange("/x", address, None),), (Command(("git", address), "x"),)).result()
+    for text in (str(error), str(error.problem), json.dumps(result)):
+        assert "s3" not in text
+        assert "cr3t" not in text
+        assert "[redacted]@git.example.org" in text

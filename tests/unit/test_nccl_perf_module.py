@@ -92,6 +92,7 @@ def arguments(tmp_path: Path, **changes: Any) -> dict[str, Any]:
         "environment": {"TOKEN": SECRET},
         "result_directory": str(tmp_path / "results"),
         "require_idle": False,
+        "system_root": str(tmp_path),
         **changes,
     }
     return {name: value for name, value in given.items() if value is not None}
@@ -308,6 +309,40 @@ def test_no_stored_result_is_unknown(run: Run, tmp_path: Path, text: str | None,
     assert words in json.dumps(result["findings"])
 
 
+# -- what root runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.parametrize(
+    ("theirs", "changes"),
+    [
+        ("all_reduce_perf", {}),
+        ("bin/mpirun", {"launcher": ["BIN/mpirun"], "ranks": 4}),
+        ("bin", {"launcher": ["mpirun"], "environment": {"PATH": "BIN:/usr/bin"}, "ranks": 4}),
+        ("bin", {"launcher": ["env", "BIN/mpirun"], "ranks": 4}),
+        ("bin", {"launcher": ["/usr/bin/env", "LD_PRELOAD=BIN/x.so"], "ranks": 4}),
+        ("bin", {"environment": {"LD_LIBRARY_PATH": "/usr/lib:BIN/not/yet/there"}}),
+        ("bin", {"environment": {"NCCL_NET_PLUGIN": "BIN/libnccl-net.so"}}),
+        ("results", {}),
+    ],
+)
+def test_what_others_may_change_is_not_run(run: Run, tmp_path: Path, theirs: str, changes: dict[str, Any]) -> None:
+    program(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mpirun").write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\n"$@"\n')
+    (tmp_path / "bin/mpirun").chmod(0o755)
+    changes = json.loads(json.dumps(changes).replace("BIN", str(tmp_path / "bin")))
+    run(**changes)
+    assert (tmp_path / "ran").exists() or "PRELOAD" in str(changes)
+    (tmp_path / "ran").unlink(missing_ok=True)
+    os.chown(tmp_path / theirs, 65533, -1)
+    text = json.dumps(run(**changes))
+    assert f"/{theirs} belongs to UID 65533; give it to root alone" in text
+    assert '"nccl_perf.ran"' in text or "failed" in text
+    assert not (tmp_path / "ran").exists()
+
+
 # -- who else uses the node ------------------------------------------------------------------------------------------
 
 
@@ -320,6 +355,7 @@ def test_a_busy_node_is_left_alone(run: Run, tmp_path: Path) -> None:
     )
     tool.chmod(0o755)
     roots = {"hardware_root": str(tmp_path / "root"), "system_root": str(tmp_path / "root")}
+    roots["result_directory"] = str(tmp_path / "root/results")
     result = run(require_idle=True, **roots)
     assert states(result) == {"idle": "unknown"}
     assert said(result, "idle").startswith("busy: process python train.py (pid 4242)")
