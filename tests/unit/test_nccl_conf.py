@@ -98,7 +98,7 @@ def test_the_gdr_level_is_written_only_where_the_path_needs_it(
 def test_virtual_functions_get_a_level_only_where_the_site_asks(
     infiniband: Topology, hgx_h100: Profile, edit: Any, path: str, mode: str
 ) -> None:
-    """LOC for every one of them switched GPUDirect RDMA off where it works: 4 instead of 186 GB/s."""
+    """LOC for every one of them switched GPUDirect RDMA off where it works, as in the guests of the largest clouds."""
     guest = moved(replace(infiniband, virtualization=replace(infiniband.virtualization, is_vm=True)), path)
     for index in range(8):
         guest = edit.nic(guest, index, role="vf")

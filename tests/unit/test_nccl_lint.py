@@ -183,7 +183,7 @@ def test_a_right_line_has_no_findings(line: str) -> None:
         ("NCCL_DEBUG=WARN ", {"blank": "major"}),
         ("NCCL_SOCKET_IFNAME==eth0 ", {"blank": "critical"}),
         ('NCCL_IB_TC="106"', {"quotes": "major"}),
-        ("NCCL_IB_TIMEOUT='22'", {"quotes": "critical"}),
+        ("NCCL_IB_TIMEOUT='20'", {"quotes": "critical"}),
         ('NCCL_DEBUG="WARN"', {"quotes": "major"}),
         ('NCCL_SOCKET_IFNAME="=eth0"', {"quotes": "critical"}),
         ("export NCCL_IB_TC=106", {"export": "major"}),
@@ -480,10 +480,10 @@ def test_an_earlier_file_with_another_value_is_a_conflict() -> None:
 
 def test_the_command_prints_findings_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nccl.conf"
-    path.write_text("# ok\nNCCL_IB_TIMEOUT='22'\n")
+    path.write_text("# ok\nNCCL_IB_TIMEOUT='20'\n")
     assert command.run([str(path)], [], "2.27.7") == 1
     out = capsys.readouterr().out
-    assert out.startswith(f"{path}:2: critical: NCCL_IB_TIMEOUT='22' [quotes]\n")
+    assert out.startswith(f"{path}:2: critical: NCCL_IB_TIMEOUT='20' [quotes]\n")
     assert out.endswith("1 finding in 1 file: 1 critical\n")
     assert "\033" not in out
 
