@@ -8,7 +8,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 
-.PHONY: help setup lint unit check faults nccl site collection containers molecule slurm drift test test-vm demo lab bench clean
+.PHONY: help setup lint unit check faults nccl site collection collection-archive containers molecule slurm drift test test-vm demo lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -44,6 +44,9 @@ site: setup ## whole playbook runs on simulated nodes
 collection: setup ## build, install into an empty place, run by FQCN; sanity where it can run
 	$(BIN)/pytest -q -rs tests/collection
 
+collection-archive: setup ## the collection as a file for ansible-galaxy, in dist/; REPOSITORY=URL for Galaxy
+	$(BIN)/python -m tests.archive dist "$(REPOSITORY)"
+
 containers: setup ## the lab of containers and the suite on it; as root, installs podman where it lacks
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/containers
 
@@ -62,7 +65,7 @@ test: setup ## everything that CI runs
 	$(MAKE) --jobs=$(JOBS) --output-sync=target collection lint slurm nccl
 	$(MAKE) unit faults site containers molecule drift
 
-test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; needs qemu-system-x86, qemu-utils, mmdebstrap
+test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks
 	$(BIN)/pytest -q tests/vm
 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from busbar.lab import store
+from tests import archive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
 
 
 class Run(NamedTuple):
@@ -34,24 +34,48 @@ class Run(NamedTuple):
 Execute = Callable[..., Run]
 
 
-def stage(directory: Path) -> Path:
-    """A copy of the view with real files in a git repository of its own, and its path.
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the view with real files, in a git repository of its own: ansible-test passes over what git ignores.
 
-    ansible-galaxy drops links to directories, ansible-test passes over links and over what git ignores, both silently.
+    One copy a test file: ansible-test leaves its output in the copy that it looks at.
     """
-    copy = directory / "ansible_collections" / "busbar" / "fabric"
-    shutil.copytree(VIEW, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    git = ["git", "-C", str(copy), "-c", "core.hooksPath=", "-c", "commit.gpgsign=false"]
-    git += ["-c", "user.name=stage", "-c", "user.email=stage@localhost"]
-    for command in (["init", "--quiet"], ["add", "--all", "--force"], ["commit", "--quiet", "--message=staged"]):
-        subprocess.run([*git, *command], check=True, capture_output=True)
+    copy = archive.stage(tmp_path_factory.mktemp("staged"))
+    commit(copy)
     return copy
 
 
-@pytest.fixture(scope="module")
-def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One copy a test file: ansible-test leaves its output in the copy that it looks at."""
-    return stage(tmp_path_factory.mktemp("staged"))
+def commit(directory: Path) -> None:
+    """Makes a git repository of all that is there."""
+    git = ["git", "-C", str(directory), "-c", "core.hooksPath=", "-c", "commit.gpgsign=false"]
+    git += ["-c", "user.name=stage", "-c", "user.email=stage@localhost"]
+    for command in (["init", "--quiet"], ["add", "--all", "--force"], ["commit", "--quiet", "--message=staged"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(clone: Path) -> Path:
+    """The same, as a git repository."""
+    commit(clone)
+    return clone
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a clone would hold if the working tree, as it stands, were committed."""
+    directory = tmp_path / "clone"
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, directory / name
+        if source.is_symlink() or source.is_file():  # a file may be deleted and not committed
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return directory
 
 
 @pytest.fixture
@@ -85,7 +109,7 @@ def execute(tmp_path: Path, unrelated: Path) -> Execute:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=False,
         )
         return Run(done.returncode, done.stdout + done.stderr)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import venv
 from collections.abc import Callable
@@ -30,24 +29,6 @@ def only_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr[-600:]} (BUSBAR_OFFLINE=1 skips)"
     return directory / "bin"
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """What a clone would hold if the working tree, as it stands, were committed."""
-    directory = tmp_path / "clone"
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        source, target = ROOT / name, directory / name
-        if source.is_symlink() or source.is_file():  # a file may be deleted and not committed
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target, follow_symlinks=False)
-    return directory
 
 
 def test_the_environment_has_nothing_but_core(execute: Execute, only_core: Path) -> None:

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tarfile
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 from busbar.lab import store
+from tests import archive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Execute = Callable[..., Any]
@@ -33,12 +36,14 @@ SOURCES = {
 }
 
 
-@pytest.fixture
-def tarball(execute: Execute, bin_directory: Path, staged: Path, tmp_path: Path) -> Path:
-    built = execute(bin_directory / "ansible-galaxy", "collection", "build", "--output-path", tmp_path, cwd=staged)
-    assert built.rc == 0, built.out
-    version = yaml.safe_load((staged / "galaxy.yml").read_text())["version"]
-    return tmp_path / f"busbar-fabric-{version}.tar.gz"
+# An address that nobody owns (RFC 2606): the real one is given when an archive is built.
+REPOSITORY = "https://git.example/busbar"
+IMPORTER = "galaxy-importer==0.4.44"
+
+
+@pytest.fixture(scope="module")
+def tarball(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return archive.build(tmp_path_factory.mktemp("archive"), REPOSITORY)
 
 
 @pytest.fixture
@@ -100,6 +105,67 @@ def test_the_installed_collection_runs_by_name_from_anywhere(
     assert broken.rc == 2, broken.out
     assert "platform.rail_device" in broken.out
     assert "VERDICT ok" not in broken.out
+
+
+def test_execution_environments_install_it_from_a_file(
+    execute: Execute, bin_directory: Path, tarball: Path, tmp_path: Path
+) -> None:
+    requirements = tmp_path / "requirements.yml"
+    requirements.write_text(yaml.safe_dump({"collections": [{"name": str(tarball), "type": "file"}]}))
+    command = ["collection", "install", "--offline", "-r", requirements, "-p", tmp_path / "there"]
+    done = execute(bin_directory / "ansible-galaxy", *command)
+    assert done.rc == 0, done.out
+    assert (tmp_path / "there/ansible_collections/busbar/fabric/plugins/modules/iommu.py").is_file()
+
+
+def test_the_view_cannot_be_built_or_installed_by_itself(
+    execute: Execute, bin_directory: Path, repository: Path, tmp_path: Path
+) -> None:
+    # From links ansible-galaxy would make an empty collection, without an error.
+    galaxy, made = bin_directory / "ansible-galaxy", tmp_path / "made"
+    done = execute(galaxy, "collection", "build", "--output-path", made, cwd=archive.VIEW)
+    assert done.rc == 1
+    assert f"{archive.VIEW}/galaxy.yml' does not exist" in " ".join(done.out.split())
+    for part in ("", "#/collections/ansible_collections/busbar/fabric/"):
+        done = execute(galaxy, "collection", "install", "-p", made, f"git+file://{repository}{part}")
+        assert done.rc == 1
+        assert "it is neither a collection, nor a namespace dir" in " ".join(done.out.split())
+    assert not list(made.glob("**/*.*"))
+
+
+@pytest.fixture(scope="module")
+def importer() -> Path:
+    """Where the commands of Galaxy's importer are, in an environment of its own, kept between runs."""
+    directory = ROOT / ".cache" / IMPORTER
+    if not (directory / "done").exists():
+        if os.environ.get("BUSBAR_OFFLINE") == "1":
+            pytest.skip(f"BUSBAR_OFFLINE=1 forbids to download {IMPORTER}")
+        venv.create(directory, with_pip=True, symlinks=True, clear=True)
+        pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        done = subprocess.run([*pip, IMPORTER], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stderr[-600:]} (BUSBAR_OFFLINE=1 skips)"
+        (directory / "done").touch()
+    return directory / "bin"
+
+
+def test_galaxy_takes_it_with_the_address_of_its_sources(
+    execute: Execute, importer: Path, tarball: Path, tmp_path: Path
+) -> None:
+    settings = tmp_path / "importer.cfg"
+    # Its linters are run elsewhere, on the same files.
+    off = "".join(f"RUN_{name} = False\n" for name in ("ANSIBLE_LINT", "FLAKE8", "ANSIBLE_TEST"))
+    settings.write_text(f"[galaxy-importer]\nRUN_ANSIBLE_DOC = True\nCHECK_CHANGELOG = True\n{off}")
+
+    def take(path: Path) -> Any:
+        where = {"GALAXY_IMPORTER_CONFIG": settings, "PATH": f"{importer}{os.pathsep}{os.environ['PATH']}"}
+        return execute(importer / "python", "-m", "galaxy_importer.main", path, cwd=tmp_path, **where)
+
+    taken = take(tarball)
+    assert taken.rc == 0, taken.out
+    assert "Importer processing completed successfully" in taken.out
+    refused = take(archive.build(tmp_path / "without"))
+    assert refused.rc == 1
+    assert "'repository' is required" in refused.out
 
 
 def test_documentation_comes_from_the_installed_files(execute: Execute, bin_directory: Path, installed: Path) -> None:

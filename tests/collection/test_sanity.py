@@ -100,7 +100,7 @@ def ansible_test(directory: Path, home: Path, *arguments: str) -> tuple[int, str
     command = [str(Path(sys.executable).parent / "ansible-test"), "sanity", *arguments]
     environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
     done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

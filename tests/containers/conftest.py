@@ -24,7 +24,7 @@ def run(*argv: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         "COLUMNS": "160",
     }
     return subprocess.run(
-        list(map(str, argv)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
+        list(map(str, argv)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
 
 

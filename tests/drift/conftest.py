@@ -70,7 +70,7 @@ def busbar(tmp_path: Path) -> Busbar:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1800,
             check=False,
         )
         assert "Traceback" not in done.stdout + done.stderr

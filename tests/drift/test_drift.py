@@ -252,7 +252,7 @@ def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Bus
     with subprocess.Popen(drift, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as run:
         wait(lambda: running(history) and children(run.pid))
         run.send_signal(signal.SIGTERM)
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=1800)
     assert (run.returncode, said) == (1, "busbar drift: ended by SIGTERM\n")
     assert "interrupted" in busbar("report", "--list", "--history", history).out
 

@@ -40,7 +40,7 @@ def steps(on_node: Callable[..., dict[str, Any]]) -> Steps:
 
 def ask(steps: list[dict[str, Any]], within: Sequence[str] = ()) -> list[dict[str, Any]]:
     argv = [*within, *ARGV, "-"]
-    done = subprocess.run(argv, input=script(steps), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, input=script(steps), capture_output=True, text=True, timeout=1800, check=False)
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip(f"no mounts of one's own on this machine: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr

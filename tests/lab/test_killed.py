@@ -99,7 +99,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=1800)
     assert "Traceback" not in stderr
     return dict(json.loads(stdout))
 
@@ -125,7 +125,7 @@ def test_a_run_killed_before_any_of_its_writes_leaves_the_old_file_or_the_new(
             conf.write_text(old)
             conf.chmod(0o644)
         process = start(kill_at)
-        process.communicate(timeout=60)
+        process.communicate(timeout=1800)
         found = conf.read_text() if conf.exists() else None
         assert found in (old, new), kill_at
         if found is not None:

@@ -48,7 +48,7 @@ def two(_two: Path) -> Path:
 
 def tool(lab: Path, node: str, *words: str) -> subprocess.CompletedProcess[str]:
     path = lab / node / "sys/usr/local/sbin" / words[0]
-    return subprocess.run([path, *words[1:]], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([path, *words[1:]], capture_output=True, text=True, timeout=1800, check=False)
 
 
 def says(lab: Path, node: str, *words: str) -> str:

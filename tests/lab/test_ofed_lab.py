@@ -49,7 +49,7 @@ def run(system: Path) -> Tool:
 
     def call(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(system) + program, *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
 
     return call
 

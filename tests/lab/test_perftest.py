@@ -62,7 +62,7 @@ def run(directory: Path, program: str = "ib_write_bw", gid: int = 3) -> tuple[st
     address = str(netdev_of(store.healthy(directory, "node02")).ipv4).partition("/")[0]
     argv = command(directory, "node01", program, address, gid=gid)
     client = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return server.communicate(timeout=30)[0], client.stdout
+    return server.communicate(timeout=1800)[0], client.stdout
 
 
 def counters(directory: Path, node: str) -> dict[str, int]:

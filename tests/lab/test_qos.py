@@ -53,7 +53,7 @@ class Node:
 
     def run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         tool = self.sys / PLACES[name].lstrip("/")
-        return subprocess.run([tool, *words], capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run([tool, *words], capture_output=True, text=True, timeout=1800, check=False)
 
     def says(self, name: str, *words: str) -> str:
         done = self.run(name, *words)

@@ -103,7 +103,7 @@ def run(programs: Path, installed: Path, h100: Path) -> Run:
             **environment,
         }
         argv = [str(programs / f"{name}_perf"), *words.split()]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=1800)
         assert done.stdout.splitlines()[0] == FIRST_LINE, done
         return done
 

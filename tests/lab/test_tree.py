@@ -34,7 +34,7 @@ def text(path: Path) -> str:
 
 def smi(root: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     tool = root / name / "sys/usr/bin/nvidia-smi"
-    return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=1800, check=False)
 
 
 def snapshot(directory: Path) -> dict[str, bytes | str | None]:

@@ -68,7 +68,7 @@ def browser(chromium: str, tmp_path: Path) -> Browser:
             ],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=True,
         )
 

@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Path:
 
 def run(node: Path, name: str, *words: str) -> tuple[int, str]:
     tool = node / "sys" / PLACES[name].lstrip("/")
-    done = subprocess.run([tool, *words], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([tool, *words], capture_output=True, text=True, timeout=1800, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

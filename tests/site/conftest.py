@@ -50,7 +50,7 @@ def play(tmp_path: Path) -> Play:
             "LC_ALL": "C.UTF-8",
         }
         argv = ["ansible-playbook", str(ROOT / playbook), *map(str, arguments)]
-        done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1800, check=False)
         return Run(done.returncode, done.stdout + done.stderr)
 
     return run

@@ -238,7 +238,7 @@ def test_the_example_inventories_are_valid(name: str, play: Play) -> None:
 
 
 def test_the_demo_runs() -> None:
-    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "simulated" in done.stdout
 

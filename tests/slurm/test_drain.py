@@ -99,7 +99,7 @@ def play(node: Path, tmp_path: Path) -> Play:
             },
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=False,
         )
         assert path.exists(), done.stdout + done.stderr

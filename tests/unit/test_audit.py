@@ -56,7 +56,7 @@ def audit(*steps: str, limit: float = 20, python: str = sys.executable, **argume
     main = f"\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({given!r}), {limit})\n"
     argv = [python, "-I", "-S", "-"]
     done = subprocess.run(
-        argv, input=bundle.script(sources, main), capture_output=True, text=True, timeout=60, check=False
+        argv, input=bundle.script(sources, main), capture_output=True, text=True, timeout=1800, check=False
     )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

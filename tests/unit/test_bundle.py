@@ -28,7 +28,7 @@ def full(*names: str) -> list[str]:
 
 def run(script: str, python: str = sys.executable) -> str:
     done = subprocess.run(
-        [python, "-I", "-S", "-"], input=script, capture_output=True, text=True, timeout=60, check=False
+        [python, "-I", "-S", "-"], input=script, capture_output=True, text=True, timeout=1800, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

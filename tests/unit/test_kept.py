@@ -72,4 +72,4 @@ def test_who_asks_while_it_is_made_waits_for_it(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", program, str(tmp_path)]
     environment = {"PYTHONPATH": str(ROOT / "collections")}
     workers = [subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) for _worker in range(3)]
-    assert len({worker.communicate(timeout=60)[0] for worker in workers}) == 1
+    assert len({worker.communicate(timeout=1800)[0] for worker in workers}) == 1

@@ -243,7 +243,7 @@ class Node:
     def run(self, function: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
         """As the unit's ExecStart."""
         argv = [python, "-I", "-S", f"{self.sys}{SCRIPT}", f"{self.sys}{INTENT}", function]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
 
     def result(self, function: str) -> Result:
         return roce_boot.parse_result((self.sys / roce_boot.result_path(function).lstrip("/")).read_text())
@@ -338,7 +338,7 @@ def test_a_port_whose_netdev_does_not_come_is_told(node: Node) -> None:
 def test_an_intent_that_cannot_be_read_ends_in_a_sentence(node: Node, tmp_path: Path, text: str) -> None:
     (tmp_path / "intent.json").write_text(text)
     argv = [sys.executable, "-I", "-S", f"{node.sys}{SCRIPT}", str(tmp_path / "intent.json"), RAIL0]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 1
     assert done.stderr.startswith(f"{tmp_path}/intent.json: is not")
 
@@ -356,7 +356,7 @@ def test_the_audit_renders_the_same_script_from_what_it_has_in_memory(node: Node
     step = json.dumps([{"module": "roce_qos", "arguments": arguments}])
     script = bundle.script(sources, f"\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({step!r}), 60)\n")
     argv = [sys.executable, "-I", "-S", "-"]
-    done = subprocess.run(argv, input=script, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(argv, input=script, capture_output=True, text=True, check=False, timeout=1800)
     (answer,) = json.loads(done.stdout)
     found = [finding["have"] for finding in answer["findings"] if finding["check"] == "roce_qos.unit"]
     # The settings that the module gives by default stand in no file yet; the script is the same.

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Virtual machines with a real kernel, GRUB and IOMMU. Needs QEMU, and fails without it: `make vm`."""
+"""Virtual machines with a real kernel, GRUB and IOMMU. As root it installs QEMU where it lacks: `make test-vm`."""
 
 from __future__ import annotations
 

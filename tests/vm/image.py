@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests import debian
+
 from .machine import ALIAS, Image, Machine
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "vm"
@@ -37,7 +39,6 @@ _TOOLS = {
     "sfdisk": "fdisk",
     "ssh-keygen": "openssh-client",
 }
-_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 SECTOR = 512
 FIRST_SECTOR = 2048
@@ -78,15 +79,10 @@ class ImageError(Exception):
     """There is no image, with the way to one."""
 
 
-def missing_packages() -> list[str]:
-    """Debian's packages that this machine lacks to make the image and to start it."""
-    return [package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None]
-
-
 def ensure(say: Callable[[str], None]) -> Image:
     """The image, made if it is not there. Of two that want it at once, one makes it. Raises ImageError and VmError."""
-    if missing := missing_packages():
-        raise ImageError(f"virtual machines need packages that are not here: apt-get install {' '.join(missing)}")
+    if lacking := debian.install(_TOOLS):
+        raise ImageError(f"virtual machines need packages: {lacking}")
     made = CACHE / hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     CACHE.mkdir(parents=True, exist_ok=True)
     with _alone():
@@ -117,7 +113,7 @@ def _alone() -> Iterator[None]:
 def _run(*argv: object, stdin: str = "") -> None:
     """Raises ImageError with the tool's last words."""
     words = list(map(str, argv))
-    environment = {**os.environ, "PATH": _PATH, "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {**os.environ, "PATH": debian.PLACES, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(words, input=stdin, capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
         last = "\n".join((done.stderr or done.stdout).splitlines()[-15:])

@@ -2,12 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests import debian
 
 from . import image as images
 from .conftest import NewVm
@@ -85,8 +88,9 @@ def test_a_machine_that_does_not_boot_shows_its_console(image: Image, tmp_path: 
 
 
 def test_all_missing_packages_are_named_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(images, "_PATH", str(tmp_path))
-    with pytest.raises(images.ImageError, match="apt-get install qemu-system-x86 qemu-utils mmdebstrap e2fsprogs"):
+    monkeypatch.setattr(debian, "PLACES", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(images.ImageError, match="lacks qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fdisk openssh"):
         images.ensure(print)
 
 
