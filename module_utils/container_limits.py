@@ -23,20 +23,13 @@ from . import busy, host_limits
 from .finding import Finding, printable
 from .host import Host, ParseError, Problem, ReadError, ToolMissing
 from .plan import FileChange, Plan, merge
+from .systemd_files import UNITS, unit_files
 
 # Runtime -> its program and the check that names it.
 _PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}
 _CHECKS = {"docker": "docker", "containerd": "containerd", "kubelet": "kubernetes"}
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
-# Of two files with one name the first hides the other.
-_UNITS = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-)
 # Keys of daemon.json that Busbar writes.
 _KEYS = ("default-ulimits", "default-shm-size")
 _DOCKER_OPTIONS = ("/etc/default/docker", "/etc/sysconfig/docker")
@@ -244,21 +237,6 @@ def _read_registered(host: Host) -> Optional[Dict[str, int]]:
         return None if text is None else parse_registered(text)
     except ParseError as error:
         raise ReadError(busy.KUBELET, str(error)) from error
-
-
-def unit_files(host: Host, name: str) -> Dict[str, str]:
-    """Unit and drop-ins, in the order in which they count."""
-    dropins: Dict[str, str] = {}
-    for folder in _UNITS:
-        for entry in host.listdir_system("%s/%s.d" % (folder, name)):
-            if entry.endswith(".conf"):
-                dropins.setdefault(entry, "%s/%s.d/%s" % (folder, name, entry))
-    paths = ["%s/%s" % (folder, name) for folder in _UNITS]
-    main = [(path, text) for path, text in ((path, host.read_system(path)) for path in paths) if text is not None]
-    found = dict(main[:1])
-    for _entry, path in sorted(dropins.items()):
-        found[path] = host.read_system(path) or ""
-    return found
 
 
 def _started(host: Host, program: str) -> Dict[str, float]:
@@ -475,8 +453,8 @@ def _containerd(have: Have, want: Want) -> Plan:
             state="not_owned",
             severity="major",
             want="a unit containerd.service that the limits can be written for",
-            have="no containerd.service in %s" % ", ".join(_UNITS),
-            source=_UNITS[0],
+            have="no containerd.service in %s" % ", ".join(UNITS),
+            source=UNITS[0],
             why=_WHY["containerd"],
             fix="set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
             " containerd)" % want.limits.nofile,

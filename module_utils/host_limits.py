@@ -2,18 +2,19 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Limits that verbs and NCCL run into: locked memory and open files of logins and services, and the size of /dev/shm.
 
-A login takes its limits from pam_limits, a service from systemd's defaults when it is started. What a daemon that
-starts jobs has now, its jobs have, too. Sources: limits.conf(5), systemd-system.conf(5), proc_pid_limits(5), tmpfs(5).
+A login takes its limits from pam_limits, a service from its unit or else from systemd's defaults when it is started.
+What a daemon that starts jobs has now, its jobs have, too; what it will have says its unit. Sources: limits.conf(5),
+pam_limits of Linux-PAM 1.5, systemd.exec(5), systemd-system.conf(5), proc_pid_limits(5), tmpfs(5).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import mounts
+from . import mounts, systemd_files
 from .finding import Finding, printable
 from .host import Host, ParseError, Problem, ReadError
 from .plan import FileChange, Plan
@@ -21,14 +22,22 @@ from .plan import FileChange, Plan
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"
 _LOGIN_MAIN, _LOGIN_FOLDER = "/etc/security/limits.conf", "/etc/security/limits.d"
-_SERVICE_MAIN, _SERVICE_FOLDER = "/etc/systemd/system.conf", "/etc/systemd/system.conf.d"
 _SERVICE_KEYS = {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"}
 # A job inherits the limits of whoever starts it.
 DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
+# Units whose own limits count before systemd's defaults: their jobs, sessions and services inherit them. That of
+# containerd is container_limits's.
+UNITS = {"slurmd": "slurmd.service", "dockerd": "docker.service", "kubelet": "kubelet.service", "": "user@.service"}
+_UNIT_KEYS = {"memlock": "LimitMEMLOCK", "nofile": "LimitNOFILE"}
+USER_CONF = "user.conf"
 MEMINFO = "/proc/meminfo"
 UNLIMITED = "unlimited"
+# Of sizes in systemd's files, to the base of 1024.
+_SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
 WHY = {
     "memlock": "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'",
+    "unit": "a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
+    "group": "a line for a group or a user counts before that for all (*), whatever file it is in",
     "shm": "NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",
 }
 RUN = "run site.yml --tags host_limits for this host"
@@ -56,6 +65,8 @@ class Have:
     shm: Optional[int]
     problems: Tuple[Problem, ...] = ()
     unread: Mapping[str, Problem] = field(default_factory=dict)
+    # By unit, of those that are there, and user.conf: files in the order in which they count, path -> text.
+    units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -142,12 +153,22 @@ def read(host: Host) -> Have:
     daemons, unread = _daemons(host)
     return Have(
         login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
-        service=_files(host, _SERVICE_MAIN, _SERVICE_FOLDER),
+        service=tuple(systemd_files.configuration(host, "system.conf").items()),
         daemons=daemons,
         shm=shm,
         problems=tuple(problems),
         unread=unread,
+        units={
+            USER_CONF: systemd_files.configuration(host, USER_CONF),
+            **{unit: _unit_files(host, unit) for unit in UNITS.values()},
+        },
     )
+
+
+def _unit_files(host: Host, unit: str) -> Dict[str, str]:
+    """None where only drop-ins for all services are there: it is not installed."""
+    found = systemd_files.unit_files(host, unit)
+    return found if any("/%s" % unit in path for path in found) else {}
 
 
 def _files(host: Host, main: str, folder: str) -> Tuple[Tuple[str, str], ...]:
@@ -192,8 +213,18 @@ def plan(have: Have, want: Want) -> Plan:
         if not good and before != text:
             changes.append(FileChange(path, before, text))
         findings.append(persisted(check, path, good, before == text, [other for other, _text in there], want))
+    findings += _groups(have)
+    units = {unit: _unit(unit, files, want) for unit, files in have.units.items() if files}
+    # One drop-in may be for several units.
+    first = {found.source: found for found in reversed(list(units.values())) if not found.ok}
+    roots = {unit: found.ok or first[found.source] is found for unit, found in units.items()}
+    findings += [f if roots[unit] else replace(f, because=first[f.source].id) for unit, f in units.items()]
     for name in sorted({*have.daemons, *have.unread}):
-        findings.append(_daemon(name, have.daemons.get(name, ()), have.unread.get(name), want))
+        found = _daemon(name, have.daemons.get(name, ()), have.unread.get(name), want)
+        unit = units.get(UNITS.get(name, ""))
+        # Started as its unit says, and that is too little.
+        follows = found.state == "drift" and name in UNITS and unit is not None and not unit.ok
+        findings.append(replace(found, because=unit.id) if follows and unit is not None else found)
     if want.shm:
         findings.append(_shm(have, want))
     return Plan(tuple(findings), tuple(changes))
@@ -237,11 +268,71 @@ def _service_ok(have: Have, want: Want) -> bool:
     )
 
 
+def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
+    """A unit, or user.conf, that says less itself. One that says nothing has systemd's defaults, which are judged."""
+    section, keys = ("[Manager]", _SERVICE_KEYS) if name == USER_CONF else ("[Service]", _UNIT_KEYS)
+    said: Dict[str, Tuple[str, str]] = {}
+    for path, text in files.items():
+        for key, value in parse_service(text, section).items():
+            said[key] = (value, path)
+    least = {"memlock": None, "nofile": want.nofile}
+    own = {item: said[key] for item, key in keys.items() if key in said and said[key][0]}
+    low = {item: one for item, one in own.items() if not all(enough(part, least[item]) for part in one[0].split(":"))}
+    have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
+    of_users = name in (USER_CONF, "user@.service")
+    start = "let users log in anew" if of_users else "on a drained node systemctl restart %s" % name
+    return Finding(
+        check="host_limits.unit",
+        subject=name,
+        state="not_owned" if low else "ok",
+        severity="major",
+        want="memlock unlimited, nofile at least %d" % want.nofile,
+        have=printable(have) or "systemd's defaults",
+        source=next(iter(low.values()))[1] if low else next(reversed(list(files))),
+        why=WHY["unit"],
+        fix="set %s there; then systemctl daemon-reload, and %s"
+        % (" and ".join("%s=%s" % (keys[item], least[item] or "infinity") for item in low), start)
+        if low
+        else "",
+        aspect="persisted",
+    )
+
+
+def _groups(have: Have) -> List[Finding]:
+    """Groups and users who are given less locked memory than all others."""
+    said: Dict[str, Dict[str, Tuple[str, str]]] = {}
+    for path, text in have.login:
+        for (domain, kind, item), value in parse_login(text).items():
+            # "%" counts logins, and root and all others are judged with our own file.
+            if item == "memlock" and domain not in ("*", "root") and not domain.startswith("%"):
+                said.setdefault(domain, {})[kind] = (value, path)
+    findings = []
+    for domain, kinds in sorted(said.items()):
+        low = {kind: one for kind, one in kinds.items() if not enough(one[0], None)}
+        for value, path in list(low.values())[:1]:
+            findings.append(
+                Finding(
+                    check="host_limits.group",
+                    subject="%s %s" % (path, printable(domain)),
+                    state="not_owned",
+                    severity="minor",
+                    want="memlock unlimited",
+                    have=printable("%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain)),
+                    source=path,
+                    why=WHY["group"],
+                    fix="remove the line from %s, or say unlimited there" % path,
+                    aspect="persisted",
+                )
+            )
+    return findings
+
+
 def enough(value: str, least: Optional[int]) -> bool:
     """least: None for unlimited."""
     if value in (UNLIMITED, "infinity", "-1"):
         return True
-    return least is not None and value.isdigit() and int(value) >= least
+    match = re.fullmatch(r"([0-9]{1,20})([KMGTPE]?)", value)
+    return least is not None and match is not None and int(match.group(1)) << 10 * _SUFFIXES[match.group(2)] >= least
 
 
 def _amount(value: str) -> float:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import mounts, nccl_lint, secrets, shell_assignments
-from .container_limits import unit_files
 from .finding import SEVERITIES, Finding, printable
 from .host import Host, ParseError, Problem, ReadError
 from .nccl_library import Library
 from .nccl_variables import Version
+from .systemd_files import unit_files
 
 USER_FILE = ".nccl.conf"
 ENVIRONMENT = "/etc/environment"

@@ -50,6 +50,115 @@ def test_a_later_file_that_takes_it_back_is_named_and_left_alone(line: str) -> N
     assert "zz.conf" in (plan.findings[0].have or "")
 
 
+def put(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A node that Busbar has been on, with stock units."""
+    for path, text in (*LOGIN, *SERVICE):
+        put(tmp_path, path.lstrip("/"), text)
+    put(tmp_path, "proc/mounts", "tmpfs /dev/shm tmpfs rw,size=64g 0 0\n")
+    put(tmp_path, "proc/meminfo", "MemTotal: 1 kB\n")
+    put(tmp_path, "usr/lib/systemd/system/slurmd.service", STOCK)
+    put(tmp_path, "usr/lib/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet\n")
+    put(tmp_path, "usr/lib/systemd/system/user@.service", "[Service]\nExecStart=/lib/systemd/systemd --user\n")
+    put(tmp_path, "etc/systemd/user.conf", "[Manager]\n#DefaultLimitMEMLOCK=\n")
+    return tmp_path
+
+
+def found(root: Path) -> dict[str, tuple[str, str, bool]]:
+    """Subject -> state, aspect and whether it follows from another, of all that is not ok."""
+    plan = host_limits.plan(host_limits.read(Host(str(root), str(root))), WANT)
+    return {f.subject: (f.state, f.aspect, f.because is not None) for f in plan.findings if not f.ok}
+
+
+STOCK = "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=1M\n"
+LOW = "[Service]\nLimitMEMLOCK=8M\n"
+
+
+def test_stock_units_have_nothing_to_report(root: Path) -> None:
+    assert found(root) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "subject"),
+    [
+        ("etc/systemd/system/slurmd.service.d/10-site.conf", LOW, "slurmd.service"),
+        ("run/systemd/system/slurmd.service.d/10-site.conf", LOW, "slurmd.service"),
+        ("etc/systemd/system/slurmd.service", LOW, "slurmd.service"),
+        ("etc/systemd/system/slurmd.service.d/a.conf", "[Service]\nLimitMEMLOCK=64K:infinity\n", "slurmd.service"),
+        ("etc/systemd/system/slurmd.service.d/a.conf", "[Service]\nLimitNOFILE=131072\n", "slurmd.service"),
+        ("etc/systemd/system/kubelet.service.d/a.conf", LOW, "kubelet.service"),
+        ("etc/systemd/system/docker.service.d/a.conf", LOW, "docker.service"),
+        ("etc/systemd/system/user@.service.d/a.conf", LOW, "user@.service"),
+        ("etc/systemd/user.conf.d/a.conf", "[Manager]\nDefaultLimitMEMLOCK=64M\n", "user.conf"),
+        ("usr/lib/systemd/user.conf.d/a.conf", "[Manager]\nDefaultLimitMEMLOCK=64M\n", "user.conf"),
+    ],
+)
+def test_what_a_unit_will_have_is_said_before_it_is_started(root: Path, path: str, text: str, subject: str) -> None:
+    put(root, path, text)
+    assert found(root) == {subject: ("not_owned", "persisted", False)}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        # A later name takes it back, an empty value goes back to systemd's defaults, /etc hides /run.
+        ("etc/systemd/system/slurmd.service.d/zz.conf", STOCK),
+        ("etc/systemd/system/slurmd.service.d/zz.conf", "[Service]\nLimitMEMLOCK=\n"),
+        ("etc/systemd/system/slurmd.service.d/10-site.conf", "[Service]\n"),
+    ],
+)
+def test_the_file_that_counts_is_judged(root: Path, path: str, text: str) -> None:
+    put(root, "run/systemd/system/slurmd.service.d/10-site.conf", LOW)
+    put(root, path, text)
+    assert found(root) == {}
+
+
+def test_one_drop_in_for_all_services_is_one_cause_and_says_nothing_of_units_that_are_not_there(root: Path) -> None:
+    put(root, "usr/lib/systemd/system/slurmd.service", "[Service]\nExecStart=/usr/sbin/slurmd\n")
+    put(root, "etc/systemd/system/service.d/site.conf", LOW)
+    said = found(root)
+    assert set(said) == {"slurmd.service", "kubelet.service", "user@.service"}
+    assert sorted(follows for _state, _aspect, follows in said.values()) == [False, True, True]
+
+
+def test_a_daemon_that_has_what_its_unit_says_follows_from_it(root: Path) -> None:
+    put(root, "proc/7/comm", "slurmd\n")
+    put(root, "proc/7/limits", "Max open files 1048576 files\nMax locked memory 8388608 bytes\n")
+    assert found(root) == {"slurmd": ("drift", "live", False)}
+    put(root, "etc/systemd/system/slurmd.service.d/10-site.conf", LOW)
+    assert found(root) == {"slurmd": ("drift", "live", True), "slurmd.service": ("not_owned", "persisted", False)}
+
+
+def test_a_default_in_a_folder_that_counts_too_is_read(root: Path) -> None:
+    put(root, "usr/lib/systemd/system.conf.d/zz-vendor.conf", "[Manager]\nDefaultLimitMEMLOCK=64K\n")
+    assert found(root) == {host_limits.SERVICE_FILE: ("not_owned", "persisted", False)}
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        ("@students - memlock 65536", "@students"),
+        ("@students hard memlock 65536", "@students"),
+        ("alice soft memlock 64", "alice"),
+        ("@1000:2000 - memlock 64", "@1000:2000"),
+        ("@students - memlock unlimited", ""),
+        ("% - maxlogins 4", ""),
+        ("@students - nofile 1024", ""),
+        ("#@students - memlock 64", ""),
+    ],
+)
+def test_a_group_or_user_with_less_is_told_whatever_file_it_is_in(root: Path, line: str, subject: str) -> None:
+    # Before ours: it counts all the same.
+    path = "etc/security/limits.d/20-site.conf"
+    put(root, path, line + "\n")
+    assert found(root) == ({f"/{path} {subject}": ("not_owned", "persisted", False)} if subject else {})
+
+
 @pytest.mark.parametrize("limits", [("8388608", "1048576"), ("unlimited", "1024")])
 def test_a_daemon_that_was_started_with_less_waits_for_a_drained_node(limits: tuple[str, str]) -> None:
     assert not_ok(replace(GOOD, daemons={"slurmd": (limits,)})) == {"daemon": "withheld"}
