@@ -48,6 +48,8 @@ def test_one_range_of_releases_everywhere() -> None:
     assert yaml.safe_load(runtime.read_text()) == {"requires_ansible": ">=2.19.0,<2.23.0"}
     [pinned] = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "ansible-core=" in line]
     assert pinned.startswith("ansible-core==2.19.")
+    [newest] = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("NEWEST ?= ")]
+    assert ansible_core.release(newest.split()[-1]) in ansible_core.RELEASES
     assert tuple(ansible_core.RELEASES) == tuple((2, minor) for minor in range(19, 23))
 
 

@@ -159,7 +159,7 @@ def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
     ("text", "says"),
     [
         ('{"debug": true', "delimiter"),
-        ('{"debug": true,}', "property name"),
+        ('{"debug": true,}', "is not JSON that can be edited"),
         ("[]", "not a JSON object"),
         ('{"debug": true, "debug": false}', "'debug' comes twice"),
         ('{"default-ulimits": [1]}', "default-ulimits is not an object"),
