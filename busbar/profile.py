@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils import profile_doubts
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 from . import ansible_process, leftovers
@@ -19,6 +20,7 @@ MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
     [
         "draft=true",
+        "known_profiles={{ busbar_known_profiles }}",
         "hardware_root={{ busbar_hardware_root | default('/') }}",
         "system_root={{ busbar_system_root | default('/') }}",
     ]
@@ -52,6 +54,12 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
     return 1 if doubts else 0
 
 
+def shipped() -> dict[str, Any]:
+    """The suite's own profiles, one of which may be near the host's. The folder lies in the collection."""
+    folder = Path(profile_doubts.__file__).parents[2] / "profiles"
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*.yml")}
+
+
 def render(draft: dict[str, Any], doubts: list[str], host: str) -> str:
     """The profile file. What is in doubt stands on top, so that nobody commits it unread."""
     lines = [
@@ -76,6 +84,7 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
             host_pattern=f"{host}:&gpu_nodes",
             module=MODULE,
             module_args=ARGUMENTS,
+            extravars={"busbar_known_profiles": shipped()},
         )
         results = {}
         for event in run.events:

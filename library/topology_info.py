@@ -57,6 +57,10 @@ options:
     description: Also return a profile that this host meets, for a person to review.
     type: bool
     default: false
+  known_profiles:
+    description: Profiles by their names; with O(draft) the host is compared with the nearest of them.
+    type: dict
+    default: {}
   hardware_root:
     description: Directory that holds C(/sys) and C(/proc).
     type: path
@@ -127,6 +131,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     nvidia_smi_topo,
     platform,
     profile,
+    profile_doubts,
     rdma,
     topology,
 )
@@ -181,6 +186,7 @@ def main() -> None:
             "nccl_topo_file": {"type": "path", "default": ""},
             "tool_timeout": {"type": "float", "default": 20},
             "draft": {"type": "bool", "default": False},
+            "known_profiles": {"type": "dict", "default": {}},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
         },
@@ -210,7 +216,11 @@ def main() -> None:
         plan = platform.plan(machine, want, cross_checks, given["address_family"], addresses(host, want), mtus)
     result = plan.result()
     if given["draft"]:
-        result["draft"], result["doubts"] = profile.draft(machine)
+        second = [smi_cross_check(host, machine)] if machine.gpus else []
+        try:
+            result["draft"], result["doubts"] = profile_doubts.of_draft(machine, given["known_profiles"], second)
+        except ParseError as error:
+            module.fail_json(msg="known_profiles: %s" % error)
     module.exit_json(topology=topology.to_dict(machine), **result)
 
 

@@ -259,9 +259,15 @@ def draft(topology: Topology) -> Tuple[Dict[str, Any], List[str]]:
         # In a guest every passed-through NIC may be a virtual function.
         if nic.rdma is not None and (nic.role == "compute" or (nic.role == "vf" and topology.virtualization.is_vm)):
             data["rails"].append(_draft_rail(topology, nic, doubts))
-        elif nic.role == "down" and nic.rdma is not None:
+        elif nic.role == "down" and nic.rdma is not None and not _unused(topology, nic):
             doubts.append("%s is left out: %s" % (nic.label, nic.reason))
     return data, doubts
+
+
+def _unused(topology: Topology, nic: Nic) -> bool:
+    """A port that somebody has switched off, of a NIC that is no GPU's: as the second one of a storage NIC."""
+    near = any(topology.paths.get((gpu.pci, nic.pci)) in ("PIX", "PXB") for gpu in topology.gpus)
+    return not near and nic.rdma is not None and all(port.phys_state == "Disabled" for port in nic.rdma.ports)
 
 
 def _draft_rail(topology: Topology, nic: Nic, doubts: List[str]) -> Dict[str, Any]:
@@ -272,9 +278,11 @@ def _draft_rail(topology: Topology, nic: Nic, doubts: List[str]) -> Dict[str, An
         path = topology.paths.get((gpu.pci, nic.pci))
         if path in ("PIX", "PXB"):
             rail["paths"][gpu.index] = path
-    if port is not None:
+    if port is not None and port.rate_gbps and port.link_layer:
         rail["rate_gbps"] = port.rate_gbps
         rail["link_layers"] = [port.link_layer]
+    else:
+        doubts.append("%s: its rate or link layer could not be read" % nic.label)
     if device.max_speed_gts and device.max_width:
         rail["pcie"] = {"speed_gts": device.max_speed_gts, "width": device.max_width}
     if (device.current_speed_gts, device.current_width) != (device.max_speed_gts, device.max_width):

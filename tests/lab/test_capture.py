@@ -1,0 +1,66 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A profile captured from a node that lacks a part, or has a slow one, is doubted; one from a healthy node is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import faults, store
+from busbar.lab.machine import h200_vm, hgx_b200
+from busbar.profile import shipped
+
+PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "vm01": "h200-vm"}
+# An address and an MTU are given, and no part of the machine.
+GIVEN = ("platform.rail_gid", "platform.rail_address", "platform.rail_mtu")
+# Each on the first node that can have it, and on the guest, which is near to no shipped profile.
+HARDWARE = [
+    (node, fault.name)
+    for fault in faults.FAULTS.values()
+    for node in dict.fromkeys([next((n for n, p in PLATFORMS.items() if p in fault.platforms), "vm01"), "vm01"])
+    for platform in [PLATFORMS[node]]
+    if fault.check.startswith("platform.") and fault.check not in GIVEN and platform in fault.platforms
+]
+Capture = Callable[[str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory, {**store.STANDARD, "node03": hgx_b200, "vm01": h200_vm})
+    return directory
+
+
+@pytest.fixture
+def lab(_lab: Path) -> Iterator[Path]:
+    yield _lab
+    store.repair_broken(_lab)
+
+
+@pytest.fixture
+def capture(lab: Path, run_module: Callable[..., dict[str, Any]]) -> Capture:
+    def ask(node: str) -> list[str]:
+        roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
+        doubts: list[str] = run_module("topology_info", draft=True, known_profiles=shipped(), tool_timeout=2, **roots)[
+            "doubts"
+        ]
+        return doubts
+
+    return ask
+
+
+@pytest.mark.parametrize("node", PLATFORMS)
+def test_a_healthy_node_is_captured_without_a_doubt(node: str, capture: Capture) -> None:
+    assert capture(node) == []
+
+
+@pytest.mark.parametrize(("node", "fault"), HARDWARE)
+def test_whatever_is_wrong_with_a_part_is_doubted(node: str, fault: str, lab: Path, capture: Capture) -> None:
+    store.break_(lab, node, fault)
+    doubts = capture(node)
+    # At least one, and few: one fault is not told of every part.
+    assert 1 <= len(doubts) <= 6, doubts
