@@ -429,20 +429,23 @@ class _Reader:
     # -- what is local ----------------------------------------------------------------------------------------------
 
     def _mounted(self) -> Dict[str, str]:
+        """Folder -> kind of file system. Where the root is a server's, so is the Python that runs this."""
         try:
-            return {mount.folder: mount.kind for mount in mounts.parse(self._host.read(mounts.PATH) or "")}
+            mounted = mounts.parse(self._host.read(mounts.PATH) or "")
         except (ReadError, ParseError):
             return {"/": "unknown"}
+        return {**{mount.folder.replace("\\040", " "): mount.kind for mount in mounted}, "/": "rootfs"}
 
     def _local(self, path: str) -> bool:
         """Whether the kernel alone answers for a path without links in it; if not, that is noted."""
         place = path
         while place not in self._kinds and place != "/":
             place = place.rpartition("/")[0] or "/"
-        kind = self._kinds.get(place, "rootfs")
+        kind = self._kinds[place]
         if kind in _LOCAL:
             return True
-        self._elsewhere.setdefault(kind, set()).add(place)
+        # Which homes an automounter has mounted just now is no matter.
+        self._elsewhere.setdefault(kind, set()).add("/" + path.split("/")[1])
         return False
 
     def _resolved(self, path: str) -> Optional[str]:

@@ -240,6 +240,8 @@ CATALOGUE = (
         _said("ib_umad"),
         _lose_umad,
         platforms=_NVLINK_5,
+        # Whoever has loaded another OFED's modules has loaded this one with them.
+        excludes=("ofed-old-loaded",),
     ),
     Fault(
         "umad-forgotten",

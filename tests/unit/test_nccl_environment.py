@@ -216,6 +216,13 @@ def test_nothing_on_a_network_file_system_is_touched(
     assert any("autofs" in note and "/net" in note for note in environment.notes)
 
 
+def test_a_root_that_is_no_local_disk_is_read(node: Node) -> None:
+    """In a container of fuse-overlayfs, and on a node without disks."""
+    for kind in ("fuse.fuse-overlayfs", "nfs4"):
+        host = node({"/root/.nccl.conf": "NCCL_IB_DISABLE=1\n"}, f"x / {kind} rw 0 0\nserver:/h /home nfs4 rw 0 0\n")
+        assert found(read(host)) == [("/root/.nccl.conf", 1, "NCCL_IB_DISABLE", "1")]
+
+
 def test_links_on_this_machine_are_followed(node: Node, tmp_path: Path) -> None:
     host = node({"/opt/dot/bashrc": "export NCCL_IB_DISABLE=1\n"})
     (tmp_path / "root").mkdir()
