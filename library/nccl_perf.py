@@ -491,11 +491,14 @@ def record_path(directory: str) -> str:
     return os.path.join(directory, "record.json")
 
 
-def stored(path: str) -> nccl_perf.Run:
-    """Raises ReadError and ParseError."""
+def stored(path: str, root: str) -> nccl_perf.Run:
+    """Raises ReadError and ParseError. root: stands for "/" where a record is believed."""
     text = Host().read_system(path)
     if text is None:
         raise ReadError(path, "there is no stored result")
+    doubt = trusted.doubt(path, root)
+    if doubt:
+        raise ReadError(path, "is not believed, because %s; %s" % (doubt, trusted.WAY_OUT))
     return nccl_perf.parse_record(text)
 
 
@@ -585,7 +588,7 @@ def main() -> None:
         else:
             wanted = replace(task.wanted, max_age_days=given["max_age_days"])
             try:
-                plan, found = judge(stored(given["stored_result"]), wanted)
+                plan, found = judge(stored(given["stored_result"], task.root), wanted)
             except (ParseError, ReadError) as error:
                 plan = nccl_perf.not_run(wanted, "not run in check mode; %s" % error)
     except (ParseError, ReadError) as error:

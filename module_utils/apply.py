@@ -9,7 +9,7 @@ import tempfile
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from . import busy, guard
+from . import busy, guard, trusted
 from .finding import Finding
 from .host import Host, ReadError
 from .plan import Command, FileChange, Plan
@@ -84,9 +84,20 @@ def write(host: Host, change: FileChange, backup: bool) -> Optional[str]:
     try:
         if change.after is None:
             return _remove(target, backup)
+        _require_trust(host, change.path)
         return _replace(target, change, backup)
     except OSError as error:
         raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
+
+
+def _require_trust(host: Host, path: str) -> None:
+    """Raises ReadError where others than root may change what root's programs will read, or run, in that place."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(host.system(folder)):
+        folder = os.path.dirname(folder)
+    doubt = host.doubt(folder)
+    if doubt:
+        raise ReadError(path, "is not written, because %s; %s" % (doubt, trusted.WAY_OUT))
 
 
 def _replace(target: str, change: FileChange, backup: bool) -> Optional[str]:

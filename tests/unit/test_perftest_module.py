@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,17 @@ def test_check_mode_runs_nothing_and_says_what_it_would(node: Path, run: Run) ->
     assert found(result) == [("perftest.bandwidth", "unknown")]
     assert "nothing was measured yet" in result["findings"][0]["have"]
     assert [line.split()[0] for line in result["commands"]] == ["ib_write_bw", "ib_write_lat"]
+    assert not (node / "calls").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.parametrize("theirs", ["usr/bin", "usr/bin/ib_write_bw"])
+def test_a_program_that_others_may_change_is_not_run(node: Path, run: Run, theirs: str) -> None:
+    os.chown(node / "sys" / theirs, 65533, -1)
+    result = run()
+    assert found(result) == [("perftest.bandwidth", "unknown")]
+    assert f"/{theirs} belongs to UID 65533" in result["findings"][0]["have"]
+    assert result["findings"][0]["fix"].startswith("give it to root alone")
     assert not (node / "calls").exists()
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import apply, trusted
 from ansible_collections.busbar.fabric.plugins.module_utils import host as host_module
-from ansible_collections.busbar.fabric.plugins.module_utils import trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, Untrusted
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError, Untrusted
+from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STRANGER = 65533
@@ -126,6 +127,21 @@ def test_a_directory_that_others_may_change_is_in_no_path(top: Path, monkeypatch
     planted.chmod(0o777)
     monkeypatch.setattr(host_module, "TOOL_PATH", (str(planted), "/usr/bin", f"{top}/none"))
     assert host_module.search_path() == "/usr/bin"
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("which", ["usr", "usr/local"])
+def test_nothing_is_written_for_root_where_others_may_change_it(top: Path, which: str) -> None:
+    change = FileChange("/usr/local/lib/busbar/at-boot.py", None, "print()", 0o755)
+    os.chown(top / which, STRANGER, -1)
+    with pytest.raises(
+        ReadError, match=rf"is not written, because /{which} belongs to UID {STRANGER}; give it to root"
+    ):
+        apply.write(Host(str(top), str(top)), change, False)
+    assert not (top / "usr/local/lib").exists()
+    os.chown(top / which, 0, -1)
+    apply.write(Host(str(top), str(top)), change, False)
+    assert (top / "usr/local/lib/busbar/at-boot.py").exists()
 
 
 # -- the doors -------------------------------------------------------------------------------------------------------
