@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_tests_build
 
 
 class ActionModule(ActionBase):
@@ -23,8 +24,20 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         hostvars = variables["hostvars"]
         # With `serial`, the hosts of this batch: the others have nothing to give yet, or not any more.
-        results = {host: hostvars[host].get("nccl_tests_result") or {} for host in variables["ansible_play_batch"]}
+        results = {host: hostvars[host].get("nccl_tests_result") for host in variables["ansible_play_batch"]}
         # Ansible removes its own temporary directory when it ends, however it ends.
         directory = os.path.join(constants.DEFAULT_LOCAL_TMP, "nccl-tests")
-        result.update(changed=False, steps=nccl_tests_build.choose(results), directory=directory)
+        result.update(changed=False, steps=steps(results), directory=directory)
         return result
+
+
+def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """As nccl_tests_build.choose has them, with ``file``: the name here of what the host builds or gets."""
+    given = {host: answer.given(result, "nccl_tests_build") for host, result in results.items()}
+    # By the host's place among the others: no answer names a file of the control node.
+    names = {host: str(place) for place, host in enumerate(given)}
+    chosen = nccl_tests_build.choose(given)
+    return {host: {**step, "file": names[step["source"] or host]} for host, step in chosen.items()}
+
+
+__all__ = ["ActionModule", "steps"]

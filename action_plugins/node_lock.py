@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import node_lock
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
 
 
-class ActionModule(gated.ActionModule):
+class ActionModule(ActionBase):
+    _supports_check_mode = True
     _supports_async = False
     _VALID_ARGS = frozenset({"state"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super(gated.ActionModule, self).run(tmp, task_vars)
+        result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         values = self._templar.template(variables["busbar_intent"])["values"]
         here = node_lock.this_run()
@@ -29,7 +31,8 @@ class ActionModule(gated.ActionModule):
 
         def ask(**more: str) -> dict[str, Any]:
             given = {**arguments, **more}
-            return self.gated(
+            return gated.valid(
+                self,
                 "node_lock",
                 lambda: self._execute_module("busbar.fabric.node_lock", module_args=given, task_vars=variables),
             )

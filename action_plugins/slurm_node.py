@@ -6,23 +6,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
 
 
-class ActionModule(gated.ActionModule):
+class ActionModule(ActionBase):
+    _supports_check_mode = True
     _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super(gated.ActionModule, self).run(tmp, task_vars)
+        result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.args.get("scheduler") == "none":
             # Nobody has to be reached for that.
             result.update(Plan().result(), drained=False, jobs=[], ours=False, notes=[], repaired=[])
             return result
         arguments = {**self._task.args, "run": node_lock.this_run().id}
         result.update(
-            self.gated(
+            gated.valid(
+                self,
                 "slurm_node",
                 lambda: self._execute_module("busbar.fabric.slurm_node", module_args=arguments, task_vars=task_vars),
             )

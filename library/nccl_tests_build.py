@@ -73,7 +73,9 @@ options:
     type: bool
     default: true
   pack:
-    description: Whether to write the build to the file RV(pack), for a host of the same RV(class_id).
+    description:
+      - Whether to write the build to C(/var/lib/busbar/nccl-tests.pack) below O(system_root), for a host of the same
+        RV(class_id).
     type: bool
     default: false
   prebuilt:
@@ -83,6 +85,9 @@ options:
     type: path
   prebuilt_from:
     description: The host that O(prebuilt) comes from.
+    type: str
+  prebuilt_sha256:
+    description: SHA-256 of O(prebuilt).
     type: str
   hardware_root:
     description: Directory that holds C(/sys) and C(/proc).
@@ -147,10 +152,6 @@ share:
     - With O(build=false), what this host can do in its class, each true or false. C(has) the build, C(can_build) it,
       C(can_copy) it. Otherwise null.
   type: dict
-  returned: success
-pack:
-  description: File on this host, not below O(system_root), for a build on its way to or from another host.
-  type: str
   returned: success
 packed:
   description: Whether O(pack) has written it.
@@ -258,7 +259,7 @@ class Builder:
                 raise
             remove(self.failed_log)
 
-    def adopt(self, prebuilt: str, have: nccl_tests_build.Have) -> None:
+    def adopt(self, prebuilt: str, digest: str, have: nccl_tests_build.Have) -> None:
         """Put another host's build in place. Raises ReadError; then the destination is as it was."""
         try:
             doubt = trusted.doubt(prebuilt, os.path.realpath(self.host.system_root))
@@ -266,7 +267,7 @@ class Builder:
                 raise untrusted(prebuilt, doubt)
             with self.workspace():
                 stage = os.path.join(self.scratch, "stage")
-                publish(stage, nccl_tests_build.unpack_build(prebuilt, stage, have, self.want).binaries)
+                publish(stage, nccl_tests_build.unpack_build(prebuilt, digest, stage, have, self.want).binaries)
                 self.install(stage)
                 remove(self.failed_log)
         finally:
@@ -403,16 +404,17 @@ def main() -> None:
             "pack": {"type": "bool", "default": False},
             "prebuilt": {"type": "path"},
             "prebuilt_from": {"type": "str"},
+            "prebuilt_sha256": {"type": "str"},
             "hardware_root": {"type": "path", "default": "/"},
             "system_root": {"type": "path", "default": "/"},
         },
-        required_together=[("prebuilt", "prebuilt_from")],
+        required_together=[("prebuilt", "prebuilt_from", "prebuilt_sha256")],
         supports_check_mode=True,
     )
     given = module.params
     prebuilt, source = given["prebuilt"], given["prebuilt_from"]
     if not given["commit"]:
-        nothing: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "pack": "", "packed": False}
+        nothing: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "packed": False}
         nothing.update(path=given["path"], origin="unchanged", current=True, notes=[], repaired=[])
         module.exit_json(**Plan().result(), **nothing)
     host = Host(given["hardware_root"], given["system_root"])
@@ -446,7 +448,7 @@ def main() -> None:
                 if prebuilt is None:
                     builder.make(made_from, jobs)
                 else:
-                    builder.adopt(prebuilt, have)
+                    builder.adopt(prebuilt, given["prebuilt_sha256"], have)
             except CommandFailed as error:
                 end = "\n".join(tail(builder.failed_log))
                 msg = secrets.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, end), ())
@@ -462,11 +464,11 @@ def main() -> None:
             after = nccl_tests_build.plan(have, want)
     elif prebuilt is not None and not module.check_mode:
         remove(prebuilt)
-    pack, packed = nccl_tests_build.pack_path(host, want), False
+    packed = False
     notes: List[str] = []
     if given["pack"] and have.marker is not None and nccl_tests_build.current(after) and not module.check_mode:
         try:
-            builder.pack(pack, have.marker)
+            builder.pack(nccl_tests_build.pack_path(host), have.marker)
             packed = True
         except (ReadError, OSError) as error:
             notes = ["nccl-tests could not be packed for the hosts like this one, each builds for itself: %s" % error]
@@ -484,7 +486,6 @@ def main() -> None:
         origin="unchanged" if not planned.changed else "built" if prebuilt is None else "copied from %s" % source,
         current=nccl_tests_build.current(after),
         share=None if given["build"] else nccl_tests_build.share(have, want),
-        pack=pack,
         packed=packed,
         notes=notes,
         commands=commands,

@@ -33,7 +33,8 @@ RETURN = r"""
 steps:
   description:
     - Host to what it has to do; hosts with nothing to do are absent. C(source) is the host to copy from, or empty for a
-      host that builds where it has no build; C(pack) says whether others copy from it.
+      host that builds where it has no build; C(pack) says whether others copy from it; C(file) is the build's name in
+      RV(directory), which is this module's and no node's choice.
   type: dict
   returned: success
 directory:

@@ -378,6 +378,8 @@ _ALL: Dict[str, Check] = {
     "module_stderr": text(LIMIT),
 }
 ANSWERS: Dict[str, Dict[str, Check]] = {
+    # Of a role that has more than one of them, or of the control node's own.
+    "": {},
     "busy_info": {"reasons": lines, "unload_first": lines},
     "drift_timer": {},
     "gpudirect": {},
@@ -401,7 +403,6 @@ ANSWERS: Dict[str, Dict[str, Check]] = {
         "origin": text(LINE),
         "current": flag,
         "share": maybe(record(has=flag, can_build=flag, can_copy=flag)),
-        "pack": text(4096, re.compile("|" + _PATH.pattern)),
         "packed": flag,
         "argv": lines,
         "log": text(4096),
@@ -441,7 +442,7 @@ _STARTED: Dict[str, Check] = {
     "finished": one_or_flag,
 }
 # What the audit leaves on the node, and what is there only for a draft or a failure, may be missing.
-_OPTIONAL = ("build", "share", "variables", "topology", "draft", "doubts", "pack", "argv", "log")
+_OPTIONAL = ("build", "share", "variables", "topology", "draft", "doubts", "argv", "log")
 _NEEDED = ("findings", "passed")
 
 
@@ -466,6 +467,23 @@ def check(module: str, data: Any, background: bool = False) -> Dict[str, Any]:
             if key not in kept and key not in _OPTIONAL:
                 raise Invalid("is missing").within(key)
     return kept
+
+
+def given(result: Any, module: str = "") -> Dict[str, Any]:
+    """What a host has registered, as far as it is valid; else a failure in its place, which says what is not.
+
+    module: whose answer it is; "" for a role's, of which the findings and what goes with them are taken.
+    """
+    if result is None or result == {}:
+        return {}
+    if isinstance(result, dict) and not result.get("findings"):
+        for ending in ("unreachable", "skipped"):
+            if result.get(ending):
+                return {ending: True, "msg": str(result.get("msg") or "")[:LINE]}
+    try:
+        return check(module, result)
+    except Invalid as error:
+        return {"failed": True, "msg": SAID + str(error)}
 
 
 def read(text_of: str) -> Any:

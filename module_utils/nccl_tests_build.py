@@ -54,6 +54,7 @@ from .plan import FileChange, Plan
 MARKER = "busbar-build.json"
 LOG = "build.log"
 FORMAT = 1
+PACK = "/var/lib/busbar/nccl-tests.pack"
 # Every release since 2.10 has these; later ones have more, and what is built beside them is recorded, too.
 PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "sendrecv")
 MPI_MODES = ("auto", "required", "off")
@@ -97,7 +98,7 @@ _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _NVCC = re.compile(r"^Cuda compilation tools, release [0-9.]+, V([0-9]+\.[0-9]+\.[0-9]+)$", re.MULTILINE)
 _CHUNK = 1 << 20
 # Sources of nccl-tests are about 1 MB in some forty files; what unpacks to more than this is something else.
-_ARCHIVE_LIMIT = 256 * 1024 * 1024
+ARCHIVE_LIMIT = 256 * 1024 * 1024
 _ARCHIVE_MEMBERS = 20000
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
@@ -454,8 +455,8 @@ def safe_members(archive: tarfile.TarFile) -> List[tarfile.TarInfo]:
     for member in archive:
         name = posixpath.normpath(member.name)
         total += member.size
-        if len(members) >= _ARCHIVE_MEMBERS or total > _ARCHIVE_LIMIT:
-            raise ParseError("holds more than %d MiB, or %d files" % (_ARCHIVE_LIMIT >> 20, _ARCHIVE_MEMBERS))
+        if len(members) >= _ARCHIVE_MEMBERS or total > ARCHIVE_LIMIT:
+            raise ParseError("holds more than %d MiB, or %d files" % (ARCHIVE_LIMIT >> 20, _ARCHIVE_MEMBERS))
         if _leaves(member.name) or "\0" in member.name:
             raise ParseError("holds %r, which would lie outside" % member.name[:80])
         if not (member.isfile() or member.isdir() or member.issym()):
@@ -538,13 +539,14 @@ def pack(directory: str, marker: Marker, path: str) -> None:
 
     xz: the programs are mostly the same code, and its window is wide enough to see that.
     """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with suppress(FileNotFoundError):
         os.unlink(path)
     names = [MARKER, *sorted(marker.binaries)]
     if os.path.isfile(os.path.join(directory, LOG)):
         names.append(LOG)
-    if sum(os.path.getsize(os.path.join(directory, name)) for name in names) > _ARCHIVE_LIMIT:
-        raise ReadError(directory, "holds more than %d MiB, which no host would take" % (_ARCHIVE_LIMIT >> 20))
+    if sum(os.path.getsize(os.path.join(directory, name)) for name in names) > ARCHIVE_LIMIT:
+        raise ReadError(directory, "holds more than %d MiB, which no host would take" % (ARCHIVE_LIMIT >> 20))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as stream, tarfile.open(None, "w:xz", stream, format=tarfile.USTAR_FORMAT) as archive:
         for name in names:
@@ -555,11 +557,15 @@ def pack(directory: str, marker: Marker, path: str) -> None:
                 archive.addfile(member, source)
 
 
-def unpack_build(path: str, directory: str, have: Have, want: Want) -> Marker:
+def unpack_build(path: str, digest: str, directory: str, have: Have, want: Want) -> Marker:
     """Bring the build in an archive to ``directory``, which must not exist. Raises ReadError.
 
-    Only one that is whole, and that this host would have made in the same way.
+    Only one that is whole, and that this host would have made in the same way.   digest: SHA-256 of the archive, as
+    the control node has it.
     """
+    found = sha256(path)
+    if found != digest:
+        raise ReadError(path, "has sha256 %s, expected %s: it is not what the control node has sent" % (found, digest))
     with _archive_errors(path):
         with tarfile.open(path, mode="r:xz") as archive:
             members = safe_members(archive)
@@ -1130,12 +1136,9 @@ def scratch_directory(host: Host, want: Want) -> str:
     return os.path.join(folder, ".%s.build" % name)
 
 
-def pack_path(host: Host, want: Want) -> str:
-    """Where a build lies on its way to or from another host: beside the build, or in the first directory above it."""
-    folder, name = os.path.split(os.path.realpath(host.system(want.path)))
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    return os.path.join(folder, ".%s.pack" % name)
+def pack_path(host: Host) -> str:
+    """Where a build lies on its way to or from another host. The control node knows it without being told."""
+    return host.system(PACK)
 
 
 def git_argvs(want: Want, directory: str) -> List[List[str]]:

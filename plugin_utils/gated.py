@@ -29,26 +29,27 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         started = bool(self._task.async_val and not self._connection.has_native_async)
         name = self._task.action.rpartition(".")[2]
-        result.update(self.gated(name, lambda: self._execute_module(task_vars=task_vars, wrap_async=started), started))
+        result.update(valid(self, name, lambda: self._execute_module(task_vars=task_vars, wrap_async=started), started))
         if not started:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
 
-    def gated(self, module: str, ask: Callable[[], Mapping[str, Any]], background: bool = False) -> dict[str, Any]:
-        """What module has answered; or a failure that says what of it is not valid."""
-        try:
-            with bounded.bounded():
-                given = ask()
-            kept = answer.check(module, given, background)
-        except bounded.TooMuchError as error:
-            return {"failed": True, "msg": str(error)}
-        except (answer.Invalid, RecursionError) as error:
-            what = str(error) if isinstance(error, answer.Invalid) else "it is nested too deeply"
-            return {"failed": True, "msg": answer.SAID + what}
-        if display.verbosity >= DEBUG:
-            kept.update({key: given[key] for key in ("invocation", "exception") if key in given})
-        # Found out by the control node, and not by the module.
-        found = getattr(self, "_discovered_interpreter_key", None)
-        if found:
-            kept["ansible_facts"] = {found: self._discovered_interpreter}
-        return kept
+
+def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], background: bool = False) -> dict[str, Any]:
+    """What module has answered to an action plugin; or a failure that says what of it is not valid."""
+    try:
+        with bounded.bounded():
+            given = ask()
+        kept = answer.check(module, given, background)
+    except bounded.TooMuchError as error:
+        return {"failed": True, "msg": str(error)}
+    except (answer.Invalid, RecursionError) as error:
+        what = str(error) if isinstance(error, answer.Invalid) else "it is nested too deeply"
+        return {"failed": True, "msg": answer.SAID + what}
+    if display.verbosity >= DEBUG:
+        kept.update({key: given[key] for key in ("invocation", "exception") if key in given})
+    # Found out by the control node, and not by the module.
+    found = getattr(action, "_discovered_interpreter_key", None)
+    if found:
+        kept["ansible_facts"] = {found: action._discovered_interpreter}
+    return kept

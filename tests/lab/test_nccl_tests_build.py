@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import MARKER, PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import MARKER, PACK, PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -649,9 +649,16 @@ def carry(run: Run, source: Path, target: Path, commit: str = "a" * 40) -> dict[
     """Builds and packs on one host and brings the file to another; the arguments that put it in place there."""
     packed = run(system_root=str(source), pack=True, commit=commit)
     assert packed["packed"], packed
-    planned = run(system_root=str(target), build=False, commit=commit)
-    os.rename(packed["pack"], planned["pack"])
-    return {"system_root": str(target), "prebuilt": planned["pack"], "prebuilt_from": "node01", "commit": commit}
+    run(system_root=str(target), build=False, commit=commit)
+    pack = target / PACK[1:]
+    pack.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(source / PACK[1:], pack)
+    return sent({"system_root": str(target), "prebuilt": str(pack), "prebuilt_from": "node01", "commit": commit})
+
+
+def sent(given: dict[str, str]) -> dict[str, str]:
+    """With the digest that the control node has of what it sends."""
+    return {**given, "prebuilt_sha256": hashlib.sha256(Path(given["prebuilt"]).read_bytes()).hexdigest()}
 
 
 def test_a_plan_alone_changes_nothing_and_says_what_the_host_could_do(node: Path, run: Run) -> None:
@@ -708,10 +715,12 @@ def test_what_came_too_late_is_removed_and_changes_nothing(node: Path, other: Pa
 
 
 def test_the_same_build_is_packed_to_the_same_bytes(node: Path, run: Run) -> None:
-    first = Path(run(pack=True)["pack"]).read_bytes()
+    assert run(pack=True)["packed"]
+    first = (node / PACK[1:]).read_bytes()
     os.utime(build_of(node) / "reduce_perf", (0, 0))
     put(build_of(node) / "notes.txt", "somebody's")
-    again = Path(run(pack=True)["pack"])
+    assert run(pack=True)["packed"]
+    again = node / PACK[1:]
     assert again.read_bytes() == first
     assert again.stat().st_mode & 0o777 == 0o600
 
@@ -820,7 +829,11 @@ def test_a_pack_that_was_tampered_with_is_refused_and_the_old_build_stays(
         for member, data in members.values():
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    result = run(**given)
+    tampered = pack.read_bytes()
+    assert "it is not what the control node has sent" in run(**given)["msg"]
+    # The control node has been given it so.
+    pack.write_bytes(tampered)
+    result = run(**sent(given))
     assert result["failed"]
     assert said in result["msg"]
     assert sorted((path.name, path.read_bytes()) for path in build_of(other).iterdir()) == before
@@ -835,11 +848,11 @@ def test_a_pack_that_is_cut_off_or_gone_is_refused(node: Path, other: Path, run:
     pack = Path(given["prebuilt"])
     assert pack.stat().st_size > 1000
     pack.write_bytes(pack.read_bytes()[:cut])
-    result = run(**given)
+    result = run(**sent(given))
     assert result["failed"]
     assert result["msg"].startswith(f"build of node01: {pack}: ")
     gone = run(**given)
-    assert "cannot be unpacked: No such file" in gone["msg"]
+    assert "cannot be read: No such file" in gone["msg"]
     assert left(other) == {".nccl-tests.lock"}
 
 
@@ -849,18 +862,9 @@ def test_a_run_killed_while_it_takes_over_a_build_leaves_the_old_one_or_none(
 ) -> None:
     run()
     given = carry(run, other, node, commit="b" * 40)
-    process = start(kill_at, prebuilt=given["prebuilt"], prebuilt_from="node01")
+    process = start(kill_at, **{key: value for key, value in given.items() if key.startswith("prebuilt")})
     assert process.wait(60) == -signal.SIGKILL
     assert judged(run(check_mode=True, commit="b" * 40)) == {"nccl_tests.build": have}
     given = carry(run, other, node, commit="b" * 40)
     assert run(**given)["origin"] == "copied from node01"
     assert left(node) == {"nccl-tests", ".nccl-tests.lock"}
-
-
-def test_a_pack_is_on_its_way_where_there_is_a_directory(node: Path, run: Run) -> None:
-    assert run(build=False)["pack"] == f"{node}/.nccl-tests.pack"
-    (node / "opt").mkdir()
-    assert run(build=False)["pack"] == f"{node}/opt/.nccl-tests.pack"
-    (node / "srv/tests").mkdir(parents=True)
-    build_of(node).symlink_to("../srv/tests")
-    assert run(build=False)["pack"] == f"{node}/srv/.tests.pack"

@@ -212,7 +212,7 @@ def gate(name: str, given: Any, background: bool = False, verbosity: int = 0) ->
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(gated, "display", SimpleNamespace(verbosity=verbosity))
-        done: dict[str, Any] = plugin.gated(name, ask, background)
+        done = gated.valid(plugin, name, ask, background)
     return done
 
 
@@ -238,5 +238,5 @@ def test_the_interpreter_that_the_control_node_found_is_kept() -> None:
     plugin: Any = object.__new__(gated.ActionModule)
     plugin._discovered_interpreter_key = "discovered_interpreter_python"
     plugin._discovered_interpreter = "/usr/bin/python3"
-    done = plugin.gated("iommu", lambda: {**PLAN, "ansible_facts": {"discovered_interpreter_python": "/tmp/x"}})
+    done = gated.valid(plugin, "iommu", lambda: {**PLAN, "ansible_facts": {"discovered_interpreter_python": "/tmp/x"}})
     assert done["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3"}

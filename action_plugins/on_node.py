@@ -1,0 +1,43 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Runs one of Ansible's own actions on a node, and takes no orders from there. Documented in library/on_node.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+
+# All that a task of the suite reads of such a result, or that people do.
+KEPT = ("changed", "failed", "msg", "rc", "skipped", "diff", "stat")
+
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"action", "arguments"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        task = self._task.copy()
+        task.action, task.args = self._task.args["action"], dict(self._task.args["arguments"])
+        load = self._shared_loader_obj.action_loader
+        action = load.get(
+            task.action if load.has_plugin(task.action) else "ansible.legacy.normal",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        try:
+            with bounded.bounded():
+                done = action.run(task_vars=task_vars)
+        except bounded.TooMuchError as error:
+            done = {"failed": True, "msg": str(error)}
+        finally:
+            action.cleanup()
+        result.update({key: done[key] for key in KEPT if key in done})
+        return result

@@ -1,0 +1,45 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: nccl_tests_fetch
+short_description: Bring a packed build of nccl-tests from a node to the control node
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - As M(ansible.builtin.fetch), up to a size, and with nothing in its result that the node has said. The control node
+    computes what other hosts are told to expect.
+attributes:
+  check_mode:
+    support: full
+    description: Fetches nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+options:
+  src:
+    description: File on the node.
+    type: path
+    required: true
+  dest:
+    description: File on the control node.
+    type: path
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Fetch the build
+  busbar.fabric.nccl_tests_fetch:
+    src: /var/lib/busbar/nccl-tests.pack
+    dest: /tmp/nccl-tests/0
+  register: fetched
+"""
+
+RETURN = r"""
+sha256:
+  description: Of the file that has arrived.
+  type: str
+  returned: success
+"""

@@ -1,0 +1,45 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: perftest_wait
+short_description: Ask how far a perftest in the background is
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - As M(ansible.builtin.async_status), and what comes of it is checked to be an answer of M(busbar.fabric.perftest).
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: There is nothing to change.
+options:
+  jid:
+    description: C(ansible_job_id) of the task that was started.
+    type: str
+    required: true
+  mode:
+    description: V(cleanup) removes what the task has left of its answer.
+    type: str
+    choices: [status, cleanup]
+    default: status
+"""
+
+EXAMPLES = r"""
+- name: Wait for the test
+  busbar.fabric.perftest_wait:
+    jid: "{{ started.ansible_job_id }}"
+  register: done
+  until: done is finished
+"""
+
+RETURN = r"""
+finished:
+  description: Whether it has ended; then all that M(busbar.fabric.perftest) returns is here, too.
+  type: bool
+  returned: always
+"""
