@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_benchmark
 
 
 class ActionModule(ActionBase):
@@ -43,10 +43,14 @@ def judged(
     stored: bool,
 ) -> dict[str, Any]:
     """What the role registers. measured: of nccl_perf, one for each run. earlier: role -> what it has registered."""
-    others = [finding for role in nccl_benchmark.EARLIER for finding in earlier.get(role, {}).get("findings") or []]
-    result = nccl_benchmark.judge(platform, runs, measured, others).result()
-    result["passed"] += nccl_benchmark.passed(measured)
-    result["runs"] = [summary(run, item, stored) for run, item in zip(runs, measured, strict=True)]
+    others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
+    valid = [answer.given(one, "nccl_perf") for one in measured]
+    failed = next((one for one in valid if one.get("failed")), None)
+    if failed:
+        return failed
+    result = nccl_benchmark.judge(platform, runs, valid, others).result()
+    result["passed"] += nccl_benchmark.passed(valid)
+    result["runs"] = [summary(run, item, stored) for run, item in zip(runs, valid, strict=True)]
     return result
 
 
@@ -59,7 +63,7 @@ def summary(run: Mapping[str, Any], result: Mapping[str, Any], stored: bool) -> 
         "finished": result.get("finished_at"),
         "simulated": result["simulated"],
         "stored": stored,
-        "commands": result["commands"],
+        "commands": result.get("commands") or [],
         "nccl_library": found.get("nccl_library"),
         "nccl_tests": found.get("version"),
         "rows": [

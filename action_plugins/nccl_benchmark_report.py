@@ -17,7 +17,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_benchmark, nccl_perf, terminal
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_benchmark, nccl_perf, terminal
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 display = Display()
@@ -42,8 +42,8 @@ class ActionModule(ActionBase):
         hostvars = variables["hostvars"]
         results = {}
         for host in variables["ansible_play_hosts"]:
-            of_host = hostvars[host].get("nccl_benchmark_result") or {}
-            if of_host.get("runs"):
+            of_host = reported(hostvars[host].get("nccl_benchmark_result"))
+            if of_host:
                 results[host] = of_host
         now = time.time()
         rows = nccl_benchmark.rows(results, now)
@@ -64,6 +64,13 @@ class ActionModule(ActionBase):
             display.display(problem)
         result.update(path=str(folder), plots=[str(path) for path in plots])
         return result
+
+
+def reported(registered: Any) -> dict[str, Any]:
+    """What a host is reported with; {} where there is nothing, or nothing valid."""
+    found = answer.given(registered)
+    runs = registered["runs"] if found.get("findings") is not None and "runs" in registered else []
+    return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
 
 
 def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
@@ -179,4 +186,4 @@ def short(size: float) -> str:
     return nccl_perf.size_text(round(size))
 
 
-__all__: Sequence[str] = ["ActionModule", "draw", "plot", "write"]
+__all__: Sequence[str] = ["ActionModule", "draw", "plot", "reported", "write"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf, netdev_mtu, rail_info, rail_pairs
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_conf, netdev_mtu, rail_info, rail_pairs
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 LARGEST = 4096
@@ -46,13 +46,13 @@ class ActionModule(ActionBase):
 
 def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:
     values = rail_info.values(of_host)
-    read = of_host.get("rail_info_result") or {}
+    read = answer.given(of_host.get("rail_info_result"), "rail_info")
     mtu = values.get("busbar_mtu")
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
     return rail_pairs.Candidate(
         host=host,
         kind=rail_info.kind(of_host),
-        info=rail_info.of_host(of_host) if there else None,
+        info=rail_info.of_host({"rail_info_result": read}) if there else None,
         name=str(of_host.get("ansible_host") or host),
         # The last results of a node in use are as good as any.
         busy=() if check_mode else tuple(read.get("busy") or ()),

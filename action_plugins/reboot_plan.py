@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import reboot
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, reboot
 
 # Those that roles/reboot asks again: all whose state a boot can take away, or bring.
 AGAIN = (
@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(
             argument_spec={"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
         )
-        results = [self._templar.template(variables.get(f"{role}_result")) or {} for role in reboot.ROLES]
+        results = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in reboot.ROLES]
         waiting = reboot.reasons(results)
         if arguments["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
@@ -45,10 +45,12 @@ class ActionModule(ActionBase):
         }
         found = arguments["busy"] or {}
         busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
-        decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, arguments["drain"] or None)
+        busy = busy if answer.is_valid(answer.lines, busy) else None
+        drain = answer.given(arguments["drain"], "slurm_node") or None
+        decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, drain)
         return self._result(result, decision, variables)
 
     def _result(self, result: dict[str, Any], decision: reboot.Decision, variables: dict[str, Any]) -> dict[str, Any]:
-        again = [self._templar.template(variables.get(f"{role}_result")) or {} for role in AGAIN]
+        again = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in AGAIN]
         result.update(decision.to_dict(), give_back=reboot.give_back(decision, again))
         return result

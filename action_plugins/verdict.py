@@ -17,7 +17,7 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
-from ansible_collections.busbar.fabric.plugins.module_utils import intent, reboot, secrets, terminal, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, intent, reboot, secrets, terminal, verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 display = Display()
@@ -147,6 +147,8 @@ def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:
 def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Run of the benchmark -> its figure and bar in GB/s and when it was measured, where there is a figure."""
     names = ("busbw", "bar", "finished", "simulated")
+    if not answer.is_valid(answer.many(answer.a_run), benchmark.get("runs") or []):
+        return {}
     return {
         run["name"]: {name: run.get(name) for name in names}
         for run in benchmark.get("runs") or []

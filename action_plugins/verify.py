@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import intent, perftest, rail_info, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, intent, perftest, rail_info, verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
@@ -47,7 +47,9 @@ class ActionModule(ActionBase):
         audited = json.loads(verdict.audited(of_host).get(variables["inventory_hostname"], {}).get("roles", "{}"))
         of_host.update({f"{role}_result": found for role, found in audited.items()})
         check_mode = bool(self._task.check_mode)
-        measured = [one for one in arguments["measured"] if one.get("sessions") is not None]
+        # What is not valid is no result; each test that was planned is told to lack one.
+        given = [answer.given(one, "perftest") for one in arguments["measured"]]
+        measured = [one for one in given if one.get("sessions") is not None]
         findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)
         result.update(Plan(tuple(findings)).result())
         result["passed"] = passed
@@ -67,8 +69,9 @@ def join(
     of_all = [
         (of_host.get(name) or {}).get("hosts", {}).get(host) for name in ("consistency_result", "rail_pairs_result")
     ]
-    parts = [*(part for part in of_all if part), of_host.get("rail_ping_result") or {}, *measured]
+    parts = [*map(answer.given, [*of_all, of_host.get("rail_ping_result")]), *measured]
     findings = [from_dict(dict(item)) for part in parts for item in part.get("findings") or []]
+    wrong = next((part["msg"] for part in parts if str(part.get("msg")).startswith(answer.SAID)), "")
     passed = [name for part in parts for name in part.get("passed") or []]
     passes = (of_all[1] or {}).get("passes", [])
     planned = [perftest.session_of(one) for sessions in passes for one in sessions]
@@ -83,20 +86,22 @@ def join(
             lost = perftest.unproven(session, why, "perftest", "run it again for both hosts with -vvv")
             missing.append(replace(lost, because=missing[0].id if missing else None))
     findings += missing
-    if any(part is None for part in of_all):
-        findings.append(nothing(of_host))
+    if wrong or any(part is None for part in of_all):
+        findings.append(nothing(of_host, wrong))
     earlier = [
         from_dict(dict(item))
         for name, role in of_host.items()
         if name in intent.REGISTERED and name not in OWN
-        for item in (role or {}).get("findings") or []
+        for item in answer.findings_of(role)
     ]
     earlier = [one for one in earlier if one.because is None]
     return because(findings, earlier, causes_of(of_host, of_all[0] or {}, earlier)), passed
 
 
-def nothing(of_host: Mapping[str, Any]) -> Finding:
-    failed = [(of_host.get(name) or {}).get("msg") for name in ("busbar_intent", "rail_info_result")]
+def nothing(of_host: Mapping[str, Any], wrong: str = "") -> Finding:
+    failed = (
+        [wrong] if wrong else [(of_host.get(name) or {}).get("msg") for name in ("busbar_intent", "rail_info_result")]
+    )
     said = next((text for text in failed if text), "the comparison of the hosts did not run")
     return Finding(
         check="perftest.pair",

@@ -15,6 +15,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils import answer
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
 display = Display()
@@ -40,7 +41,7 @@ class ActionModule(ActionBase):
         for host in variables["ansible_play_hosts"]:
             of_host = hostvars[host]
             found = of_host.get("verify_result") or {}
-            if found.get("sessions"):
+            if found.get("sessions") and answer.is_valid(answer.many(answer.tested), found["sessions"]):
                 results[host] = found
         if results:
             display.display("\n" + render(results) + "\n")

@@ -38,8 +38,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-finished:
-  description: Whether it has ended; then all that M(busbar.fabric.perftest) returns is here, too.
-  type: bool
-  returned: always
+sessions:
+  description: As M(busbar.fabric.perftest) returns them, with all else that it does, once it has ended.
+  type: list
+  elements: dict
+  returned: when it has ended
 """

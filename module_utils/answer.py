@@ -157,8 +157,8 @@ def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
     return check
 
 
-def record(optional: Sequence[str] = (), **of: Check) -> Check:
-    """A dictionary with these keys and no others."""
+def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> Check:
+    """A dictionary with these keys and, unless others are allowed, no more."""
     needed = set(of) - set(optional)
 
     def check(value: Any) -> None:
@@ -169,6 +169,8 @@ def record(optional: Sequence[str] = (), **of: Check) -> Check:
             raise Invalid("is missing").within(min(missing))
         for key, item in value.items():
             if key not in of:
+                if others:
+                    continue
                 raise Invalid("is no key of it").within(_shown(key))
             try:
                 of[key](item)
@@ -265,6 +267,7 @@ def of_findings(value: Any) -> None:
 
 seconds = number(0, 1e11)
 rail = record(
+    optional=("gpu", "gpu_index"),
     number=whole(0, 99),
     pci=text(20, _PCI),
     device=text(64, _DEVICE),
@@ -279,12 +282,23 @@ rail = record(
     gpu=text(20, re.compile("|" + _PCI.pattern)),
     gpu_index=whole(0, 999),
 )
-info = record(
+_info = record(
     product=maybe(line),
     driver=maybe(line),
     rails=many(rail, 100),
     missing=table(text(), text(2, re.compile(r"[0-9]{1,2}")), 100),
 )
+
+
+def info(value: Any) -> None:
+    """Also: each rail once."""
+    _info(value)
+    numbers = [one["number"] for one in value["rails"]]
+    if len(set(numbers)) != len(numbers):
+        raise Invalid("names a rail twice").within("rails")
+
+
+info.keys = _info.keys  # type: ignore[attr-defined]
 session = record(
     role=one_of("server", "client"),
     rail=whole(0, 99),
@@ -354,6 +368,25 @@ _measured = {
 }
 # {} where nothing was measured.
 measured = record(optional=list(_measured), **_measured)
+# Of a run of the benchmark, what its table and the findings file read.
+a_run = record(
+    others=True,
+    name=text(LINE, empty=False, line=True),
+    subject=line,
+    collective=line,
+    gpus=whole(0, 1 << 20),
+    max_bytes=whole(0, LARGEST),
+    bar=maybe(number(0, 1e6)),
+    prediction=maybe(number(0, 1e6)),
+    busbw=maybe(number(0, 1e6)),
+    finished=maybe(seconds),
+    simulated=flag,
+    stored=flag,
+    rows=many(
+        record(size=whole(0, LARGEST), out_of_place=maybe(number(0, 1e6)), in_place=maybe(number(0, 1e6))),
+        1000,
+    ),
+)
 
 # -- what each module may return ---------------------------------------------------------------------------------------
 
@@ -484,6 +517,20 @@ def given(result: Any, module: str = "") -> Dict[str, Any]:
         return check(module, result)
     except Invalid as error:
         return {"failed": True, "msg": SAID + str(error)}
+
+
+def is_valid(of: Check, value: Any) -> bool:
+    try:
+        of(value)
+    except Invalid:
+        return False
+    return True
+
+
+def findings_of(registered: Any) -> List[Dict[str, Any]]:
+    """Those that a role has registered; [] where they are none, which the verdict on that role says."""
+    found = registered.get("findings") if isinstance(registered, dict) else None
+    return found if found and is_valid(of_findings, found) else []
 
 
 def read(text_of: str) -> Any:

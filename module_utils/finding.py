@@ -21,7 +21,7 @@ ASPECTS = ("live", "persisted")
 # What *activating* the mending change costs a running node (DESIGN 1, principle 5).
 DISRUPTIONS = ("none", "link", "driver", "reboot")
 
-_CHECK = re.compile(r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$")
+_CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Finding:
     because: Optional[str] = None
 
     def __post_init__(self) -> None:
-        if not _CHECK.match(self.check):
+        if not _CHECK.fullmatch(self.check):
             raise ValueError("check id %r is not dotted lower case" % self.check)
         for name, value, allowed in (
             ("state", self.state, STATES),

@@ -634,7 +634,7 @@ def read(host: Host, want: Want) -> Have:
 
     marker, damage, occupied = None, "", ""
     try:
-        above = os.path.dirname(pack_path(host, want))
+        above = _above(host, want)
         doubt = trusted.doubt(above, os.path.realpath(host.system_root))
         # Whoever may rename the build may put another in its place.
         doubt = doubt or (host.doubt(want.path) if os.path.lexists(host.system(want.path)) else "")
@@ -660,6 +660,14 @@ def read(host: Host, want: Want) -> Have:
         missing_tools=tuple(_missing_tools(host, want)),
         problems=problems,
     )
+
+
+def _above(host: Host, want: Want) -> str:
+    """The first directory above the build that is there."""
+    folder = os.path.dirname(os.path.realpath(host.system(want.path)))
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def _occupied(host: Host, path: str) -> str:

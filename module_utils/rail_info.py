@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import rdma, roce_chain, roce_qos
+from . import answer, rdma, roce_chain, roce_qos
 from .host import Host, ReadError
 from .profile import Profile, active_port
 from .rails import Rails
@@ -153,9 +153,10 @@ def summary(trust: str, pfc: Tuple[int, ...], dscp: int, priority: int) -> str:
 
 
 def of_host(variables: Mapping[str, Any]) -> Optional[HostInfo]:
-    """What the module rail_info has returned; None where it has not."""
-    read = (variables.get("rail_info_result") or {}).get("info")
-    return from_dict(read) if read else None
+    """What the module rail_info has returned; None where it has not, or nothing that is valid."""
+    registered = variables.get("rail_info_result")
+    read = registered.get("info") if isinstance(registered, dict) else None
+    return from_dict(read) if read and answer.is_valid(answer.info, read) else None
 
 
 def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
+from . import answer
 from .finding import DISRUPTIONS, Finding
 from .plan import Plan
 
@@ -96,11 +97,7 @@ def decide(
         return Decision(False, (), (_finding("reboot.pending", "ok", "nothing waits for a reboot", waiting, ""),))
     if DISRUPTIONS.index(max_disruption) < DISRUPTIONS.index("reboot"):
         return Decision(False, tuple(waiting))
-    lost = [
-        host
-        for host, decision in earlier.items()
-        if any(finding["check"] in _LOST for finding in decision.get("findings") or [])
-    ]
+    lost = [host for host, decision in earlier.items() if _lost(decision)]
     if lost:
         have = "not rebooted: %s did not come back as it should" % ", ".join(sorted(lost)[:3])
         fix = "see to %s, then run site.yml again" % lost[0]
@@ -117,6 +114,12 @@ def decide(
             False, tuple(waiting), (_finding("reboot.idle", "withheld", "busy: %s" % busy[0], waiting, fix),)
         )
     return Decision(True, tuple(waiting))
+
+
+def _lost(decision: Mapping[str, Any]) -> bool:
+    """What is no decision was made of a node that did not come back as it should."""
+    found = answer.given(decision)
+    return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])
 
 
 def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
@@ -147,14 +150,14 @@ def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str
     """After it. before: the decision. done: what Ansible's reboot returned. left: reasons that are still there."""
     waiting: List[str] = list(before["reasons"])
     if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
-        said = str(done.get("msg") or "no answer").strip().splitlines()[0]
+        said = [*str(done.get("msg") or "").strip().splitlines(), "no answer"][0]
         fix = "look at the node's console; no further node was rebooted"
         return Decision(True, tuple(waiting), (_finding("reboot.returned", "drift", said[:200], waiting, fix),))
     if left:
         have = "back, and still waiting: %s" % left[0]
         fix = "read the findings above it; the boot loader did not take what was written, or another entry was booted"
         return Decision(True, tuple(waiting), (_finding("reboot.verified", "drift", have, left, fix),))
-    good = _finding("reboot.returned", "ok", "rebooted in %s s" % done.get("elapsed", "?"), waiting, "")
+    good = _finding("reboot.returned", "ok", "rebooted in %.6s s" % done.get("elapsed", "?"), waiting, "")
     return Decision(True, tuple(waiting), (good,))
 
 

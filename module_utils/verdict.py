@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import nodeset
+from . import answer, nodeset
 from .finding import SEVERITIES, Finding, from_dict, printable, worst_first
 
 # More rows, or lines of one kind, than this are not read at night; the rest is counted, and is in the findings file.
@@ -101,39 +101,31 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
         notes: List[str] = []
         # The lock is no role: it has a result where a run took it or another one had it.
         for role in [*(["node_lock"] if "node_lock" in results[host] else []), *expected]:
-            result = results[host].get(role)
+            result = answer.given(results[host].get(role))
             because = next((f.id for f in findings if f.check[:4] == "run." or f.check == "lock.held"), None)
             found, good = _role_result(role, result, because)
             findings.extend(replace(f, have=_nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
             passed.extend(good)
-            repaired.extend((result or {}).get("repaired") or [])
-            notes.extend((result or {}).get("notes") or [])
+            repaired.extend(result.get("repaired") or [])
+            notes.extend(result.get("notes") or [])
         if not findings and not passed:
             findings.append(_no_result("host", "host", "nothing was checked on this host"))
         hosts.append(HostVerdict(host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes)))
     return Verdict(tuple(hosts), tuple(expected), tuple(role for role in roles if role not in expected))
 
 
-def _role_result(
-    role: str, result: Optional[Mapping[str, Any]], because: Optional[str]
-) -> Tuple[List[Finding], List[str]]:
+def _role_result(role: str, result: Mapping[str, Any], because: Optional[str]) -> Tuple[List[Finding], List[str]]:
     """Findings and the ids of passed checks. because: id of the failure that kept later roles from running."""
-    if result is None or result.get("skipped"):
+    if not result or result.get("skipped"):
         return [_no_result(role, role, "no result: the role did not run on this host", because)], []
     if result.get("unreachable"):
         fix = "check that the node is up and that ssh to it works, then run it again for this host"
         return [_no_result(role, role, "unreachable: %s" % _one_line(result.get("msg")), fix=fix)], []
     if result.get("failed"):
         said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
-        return [_no_result(role, role, "failed: %s" % _one_line("; ".join(said)))], []
-    findings = result.get("findings")
-    passed = result.get("passed")
-    if not isinstance(findings, list) or not isinstance(passed, list):
-        return [_no_result(role, role, "returned no findings")], []
-    try:
-        return [from_dict(item) for item in findings], [str(item) for item in passed]
-    except (ValueError, AttributeError, TypeError) as error:
-        return [_no_result(role, role, "returned something that is not a finding: %s" % error)], []
+        have = _one_line("; ".join(said))
+        return [_no_result(role, role, have if have.startswith(answer.SAID) else "failed: %s" % have)], []
+    return [from_dict(item) for item in result["findings"]], result["passed"]
 
 
 def _no_result(

@@ -205,11 +205,11 @@ def test_where_the_builder_fails_the_others_build_for_themselves(site: Site) -> 
 
 
 def test_where_nothing_can_be_packed_the_others_build_for_themselves_and_it_is_said(site: Site) -> None:
-    put(site.root("node01") / "opt/.nccl-tests.pack/somebody's", "")
+    put(site.root("node01") / "var/lib/busbar/nccl-tests.pack/somebody's", "")
     done = site.run()
     assert origins(done) == ["built"] * 3
     assert "could not be packed for the hosts like this one" in done["node01"]["notes"][0]
-    assert (site.root("node01") / "opt/.nccl-tests.pack/somebody's").exists()
+    assert (site.root("node01") / "var/lib/busbar/nccl-tests.pack/somebody's").exists()
 
 
 def test_a_lost_host_is_no_builder(site: Site) -> None:

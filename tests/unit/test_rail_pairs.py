@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -109,7 +110,12 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
     assert one.info is not None
     of_host = {
         "busbar_intent": {"profile_name": "hgx-h200", "values": {"busbar_fabric": "ethernet", "busbar_mtu": 4200}},
-        "rail_info_result": {"info": one.info.to_dict(), "busy": ["Slurm job 7"]},
+        "rail_info_result": {
+            "findings": [],
+            "passed": [],
+            "busy": ["Slurm job 7"],
+            "info": json.loads(json.dumps(one.info.to_dict())),
+        },
         "ansible_host": "10.0.0.1",
     }
     found = [action.candidate("node01", of_host, True, check_mode) for check_mode in (False, True)]

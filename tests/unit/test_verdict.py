@@ -44,9 +44,9 @@ def test_all_good_is_ok() -> None:
         ({"skipped": True}, "the role did not run on this host"),
         ({"unreachable": True, "msg": "ssh: timed out"}, "unreachable: ssh: timed out"),
         ({"failed": True, "msg": "boom\nat line 3"}, "failed: boom at line 3"),
-        ({"rc": 0}, "returned no findings"),
-        ({"findings": [{"check": "x"}], "passed": []}, "not a finding"),
-        ({"findings": ["x"], "passed": []}, "not a finding"),
+        ({"rc": 0}, "its answer is not valid: findings: is missing"),
+        ({"findings": [{"check": "x"}], "passed": []}, "its answer is not valid: findings[0].aspect: is missing"),
+        ({"findings": ["x"], "passed": []}, "its answer is not valid: findings[0]: is 'x', expected a dictionary"),
     ],
 )
 def test_what_did_not_answer_counts_as_unknown(result: dict[str, Any] | None, says: str) -> None:
