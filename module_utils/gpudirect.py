@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from . import dkms, gpu, ofed, os_release
+from . import advice, dkms, gpu, ofed, os_release
 from .finding import Finding, printable, unreadable
 from .host import Host, ParseError, Problem, ReadError, attempt
 from .pci import parse_text, read_value
@@ -77,7 +77,7 @@ _DMABUF_KERNEL = (5, 12)
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 _FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
 _LOAD_TIMEOUT = 60.0
-_RUN = "run site.yml --tags nvidia_peermem for this host"
+_RUN = advice.run("nvidia_peermem")
 _REBUILD = "dkms build --force nvidia/%(version)s && dkms install --force nvidia/%(version)s"
 
 T = TypeVar("T")

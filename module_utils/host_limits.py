@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import mounts, systemd_files
+from . import advice, mounts, systemd_files
 from .finding import Finding, printable
 from .host import Host, ParseError, Problem, ReadError
 from .plan import FileChange, Plan
@@ -40,7 +40,7 @@ WHY = {
     "group": "a line for a group or a user counts before that for all (*), whatever file it is in",
     "shm": "NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",
 }
-RUN = "run site.yml --tags host_limits for this host"
+RUN = advice.run("host_limits")
 
 
 @dataclass(frozen=True)

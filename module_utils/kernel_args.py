@@ -14,6 +14,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from . import advice
 from .finding import Finding
 from .host import Host, ParseError, ReadError
 from .plan import Command, FileChange, Plan
@@ -639,6 +640,11 @@ def _others(boot: Boot, arg: Arg) -> List[str]:
     return [token for token in tokens if parse(token)[0] == name and parse(token)[1] != arg.value]
 
 
+def _run(noun: str) -> str:
+    """The module is also there for those who keep arguments of their own, in a play that only they know."""
+    return advice.run("iommu") if noun == "iommu" else "run the module again without --check"
+
+
 def _persisted(boot: Boot, arg: Arg, noun: str, why: str, mended: bool) -> Finding:
     bad = [entry for entry in boot.future if not satisfied(entry.line, arg)]
     source = {"grub": GRUB_CFG, "bls": BLS_ENTRIES, "kernel-install": KERNEL_CMDLINE}.get(boot.kind, ACTIVE)
@@ -655,7 +661,7 @@ def _persisted(boot: Boot, arg: Arg, noun: str, why: str, mended: bool) -> Findi
             state = "not_owned"
             fix = "correct %s, which is read after Busbar's %s, and run update-grub" % (", ".join(culprits), DROPIN)
         else:
-            fix = "run the role again without --check" if mended else "look at what the tool printed; run it by hand"
+            fix = _run(noun) if mended else "look at what the tool printed; run it by hand"
     return Finding(
         check="%s.args" % noun,
         subject=str(arg),
@@ -681,7 +687,7 @@ def _live(boot: Boot, arg: Arg, noun: str, why: str, persisted: Finding, active:
         have=str(arg) if active else "pending: the next boot will have it" if pending else "not on the command line",
         source=ACTIVE,
         why=why,
-        fix="" if active else "reboot the node",
+        fix="" if active else "%s, or reboot the node" % _run(noun),
         disruption="reboot",
         because=None if active or persisted.ok else persisted.id,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import netdev, netdev_address, netdev_mtu, netdev_owner
+from . import advice, netdev, netdev_address, netdev_mtu, netdev_owner
 from .finding import Finding, printable, unreadable
 from .host import Host, ParseError, Problem, ReadError, attempt
 from .netdev_address import ADDRESSES, Address, parse_json
@@ -41,7 +41,7 @@ ROUTES = ("ip", "-j", "-4", "route", "show", "table", "all")
 # Rules of the kernel and of people are mostly at 0 and above 32765; tables 253 to 255 are the kernel's.
 FIRST_TABLE = 1000
 _COMMENT = "Written by Busbar (role multirail): a table for what comes from this rail's address."
-RUN = "run site.yml --tags multirail for this host"
+RUN = advice.run("multirail")
 WHY = {
     "sysctl": "without them the wrong rail answers for an address, or the kernel drops what comes back by another rail;"
     " it uses the larger of an interface's value and that of 'all'",

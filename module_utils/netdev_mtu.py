@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import netdev, rdma
+from . import advice, netdev, rdma
 from .finding import Finding, printable, unreadable
 from .host import Host, Problem
 from .netdev_owner import (
@@ -43,7 +43,7 @@ RDMA_MTUS = (256, 512, 1024, 2048, 4096)
 # Of RoCE: GRH or IP, UDP, BTH, the largest extended headers and the checksum.
 RDMA_HEADERS = 96
 _NETPLAN_COMMENT = "Written by Busbar (role mtu). What else belongs to these interfaces is in the other files here."
-RUN = "run site.yml --tags mtu for this host"
+RUN = advice.run("mtu")
 WHY = {
     "live": "RDMA sends as much at once as the interface's MTU lets it; two ends that differ hang or fall back",
     "persisted": "at the next boot the interface gets what the file of its owner says, whatever it has now",

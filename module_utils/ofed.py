@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import dkms, mounts, os_release, packages
+from . import advice, dkms, mounts, os_release, packages
 from .dkms import Build, Kernels, ModuleFile
 from .finding import Finding, printable, unreadable
 from .host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
@@ -52,7 +52,7 @@ _SYMVERS = (
     "/usr/src/ofa_kernel/%(kernel)s/Module.symvers",
     "/usr/src/ofa_kernel/default/Module.symvers",
 )
-_RUN = "run site.yml --tags mofed for this host"
+_RUN = advice.run("mofed")
 
 
 @dataclass(frozen=True)
@@ -630,7 +630,7 @@ def _loaded_plan(have: Have, want: Want, modules: Plan, mending: bool) -> Plan:
         what,
         found.path if same else text,
         "what is installed works after a reboot, or after openibd was restarted where nothing uses it",
-        "reboot the node (busbar_max_disruption: reboot); if it is the same then, the initramfs holds the old one:"
+        advice.allow(_RUN, "reboot") + "; if it is the same then, the initramfs holds the old one:"
         " update-initramfs -u -k %s or dracut -f --kver %s" % (running, running),
         severity="critical",
         aspect="live",

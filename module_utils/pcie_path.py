@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from . import pci, platform, virtualization
+from . import advice, pci, platform, virtualization
 from .finding import Finding
 from .host import Host, ParseError, ReadError
 from .pci import PciDevice
@@ -48,7 +48,7 @@ _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not answer"
 _LOST = "is not below a PCI host bridge: the bridges above it are not known"
 
-_RUN = "run site.yml --tags pcie_path for this host"
+_RUN = advice.run("pcie_path")
 
 
 @dataclass(frozen=True)

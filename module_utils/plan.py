@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from . import secrets
+from . import advice, secrets
 from .busy import Busy
 from .finding import DISRUPTIONS, Finding
 
@@ -91,7 +91,7 @@ class Plan:
         allowed = DISRUPTIONS.index(max_disruption)
         return self._without(
             lambda disruption: DISRUPTIONS.index(disruption) > allowed, lambda f: replace(f, state="withheld")
-        )
+        )._advised()
 
     def refuse(self, busy: Busy) -> Plan:
         """The same plan without what disturbs a link or more, where somebody uses the node or that is not known.
@@ -107,9 +107,17 @@ class Plan:
 
         def refused(finding: Finding) -> Finding:
             have = said if finding.have is None else "%s; %s" % (finding.have, said)
-            return replace(finding, state="withheld", have=have, fix="see to that, then: " + finding.fix)
+            return replace(finding, state="withheld", have=have, fix="see to that, then " + finding.fix)
 
-        return self._without(lambda disruption: disruption != "none", refused)
+        return self._without(lambda disruption: disruption != "none", refused)._advised()
+
+    def _advised(self) -> Plan:
+        """Whoever does what a finding advises is not told once more that it was withheld."""
+        told = (
+            f if f.state not in ("drift", "withheld") else replace(f, fix=advice.allow(f.fix, f.disruption))
+            for f in self.findings
+        )
+        return replace(self, findings=tuple(told))
 
     def _without(self, above: Callable[[str], bool], mark: Callable[[Finding], Finding]) -> Plan:
         return Plan(

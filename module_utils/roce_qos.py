@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from . import apply, dcb, mlnx_qos, netdev, rdma
+from . import advice, apply, dcb, mlnx_qos, netdev, rdma
 from .finding import Finding
 from .host import Host, ParseError, ReadError, ToolMissing
 from .pci import parse_decimal
@@ -38,8 +38,7 @@ _MELLANOX = 0x15B3
 # The number alone is how it is written.
 _GLOBAL_CLASS = re.compile(r"(?:Global tclass=)?(-1|[0-9]{1,3})")
 _PAUSE = re.compile(r"(Autonegotiate|RX|TX):\s*(on|off)")
-_RUN = "run site.yml --tags roce_qos for this host"
-_RUN_LINK = _RUN + ", drained and with busbar_max_disruption=link"
+_RUN = advice.run("roce_qos")
 WHY = {
     "dcbx": "whoever owns DCBX, firmware or lldpad, overwrites trust, PFC and ETS whenever it hears the switch",
     "pause": "global pause stops all priorities at once and cannot be on beside PFC",
@@ -788,7 +787,7 @@ def _finding(
         have=have_text,
         source=gap.source if gap is not None else _source(state, noun),
         why=WHY[noun],
-        fix="" if result == "ok" else fix or (_RUN_LINK if disruption == "link" else _RUN),
+        fix="" if result == "ok" else fix or _RUN,
         disruption=disruption,
         because=because,
     )

@@ -17,7 +17,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import apply, bundle, platform, roce_boot, roce_qos
+from . import advice, apply, bundle, platform, roce_boot, roce_qos
 from .finding import Finding, printable
 from .host import Host, ParseError, ReadError
 from .plan import Command, FileChange, Plan
@@ -39,7 +39,7 @@ SETTINGS = (
     *("trust", "dscp2prio", "pfc", "prio2tc", "tsa", "tc_bandwidth", "cable_length", "prio2buffer", "buffer_size"),
     *("ecn", "tos", "traffic_class", "dcbx", "pause_off"),
 )
-_RUN = "run site.yml --tags roce_qos for this host"
+_RUN = advice.run("roce_qos")
 _WHY = "a reboot or a reload of the driver takes trust, PFC, ECN and ToS away, and nothing else sets them again"
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0

@@ -8,6 +8,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from ansible_collections.busbar.fabric.plugins.module_utils import advice
+
 from .. import ROOT
 
 # More names than this are not copied from a page: `busbar report --nodes` writes them into a file.
@@ -18,12 +20,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def command(fix: str, hosts: Sequence[str], inventory: Sequence[str], history: str, run: int, group: str) -> str:
     """fix: of the finding. group: its fingerprint. Empty where the fix is no run of site.yml."""
-    found = re.search(r"\bsite\.yml\b(?: --tags (\w+))?", fix)
+    found = advice.parse(fix)
     if not found or not hosts or not all(_PLAIN.fullmatch(host) for host in hosts):
         return ""
     playbook = "site.yml" if (ROOT / "site.yml").exists() else "busbar.fabric.site"
     argv = ["ansible-playbook", playbook, *(word for path in inventory for word in ("-i", path))]
-    argv += ["--tags", found.group(1)] if found.group(1) else []
+    argv += found.argv
     if len(hosts) <= NAMES:
         return shlex.join([*argv, "--limit", ",".join(hosts)])
     file = f"nodes-{group}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.module_utils import advice, nodeset
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding
 
 from . import repair, waivers
@@ -227,7 +227,7 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "fix": finding.fix,
         "disruption": finding.disruption,
         "command": repair.command(finding.fix, hosts, inventory, night.history, night.run.id, group.fingerprint),
-        "repairs": finding.fix.startswith("run "),
+        "repairs": bool((found := advice.parse(finding.fix)) and found.mends),
         "alike": _alike(group),
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.expires.isoformat()},
     }

@@ -189,6 +189,13 @@ def test_no_command_is_made_of_a_name_that_ansible_or_a_shell_could_read_otherwi
     assert repair.command(FIX, ["n1", host], ["/i"], "/h", 7, "abc") == ""
 
 
+def test_the_command_gives_the_leave_that_the_advice_names() -> None:
+    fix = "run site.yml --tags iommu,reboot -e busbar_max_disruption=reboot for this host, or reboot the node"
+    assert repair.command(fix, ["n1"], ["/i"], "/h", 7, "abc") == (
+        "ansible-playbook site.yml -i /i --tags iommu,reboot -e busbar_max_disruption=reboot --limit n1"
+    )
+
+
 def test_no_command_where_a_person_has_to_do_it() -> None:
     assert repair.command("reseat the NIC", ["n1"], ["/i"], "/h", 7, "abc") == ""
 

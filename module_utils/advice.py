@@ -1,0 +1,56 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The command in what a finding advises, in one form.
+
+``run site.yml --tags mtu -e busbar_max_disruption=link for this host``, with "then" before it where somebody has to do
+something first. Who does what it says gets there: it names the leave that it needs and the tags of all that take part.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+_COMMAND = re.compile(
+    r"(\bthen )?\brun (?:all of )?site\.yml(?: --tags (\w+(?:,\w+)*))?(?: -e busbar_max_disruption=(\w+))?"
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """tags: none for all roles.   disruption: the leave that it gives.   mends: nobody has to do anything before."""
+
+    tags: Tuple[str, ...]
+    disruption: str = "none"
+    mends: bool = True
+
+    @property
+    def argv(self) -> List[str]:
+        """What comes behind ``ansible-playbook site.yml -i INVENTORY``."""
+        leave = [] if self.disruption == "none" else ["-e", "busbar_max_disruption=%s" % self.disruption]
+        return [*(["--tags", ",".join(self.tags)] if self.tags else []), *leave]
+
+
+def run(tag: str, hosts: str = "this host") -> str:
+    """The advice to let a role mend something. What leave it needs is added where a plan is limited."""
+    return "run site.yml --tags %s for %s" % (tag, hosts)
+
+
+def parse(fix: str) -> Optional[Run]:
+    """None where the advice names no command of the suite."""
+    found = _COMMAND.search(fix)
+    if found is None:
+        return None
+    return Run(
+        tuple(found.group(2).split(",")) if found.group(2) else (), found.group(3) or "none", found.group(1) is None
+    )
+
+
+def allow(fix: str, disruption: str) -> str:
+    """The same with the leave that a change of this disruption needs; what is another's to do stays as it is."""
+    found = _COMMAND.search(fix)
+    if found is None or found.group(3) or disruption == "none":
+        return fix
+    more = (",reboot" if disruption == "reboot" and found.group(2) else "") + " -e busbar_max_disruption=" + disruption
+    return fix[: found.end()] + more + fix[found.end() :]

@@ -1,0 +1,101 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What every fault's finding advises is done, literally, and then it is looked at again."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import advice
+
+from busbar.lab import faults, store
+from busbar.lab.machine import hgx_b200
+from tests.lab.test_faults import ALONE
+
+# Tag -> the module of its role.
+MODULE = {
+    "platform": "topology_info",
+    "mofed": "ofed",
+    "iommu": "iommu",
+    "pcie_path": "pcie_path",
+    "host_limits": "host_limits",
+    "mtu": "netdev_mtu",
+    "multirail": "multirail",
+    "roce_qos": "roce_qos",
+    "nvidia_peermem": "gpudirect",
+    "nccl_conf": "nccl_conf",
+}
+# Those that change something which may disturb a node take the leave for it.
+# Those that change something which may disturb a node take the leave for it.
+LEAVE = ("ofed", "iommu", "host_limits", "netdev_mtu", "multirail", "roce_qos", "gpudirect", "nccl_conf")
+# No package is installed on a node that is a directory; tests/containers does it on one that is a container.
+PACKAGES = ("ofed-missing", "ofed-other-version", "mlnx-ofed-left", "nfs-without-ofed")
+Answer = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this file alone. Each module is run where a fault is its, and once."""
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory, {**store.STANDARD, "node03": hgx_b200})
+    return directory
+
+
+@pytest.fixture
+def lab(_lab: Path) -> Iterator[Path]:
+    yield _lab
+    store.repair_broken(_lab)
+
+
+def run(on_node: Answer, module: str, node: str, most: str, check_mode: bool = False) -> dict[str, Any]:
+    leave = {"max_disruption": most} if module in LEAVE else {}
+    return on_node(module, node, check_mode=check_mode, **leave)
+
+
+def converge(lab: Path, on_node: Answer, module: str, node: str) -> None:
+    done = lab / f"{node}-{module}"
+    if not done.exists():
+        assert run(on_node, module, node, "link")["findings"] == []
+        if module == "roce_qos":
+            # The unit of rail 0 has run, as at a boot.
+            subprocess.run([lab / node / "sys/usr/local/sbin/busbar-lab-roce", "add", "enp26s0np0"], check=True)
+        done.touch()
+
+
+@pytest.mark.parametrize(("node", "name"), [one for one in ALONE if one[1] not in PACKAGES])
+def test_what_a_finding_advises_changes_it(lab: Path, on_node: Answer, node: str, name: str) -> None:
+    fault = faults.FAULTS[name]
+    noun = fault.check.split(".")[0]
+    module = MODULE.get(noun, noun)
+
+    def look() -> list[dict[str, Any]]:
+        # As on a site that allows nothing of itself.
+        found = run(on_node, module, node, "none", check_mode=True)["findings"]
+        return [finding for finding in found if finding["check"] == fault.check]
+
+    converge(lab, on_node, module, node)
+    store.break_(lab, node, name)
+    finding = next(found for found in look() if found["because"] is None)
+    told = advice.parse(finding["fix"])
+    # Anything else that names it would be a command that nobody can copy.
+    assert ("site.yml" in finding["fix"]) == (told is not None), finding["fix"]
+    if told is None or not told.mends:
+        # A person's work, after which the same question has another answer.
+        store.repair(lab, node, name)
+        for tag in told.tags if told else ():
+            run(on_node, MODULE[tag], node, told.disruption if told else "none")
+        assert look() == []
+        return
+    done = [run(on_node, MODULE[tag], node, told.disruption) for tag in told.tags if tag != "reboot"]
+    if "reboot" in told.tags:
+        assert (told.disruption, any(one["reboot_required"] for one in done)) == ("reboot", True)
+        store.reboot(lab, node)
+    if fault.stays:
+        # The tool that fails is named, and with that the advice is another one.
+        assert done[0].get("failed") or finding not in done[0]["findings"], done
+        return
+    assert finding["id"] not in {found["id"] for found in look()}
