@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,20 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, intent, reboot, secrets, terminal, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    answer,
+    intent,
+    leftovers,
+    reboot,
+    secrets,
+    terminal,
+    verdict,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 display = Display()
+# Findings files of runs that were killed while they wrote them.
+_UNFINISHED = re.compile(r"\.busbar-" + leftovers.RANDOM)
 
 
 class ActionModule(ActionBase):
@@ -159,6 +170,7 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _write(path: str, data: dict[str, Any]) -> None:
     """Whole or not at all: a reader never sees half a findings file."""
     folder = os.path.dirname(path) or "."
+    leftovers.sweep(folder, _UNFINISHED)
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".busbar-", delete=False, encoding="utf-8") as stream:
         # A line for each host. Indented, or as one text, it would cost as much as all else here.
         stream.write(json.dumps({name: value for name, value in data.items() if name != "hosts"}, sort_keys=True)[:-1])

@@ -59,8 +59,10 @@ def run(**arguments: Any) -> Any:
     """ansible_runner.run, which would switch off the checking of host keys and leave workers behind."""
     from ansible_runner.interface import init_runner  # here, so that the other commands do without it
 
-    extra = arguments.pop("envvars", {})
-    runner = init_runner(**arguments, envvars=environment() | extra, quiet=True)
+    # Its temporary files go with the directory, also after a kill.
+    own = {"ANSIBLE_LOCAL_TEMP": str(Path(arguments["private_data_dir"]) / "tmp")}
+    given = own | environment() | arguments.pop("envvars", {})
+    runner = init_runner(**arguments, envvars=given, quiet=True)
     if HOST_KEYS not in os.environ:
         del runner.config.env[HOST_KEYS]
     runner.config.command = kept(runner.config.command, apart=True)

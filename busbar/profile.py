@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import profile_doubts
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
 
-from . import ansible_process, leftovers
+from . import ansible_process, private
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -76,9 +76,9 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
     """What the module returned on the host, or a sentence that says why there is nothing."""
     if importlib.util.find_spec("ansible_runner") is None:
         return "needs ansible-runner: pip install ansible-runner"
-    with leftovers.private_directory() as private:
+    with private.directory() as folder:
         run = ansible_process.run(
-            private_data_dir=str(private),
+            private_data_dir=str(folder),
             inventory=os.path.abspath(inventory),
             # Not Ansible's implicit localhost: a profile of the control node is no use.
             host_pattern=f"{host}:&gpu_nodes",

@@ -23,7 +23,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, from_dict
 
-from .. import leftovers
+from .. import private
 from . import lock, waivers
 from .compare import NIGHTS, ORIGINS, Mark, Past
 from .run import CLASSES, ENDS, HostResult, Run
@@ -412,7 +412,7 @@ def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
         if not wal.exists():
             # Nobody writes: nothing is missing in the file.
             return _connected(address + "&immutable=1", stack)
-    folder = stack.enter_context(leftovers.private_directory())
+    folder = stack.enter_context(private.directory())
     try:
         for file in (path, wal):
             shutil.copyfile(file, folder / file.name)

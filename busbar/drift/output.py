@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .. import leftovers
+from ansible_collections.busbar.fabric.plugins.module_utils import leftovers
 
 # In a file's name: the day (UTC) on which the run began.
 DATE = "{date}"
@@ -42,7 +42,7 @@ def prune(target: str, before: datetime.date) -> None:
 def sweep(target: str) -> None:
     """Removes what runs that were killed have left of ``target``, on whatever day."""
     path = Path(target)
-    leftovers.sweep(path.parent, re.compile(rf"\.{_of_days(path)}-{leftovers.RANDOM}"))
+    leftovers.sweep(str(path.parent), re.compile(rf"\.{_of_days(path)}-{leftovers.RANDOM}"))
 
 
 def write(target: str, text: str, mode: int = 0o600) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils import secrets
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, printable
 
-from .. import ansible_process, leftovers
+from .. import ansible_process, private
 from . import signals
 from .inventory import Manifest
 from .progress import Progress
@@ -75,10 +75,10 @@ def run(
     variables = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
     if forks:
         variables["ANSIBLE_FORKS"] = str(forks)
-    with leftovers.private_directory() as private, signals.collected() as ended:
-        file = private / "findings.json"
+    with private.directory() as folder, signals.collected() as ended:
+        file = folder / "findings.json"
         done = ansible_process.run(
-            private_data_dir=str(private),
+            private_data_dir=str(folder),
             inventory=[str(path.resolve()) for path in inventory],
             playbook=PLAYBOOK,
             cmdline="--check",

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
 
 from busbar.lab import store
 from tests.drift.conftest import ROOT, argv, environment, hosts_of, write_inventory
@@ -50,6 +52,9 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     store.break_(lab, "node02", "nvlink-down")
     files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "prometheus", "markdown", "html")]
     mail = f"dd status=none of='{tmp_path}/a mail'"
+    # Somebody's site.yml is at work there, and what is seen may be half done.
+    other = node_lock.Run("20261122T010203Z-7", "anna", "elsewhere", "elsewhere 1", 7, 7)
+    assert node_lock.acquire(Host("/", str(lab / "node02" / "sys")), other, 240, "", "").held
     third = busbar("drift", "-i", inventory, *files, "--notify", mail, "--keep-days", "8")
     assert third.rc == 2
     data = json.loads((tmp_path / "json").read_text())
@@ -58,6 +63,10 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     assert group["origins"] == {"corrective": 1}
     assert data["hosts"]["node01"]["class"] == "in_sync"
     assert "platform.nvlinks" in (tmp_path / "html").read_text()
+    (note,) = (note for note in data["notes"] if "works on the node" in note["text"])
+    assert note["nodes"] == "node02"
+    assert other.id in note["text"]
+    assert f"note (node02): {note['text']}" in third.out
     assert 'busbar_drift_hosts{class="drift",simulated="true"} 1' in (tmp_path / "prometheus").read_text()
     history = tmp_path / "busbar-results" / "drift.sqlite"
     assert (tmp_path / "a mail").read_text().splitlines() == [

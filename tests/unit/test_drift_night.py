@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.action import verdict
+from ansible_collections.busbar.fabric.plugins.module_utils import leftovers
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from busbar import leftovers
+from busbar import private
 from busbar.cli import main
 from busbar.drift import command, compare, inventory, junit, lock, notify, output, report, runner
 from busbar.drift.history import History
@@ -278,18 +280,28 @@ def test_what_killed_runs_left_is_swept_where_it_is_ours_and_old(
     for name in reports:
         (tmp_path / name).write_text("x")
     (tmp_path / ".drift-2026-11-03.html-abcd1234").symlink_to(tmp_path / "busbar-other" / "secret")
-    with leftovers.private_directory() as private:
+    with private.directory() as mine:
         # None is old.
         assert {path.name for path in tmp_path.iterdir()} > {*names, *reports}
         for path in tmp_path.iterdir():
             os.utime(path, (old, old), follow_symlinks=False)
-        with leftovers.private_directory():
+        with private.directory():
             # Who is at work keeps what is its own, however long it takes.
-            assert private.exists()
+            assert mine.exists()
     output.sweep(str(tmp_path / "drift-{date}.html"))
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {*names[2:], *reports[1:], ".drift-2026-11-03.html-abcd1234"}
     assert (tmp_path / "busbar-other" / "secret").exists()
+
+
+def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Path) -> None:
+    old = time.time() - 2 * leftovers.AGE
+    for name in (".busbar-abcd1234", ".busbar-x", ".busbar-efgh5678"):
+        (tmp_path / name).write_text("{")
+        os.utime(tmp_path / name, (old, old))
+    (tmp_path / ".busbar-efgh5678").touch()
+    verdict._write(str(tmp_path / "findings.json"), {"hosts": {}})
+    assert {path.name for path in tmp_path.iterdir()} == {"findings.json", ".busbar-x", ".busbar-efgh5678"}
 
 
 def test_looking_at_a_lock_disturbs_nobody(tmp_path: Path) -> None:

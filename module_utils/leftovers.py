@@ -1,43 +1,24 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a run that was killed could not remove: swept at the next start, where it is ours and old."""
+"""What a killed run could not remove on the control node: swept at the next start, where it is ours and old."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Pattern
 
-# Seconds. Nothing of a run that lives is as old: it has a directory's lock besides.
+# Seconds. Nothing of a run that lives is as old; a directory of one is locked besides.
 AGE = 24 * 3600.0
 # Of the names that tempfile makes.
 RANDOM = "[a-z0-9_]{8}"
-_PREFIX = "busbar-run-"
-# Those of 0.1 had no lock.
-_NAMES = re.compile(f"({_PREFIX}|busbar-drift-|busbar-){RANDOM}")
 
 
-@contextlib.contextmanager
-def private_directory() -> Iterator[Path]:
-    """A directory that nobody else reads, gone at the end; or, after a kill, once another is made and it is old."""
-    sweep(Path(tempfile.gettempdir()), _NAMES)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield Path(name)
-        finally:
-            os.close(descriptor)
-
-
-def sweep(folder: Path, names: re.Pattern[str]) -> None:
+def sweep(folder: str, names: Pattern[str]) -> None:
     """Removes files and directories of such names that are ours and old; what cannot be removed stays."""
     with contextlib.suppress(OSError):
         for entry in [entry for entry in os.scandir(folder) if names.fullmatch(entry.name)]:
