@@ -146,9 +146,7 @@ withheld:
 
 import os
 import shlex
-import shutil
 import signal
-import tempfile
 import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -158,6 +156,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     apply,
     busy,
     nic_counters,
+    orphans,
     perftest,
     process_group,
     rdma,
@@ -299,8 +298,7 @@ class Task:
         """Runs all at once, and adds a result to each rail."""
         if not work:
             return
-        directory = tempfile.mkdtemp(prefix="busbar-perftest-")
-        try:
+        with orphans.new_directory("busbar-perftest-") as directory:
             programs, commands = [], []
             for number, (rail, test) in enumerate(work):
                 argv = self.argv(rail, test)
@@ -316,8 +314,6 @@ class Task:
                 text = _text(program.stdout) + _text(program.stderr)
                 result = perftest.result(test, command, end.rc, end.ending, text)
                 rail.results.append(replace(result, memory=self.options.memory))
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
 
     # -- what it means -------------------------------------------------------------------------------------------
 

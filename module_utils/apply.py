@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from . import busy, guard, trusted
+from . import busy, guard, orphans, trusted
 from .finding import Finding
 from .host import Host, ReadError
 from .plan import Command, FileChange, Plan
+
+# What a file is called before it has its name.
+_TEMPORARY = ".%s.busbar-"
 
 
 def execute(host: Host, plan: Plan, backup: bool) -> List[str]:
@@ -70,7 +72,7 @@ def result(planned: Plan, after: Plan, mends: Callable[[Finding], bool] = persis
 
 def run(host: Host, command: Command) -> None:
     """Raises ReadError, with the tool's last words, where it does not end with 0."""
-    done = host.run(command.argv, timeout=command.timeout)
+    done = host.run(command.argv, timeout=command.timeout, leaves=True)
     if done.rc != 0:
         raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, done.last_words))
 
@@ -104,23 +106,26 @@ def _replace(target: str, change: FileChange, backup: bool) -> Optional[str]:
     folder, name = os.path.split(target)
     os.makedirs(folder, exist_ok=True)
     kept = None
-    descriptor, new = tempfile.mkstemp(prefix=".%s-" % name, dir=folder)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as stream:
+    descriptor, new = orphans.new_file(folder, _TEMPORARY % name)
+    # Open, and so locked, until it has its name.
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        try:
             stream.write(change.after or "")
             os.fchmod(descriptor, change.mode)
             stream.flush()
             os.fsync(descriptor)
-        if change.before is not None and backup:
-            kept = _keep(target)
-        os.replace(new, target)
-    except OSError:
-        os.unlink(new)
-        raise
+            if change.before is not None and backup:
+                kept = _keep(target)
+            os.replace(new, target)
+        except OSError:
+            os.unlink(new)
+            raise
     return kept
 
 
 def _remove(target: str, backup: bool) -> Optional[str]:
+    folder, name = os.path.split(target)
+    orphans.sweep(folder, _TEMPORARY % name)
     kept = _keep(target) if backup else None
     os.unlink(target)
     return kept

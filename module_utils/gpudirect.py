@@ -334,7 +334,7 @@ def load(host: Host) -> Optional[Failure]:
     """None where nvidia_peermem is there afterwards."""
     before = _log(host)
     try:
-        done = host.run(LOAD.argv, timeout=_LOAD_TIMEOUT)
+        done = host.run(LOAD.argv, timeout=_LOAD_TIMEOUT, leaves=True)
         there = bool(host.listdir(_SYS))
     except ReadError as error:
         return Failure(printable(str(error)))

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from . import secrets, trusted
+from . import orphans, secrets, trusted
 
 # A tool's output is text for people: more than this is a runaway, not an answer.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -205,8 +205,10 @@ class Host:
         """What a tool prints. Raises ReadError, also where it does not end with 0."""
         return self.run(argv, timeout).answer()
 
-    def run(self, argv: Sequence[str], timeout: Optional[float] = None) -> Output:
+    def run(self, argv: Sequence[str], timeout: Optional[float] = None, leaves: bool = False) -> Output:
         """Run a tool and return what it printed, whatever its exit code.
+
+        What the tool has started ends with it, unless it is one that ``leaves`` something running for good.
 
         Raises ToolMissing, ToolHung, or ReadError when it could not be started or did not print text.
         The output is read until the tool closes it; a tool that hangs is killed and *abandoned*: a process in
@@ -218,30 +220,31 @@ class Host:
         environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/"}
         # Package managers ask nobody, and what they install restarts no service.
         environment.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ReadError(name, "could not be started: %s" % error.strerror) from error
-        if process.stdout is None or process.stderr is None:
-            raise AssertionError("Popen was asked for pipes")
-        streams = [process.stdout.fileno(), process.stderr.fileno()]
-        deadline = time.monotonic() + limit
-        try:
-            chunks, complete = _drain(streams, deadline)
-            rc = _reap(process, deadline) if complete else None
-            if rc is None:
-                _kill_group(process.pid)
-                _reap(process, time.monotonic() + 0.5)
-        finally:
-            process.stdout.close()
-            process.stderr.close()
+        with orphans.ended(leaves) as mark:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**environment, **mark},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ReadError(name, "could not be started: %s" % error.strerror) from error
+            if process.stdout is None or process.stderr is None:
+                raise AssertionError("Popen was asked for pipes")
+            streams = [process.stdout.fileno(), process.stderr.fileno()]
+            deadline = time.monotonic() + limit
+            try:
+                chunks, complete = _drain(streams, deadline)
+                rc = _reap(process, deadline) if complete else None
+                if rc is None:
+                    _kill_group(process.pid)
+                    _reap(process, time.monotonic() + 0.5)
+            finally:
+                process.stdout.close()
+                process.stderr.close()
         if any(len(data) > OUTPUT_LIMIT for data in chunks):
             raise ReadError(name, "printed more than %d MiB" % (OUTPUT_LIMIT >> 20))
         if rc is None:

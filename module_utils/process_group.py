@@ -16,9 +16,10 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .host import ReadError
+from .orphans import below, has_children, prctl, processes
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -80,11 +81,11 @@ def run_all(
     output_limit: int = OUTPUT_LIMIT,
 ) -> List[Ended]:
     """The same for several programs at once, under one limit. None is left where one of them cannot be started."""
-    if _has_children():
+    if has_children():
         raise ReadError(programs[0].argv[0], "was not started: this process has other children")
-    prctl = _prctl()
+    control = prctl()
     before = ctypes.c_int()
-    if prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or prctl(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+    if control(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or control(_PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise ReadError(programs[0].argv[0], "was not started: prctl: %s" % os.strerror(ctypes.get_errno()))
     start = time.monotonic()
     left: Tuple[int, ...] = ()
@@ -94,7 +95,7 @@ def run_all(
     try:
         try:
             for program in programs:
-                started.append(_start(program.argv, cwd, environment, program.stdout, program.stderr, prctl))
+                started.append(_start(program.argv, cwd, environment, program.stdout, program.stderr, control))
             endings = _wait(started, start + limit, programs, output_limit)
         finally:
             codes = [process.poll() for process in started]
@@ -103,7 +104,7 @@ def run_all(
                 # Reaped above, behind the back of Popen.
                 process.returncode = -signal.SIGKILL if code is None else code
     finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+        control(_PR_SET_CHILD_SUBREAPER, before.value)
     found = []
     for program, ending, code in zip(programs, endings, codes):
         for path in (program.stdout, program.stderr):
@@ -114,24 +115,13 @@ def run_all(
     return found
 
 
-def _prctl() -> Callable[..., int]:
-    function = ctypes.CDLL(None, use_errno=True).prctl
-
-    def call(option: int, argument: object) -> int:
-        # All five are machine words; a plain int would be passed as half of one.
-        word = ctypes.c_ulong(argument) if isinstance(argument, int) else argument
-        return int(function(option, word, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
-
-    return call
-
-
 def _start(
     argv: Sequence[str],
     cwd: str,
     environment: Mapping[str, str],
     stdout: str,
     stderr: str,
-    prctl: Callable[..., int],
+    control: Callable[..., int],
 ) -> subprocess.Popen[bytes]:
     try:
         with open(stdout, "xb") as out, open(stderr, "xb") as err:
@@ -144,7 +134,7 @@ def _start(
                 stderr=err,
                 start_new_session=True,
                 # If we are killed ourselves, the program (a launcher: and its ranks) goes with us.
-                preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),
+                preexec_fn=lambda: control(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),
             )
     except (OSError, ValueError) as error:
         raise ReadError(argv[0], "could not be started: %s" % (getattr(error, "strerror", None) or error)) from error
@@ -173,13 +163,13 @@ def _wait(
 
 def adopt_orphans() -> None:
     """From now on what is orphaned below us is our child. Raises OSError."""
-    if _prctl()(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+    if prctl()(_PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def end_with(parent: int, number: int) -> bool:
     """Has the kernel send us a signal as soon as our parent ends. False: it is not, or not any more, that process."""
-    return _prctl()(_PR_SET_PDEATHSIG, int(number)) == 0 and os.getppid() == parent
+    return prctl()(_PR_SET_PDEATHSIG, int(number)) == 0 and os.getppid() == parent
 
 
 def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
@@ -191,7 +181,7 @@ def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
     start = time.monotonic()
     warned: Set[int] = set()
     while _reap() and time.monotonic() < start + grace:
-        for pid in _descendants():
+        for pid in below(os.getpid()):
             if pid not in warned:
                 # A stopped process takes SIGTERM only when it goes on.
                 _signal(pid, signal.SIGTERM)
@@ -200,23 +190,15 @@ def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
         time.sleep(0.02)
     while _reap():
         if time.monotonic() >= start + grace + KILL_WAIT:
-            return tuple(sorted(_descendants()))
+            return tuple(sorted(below(os.getpid())))
         if time.monotonic() >= start + grace + 1:
             time.sleep(_POLL)
-        below = set(_descendants())
+        under = set(below(os.getpid()))
         # Newest first, and each at once: a chain of processes that fork and exit outruns a list that is made first.
-        for pid, parent, state in _processes():
-            if state != "Z" and (parent == os.getpid() or parent in below):
+        for pid, parent, state in processes():
+            if state != "Z" and (parent == os.getpid() or parent in under):
                 _signal(pid, signal.SIGKILL)
     return ()
-
-
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _reap() -> bool:
@@ -227,37 +209,6 @@ def _reap() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _descendants() -> List[int]:
-    """Every living process below us."""
-    children: Dict[int, List[int]] = {}
-    states: Dict[int, str] = {}
-    for pid, parent, state in _processes():
-        children.setdefault(parent, []).append(pid)
-        states[pid] = state
-    found: List[int] = []
-    below = list(children.get(os.getpid(), ()))
-    while below:
-        pid = below.pop()
-        below.extend(children.pop(pid, ()))
-        if states[pid] != "Z":
-            found.append(pid)
-    return found
-
-
-def _processes() -> Iterator[Tuple[int, int, str]]:
-    """(pid, parent, state letter) of every process, the newest first as far as pids tell."""
-    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
-        try:
-            with open("/proc/%d/stat" % pid, "rb") as stream:
-                text = stream.read()
-        except OSError:
-            continue  # it has ended meanwhile
-        # The name, in parentheses, may hold anything, also a parenthesis.
-        fields = text.rpartition(b")")[2].split()
-        if len(fields) >= 2:
-            yield pid, int(fields[1]), fields[0].decode("ascii")
 
 
 def _signal(pid: int, number: int) -> None:

@@ -229,7 +229,7 @@ def execute(host: Host, planned: Plan) -> None:
             apply.run(host, command)
         else:
             # What it has come to is read afterwards.
-            host.run(command.argv, timeout=command.timeout)
+            host.run(command.argv, timeout=command.timeout, leaves=True)
 
 
 def diff(planned: Plan) -> List[Dict[str, str]]:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import host as host_module
-from ansible_collections.busbar.fabric.plugins.module_utils import pci
+from ansible_collections.busbar.fabric.plugins.module_utils import orphans, pci
 from ansible_collections.busbar.fabric.plugins.module_utils.host import (
     Host,
     Problem,
@@ -141,6 +144,42 @@ def test_a_child_that_left_the_group_and_keeps_the_pipe_does_not_block(tmp_path:
     with pytest.raises(ToolHung):
         host.run(["nvidia-smi"], timeout=0.5)
     assert time.monotonic() - start < 30
+
+
+STARTED = "; while ! [ -s {pid} ]; do sleep 0.01; done"
+FLED = {
+    "by itself": "setsid sh -c 'exec >&- 2>&-; echo $$ > {pid}; exec sleep 60' &" + STARTED[1:],
+    "as a daemon": "(setsid sh -c 'exec >/dev/null 2>&1; sleep 60 & echo $! > {pid}' &)" + STARTED,
+    "and hangs": "setsid sh -c 'echo $$ > {pid}; exec sleep 60' & exec sleep 60",
+}
+
+
+@pytest.mark.parametrize("how", FLED)
+def test_what_a_tool_started_ends_with_it_whatever_session_it_fled_to(tmp_path: Path, how: str) -> None:
+    pid = tmp_path / "pid"
+    host = tool(tmp_path, FLED[how].format(pid=pid))
+    for leaves in (False, True):
+        with contextlib.suppress(ToolHung):
+            host.run(["nvidia-smi"], timeout=3 if how == "and hangs" else 300, leaves=leaves)
+        stays = os.path.exists(f"/proc/{int(pid.read_text())}")
+        assert stays is leaves
+        # None is left as a zombie of ours, either: it would be taken for a child of ours by who looks for one.
+        assert not orphans.has_children() or leaves
+        if stays:
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+        pid.unlink()
+
+
+def test_tools_side_by_side_end_only_what_is_their_own(tmp_path: Path) -> None:
+    quick, slow = tmp_path / "quick", tmp_path / "slow"
+    for folder, body in ((quick, "echo quick"), (slow, "setsid sleep 0.3; echo slow")):
+        folder.mkdir()
+        tool(folder, body)
+    with ThreadPoolExecutor(4) as pool:
+        those = [pool.submit(Host(str(slow), str(slow)).run, ["nvidia-smi"], 300) for _ in range(2)]
+        while not all(one.done() for one in those):
+            assert Host(str(quick), str(quick)).run(["nvidia-smi"], 300).stdout == "quick\n"
+        assert [(one.result().rc, one.result().stdout) for one in those] == [(0, "slow\n")] * 2
 
 
 def test_a_process_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
