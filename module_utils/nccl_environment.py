@@ -15,7 +15,7 @@ import fnmatch
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import mounts, nccl_lint, secrets, shell_assignments
@@ -29,6 +29,9 @@ USER_FILE = ".nccl.conf"
 ENVIRONMENT = "/etc/environment"
 # Every user is asked for a handful of files; a login node has thousands of users, and a compute node needs a few.
 MOST_HOMES = 500
+MOST_FILES = 1000
+# Of one user, or of what everybody gets. Nobody needs so many, and each is a line of the report.
+MOST_SETTINGS = 100
 # Of texts that mention a variable: to go through one costs some 50 ns a byte.
 MOST_BYTES = 2 << 20
 # On these the kernel answers by itself. What is not among them may be a server, and dead.
@@ -58,9 +61,10 @@ _UNITS = {
 }
 _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
 _ENROOT = ("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d")
+_WINS = "the environment comes before ~/.nccl.conf; which of several places makes it depends on how the job is started."
 _EVERYBODY = "jobs of all users"
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
-_PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*?)[ \t\r]*", re.DOTALL)
+_PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _PAM_PAIR = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]+(.*)")
 _LUA = re.compile(r"environment\s*(?:\.|\[\s*[\"'])(%s)(?:[\"']\s*\])?\s*=\s*(.*)" % shell_assignments.NAME)
 
@@ -118,7 +122,7 @@ def parse_pairs(text: str) -> List[_Pair]:
         match = _PAIR.fullmatch(line)
         if match is None or not shell_assignments.MENTION.fullmatch(match.group(1)):
             continue
-        value = match.group(2)
+        value = match.group(2).rstrip(" \t\r")
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
         value = value[1:-1] if quoted else value
         found.append(_Pair(match.group(1), None if "${" in value else value, number))
@@ -234,7 +238,7 @@ class _Reader:
         self._elsewhere: Dict[str, Set[str]] = {}
         self._seen: Set[Tuple[int, int]] = set()
         self._left = MOST_BYTES
-        self._too_much: List[str] = []
+        self._kept: Dict[str, int] = {}
         self._kinds = self._mounted()
 
     def environment(self) -> Environment:
@@ -249,8 +253,6 @@ class _Reader:
                 "not read, since it is no local file system (%s): %s; what lies there can set NCCL's variables, too:"
                 " busbar lint ~/.nccl.conf ~/.bashrc" % (kind, printable(places_text))
             )
-        if self._too_much:
-            notes.append("not read, since there is too much of it: %s" % printable(", ".join(self._too_much[:3])))
         return Environment(tuple(self._settings), tuple(self._problems), tuple(notes), missing)
 
     # -- the places -------------------------------------------------------------------------------------------------
@@ -352,8 +354,12 @@ class _Reader:
     # -- files ------------------------------------------------------------------------------------------------------
 
     def _keep(self, path: str, pairs: Sequence[_Pair], reach: str, raw: bool = False) -> None:
-        for pair in pairs:
-            idle = reach == _CONTAINERS
+        already = self._kept.get(reach, 0)
+        self._kept[reach] = already + len(pairs)
+        if already <= MOST_SETTINGS < self._kept[reach]:
+            self._problems.append(Problem(path, "NCCL's variables are set more than %d times" % MOST_SETTINGS))
+        idle = reach == _CONTAINERS
+        for pair in pairs[: max(MOST_SETTINGS - already, 0)]:
             self._settings.append(Setting(pair.name, pair.value, path, pair.line, reach, pair.conditional, idle, raw))
 
     def _shell(self, path: str, reach: str) -> None:
@@ -362,7 +368,7 @@ class _Reader:
         if text is None:
             return
         self._file(path, parse_shell, reach, text)
-        for source in _SOURCED.findall(text)[:20]:
+        for source in _SOURCED.findall(text[: shell_assignments.LONGEST])[:20]:
             self._file(source, parse_shell, reach)
 
     def _file(self, path: str, parser: Callable[[str], List[_Pair]], reach: str, text: Optional[str] = None) -> bool:
@@ -377,7 +383,7 @@ class _Reader:
             self._problems.append(Problem(path, "mentions NCCL's variables and is too long to be gone through"))
             return True
         if self._left < len(text):
-            self._too_much.append(path)
+            self._problems.append(Problem(path, "was not gone through: there is too much before it"))
             return True
         self._left -= len(text)
         self._keep(path, parser(text), reach, parser is parse_nccl_conf)
@@ -424,7 +430,9 @@ class _Reader:
         except ReadError as error:
             self._problems.append(error.problem)
             return []
-        return ["%s/%s" % (folder, name) for name in names if name.endswith(ends)]
+        if len(names) > MOST_FILES:
+            self._problems.append(Problem(folder, "holds more than %d files; the others are not read" % MOST_FILES))
+        return ["%s/%s" % (folder, name) for name in names[:MOST_FILES] if name.endswith(ends)]
 
     # -- what is local ----------------------------------------------------------------------------------------------
 
@@ -499,6 +507,9 @@ def judge(
     """
     findings: List[Finding] = []
     notes: List[str] = []
+    places: Dict[str, Set[str]] = {}
+    for one in environment.settings:
+        places.setdefault(one.variable, set()).add(one.source)
     for one in _first_of_each(environment.settings):
         if one.value is not None and meant.get(one.name) == one.value:
             continue
@@ -509,6 +520,9 @@ def judge(
         found = _judge_one(one, meant, libraries, version, hcas, one in environment.missing)
         if found is None:
             continue
+        others = sorted(places[one.variable] - {one.source})
+        if others:
+            found = replace(found, why="%s %s sets it, too: %s" % (found.why, printable(others[0]), _WINS))
         if found.severity == "minor" and not one.idle:
             notes.append("%s, %s: %s" % (found.source, found.have, found.why))
             continue
@@ -564,7 +578,8 @@ def _judge_one(
     )
     check = worst.check if worst.check == "nccl_conf.conflict" else "nccl_conf.environment"
     severity = "minor" if one.idle else worst.severity
-    return _finding(one, worst.state, severity, worst.want, have, where, why, fix, check)
+    want = "not set" if worst.want in (None, "no line") else worst.want
+    return _finding(one, worst.state, severity, want, have, where, why, fix, check)
 
 
 def _finding(

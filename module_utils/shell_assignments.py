@@ -108,13 +108,15 @@ class _Reader:
     def __init__(self) -> None:
         self._found: List[Assignment] = []
         self._exported: Dict[str, bool] = {}
+        self._unset: Dict[str, int] = {}  # what was found before that many is gone
         self._all_exported = False
 
     def result(self) -> List[Assignment]:
         """A variable that is exported anywhere in the text is exported: `A=1; export A` and the other way round."""
         return [
             replace(one, scope="environment") if one.scope == "shell" and one.name in self._exported else one
-            for one in self._found
+            for number, one in enumerate(self._found)
+            if number >= self._unset.get(one.name, 0)
         ]
 
     def command(self, words: List[_Word], conditional: bool) -> None:
@@ -146,8 +148,7 @@ class _Reader:
             for word in [*rest, *bodies]:
                 self._print(word, redirected, conditional)
         elif name in ("unset", "unsetenv") and not conditional:
-            gone = {word.text for word in rest}
-            self._found = [one for one in self._found if one.name not in gone]
+            self._unset.update((word.text, len(self._found)) for word in rest)
         elif name in ("alias", "eval", "for"):
             self._mention(rest, conditional)
         elif name not in _HARMLESS:

@@ -231,10 +231,39 @@ def test_links_on_this_machine_are_followed(node: Node, tmp_path: Path) -> None:
     assert read(host).problems == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".bashrc", "".join(f"export NCCL_X{n}=1\n" for n in range(10_000))),
+        (".bashrc", "export NCCL_A=1\nunset NCCL_A\n" * 7_000),
+        (".bashrc", 'export NCCL_A="$(' * 14_000),
+        (".bashrc", "cat <<A <<B\nNCCL_A=1\n" * 9_000),
+        (".config/environment.d/x.conf", "NCCL_A=" + " " * 250_000 + "x\n"),
+        (".nccl.conf", "".join(f"NCCL_X{n}=1\n" for n in range(200_000))),
+    ],
+)
+def test_a_user_who_means_ill_costs_the_audit_little(node: Node, name: str, text: str) -> None:
+    """In time, which is bounded for the whole of the node, and in lines of the report."""
+    host = node({f"/root/{name}": text})
+    started = time.process_time()
+    findings, notes = judge(read(host), MEANT, {})
+    assert time.process_time() - started < 10
+    assert len(findings) + len(notes) <= nccl_environment.MOST_SETTINGS + 1
+
+
+def test_of_several_places_each_is_named_and_what_wins_is_said(node: Node) -> None:
+    text = "export NCCL_IB_DISABLE=1\n"
+    first, second = bad(read(node({"/etc/profile": text, "/root/.nccl.conf": text[7:]})))
+    assert "/root/.nccl.conf sets it, too: the environment comes before ~/.nccl.conf" in first.why
+    assert "/etc/profile sets it, too" in second.why
+
+
 def test_many_homes_are_bounded_and_what_is_left_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     host = node({f"/home/u{n}/.bashrc": "export NCCL_IB_DISABLE=1\n" for n in range(8)})
     monkeypatch.setattr(nccl_environment, "MOST_HOMES", 5)
     assert len(read(host).settings) < 8
     assert any("home directories more than 5" in note for note in read(host).notes)
     monkeypatch.setattr(nccl_environment, "MOST_BYTES", 60)
-    assert any("too much of it" in note for note in read(host).notes)
+    assert any("too much" in problem.message for problem in read(host).problems)
+    monkeypatch.setattr(nccl_environment, "MOST_FILES", 3)
+    assert any("more than 3 files" in problem.message for problem in read(host).problems)
