@@ -116,7 +116,8 @@ def _history(group: Mapping[str, Any]) -> str:
 
 
 def _cut(nodes: str) -> str:
-    return nodeset.cut(nodes, NODES)
+    found = nodeset.cut(nodes, NODES)
+    return found if found == nodes else f"{found} (busbar report --json names all)"
 
 
 def _escape(text: str) -> str:
