@@ -144,6 +144,22 @@ def test_an_output_that_breaks_is_told(night: Night, monkeypatch: pytest.MonkeyP
     assert night.told == [("busbar drift failed; its log says why\n", 1)]
 
 
+@pytest.mark.parametrize("broken", ["truncated", "not ours within"])
+def test_a_broken_history_costs_the_night_and_is_told(broken: str, night: Night, capsys: Any) -> None:
+    assert night.run() == 0
+    if broken == "truncated":
+        night.history.write_bytes(night.history.read_bytes()[:9000])
+    else:
+        with sqlite3.connect(night.history) as connection:
+            connection.execute("UPDATE json SET text = '{'")
+    capsys.readouterr()
+    assert night.run() == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"begin a new one: mv {night.history} {night.history}.broken" in said
+    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+
+
 # -- what Ansible wrote ----------------------------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {
