@@ -45,9 +45,9 @@ def judged(
     """What the role registers. measured: of nccl_perf, one for each run. earlier: role -> what it has registered."""
     others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
     valid = [answer.given(one, "nccl_perf") for one in measured]
-    failed = next((one for one in valid if one.get("failed")), None)
-    if failed:
-        return failed
+    failed = next((one for one in valid if one.get("failed") or "findings" not in one), None)
+    if failed is not None:
+        return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
     result["passed"] += nccl_benchmark.passed(valid)
     result["runs"] = [summary(run, item, stored) for run, item in zip(runs, valid, strict=True)]

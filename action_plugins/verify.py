@@ -47,9 +47,7 @@ class ActionModule(ActionBase):
         audited = json.loads(verdict.audited(of_host).get(variables["inventory_hostname"], {}).get("roles", "{}"))
         of_host.update({f"{role}_result": found for role, found in audited.items()})
         check_mode = bool(self._task.check_mode)
-        # What is not valid is no result; each test that was planned is told to lack one.
-        given = [answer.given(one, "perftest") for one in arguments["measured"]]
-        measured = [one for one in given if one.get("sessions") is not None]
+        measured = results(arguments["measured"])
         findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)
         result.update(Plan(tuple(findings)).result())
         result["passed"] = passed
@@ -60,6 +58,12 @@ class ActionModule(ActionBase):
         result["commands"] = [line for part in measured for line in part["commands"]]
         result["notes"] = sorted({note for part in measured for note in part["notes"]})
         return result
+
+
+def results(measured: Sequence[Any]) -> list[dict[str, Any]]:
+    """Those that are valid; a test that was planned and is in none of them is said to lack a result."""
+    given = [answer.given(one, "perftest") for one in measured]
+    return [one for one in given if one.get("sessions") is not None and not one.get("failed")]
 
 
 def join(
@@ -149,4 +153,4 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
     return found
 
 
-__all__ = ["ActionModule", "because", "causes_of", "join"]
+__all__ = ["ActionModule", "because", "causes_of", "join", "results"]

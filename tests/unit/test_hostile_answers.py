@@ -1,0 +1,338 @@
+"""Answers that no module gives, at every entrance: what is wrong with one host's costs no other host its verdict.
+
+Each is made of an honest answer: a type, a length, a key, a nesting is not what it should be.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from ipaddress import ip_address
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.action import (
+    consistency as consistency_action,
+)
+from ansible_collections.busbar.fabric.plugins.action import (
+    host_audit,
+    nccl_benchmark_report,
+    nccl_tests_share,
+    rail_ping_plan,
+    verify,
+    verify_report,
+)
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
+from ansible_collections.busbar.fabric.plugins.action import (
+    rail_pairs as rail_pairs_action,
+)
+from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    answer,
+    consistency,
+    nccl_benchmark,
+    nccl_perf,
+    perftest,
+    rail_info,
+    rail_pairs,
+    rail_ping,
+    reboot,
+    verdict,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from busbar.drift import runner
+from tests.unit.test_answer import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
+
+DEEP: Any = "x"
+for _level in range(300):
+    DEEP = [DEEP]
+JUNK: tuple[Any, ...] = (
+    *(None, True, 0, -1, 10**30, 1e300, float("inf"), float("nan"), "", [], {}, [[]], {"a": 1}, DEEP, [1] * 30000),
+    *("x\n", "ok\n", "\x1b[2J\x07", "{{ lookup('pipe', 'touch /tmp/pwned') }}", "../../../root/.ssh/authorized_keys"),
+    *("-f", "--help", "node02", "127.0.0.1", "10.19.0.1\n", "\ud800", "x" * 70000, "$(reboot)", "'; reboot #", "a b"),
+)
+EVERY = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+
+
+@st.composite
+def broken(draw: st.DrawFn, honest: Any) -> Any:
+    """The honest answer with one to three things that are otherwise."""
+    found = [copy.deepcopy(honest)]
+    for _change in range(draw(st.integers(1, 3))):
+        holder: Any = found
+        key: Any = 0
+        while isinstance(holder[key], (dict, list)) and holder[key] and draw(st.integers(0, 5)):
+            holder = holder[key]
+            key = draw(st.sampled_from(sorted(holder, key=str) if isinstance(holder, dict) else range(len(holder))))
+        way = draw(st.integers(0, 9))
+        if way == 0 and holder is not found:
+            del holder[key]
+        elif way == 1 and isinstance(holder[key], dict):
+            holder[key][draw(st.sampled_from(("more", "ansible_facts", "unreachable", "skipped", "failed")))] = True
+        elif way == 2 and isinstance(holder[key], str):
+            holder[key] += draw(st.sampled_from(("\n", "\r\n", "\x00", " ", "/..", "\u202e", "{{ 1 }}")))
+        elif way == 3:
+            holder[key] = [holder[key]]
+        elif way == 4 and isinstance(holder, list) and holder is not found:
+            holder.append(holder[key])
+        else:
+            holder[key] = copy.deepcopy(draw(st.sampled_from(JUNK)))
+    return found[0]
+
+
+GOOD = {"platform": PLATFORM, "iommu": PLAN | {"passed": ["iommu.mode[live]@host"]}}
+ROLES = ["platform", "iommu"]
+
+
+def judged(of_bad: dict[str, Any]) -> verdict.HostVerdict:
+    """The verdict on a host that has registered this, beside an honest one, whose verdict is as it is without."""
+    results = {"bad": of_bad, "good": GOOD}
+    found = verdict.judge(results, ROLES, partial=False)
+    alone = verdict.judge({"good": GOOD}, ROLES, partial=False)
+    bad, good = found.hosts
+    assert good == alone.hosts[0]
+    assert found.to_dict()["hosts"]["good"] == alone.to_dict()["hosts"]["good"]
+    shown = verdict.render(found, check_mode=True)
+    assert all(line.isprintable() for line in shown.split("\n"))
+    json.dumps(found.to_dict()).encode()
+    return bad
+
+
+STEPS = [{"role": "platform", "module": "topology_info"}, {"role": "iommu", "module": "iommu"}]
+
+
+@given(
+    broken([GOOD["platform"], GOOD["iommu"]]).map(json.dumps)
+    | st.builds(
+        lambda text, place, more: text[: place % len(text)] + more,
+        st.just(json.dumps([GOOD["platform"], GOOD["iommu"]])),
+        st.integers(0, 10**6),
+        st.sampled_from(("", "]", "[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\ufffd\x00", "NaN]", "\nbye")),
+    )
+)
+@EVERY
+def test_the_audits_entrance(said: str) -> None:
+    heard = host_audit._read(STEPS, {"stdout": f"motd\n{said}\n", "stderr": "", "rc": 0})
+    audit: dict[str, Any] = {"failed": True, "msg": heard.get("msg")}
+    if "results" in heard:
+        wanted = {"profile_name": "hgx-h100", "benchmark_runs": []}
+        audit = {"roles": json.dumps(host_audit._by_role(ROLES, STEPS, heard["results"], wanted))}
+    bad = judged(verdict_action._results({}, audit, ROLES))
+    assert ("msg" in heard) <= (not bad.ok)
+
+
+@given(broken(GOOD["platform"]))
+@EVERY
+def test_the_entrance_of_ordinary_tasks(said: Any) -> None:
+    action: Any = SimpleNamespace()
+    registered = gated.valid(action, "topology_info", lambda: said)
+    assert registered.keys() <= answer._ALL.keys() | answer.ANSWERS["topology_info"].keys()
+    bad = judged({**GOOD, "platform": registered})
+    assert not registered.get("failed") or not bad.ok
+    # As if there were no gate.
+    judged({**GOOD, "platform": said})
+
+
+HOSTS = ("bad", "node02", "node03", "node04")
+INTENT = {"profile_name": "hgx-h200", "values": {"busbar_fabric": "ethernet", "busbar_mtu": 9000}}
+
+
+def variables(of_bad: Any) -> dict[str, dict[str, Any]]:
+    found = {}
+    for number, host in enumerate(HOSTS):
+        mine: dict[str, Any] = copy.deepcopy(RAIL_INFO) | {"busy": []}
+        mine["info"]["rails"][0]["address"] = f"10.19.0.{number + 1}"
+        found[host] = {"busbar_intent": INTENT, "rail_info_result": mine}
+    found["bad"]["rail_info_result"] = of_bad
+    return found
+
+
+NOTHING = variables({"failed": True, "msg": "x"})
+
+
+def is_out(of_bad: Any) -> bool:
+    return rail_pairs_action.candidate("bad", variables(of_bad)["bad"], True, False).info is None
+
+
+@given(broken(RAIL_INFO))
+@EVERY
+def test_the_comparison_of_all_hosts(said: Any) -> None:
+    def compared(hosts: dict[str, Any]) -> dict[str, Any]:
+        return consistency.judge([consistency_action.member(host, hosts[host]) for host in HOSTS])
+
+    found = compared(variables(said))
+    assert set(found) == set(HOSTS)
+    if consistency_action.member("bad", variables(said)["bad"]).info is None:
+        assert {host: found[host] for host in HOSTS[1:]} == {host: compared(NOTHING)[host] for host in HOSTS[1:]}
+        assert not all(one.finding.ok for one in found["bad"])
+
+
+@given(broken(RAIL_INFO))
+@EVERY
+def test_whose_rails_ping_each_other(said: Any) -> None:
+    hosts = variables(said)
+    read = {host: rail_info.of_host(hosts[host]) for host in HOSTS}
+    members = [rail_ping_plan.member(host, hosts[host], info) for host, info in read.items() if info is not None]
+    for asked, _findings in rail_ping.plan(members).values():
+        for one in asked:
+            for peer in (one.ping.source, one.ping.target):
+                assert not ip_address(peer.address).is_loopback
+                answer.text(15, answer._NETDEV, empty=True)(peer.netdev or "x")
+    if read["bad"] is None:
+        assert set(rail_ping.plan(members)) == set(HOSTS[1:])
+
+
+@given(broken(RAIL_INFO))
+@EVERY
+def test_who_tests_with_whom(said: Any) -> None:
+    hosts = variables(said)
+    planned = rail_pairs.plan([rail_pairs_action.candidate(host, hosts[host], True, False) for host in HOSTS], 2)
+    for host in HOSTS:
+        for sessions in planned.of(host):
+            for session in sessions:
+                answer.session(session)
+                words = perftest.argv(perftest.session_of(session), perftest.Port("mlx5_0", 1, 3), "bw", OPTIONS)
+                assert not any(word.startswith("-") for word in words[-1:] if session["role"] == "client")
+    if is_out(said):
+        without = [rail_pairs_action.candidate(host, NOTHING[host], True, False) for host in HOSTS]
+        assert planned.passes == rail_pairs.plan(without, 2).passes
+        assert planned.findings["bad"]
+
+
+OPTIONS = perftest.Options(5)
+SESSION = perftest.Session("client", 3, NIC, "mlx5_9", "node02", "10.19.0.2", 400.0, gpu="0000:19:00.0")
+PERFTEST = {
+    **PLAN,
+    "passed": ["perftest.bandwidth[live]@rail 3 to node02"],
+    "sessions": [
+        {
+            "session": asdict(SESSION),
+            "results": [asdict(perftest.Result("bw", "ib_write_bw", 390.0)), asdict(perftest.Result("lat", "x", 2.0))],
+            "moved": {"rx_prio3_pause": 4},
+            "meaning": ["paused"],
+        }
+    ],
+    "finished_at": 1.7e9,
+    "simulated": False,
+}
+
+
+@given(broken(PERFTEST), broken(PLATFORM), broken(PLATFORM))
+@EVERY
+def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
+    part: dict[str, Any] = {"findings": [], "passed": []}
+    of_host = {
+        **variables(RAIL_INFO)["bad"],
+        "consistency_result": {"hosts": {"bad": part}},
+        "rail_pairs_result": {"hosts": {"bad": {**part, "passes": [[asdict(SESSION)]]}}},
+        "rail_ping_result": pinged,
+        "roce_qos_result": role,
+    }
+    valid = verify.results([said])
+    found, passed = verify.join("bad", of_host, valid, False)
+    if not valid:
+        assert any(finding.check == "perftest.bandwidth" and not finding.ok for finding in found)
+    judged({**GOOD, "platform": {**PLAN, "findings": [one.to_dict() for one in found], "passed": passed}})
+    results = {"good": {**PERFTEST, "stored": False}}
+    if isinstance(said, dict) and answer.is_valid(answer.many(answer.tested), said.get("sessions")):
+        results["bad"] = {"simulated": False, "stored": False, "sessions": said["sessions"]}
+    verify_report.render(results)
+
+
+RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()
+ROW = nccl_perf.Row(1 << 33, "float", "sum", None, nccl_perf.Placement(1.0, 2.0, 445.0, 0.0), None)
+MEASURED = {
+    **PLAN,
+    "passed": ["nccl_perf.busbw[live]@all_reduce 8 ranks 8G"],
+    "measured": json.loads(json.dumps(nccl_perf.to_dict(nccl_perf.Result("all_reduce", "2.17", rows=(ROW,))))),
+    "busbw": 445.0,
+    "finished_at": 1.7e9,
+    "simulated": False,
+    "run_directory": "",
+    "record": "",
+}
+
+
+@given(broken(MEASURED), broken(PLATFORM), broken(RUN))
+@EVERY
+def test_the_benchmark_and_its_table(said: Any, role: Any, run: Any) -> None:
+    honest = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {}, stored=False)
+    found = nccl_benchmark_action.judged("hgx-h100", [RUN], [said], {"platform": role}, stored=False)
+    assert "runs" not in found or found["runs"][0]["name"] == RUN["name"]
+    alone = nccl_benchmark.rows({"good": nccl_benchmark_report.reported(honest)}, 1.8e9)
+    for registered in (found, {**found, "runs": [run]}, said):
+        results = {"bad": nccl_benchmark_report.reported(registered), "good": nccl_benchmark_report.reported(honest)}
+        rows = nccl_benchmark.rows({host: one for host, one in results.items() if one}, 1.8e9)
+        assert [row for row in rows if row.host == "good"] == alone
+        nccl_benchmark.render(rows)
+        verdict_action._busbw(registered if isinstance(registered, dict) else {})
+
+
+@given(broken(BUILD))
+@EVERY
+def test_who_builds_for_whom(said: Any) -> None:
+    share = {"has": False, "can_build": True, "can_copy": True}
+    honest = {host: BUILD | {"class_id": "b" * 64, "share": share} for host in ("node02", "node03")}
+    chosen = nccl_tests_share.steps({"bad": said, **honest})
+    assert all(step["file"].isdigit() for step in chosen.values())
+    assert {host: chosen[host] for host in honest} == {
+        "node02": {"source": "", "pack": True, "file": "1"},
+        "node03": {"source": "node02", "pack": False, "file": "1"},
+    }
+
+
+DECIDED = reboot.Decision(True, ("x",), (Finding("reboot.returned", "n", "ok", "minor", "a", "b", "c", "d"),)).to_dict()
+DONE = {"rebooted": True, "elapsed": 61, "changed": True}
+
+
+@given(broken(DECIDED), broken(DONE), broken({**PLAN, "drained": True, "jobs": [], "ours": True}), broken(PLATFORM))
+@EVERY
+def test_who_may_be_rebooted(decided: Any, done: Any, drain: Any, role: Any) -> None:
+    reasons = reboot.reasons([answer.given(role)])
+    decision = reboot.decide(["x"], "reboot", {"bad": decided}, (), answer.given(drain, "slurm_node") or None)
+    # A host before it that says nonsense, or did not come back, stops the rollout; a node that is not drained stays up.
+    assert decision.reboot or decision.findings[0].check in ("reboot.rollout", "reboot.idle")
+    after = reboot.judge(DECIDED, done if isinstance(done, dict) else {}, reasons)
+    given_back = reboot.give_back(after, [answer.given(role)])
+    judged({**GOOD, "platform": json.loads(json.dumps(after.to_dict()))})
+    assert given_back["state"] in ("resumed", "undone")
+
+
+KEPT = {
+    **verdict.judge({"host": GOOD}, ROLES, partial=False).to_dict()["hosts"]["host"],
+    "intent": "0" * 64,
+    "end": None,
+    "busbw": {"all_reduce-8G": {"busbw": 445.0, "bar": 440.0, "finished": 1.7e9, "simulated": False}},
+}
+
+
+@given(broken(KEPT))
+@EVERY
+def test_what_the_nightly_check_takes_from_the_findings_file(said: Any) -> None:
+    manifest: Any = SimpleNamespace(hosts=["bad", "good"], secrets=())
+    found = runner.results({"hosts": {"bad": said, "good": KEPT}}, manifest, {})
+    assert found["good"] == runner.results({"hosts": {"good": KEPT}}, manifest, {})["good"]
+    assert all(finding.subject.isprintable() for finding in found["bad"].findings)
+
+
+def test_an_honest_answer_goes_through_every_entrance() -> None:
+    assert RAIL["address"] == "10.19.0.1"
+    assert not is_out(RAIL_INFO)
+    assert answer.given(PERFTEST, "perftest") == PERFTEST
+    assert answer.given(MEASURED, "nccl_perf") == MEASURED
+    assert nccl_benchmark_report.reported(nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {}, stored=False))
+    assert judged(GOOD).findings == (FINDING,)
+
+
+@pytest.mark.parametrize("module", sorted(set(answer.ANSWERS) - {""}))
+def test_nothing_at_all_is_no_answer_of_any_module(module: str) -> None:
+    nothing: tuple[Any, ...] = (None, [], "", 1, {})
+    for said in nothing:
+        with pytest.raises(answer.Invalid):
+            answer.check(module, said)
