@@ -77,15 +77,11 @@ def bounded(limit: int = LIMIT) -> Iterator[Bound]:
     before = _bound.set(bound)
     try:
         yield bound
-    except Exception as error:  # noqa: BLE001 whatever a plugin has made of ours
-        if not bound.exceeded:
-            raise
-        raise bound.error() from error
-    else:
-        if bound.exceeded:
-            raise bound.error()
     finally:
         _bound.reset(before)
+        if bound.exceeded:
+            # Whatever a plugin has made of our error.
+            raise bound.error()
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
