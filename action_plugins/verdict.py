@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     intent,
     leftovers,
     reboot,
-    secrets,
+    redaction,
     terminal,
     verdict,
 )
@@ -123,20 +123,20 @@ def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str
             continue
         try:
             # Templated only where that matters: a password may come from a lookup.
-            given = of_host[name] if secrets.named(name) else value
-            yield from secrets.among({name: given}, EncryptedString)
+            given = of_host[name] if redaction.named(name) else value
+            yield from redaction.among({name: given}, EncryptedString)
         except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
             continue
 
 
 def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
     """The verdict without the secrets: a tool's message may have repeated one."""
-    found = secrets.worth_hiding(hidden)
+    found = redaction.worth_hiding(hidden)
     hosts = [
         replace(
             host,
-            findings=tuple(secrets.scrub_finding(finding, found) for finding in host.findings),
-            notes=tuple(secrets.scrub(note, found) for note in host.notes),
+            findings=tuple(redaction.scrub_finding(finding, found) for finding in host.findings),
+            notes=tuple(redaction.scrub(note, found) for note in host.notes),
         )
         for host in judged.hosts
     ]

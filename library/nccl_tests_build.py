@@ -196,7 +196,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import locks, nccl_tests_build, secrets, trusted
+from ansible_collections.busbar.fabric.plugins.module_utils import locks, nccl_tests_build, redaction, trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.host import (
     Host,
     ParseError,
@@ -442,7 +442,7 @@ def main() -> None:
         if prebuilt is None:
             lines = nccl_tests_build.commands(host, want, made_from, jobs)
             # The repository's address may hold a token.
-            commands = [secrets.scrub(line, ()) for line in lines]
+            commands = [redaction.scrub(line, ()) for line in lines]
         if not module.check_mode:
             try:
                 if prebuilt is None:
@@ -451,8 +451,8 @@ def main() -> None:
                     builder.adopt(prebuilt, given["prebuilt_sha256"], have)
             except CommandFailed as error:
                 end = "\n".join(tail(builder.failed_log))
-                msg = secrets.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, end), ())
-                argv = [secrets.scrub(word, ()) for word in error.argv]
+                msg = redaction.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, end), ())
+                argv = [redaction.scrub(word, ()) for word in error.argv]
                 module.fail_json(msg=msg, argv=argv, log=builder.failed_log, commands=commands)
             except ReadError as error:
                 origin = "" if prebuilt is None else "build of %s: " % source

@@ -12,7 +12,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import apply, secrets
+from . import apply, redaction
 from .finding import Finding, printable
 from .host import Host, ParseError
 from .plan import Command, FileChange, Plan
@@ -137,7 +137,7 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
     for name in environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ParseError("environment has %r, which is no name of a variable" % name)
-        if secrets.named(name):
+        if redaction.named(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
     texts = [want.schedule, want.delay, want.directory, want.webhook, *environment.values()]
     for text in (*texts, *want.command, *want.inventory, *want.options, *want.notify):

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from . import orphans, secrets, trusted
+from . import orphans, redaction, trusted
 
 # A tool's output is text for people: more than this is a runaway, not an answer.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -46,7 +46,7 @@ class ReadError(Exception):
 
     def __init__(self, source: str, message: str) -> None:
         # A tool is quoted, and its arguments: an address among them may hold a token.
-        self.problem = Problem(secrets.scrub(source, ()), secrets.scrub(message, ()))
+        self.problem = Problem(redaction.scrub(source, ()), redaction.scrub(message, ()))
         super().__init__(str(self.problem))
 
 

@@ -18,7 +18,7 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import mounts, nccl_lint, secrets, shell_assignments
+from . import mounts, nccl_lint, redaction, shell_assignments
 from .finding import SEVERITIES, Finding, printable
 from .host import Host, ParseError, Problem, ReadError
 from .nccl_library import Library
@@ -605,7 +605,7 @@ def _finding(
         fix=printable(fix),
         aspect="persisted",
     )
-    return secrets.scrub_finding(finding, ())
+    return redaction.scrub_finding(finding, ())
 
 
 def _untouched() -> Finding:

@@ -44,7 +44,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from . import nccl_library, os_release, secrets, trusted
+from . import nccl_library, os_release, redaction, trusted
 from .finding import Finding
 from .gpu import parse_query_csv
 from .host import Host, ParseError, Problem, ReadError, ToolMissing, Untrusted, untrusted
@@ -1227,7 +1227,7 @@ def execute(argv: Sequence[str], log_path: str, environment: Mapping[str, str], 
     Raises TooLong, after all of it was killed, and CommandFailed.
     """
     with open(log_path, "ab") as log:
-        log.write(("$ %s\n" % secrets.scrub(" ".join(argv), ())).encode())
+        log.write(("$ %s\n" % redaction.scrub(" ".join(argv), ())).encode())
         log.flush()
         start = log.tell()
         try:

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from . import advice, secrets
+from . import advice, redaction
 from .busy import Busy
 from .finding import DISRUPTIONS, Finding
 
@@ -43,8 +43,8 @@ class FileChange:
         return {
             "before_header": _header(self.path, self.before, self.mode_before),
             "after_header": _header(self.path, self.after, self.mode if self.after is not None else None),
-            "before": secrets.scrub(before, ()),
-            "after": secrets.scrub(after, ()),
+            "before": redaction.scrub(before, ()),
+            "after": redaction.scrub(after, ()),
         }
 
 
@@ -136,9 +136,9 @@ class Plan:
         return {
             "changed": self.changed,
             "diff": [change.diff() for change in self.changes],
-            "findings": [secrets.scrub_finding(f, ()).to_dict() for f in self.findings if not f.ok],
+            "findings": [redaction.scrub_finding(f, ()).to_dict() for f in self.findings if not f.ok],
             "passed": [finding.id for finding in self.findings if finding.ok],
-            "commands": [secrets.scrub(str(command), ()) for command in self.commands],
+            "commands": [redaction.scrub(str(command), ()) for command in self.commands],
             "reboot_required": list(self.reboot),
             "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import secrets
+from ansible_collections.busbar.fabric.plugins.module_utils import redaction
 
 from ..ansible_process import environment, kept
 
@@ -50,7 +50,7 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
     except AnsibleError as error:
         raise InventoryError(str(error)) from error
     variables: Mapping[str, Any] = everything.get("_meta", {}).get("hostvars", {})
-    hidden = secrets.worth_hiding(secrets.among([*variables.values()]))
+    hidden = redaction.worth_hiding(redaction.among([*variables.values()]))
     roots = [of_host.get("busbar_hardware_root", "/") for name, of_host in variables.items() if name in chosen]
     return Manifest(tuple(node for node in nodes if node in chosen), hidden, any(root != "/" for root in roots))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ansible_collections.busbar.fabric.plugins.module_utils import secrets
+from ansible_collections.busbar.fabric.plugins.module_utils import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, printable
 
 from .. import ansible_process, private
@@ -102,7 +102,7 @@ def run(
 
 def clean(text: str, hidden: tuple[str, ...]) -> str:
     """One line that holds no secret and commands no terminal."""
-    return printable(" ".join(secrets.scrub(text, hidden).split()))[:2000]
+    return printable(" ".join(redaction.scrub(text, hidden).split()))[:2000]
 
 
 def _tail(text: str) -> str:
@@ -229,6 +229,6 @@ def _unheard(have: str) -> Finding:
 
 def _clean(finding: Finding, hidden: tuple[str, ...]) -> Finding:
     """No secret, and no character that a terminal obeys: from here on every text can be shown as it is."""
-    data = secrets.scrub_finding(finding, hidden).to_dict()
+    data = redaction.scrub_finding(finding, hidden).to_dict()
     del data["id"]
     return from_dict({key: printable(value) if isinstance(value, str) else value for key, value in data.items()})

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.host import ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.plan import Command, FileChange, Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.secrets import among, scrub, scrub_finding, worth_hiding
+from ansible_collections.busbar.fabric.plugins.module_utils.redaction import among, scrub, scrub_finding, worth_hiding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import ansible.module_utils
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import (
@@ -225,6 +227,12 @@ def test_node_code_is_python_38_and_standard_library(path: Path) -> None:
                 path.parent.name == "library"
                 and name.startswith(("ansible.module_utils.", "ansible_collections.busbar"))
             ), f"{path.name} imports {name}"
+
+
+def test_no_module_has_the_name_of_one_of_ansibles() -> None:
+    """Beside a playbook (site.yml) module_utils/ stands before Ansible's own: 2.22 found ours for its `secrets`."""
+    names = {module.name for module in pkgutil.iter_modules(ansible.module_utils.__path__)} | {"secrets"}
+    assert names.isdisjoint(path.stem for path in (ROOT / "module_utils").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", NODE_CODE, ids=lambda path: path.name)
