@@ -96,7 +96,7 @@ def _typed(answer: object) -> Optional[Dict[str, Any]]:
     if isinstance(answer.get("refused"), str):
         return {"refused": printable(answer["refused"])}
     values, rc = answer.get("values"), answer.get("rc")
-    if type(rc) is not int or abs(rc) > 1 << 31 or not isinstance(values, dict):
+    if not isinstance(rc, int) or isinstance(rc, bool) or abs(rc) > 1 << 31 or not isinstance(values, dict):
         return None
     return {"values": values, "rc": rc} if all(isinstance(value, str) for value in values.values()) else None
 

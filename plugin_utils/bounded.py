@@ -169,9 +169,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _count(self, size: int) -> None:
         bound = self._bound
-        assert bound is not None
         self._read += size
-        if self._read > bound.limit:
+        if bound is not None and self._read > bound.limit:
             bound.exceeded = True
             bound.end()
             raise bound.error()
