@@ -110,6 +110,8 @@ def test_whatever_comes_between_the_night_is_failed_and_told(
 def test_a_signal_at_any_time_is_told(
     where: tuple[Any, str], number: int, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
+    # nohup, or a shell's &, may have had it ignored, which busbar leaves as it is.
+    inherited = signal.signal(number, signal.SIG_DFL)
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
 
     def told_to_end(*_arguments: object) -> None:
@@ -124,6 +126,7 @@ def test_a_signal_at_any_time_is_told(
     assert capsys.readouterr().err == f"busbar drift: ended by {name}\n"
     assert night.told == [("busbar drift failed; its log says why\n", 1)]
     assert before == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    signal.signal(number, inherited)
 
 
 def test_a_report_that_cannot_be_written_is_told_with_the_night(night: Night, capsys: Any) -> None:

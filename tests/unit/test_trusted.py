@@ -164,6 +164,7 @@ DOORS = {
     "module_utils/nccl_proof.py": "our own Python",
     "module_utils/nccl_reader.py": "libraries, for nccl_proof.prove",
     "module_utils/nccl_tests_build.py": "the commands of a build, by Host.tool",
+    "module_utils/orphans.py": "the C library that runs already, for prctl",
     "module_utils/process_group.py": "benchmarks; library/nccl_perf.py and library/perftest.py have looked at them",
     "library/host_audit.py": "our own Python",
 }
