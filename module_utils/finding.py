@@ -55,6 +55,9 @@ class Finding:
     because: Optional[str] = None
 
     def __post_init__(self) -> None:
+        # A device may be called anything, and its name is part of an id.
+        if not self.subject.isprintable():
+            object.__setattr__(self, "subject", printable(self.subject))
         if not _CHECK.fullmatch(self.check):
             raise ValueError("check id %r is not dotted lower case" % self.check)
         for name, value, allowed in (

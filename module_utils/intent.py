@@ -159,6 +159,7 @@ VALUES: Dict[str, Value] = {
     "drift_timer_webhook_file": Value("path", ""),
     "drift_timer_environment": Value("dict", {}),
     "busbar_lock_minutes": Value("int", 240),
+    "busbar_task_timeout": Value("int", 7200),
     "busbar_lock_break": Value("str", ""),
     "busbar_baseline_max_age_days": Value("int", 30),
     "nccl_benchmark_collectives": Value("list", list(BENCHMARK_COLLECTIVES), choices=BENCHMARK_COLLECTIVES),
@@ -408,8 +409,9 @@ def _inconsistent(values: Mapping[str, Any]) -> List[str]:
         errors.append('busbar_reboot_batches holds %s, expected numbers of nodes such as 5, or "20%%"' % said)
     if values["drain_timeout"] < 0:
         errors.append("drain_timeout is %d, expected 0 or more" % values["drain_timeout"])
-    if values["busbar_lock_minutes"] < 1:
-        errors.append("busbar_lock_minutes is %d, expected 1 or more" % values["busbar_lock_minutes"])
+    for name in ("busbar_lock_minutes", "busbar_task_timeout"):
+        if values[name] < 1:
+            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
     for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
         if values[name] < 1:
             errors.append("%s is %d, expected 1 or more" % (name, values[name]))

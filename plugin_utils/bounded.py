@@ -77,6 +77,10 @@ def bounded(limit: int = LIMIT) -> Iterator[Bound]:
     before = _bound.set(bound)
     try:
         yield bound
+    except BaseException:
+        # Also by Ansible's time limit for a task: what is still being read would be read by nobody.
+        bound.end()
+        raise
     finally:
         _bound.reset(before)
         if bound.exceeded:

@@ -618,6 +618,7 @@ def system(machine: Machine) -> Tree:
             "/usr/bin",
             "/boot/grub",
             "/etc/modprobe.d",
+            "/etc/security/limits.d",
             "/etc/sysctl.d",
             "/var/log",
             container_hosts.DROPINS,

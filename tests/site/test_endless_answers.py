@@ -95,10 +95,13 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
     assert left == {}
 
 
-def test_an_ordinary_task_reads_no_more_than_that_either(inventory: Path, play: Play) -> None:
-    arguments = ("-i", inventory, "--check", "--tags", "platform", "--limit", "node01,endless")
+def test_an_ordinary_task_reads_no_more_and_waits_no_longer_either(inventory: Path, play: Play, tmp_path: Path) -> None:
+    limit = json.dumps({"busbar_task_timeout": LIMIT})
+    arguments = ("-i", inventory, "--check", "--tags", "platform", "--limit", "node01,endless,slow", "-e", limit)
     with highest(str(ROOT / "site.yml")) as most:
         run = play(*arguments)
     assert most[0] < MOST
     assert "its answer is not valid: more than 8 MiB" in run.verdict
-    assert "1 of 2 hosts ok" in run.verdict
+    assert f"Timed out after {LIMIT} second(s)" in " ".join(run.verdict.split())
+    assert "1 of 3 hosts ok" in run.verdict
+    assert resident(str(tmp_path / "slow")) == {}
