@@ -177,7 +177,7 @@ def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> C
             except Invalid as error:
                 raise error.within(key) from None
 
-    check.keys = frozenset(of)  # type: ignore[attr-defined]
+    check.keys = of  # type: ignore[attr-defined]
     return check
 
 
@@ -343,7 +343,8 @@ row = record(
     size=whole(0, LARGEST),
     type=line,
     op=maybe(line),
-    root=maybe(line),
+    # -1 where the collective has none.
+    root=maybe(whole(-1, 1 << 32)),
     out_of_place=maybe(placement),
     in_place=maybe(placement),
 )

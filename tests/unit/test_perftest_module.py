@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import process_group
+from ansible_collections.busbar.fabric.plugins.module_utils import answer, process_group
 from ansible_collections.busbar.fabric.plugins.modules import perftest
 
 from .trees import put
@@ -94,7 +94,8 @@ def run(node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
         capsys.readouterr()
         with patch_module_args(arguments | more), pytest.raises(SystemExit):
             perftest.main()
-        return dict(json.loads(capsys.readouterr().out))
+        # What it says is what the control node takes.
+        return answer.check("perftest", json.loads(capsys.readouterr().out))
 
     return call
 

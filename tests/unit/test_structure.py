@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,13 @@ def test_every_answer_of_a_node_is_checked_and_every_key_of_it_has_a_type(name: 
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_travels_from_a_node_has_a_type_for_every_field(check: Any, of: Any) -> None:
-    assert set(check.keys) - {"id"} == {field.name for field in dataclasses.fields(of)}
+    types = typing.get_type_hints(of)
+    assert set(check.keys) - {"id"} == set(types)
+    for name, kind in types.items():
+        ones = typing.get_args(kind) if typing.get_origin(kind) is typing.Union else (kind,)
+        if {int, float, bool} & set(ones):
+            for one in ones:
+                check.keys[name](None if one is type(None) else one(1))
 
 
 @pytest.mark.parametrize("name", FILTERS)
