@@ -58,6 +58,7 @@ if len(sys.argv) > 2:
     if data == "-":
         os.path.lexists(path) and os.unlink(path)
     else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         new = os.path.join(os.path.dirname(path), ".%s.lab" % os.path.basename(path))
         with open(new, "wb") as stream:
             stream.write(base64.b64decode(data))
