@@ -103,8 +103,13 @@ def test_what_a_reload_of_the_driver_takes_the_unit_gives_back_and_nothing_loops
 
 def test_a_run_of_the_unit_that_fails_is_told_and_the_role_has_it_run_again(host: Host) -> None:
     address, netdev = next(iter(NETDEVS.items()))
-    host.check_output("mv /usr/bin/mlnx_qos /root/ && printf '#!/bin/sh\\nexit 1\\n' > /usr/bin/mlnx_qos")
-    host.check_output(f"chmod 755 /usr/bin/mlnx_qos; busbar-lab-roce add {netdev}; mv /root/mlnx_qos /usr/bin/")
+    # Both: where mlnx_qos breaks off, dcb speaks for the port.
+    tools = [host.check_output(f"command -v {name}") for name in ("mlnx_qos", "dcb")]
+    for tool in tools:
+        host.check_output(f"mv {tool} /root/ && printf '#!/bin/sh\\nexit 1\\n' > {tool} && chmod 755 {tool}")
+    host.check_output(f"busbar-lab-roce add {netdev}")
+    for tool in tools:
+        host.check_output(f"mv /root/{tool.rpartition('/')[2]} {tool}")
     assert not host.service(f"busbar-roce-qos@{address}.service").is_running
     found = play(check=False)
     assert (found["findings"], found["repaired"]) == ([], [f"roce_qos.unit[live]@{address}"])
