@@ -153,7 +153,10 @@ def test_a_wrong_inventory_stops_before_any_host_is_touched(
     assert "Traceback" not in run.out
 
 
-@pytest.mark.parametrize("arguments", [("site.yml",), ("playbooks/drift.yml", "--check")])
+BY_HAND = [("site.yml",), ("playbooks/drift.yml", "--check"), ("playbooks/verify.yml",), ("playbooks/benchmark.yml",)]
+
+
+@pytest.mark.parametrize("arguments", BY_HAND, ids=lambda words: words[0])
 def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     playbook, *more = arguments
     hosts: dict[str, dict[str, object]] = {f"node{i:03}": {"busbar_fabric": "infiniband"} for i in range(1, 61)}
