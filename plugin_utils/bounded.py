@@ -22,11 +22,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible_collections.busbar.fabric.plugins.module_utils.answer import SAID
 
 MIB = 1 << 20
 # Of a module's answer. The largest that the suite's own give are some 100 KB.
 LIMIT = 8 * MIB
-INVALID = "its answer is not valid"
 
 
 class TooMuchError(AnsibleError):
@@ -45,7 +45,7 @@ class Bound:
 
     def error(self) -> TooMuchError:
         said = f"{self.limit // MIB} MiB" if self.limit >= MIB else f"{self.limit} bytes"
-        return TooMuchError(f"{INVALID}: more than {said}")
+        return TooMuchError(f"{SAID}more than {said}")
 
     def watch(self, command: Popen) -> None:
         with self._lock:
