@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import consistency, rail_info
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import consistency, host_variables
 
 
 class ActionModule(ActionBase):
@@ -40,15 +41,15 @@ class ActionModule(ActionBase):
 
 
 def member(host: str, of_host: Mapping[str, Any]) -> consistency.Member:
-    values = rail_info.values(of_host)
-    wanted = rail_info.chain(values)
+    values = host_variables.values(of_host)
+    wanted = host_variables.chain(values)
     qos = None
     if wanted.dscp is not None and wanted.trust and wanted.pfc is not None and wanted.priority is not None:
         qos = rail_info.summary(wanted.trust, wanted.pfc, wanted.dscp, wanted.priority)
     return consistency.Member(
         host=host,
-        kind=rail_info.kind(of_host),
-        info=rail_info.of_host(of_host),
+        kind=host_variables.kind(of_host),
+        info=host_variables.of_host(of_host),
         firmware=values.get("busbar_firmware") or {},
         mtu=values.get("busbar_mtu"),
         qos=qos,

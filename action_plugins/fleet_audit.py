@@ -28,8 +28,7 @@ from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
-from ansible_collections.busbar.fabric.plugins.module_utils import intent
-from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
 
 display = Display()

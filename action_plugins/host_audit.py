@@ -26,18 +26,17 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
-from ansible_collections.busbar.fabric.plugins.module_utils import answer as answers
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle, intent, node_lock, verdict
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as answers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded, intent, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
 HERE = Path(__file__).resolve().parent.parent
 # In a checkout the roles lie beside action_plugins/, in an installed collection beside plugins/.
 TOP = HERE if (HERE / "roles").is_dir() else HERE.parent
-MODULES = HERE / ("library" if (HERE / "library").is_dir() else "modules")
-MODULE_UTILS = HERE / "module_utils"
 COLLECTION = "busbar.fabric."
 # These hand our script on to what they run, also as a collection's (community.general.doas).
 PIPING = ("sudo", "doas", "pbrun", "dzdo")
@@ -268,13 +267,8 @@ def _runs_there(key: str) -> bool:
 def _bundle() -> str:
     modules = [LOCK, *(asked.module for asked in _ASKED.values())]
     wanted = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
-    sources = bundle.closure(wanted, _source_of)
+    sources = bundle.closure(wanted, bundle.source_of)
     return bundle.script(sources, "")
-
-
-def _source_of(name: str) -> str:
-    package, _dot, module = name.rpartition(".")
-    return ((MODULES if package == bundle.LIBRARY else MODULE_UTILS) / f"{module}.py").read_text(encoding="utf-8")
 
 
 _ASKED = {role: _asked_of(role) for role in (*ROLES, BENCHMARK)}

@@ -11,9 +11,10 @@ from typing import Any
 import yaml
 from ansible import constants
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import busbw, intent, nccl_benchmark, profile
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
 # plugins/action/ in the collection, action_plugins/ in a checkout: the profiles lie beside either's parent.
 BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark
 
 
 class ActionModule(ActionBase):

@@ -17,8 +17,9 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_benchmark, nccl_perf, terminal
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, terminal
 
 display = Display()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import fetch
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build
-from ansible_collections.busbar.fabric.plugins.module_utils.answer import SAID
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
 from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils.answer import SAID
 
 
 class ActionModule(fetch.ActionModule):

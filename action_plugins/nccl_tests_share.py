@@ -10,7 +10,8 @@ from typing import Any
 
 from ansible import constants
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 
 class ActionModule(ActionBase):

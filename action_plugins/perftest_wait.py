@@ -7,8 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import async_status
-from ansible_collections.busbar.fabric.plugins.module_utils import answer
-from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, gated
 
 
 class ActionModule(async_status.ActionModule):

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, nccl_conf, netdev_mtu, rail_info, rail_pairs
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables, rail_pairs
 
 LARGEST = 4096
 
@@ -45,14 +47,14 @@ class ActionModule(ActionBase):
 
 
 def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:
-    values = rail_info.values(of_host)
+    values = host_variables.values(of_host)
     read = answer.given(of_host.get("rail_info_result"), "rail_info")
     mtu = values.get("busbar_mtu")
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
     return rail_pairs.Candidate(
         host=host,
-        kind=rail_info.kind(of_host),
-        info=rail_info.of_host({"rail_info_result": read}) if there else None,
+        kind=host_variables.kind(of_host),
+        info=host_variables.of_host({"rail_info_result": read}) if there else None,
         name=str(of_host.get("ansible_host") or host),
         # The last results of a node in use are as good as any.
         busy=() if check_mode else tuple(read.get("busy") or ()),
@@ -63,8 +65,8 @@ def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bo
 
 def classes(of_host: Mapping[str, Any]) -> dict[str, int]:
     """What the tests of a host are sent with, and what its NICs make of it; -1 for none."""
-    values = rail_info.values(of_host)
-    wanted = rail_info.chain(values)
+    values = host_variables.values(of_host)
+    wanted = host_variables.chain(values)
     return {
         "traffic_class": -1 if wanted.dscp is None else nccl_conf.traffic_class(wanted.dscp),
         "priority": -1 if wanted.priority is None or not wanted.pfc else wanted.priority,

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables
 
 
 class ActionModule(ActionBase):
@@ -26,7 +27,7 @@ class ActionModule(ActionBase):
         members = []
         for host in variables["ansible_play_hosts"]:
             of_host = hostvars[host]
-            info = rail_info.of_host(of_host)
+            info = host_variables.of_host(of_host)
             if info is not None:
                 members.append(member(host, of_host, info))
         hosts = {
@@ -41,7 +42,7 @@ class ActionModule(ActionBase):
 
 
 def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> rail_ping.Member:
-    values = rail_info.values(of_host)
+    values = host_variables.values(of_host)
     peers = (
         rail_ping.Peer(
             host=host,
@@ -54,7 +55,7 @@ def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> r
         for rail in info.rails
         if rail.link_layer == "Ethernet"
     )
-    return rail_ping.Member(host, rail_info.kind(of_host), tuple(peers), values.get("busbar_mtu"))
+    return rail_ping.Member(host, host_variables.kind(of_host), tuple(peers), values.get("busbar_mtu"))
 
 
 __all__ = ["ActionModule", "member"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, reboot
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot
 
 # Those that roles/reboot asks again: all whose state a boot can take away, or bring.
 AGAIN = (

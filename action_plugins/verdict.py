@@ -18,16 +18,9 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    answer,
-    intent,
-    leftovers,
-    reboot,
-    redaction,
-    terminal,
-    verdict,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, intent, leftovers, reboot, terminal, verdict
 
 display = Display()
 # Findings files of runs that were killed while they wrote them.
@@ -135,7 +128,7 @@ def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
     hosts = [
         replace(
             host,
-            findings=tuple(redaction.scrub_finding(finding, found) for finding in host.findings),
+            findings=tuple(finding.scrubbed(found) for finding in host.findings),
             notes=tuple(redaction.scrub(note, found) for note in host.notes),
         )
         for host in judged.hosts

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, intent, perftest, rail_info, verdict
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables, intent, verdict
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
@@ -142,7 +143,7 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
     found: dict[str, str] = {}
     for name, rails in sorted((compared.get("rails") or {}).items()):
         found.update((f"rail {rail}", name) for rail in rails if name.startswith(SLOWING))
-    info = rail_info.of_host(of_host)
+    info = host_variables.of_host(of_host)
     rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
     for prefix in reversed(CAUSES):
         found.update(

@@ -15,8 +15,8 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils import answer
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 display = Display()
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import process_group
+from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 
 from . import ROOT, keeper
 
@@ -50,7 +50,7 @@ def kept(argv: list[str], apart: bool = False) -> list[str]:
     """The command line that runs another and leaves nothing of it behind, even if we are killed: busbar/keeper.py."""
     if sys.platform != "linux":
         return argv
-    collections = Path(process_group.__file__).parents[5]
+    collections = Path(process_group.__file__).parents[6]
     words = [str(os.getpid()), "1" if apart else "0", str(collections)]
     return [sys.executable, "-I", "-S", str(Path(keeper.__file__)), *words, *argv]
 

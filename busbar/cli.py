@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
 from . import __version__, job_variables, lint, profile
 from .drift import command as drift

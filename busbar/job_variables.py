@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.shell_assignments import MENTION, Assignment, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import MENTION, Assignment, parse
 
 KINDS = ("conf", "script", "dockerfile", "yaml", "python")
 _ENDINGS = {

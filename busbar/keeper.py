@@ -42,7 +42,7 @@ def main() -> int:
 
 def _keep(start: Callable[[], NoReturn], parent: int) -> int:
     """The exit code of what ``start`` has become, as a shell gives it. Nothing below is left."""
-    from ansible_collections.busbar.fabric.plugins.module_utils import process_group
+    from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 
     process_group.adopt_orphans()
     if not process_group.end_with(parent, signal.SIGTERM):
@@ -70,7 +70,7 @@ def _reaped(child: int) -> int | None:
 
 
 def _become(argv: list[str], keeper: int) -> NoReturn:
-    from ansible_collections.busbar.fabric.plugins.module_utils import process_group
+    from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 
     if not process_group.end_with(keeper, signal.SIGKILL):
         os._exit(1)

@@ -12,9 +12,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library, nccl_lint, nccl_variables
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.host import FILE_LIMIT, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
 
 from . import job_variables
 

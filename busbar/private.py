@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import leftovers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
 
 _PREFIX = "busbar-run-"
 # Those of 0.1 had no lock.

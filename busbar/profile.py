@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import profile_doubts
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 
 from . import ansible_process, private
 
@@ -56,7 +56,7 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
 
 def shipped() -> dict[str, Any]:
     """The suite's own profiles, one of which may be near the host's. The folder lies in the collection."""
-    folder = Path(profile_doubts.__file__).parents[2] / "profiles"
+    folder = Path(profile_doubts.__file__).parents[3] / "profiles"
     return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*.yml")}
 
 

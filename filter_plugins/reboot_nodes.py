@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.module_utils import reboot
+from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot
 
 WHAT = ("reboot", "give_back")
 # Matches nobody, and without the warning that a name which is not there would give.

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.module_utils import roce_chain as chains
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as chains
 
 
 def roce_chain(

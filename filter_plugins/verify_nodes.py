@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
 # Matches nobody, and without the warning that a name which is not there would give.
 NOBODY = ["!all"]

@@ -99,9 +99,10 @@ backup_files:
 from typing import List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, gpudirect
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
 
 def main() -> None:

@@ -116,9 +116,11 @@ backup_files:
 from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, container_limits, host_limits, nccl_perf
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
 
 
 def read_and_plan(host: Host, want: container_limits.Want, max_disruption: str) -> Plan:

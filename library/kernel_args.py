@@ -116,9 +116,10 @@ backup_files:
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
 WHY = "asked for by the site"
 

@@ -127,15 +127,10 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    apply,
-    multirail,
-    netdev_mtu,
-    profile,
-    rails,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 
 
 def main() -> None:

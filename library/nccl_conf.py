@@ -164,20 +164,17 @@ from dataclasses import replace
 from typing import Dict, List, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    apply,
-    nccl_conf,
-    nccl_containers,
-    nccl_environment,
-    nccl_library,
-    nccl_proof,
-    nccl_variables,
-    profile,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import containers as nccl_containers
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
 
 
 class Task:

@@ -214,22 +214,18 @@ from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    busy,
-    locks,
-    nccl_perf,
-    nccl_tests_build,
-    process_group,
-    trusted,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
+from ansible_collections.busbar.fabric.plugins.module_utils.core import locks, process_group, trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     ParseError,
     ReadError,
     search_path,
     untrusted,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
 
 LONGEST = 86400.0
 HELP_TIMEOUT = 20.0

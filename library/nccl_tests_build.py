@@ -196,16 +196,17 @@ from contextlib import contextmanager, suppress
 from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import locks, nccl_tests_build, redaction, trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+from ansible_collections.busbar.fabric.plugins.module_utils.core import locks, redaction, trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     ParseError,
     ReadError,
     search_path,
     untrusted,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import CommandFailed
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import CommandFailed
 
 # The part of a log that goes into a message: nvcc's last error and what make says of it.
 TAIL_LINES = 15

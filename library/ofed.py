@@ -142,18 +142,11 @@ import os
 from typing import Callable, Dict, List, Mapping, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    apply,
-    busy,
-    guard,
-    ofed,
-    packages,
-    profile,
-    rails,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils import ofed, packages
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy, guard
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 
 # Packages first, then what their scripts have not built, then what was not foreseen.
 _ROUNDS = 4
@@ -200,7 +193,7 @@ def main() -> None:
             if all(command.disruption == "none" for command in allowed.commands):
                 return allowed
             users = busy.read(host, devices, guard.connection())
-            return ofed.unload_first(found.refuse(users), users.unload_first).limit(given["max_disruption"])
+            return ofed.unload_first(found.refuse(users.against), users.unload_first).limit(given["max_disruption"])
 
         planned = after = done = plan({})
         if planned.changed and not module.check_mode:

@@ -106,8 +106,10 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, pcie_path, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 
 
 def main() -> None:

@@ -152,26 +152,20 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    apply,
-    busy,
-    nic_counters,
-    orphans,
-    perftest,
-    process_group,
-    rdma,
-    trusted,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters, perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans, process_group, trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     ParseError,
     ReadError,
     Untrusted,
     search_path,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange, Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Options, Port, Result, Session
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange, Plan
 
 STORE = "/var/lib/busbar/perftest/%s.json"
 # Seconds during which a client knocks again at a server that is not up yet.

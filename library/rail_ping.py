@@ -79,9 +79,10 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import finding, rail_ping
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
 
 def main() -> None:

@@ -170,17 +170,13 @@ withheld:
 
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    apply,
-    profile,
-    rails,
-    roce_chain,
-    roce_qos,
-    roce_unit,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import merge
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import merge
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
 
 
 def main() -> None:

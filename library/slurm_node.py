@@ -122,9 +122,10 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils import slurm
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
 
 def main() -> None:

@@ -125,8 +125,9 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    nccl_topology,
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     netdev_address,
     nvidia_smi_topo,
     platform,
@@ -135,8 +136,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     rdma,
     topology,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
 
 LONGEST_TIMEOUT = 3600
 

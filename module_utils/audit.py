@@ -23,9 +23,9 @@ import types
 from contextlib import suppress
 from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from . import netdev, netdev_address, pci, rdma, topology
-from .bundle import LIBRARY
-from .host import Host, Output, ToolHung
+from .core.bundle import LIBRARY
+from .core.host import Host, Output, ToolHung
+from .machine import netdev, netdev_address, pci, rdma, topology
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
 _BULK = ("diff", "topology", "build", "variables", "share", "draft", "doubts", "backup_files")

@@ -19,11 +19,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import busy, host_limits
-from .finding import Finding, printable
-from .host import Host, ParseError, Problem, ReadError, ToolMissing
-from .plan import FileChange, Plan, merge
-from .systemd_files import UNITS, unit_files
+from . import host_limits
+from .change import busy
+from .core.finding import Finding, printable
+from .core.host import Host, ParseError, Problem, ReadError, ToolMissing
+from .core.plan import FileChange, Plan, merge
+from .core.systemd_files import UNITS, unit_files
 
 # Runtime -> its program and the check that names it.
 _PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from .host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
 from .kernel_args import GRUB_CFG, GRUB_DEFAULT
-from .pci import parse_text, read_value
+from .machine.pci import parse_text, read_value
 
 RELEASE = "/proc/sys/kernel/osrelease"
 MODULES = "/lib/modules"

@@ -12,10 +12,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import apply, redaction
-from .finding import Finding, printable
-from .host import Host, ParseError
-from .plan import Command, FileChange, Plan
+from .change import apply
+from .core import redaction
+from .core.finding import Finding, printable
+from .core.host import Host, ParseError
+from .core.plan import Command, FileChange, Plan
 
 SERVICE = "/etc/systemd/system/busbar-drift.service"
 TIMER = "/etc/systemd/system/busbar-drift.timer"

@@ -15,11 +15,13 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from . import advice, dkms, gpu, ofed, os_release
-from .finding import Finding, printable, unreadable
-from .host import Host, ParseError, Problem, ReadError, attempt
-from .pci import parse_text, read_value
-from .plan import Command, FileChange, Plan, merge
+from . import dkms, ofed
+from .core import advice, os_release
+from .core.finding import Finding, printable, unreadable
+from .core.host import Host, ParseError, Problem, ReadError, attempt
+from .core.plan import Command, FileChange, Plan, merge
+from .machine import gpu
+from .machine.pci import parse_text, read_value
 
 MODULE = "nvidia_peermem"
 LEGACY = "nv_peer_mem"

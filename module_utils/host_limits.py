@@ -14,10 +14,10 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import advice, mounts, systemd_files
-from .finding import Finding, printable
-from .host import Host, ParseError, Problem, ReadError
-from .plan import FileChange, Plan
+from .core import advice, mounts, systemd_files
+from .core.finding import Finding, printable
+from .core.host import Host, ParseError, Problem, ReadError
+from .core.plan import FileChange, Plan
 
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"

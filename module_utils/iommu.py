@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
-from . import kernel_args, pci, virtualization
-from .finding import Finding
-from .host import Host, ParseError, Problem, ReadError
+from . import kernel_args
+from .core.finding import Finding
+from .core.host import Host, ParseError, Problem, ReadError
+from .core.plan import Plan, merge
 from .kernel_args import Arg, Boot
-from .plan import Plan, merge
+from .machine import pci, virtualization
 
 GROUPS = "/sys/kernel/iommu_groups"
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}

@@ -14,10 +14,10 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from . import advice
-from .finding import Finding
-from .host import Host, ParseError, ReadError
-from .plan import Command, FileChange, Plan
+from .core import advice
+from .core.finding import Finding
+from .core.host import Host, ParseError, ReadError
+from .core.plan import Command, FileChange, Plan
 
 ACTIVE = "/proc/cmdline"
 GRUB_DEFAULT = "/etc/default/grub"

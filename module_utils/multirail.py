@@ -15,16 +15,19 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import advice, netdev, netdev_address, netdev_mtu, netdev_owner
-from .finding import Finding, printable, unreadable
-from .host import Host, ParseError, Problem, ReadError, attempt
-from .netdev_address import ADDRESSES, Address, parse_json
-from .netdev_owner import Owner
-from .plan import Command, FileChange, Plan
-from .platform import ADDRESS_FAMILIES
-from .profile import Profile, active_port, roce_rails
-from .rdma import of_family
-from .topology import Nic
+from . import netdev_mtu
+from .core import advice
+from .core.finding import Finding, printable, unreadable
+from .core.host import Host, ParseError, Problem, ReadError, attempt
+from .core.plan import Command, FileChange, Plan
+from .machine import netdev, netdev_address
+from .machine.netdev_address import ADDRESSES, Address, parse_json
+from .machine.platform import ADDRESS_FAMILIES
+from .machine.profile import Profile, active_port, roce_rails
+from .machine.rdma import of_family
+from .machine.topology import Nic
+from .owner import owner as netdev_owner
+from .owner.owner import Owner
 
 KEYS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 CONF = "/proc/sys/net/ipv4/conf"

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import advice, netdev, rdma
-from .finding import Finding, printable, unreadable
-from .host import Host, Problem
-from .netdev_owner import (
+from .core import advice
+from .core.finding import Finding, printable, unreadable
+from .core.host import Host, Problem
+from .core.plan import Command, FileChange, Plan
+from .machine import netdev, rdma
+from .machine.profile import Profile, active_port, roce_rails
+from .machine.rails import Rails
+from .machine.rdma import DEVINFO, RdmaPort
+from .machine.topology import Nic
+from .owner.owner import (
     NETPLAN_FILE,
     NETWORKD_FOLDERS,
     Claim,
@@ -31,11 +37,6 @@ from .netdev_owner import (
     set_setting,
     shared,
 )
-from .plan import Command, FileChange, Plan
-from .profile import Profile, active_port, roce_rails
-from .rails import Rails
-from .rdma import DEVINFO, RdmaPort
-from .topology import Nic
 
 # Bytes: the least that IPv6 takes, the most that Linux does.
 LEAST, MOST = 1280, 65535

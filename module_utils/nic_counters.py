@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .finding import Finding
-from .host import Host, ParseError, Problem, attempt
-from .pci import parse_decimal, read_value
+from .core.finding import Finding
+from .core.host import Host, ParseError, Problem, attempt
+from .machine.pci import parse_decimal, read_value
 
 _LINE = re.compile(r"\s+(.+): ([0-9]{1,20})")
 _PAUSED = re.compile(r"(rx|tx)_prio([0-7])_pause")

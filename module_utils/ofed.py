@@ -13,14 +13,15 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import advice, dkms, mounts, os_release, packages
+from . import dkms, packages
+from .core import advice, mounts, os_release
+from .core.finding import Finding, printable, unreadable
+from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from .core.mounts import Mount
+from .core.plan import Command, FileChange, Plan, merge
 from .dkms import Build, Kernels, ModuleFile
-from .finding import Finding, printable, unreadable
-from .host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
-from .mounts import Mount
+from .machine.pci import natural_key, parse_text, read_value
 from .packages import Packages, System
-from .pci import natural_key, parse_text, read_value
-from .plan import Command, FileChange, Plan, merge
 
 FLAVOURS = ("doca-ofed", "mlnx-ofed", "inbox")
 OPENIBD = "openibd.service"

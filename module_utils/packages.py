@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
-from . import os_release
-from .host import Host, ParseError, Problem, ReadError
-from .plan import Command
+from .core import os_release
+from .core.host import Host, ParseError, Problem, ReadError
+from .core.plan import Command
 
 VERSIONLOCK = "/etc/dnf/plugins/versionlock.list"
 # Building drivers takes its time.

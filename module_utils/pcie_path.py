@@ -14,14 +14,15 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from . import advice, pci, platform, virtualization
-from .finding import Finding
-from .host import Host, ParseError, ReadError
-from .pci import PciDevice
-from .plan import Command, FileChange, Plan
-from .profile import Profile
-from .rails import Rails
-from .topology import Nic, Topology
+from .core import advice
+from .core.finding import Finding
+from .core.host import Host, ParseError, ReadError
+from .core.plan import Command, FileChange, Plan
+from .machine import pci, platform, virtualization
+from .machine.pci import PciDevice
+from .machine.profile import Profile
+from .machine.rails import Rails
+from .machine.topology import Nic, Topology
 
 UNIT = "/etc/systemd/system/busbar-pcie-path.service"
 # A drop-in and no link below multi-user.target.wants: it is a plain file like the rest of a plan.

@@ -14,8 +14,8 @@ import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .finding import Finding, printable
-from .host import ParseError
+from .core.finding import Finding, printable
+from .core.host import ParseError
 
 BANDWIDTH, LATENCY = "bw", "lat"
 TESTS = (BANDWIDTH, LATENCY)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import answer, rdma, roce_chain, roce_qos
-from .host import Host, ReadError
-from .profile import Profile, active_port
-from .rails import Rails
-from .topology import Nic, Topology
-from .virtualization import PRODUCT
+from .core.host import Host, ReadError
+from .machine import rdma
+from .machine.profile import Profile, active_port
+from .machine.rails import Rails
+from .machine.topology import Nic, Topology
+from .machine.virtualization import PRODUCT
+from .roce import chain as roce_chain
+from .roce import qos as roce_qos
 
 DRIVER = "/sys/module/%s/version"
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -147,31 +149,3 @@ def summary(trust: str, pfc: Tuple[int, ...], dscp: int, priority: int) -> str:
     if trust != "dscp":
         return "trust %s, PFC %s" % (trust, on)
     return "trust dscp, PFC %s, DSCP %d to %d" % (on, dscp, priority)
-
-
-# -- of the variables of a host --------------------------------------------------------------------------------------
-
-
-def of_host(variables: Mapping[str, Any]) -> Optional[HostInfo]:
-    """What the module rail_info has returned; None where it has not, or nothing that is valid."""
-    registered = variables.get("rail_info_result")
-    read = registered.get("info") if isinstance(registered, dict) else None
-    return from_dict(read) if read and answer.is_valid(answer.info, read) else None
-
-
-def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the host's intent; {} where that was not read."""
-    found: Mapping[str, Any] = (variables.get("busbar_intent") or {}).get("values", {})
-    return found
-
-
-def kind(variables: Mapping[str, Any]) -> str:
-    """Profile and fabric: hosts of one kind can be compared and tested with each other."""
-    read = variables.get("busbar_intent") or {}
-    words = (read.get("profile_name", "unknown"), values(variables).get("busbar_fabric"))
-    return " ".join(word for word in words if word)
-
-
-def chain(intent: Mapping[str, Any]) -> roce_chain.Chain:
-    """intent: values of one that has been found to be consistent."""
-    return roce_chain.resolve(intent.get("busbar_roce") or {}, roce_chain.settings(intent))

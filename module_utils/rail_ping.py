@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .finding import Finding, printable
-from .host import Host, ParseError, ReadError, ToolMissing
+from .core.finding import Finding, printable
+from .core.host import Host, ParseError, ReadError, ToolMissing
 
 COUNT, WAIT = 3, 1
 # Rounds, so hosts that each host asks: two make one ring of all hosts, however many there are.

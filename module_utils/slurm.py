@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import List, Optional, Tuple
 
-from .finding import Finding
-from .host import Host, ParseError, Problem, ReadError
-from .plan import Command, Plan
+from .core.finding import Finding
+from .core.host import Host, ParseError, Problem, ReadError
+from .core.plan import Command, Plan
 
 PREFIX = "busbar: "
 # What Busbar leaves drained since something is wrong with the node.

@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.busbar.fabric.plugins.module_utils.answer import SAID
+from ansible_collections.busbar.fabric.plugins.plugin_utils.answer import SAID
 
 MIB = 1 << 20
 # Of a module's answer. The largest that the suite's own give are some 100 KB.

@@ -13,8 +13,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils import answer
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, bounded
 
 display = Display()
 # Tracebacks of modules, as Ansible has read them: printed as they are, so only for somebody who asks with -vvv.

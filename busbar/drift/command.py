@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 
 from .. import __version__
 from . import (

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, STATES, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding
 
 from .waivers import Waiver
 

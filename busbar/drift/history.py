@@ -21,7 +21,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, from_dict
 
 from .. import private
 from . import lock, waivers

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .report import DIFFERS, OPEN
 from .run import CLASSES

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 
 from ..ansible_process import environment, kept
 

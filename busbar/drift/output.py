@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import leftovers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
 
 # In a file's name: the day (UTC) on which the run began.
 DATE = "{date}"

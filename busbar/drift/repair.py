@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from ansible_collections.busbar.fabric.plugins.module_utils import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 
 from .. import ROOT
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import advice, nodeset
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import SEVERITIES, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from . import repair, waivers
 from .compare import NIGHTS, Changes, Mark

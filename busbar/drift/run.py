@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 # How a host's part of a run ended. Only the last two say something about the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ansible_collections.busbar.fabric.plugins.module_utils import redaction
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 
 from .. import ansible_process, private
 from . import signals
@@ -229,6 +229,6 @@ def _unheard(have: str) -> Finding:
 
 def _clean(finding: Finding, hidden: tuple[str, ...]) -> Finding:
     """No secret, and no character that a terminal obeys: from here on every text can be shown as it is."""
-    data = redaction.scrub_finding(finding, hidden).to_dict()
+    data = finding.scrubbed(hidden).to_dict()
     del data["id"]
     return from_dict({key: printable(value) if isinstance(value, str) else value for key, value in data.items()})

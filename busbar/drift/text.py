@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 # More groups than this are not read at night; all are in the HTML and JSON reports.
 GROUPS = 30

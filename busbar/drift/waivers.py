@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nodeset import NodesetError, expand
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError, expand
 
 _REQUIRED = ("check", "hosts", "owner", "reason", "expires")
 _KEYS = (*_REQUIRED, "subject")

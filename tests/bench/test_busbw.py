@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build, profile
-from ansible_collections.busbar.fabric.plugins.module_utils.busbw import predict
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import predict
 
 from tests.gpu.conftest import Show, Site, show, site
 

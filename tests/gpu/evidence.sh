@@ -64,7 +64,7 @@ printf '\n== what the library reads, and that the proof can fail\n'
 cat >"$work/prove.py" <<'EOF'
 import sys
 sys.path.insert(0, "collections")
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library, nccl_lint, nccl_proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library, lint as nccl_lint, proof as nccl_proof
 scanned = nccl_library.scan(sys.argv[1])
 print("NCCL", ".".join(map(str, scanned.version)), "reads", len(scanned.names), "variables")
 text = open("/etc/nccl.conf").read()
@@ -110,9 +110,9 @@ say "python3 -I -S - < bundle   # topology reader, nvidia-smi included"
 python3 - "$work" <<'EOF'
 import resource, subprocess, sys, time
 sys.path[:0] = ["collections"]
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle
-main = f"\nfrom {bundle.PACKAGE} import host, topology\nt = topology.read(host.Host())\nprint(len(t.gpus), 'GPUs', [str(p) for p in t.problems])\n"
-script = bundle.script(bundle.closure([f"{bundle.PACKAGE}.topology"], lambda name: open(f"module_utils/{name.rpartition('.')[2]}.py").read()), main)
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+main = f"\nfrom {bundle.PACKAGE}.core import host\nfrom {bundle.PACKAGE}.machine import topology\nt = topology.read(host.Host())\nprint(len(t.gpus), 'GPUs', [str(p) for p in t.problems])\n"
+script = bundle.script(bundle.closure([f"{bundle.PACKAGE}.machine.topology"], bundle.source_of), main)
 for _ in range(3):
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     out = subprocess.run([sys.executable, "-I", "-S", "-"], input=script, text=True, capture_output=True)

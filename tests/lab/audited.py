@@ -13,15 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import audit, bundle
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, Output, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import audit
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ReadError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ARGV = (sys.executable, "-I", "-S")
 # Answers one question after another, each in a process of its own, and hears from the tools what it is told.
 SERVE = f"""
 import importlib, sys
-from {bundle.PACKAGE} import audit, host
+from {bundle.PACKAGE} import audit
+from {bundle.PACKAGE}.core import host
 TOLD = {{}}
 def told(node, argv, timeout=None):
     said = TOLD[json.dumps([argv, node.timeout if timeout is None else timeout])]
@@ -43,12 +45,8 @@ Step = Mapping[str, Any]
 
 @cache
 def _sources(modules: tuple[str, ...]) -> dict[str, str]:
-    def source_of(name: str) -> str:
-        package, _dot, module = name.rpartition(".")
-        return (ROOT / ("library" if package == bundle.LIBRARY else "module_utils") / f"{module}.py").read_text()
-
     names = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
-    return bundle.closure(names, source_of)
+    return bundle.closure(names, bundle.source_of)
 
 
 def script(steps: Iterable[Step]) -> str:

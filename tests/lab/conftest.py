@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import answer
 from ansible_collections.busbar.fabric.plugins.modules import (
     gpudirect,
     host_limits,
@@ -24,6 +23,7 @@ from ansible_collections.busbar.fabric.plugins.modules import (
     roce_qos,
     topology_info,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 from busbar.lab import store
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 
 from busbar.lab import faults, store
 from busbar.lab.machine import hgx_b200

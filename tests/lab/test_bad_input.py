@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
 from busbar.lab import store
 from busbar.lab.machine import Machine

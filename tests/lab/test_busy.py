@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev, rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev, rdma
 from ansible_collections.busbar.fabric.plugins.modules import busy_info
 
 

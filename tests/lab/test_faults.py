@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 
 from busbar.lab import faults, roce_faults, store, tree
 from busbar.lab.machine import hgx_b200

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action import rail_ping_plan
-from ansible_collections.busbar.fabric.plugins.module_utils import profile, rail_info, rail_ping, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
 
 from busbar.lab import qos, store, tree

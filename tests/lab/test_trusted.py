@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_reader import NOBODY
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import NOBODY
 from ansible_collections.busbar.fabric.plugins.modules import nccl_conf
 
 from tests.lab.audited import ARGV, script

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_library import scan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_lint import lint, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_lint import settings as first_definitions
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof, prove
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_variables import known_names, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.library import scan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import lint, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import settings as first_definitions
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof, prove
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import known_names, parse_version
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -175,7 +175,7 @@ def test_a_scan_and_300_lines_take_less_than_five_seconds(library: str) -> None:
     assert took < 5
 
 
-@pytest.mark.parametrize("name", ["nccl_variables", "nccl_library", "nccl_lint", "nccl_proof"])
+@pytest.mark.parametrize("name", ["variables", "library", "lint", "proof"])
 def test_the_code_that_runs_on_hosts_is_python_3_8(name: str) -> None:
-    source = Path(__file__).resolve().parents[2] / "module_utils" / f"{name}.py"
+    source = Path(__file__).resolve().parents[2] / "module_utils" / "nccl" / f"{name}.py"
     ast.parse(source.read_text(), feature_version=(3, 8))

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    nccl_conf,
-    nccl_library,
-    nccl_proof,
-    profile,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
 
 from busbar.lab import store
 

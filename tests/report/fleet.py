@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 from busbar.drift import command, html
 from busbar.drift.history import History

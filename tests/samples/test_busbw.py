@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import busbw, nccl_perf, profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

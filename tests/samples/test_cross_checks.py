@@ -5,7 +5,8 @@
 from collections import Counter
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_topology, nvidia_smi_topo
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
 
 
 def test_every_matrix_has_eight_gpus_and_a_class_for_each_pair(samples: Path) -> None:

@@ -5,8 +5,8 @@
 import gzip
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import parse_address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import parse_address
 
 H200 = ["0000:00:%02x.0" % number for number in range(6, 14)]
 

@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    nccl_topology,
-    nvidia_smi_topo,
-    platform,
-    profile,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo, platform, profile, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FABRIC = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port
 
 
 def test_h100_node_with_eight_ndr_rails_and_a_bond(samples: Path, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import dcb, mlnx_qos, roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import dcb, mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
 
 SYNTHETIC = "dcb-and-mlnx_qos-synthetic"
 # Errors, and calls that print something else than the state of the port.

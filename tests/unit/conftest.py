@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.gpu import Driver, Gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev import DefaultRoute, Netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, for_fabric, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, Port, RdmaDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute, Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port, RdmaDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

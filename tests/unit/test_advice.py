@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import advice
-from ansible_collections.busbar.fabric.plugins.module_utils.advice import Run, allow, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.busy import Busy
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import DISRUPTIONS, Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Command, Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.advice import Run, allow, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, Plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = advice.run("mtu")
@@ -54,7 +54,7 @@ def test_what_is_withheld_says_what_lets_it_through(disruption: str, most: str) 
 
 
 def test_a_node_in_use_says_so_before_the_command() -> None:
-    [found] = plan("link").refuse(Busy(("process python (pid 1) holds 9 MiB on 1 GPU",))).limit("link").findings
+    [found] = plan("link").refuse(Busy(("process python (pid 1) holds 9 MiB on 1 GPU",)).against).limit("link").findings
     assert (found.state, found.have) == ("withheld", "1500; busy: process python (pid 1) holds 9 MiB on 1 GPU")
     assert found.fix == ("see to that, then run site.yml --tags mtu -e busbar_max_disruption=link for this host")
     assert parse(found.fix) == Run(("mtu",), "link", mends=False)
@@ -68,7 +68,7 @@ def test_what_is_anothers_to_do_stays_as_it_is() -> None:
 def test_every_command_in_the_sources_has_the_form_and_tags_that_are_there() -> None:
     roles = {path.name for path in (ROOT / "roles").iterdir()}
     found = 0
-    for path in [*(ROOT / "module_utils").glob("*.py"), *(ROOT / "library").glob("*.py")]:
+    for path in [*(ROOT / "module_utils").rglob("*.py"), *(ROOT / "library").glob("*.py")]:
         for line in re.findall(r"site\.yml --tags [^\n]*", path.read_text()):
             told = parse("run " + line)
             assert told is not None

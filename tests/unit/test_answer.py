@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
-from ansible_collections.busbar.fabric.plugins.module_utils import answer
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, gated
 
 NIC = "0000:1a:00.0"
 FINDING = Finding("platform.rail_pcie", f"{NIC} mlx5_9", "drift", "major", "x16", "x8", "sysfs", "why", fix="mend it")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = "from ansible.module_utils.basic import AnsibleModule\n"
@@ -36,7 +36,7 @@ MODULES = {
     "chatty": f"{HEAD}def main():\n{SPEC}    print('hello')\n    module.exit_json()\n",
     "large": f"{HEAD}def main():\n{SPEC}    module.exit_json(a='x' * 500000)\n",
     "dead_device": f"{HEAD}import os\ndef main():\n{SPEC}    os.stat(module.params['a'])\n",
-    "tool": f"{HEAD}from {bundle.PACKAGE}.host import Host, ReadError\ndef main():\n{SPEC}"
+    "tool": f"{HEAD}from {bundle.PACKAGE}.core.host import Host, ReadError\ndef main():\n{SPEC}"
     "    try:\n        Host('/', module.params['a'], 0.5).run(['smi', '-L'])\n"
     "    except ReadError as error:\n        module.exit_json(a=str(error))\n",
 }
@@ -46,7 +46,7 @@ def source_of(name: str) -> str:
     package, _dot, module = name.rpartition(".")
     if package == bundle.LIBRARY:
         return MODULES[module]
-    return (ROOT / "module_utils" / f"{module}.py").read_text()
+    return bundle.source_of(name)
 
 
 def audit(*steps: str, limit: float = 20, python: str = sys.executable, **arguments: Any) -> list[dict[str, Any]]:

@@ -7,19 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 
-MODULE_UTILS = Path(__file__).resolve().parent.parent.parent / "module_utils"
 MAIN = """
-from ansible_collections.busbar.fabric.plugins.module_utils import host, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
 import ast
 import json
 print(json.dumps(topology.to_dict(topology.read(host.Host({root!r}, {root!r})))))
 """
-
-
-def source_of(name: str) -> str:
-    return (MODULE_UTILS / f"{name.rpartition('.')[2]}.py").read_text()
 
 
 def full(*names: str) -> list[str]:
@@ -35,32 +32,36 @@ def run(script: str, python: str = sys.executable) -> str:
 
 
 def test_the_closure_takes_in_what_the_topology_needs_and_no_more() -> None:
-    sources = bundle.closure(full("topology"), source_of)
-    assert set(full("topology", "host", "pci", "rdma", "netdev", "gpu", "virtualization")) <= set(sources)
-    assert not set(full("verdict", "profile", "nccl_conf")) & set(sources)
+    sources = bundle.closure(full("machine.topology"), bundle.source_of)
+    assert set(
+        full(
+            "core.host", *(f"machine.{noun}" for noun in ("topology", "pci", "rdma", "netdev", "gpu", "virtualization"))
+        )
+    ) <= set(sources)
+    assert not set(full("machine.profile", "machine.platform", "nccl.conf")) & set(sources)
 
 
 def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: Path) -> None:
-    script = bundle.script(bundle.closure(full("topology"), source_of), MAIN.format(root=str(tmp_path)))
+    script = bundle.script(bundle.closure(full("machine.topology"), bundle.source_of), MAIN.format(root=str(tmp_path)))
     answer = json.loads(run(script))
     assert answer["gpus"] == []
     assert answer["problems"]  # an empty tree cannot say whether it is a virtual machine
 
 
-@pytest.mark.parametrize(("name", "function"), [("platform", "plan"), ("nccl_conf", "plan"), ("verdict", "judge")])
+@pytest.mark.parametrize(("name", "function"), [("machine.platform", "plan"), ("nccl.conf", "plan"), ("iommu", "plan")])
 def test_every_planner_can_be_bundled(name: str, function: str) -> None:
-    main = f"\nfrom {bundle.PACKAGE} import {name}\nprint({name}.{function})"
-    assert "function" in run(bundle.script(bundle.closure(full(name), source_of), main))
+    main = f"\nfrom {bundle.PACKAGE}.{name} import {function}\nprint({function})"
+    assert "function" in run(bundle.script(bundle.closure(full(name), bundle.source_of), main))
 
 
 def test_a_module_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError):
-        bundle.closure(full("no_such_module"), source_of)
+    with pytest.raises(ReadError, match="no_such_module"):
+        bundle.closure(full("no_such_module"), bundle.source_of)
 
 
 def test_a_plain_script_runs_too_and_can_be_read(tmp_path: Path) -> None:
-    main = f"from {bundle.PACKAGE} import plan\nprint(plan.Plan().changed)\n"
-    script = bundle.plain(bundle.closure(full("plan"), source_of), main)
+    main = f"from {bundle.PACKAGE}.core import plan\nprint(plan.Plan().changed)\n"
+    script = bundle.plain(bundle.closure(full("core.plan"), bundle.source_of), main)
     assert run(script) == "False\n"
     assert '\n  "    def changed(self) -> bool:",\n' in script
 
@@ -121,7 +122,7 @@ def test_a_bare_source_is_the_code_alone_and_its_own_bare_source() -> None:
 
 
 def test_every_module_can_be_made_bare_and_stays_what_it_is() -> None:
-    for path in sorted(MODULE_UTILS.glob("*.py")):
+    for path in sorted((Path(__file__).parents[2] / "module_utils").rglob("*.py")):
         text = bare(path.read_text())
         assert bare(without_mark(text)) == text, path.name
         assert _code(text) == _code(path.read_text()), path.name

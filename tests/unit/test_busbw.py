@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import busbw, profile
-from ansible_collections.busbar.fabric.plugins.module_utils.busbw import Bar, find_bar, parse_bars, predict
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar, find_bar, parse_bars, predict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

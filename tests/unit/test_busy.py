@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import busy
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

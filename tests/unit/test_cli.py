@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import profile as profiles
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 
 from busbar import __version__
 from busbar.lab import store

@@ -6,10 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import consistency, rail_info
-from ansible_collections.busbar.fabric.plugins.module_utils.consistency import Member
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+from ansible_collections.busbar.fabric.plugins.plugin_utils import consistency
+from ansible_collections.busbar.fabric.plugins.plugin_utils.consistency import Member
 
 QOS = "trust dscp, PFC 3, DSCP 26 to 3"
 

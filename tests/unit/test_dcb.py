@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import dcb
-from ansible_collections.busbar.fabric.plugins.module_utils.dcb import App, Buffer, Dcbx, Ets, Maxrate, Pfc
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import dcb
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.dcb import App, Buffer, Dcbx, Ets, Maxrate, Pfc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import dkms
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

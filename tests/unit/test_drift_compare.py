@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 from busbar.drift.compare import Mark, Past, compare, marks
 from busbar.drift.run import HostResult

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import verdict
-from ansible_collections.busbar.fabric.plugins.module_utils import leftovers
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 from busbar.drift import command, html, junit, prometheus, repair, text
 from busbar.drift.compare import compare, marks

@@ -6,10 +6,14 @@ import json
 import time
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Command, FileChange, Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.redaction import among, scrub, scrub_finding, worth_hiding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.redaction import (
+    among,
+    scrub,
+    worth_hiding,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +43,7 @@ def test_every_text_of_a_finding_is_scrubbed_and_the_check_stays() -> None:
     assert "yes" not in hidden
     assert scrub(repr("it's a \\ \" pass"), worth_hiding(["it's a \\ \" pass"])) == "'[redacted]'"
     finding = Finding("a.b", "x", "drift", "major", "yes", "said hunter22!", "cmd --pw hunter22", "line two", "run it")
-    clean = scrub_finding(finding, hidden)
+    clean = finding.scrubbed(hidden)
     assert (clean.have, clean.source, clean.why) == ("said [redacted]!", "cmd --pw [redacted]", "[redacted]")
     assert (clean.check, clean.want, clean.fix) == ("a.b", "yes", "run it")
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer, intent
+from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.drift_timer import SERVICE, TIMER, Have
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 from ansible_collections.busbar.fabric.plugins.modules import drift_timer as module
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding, from_dict, unreadable, worst_first
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
+    Finding,
+    from_dict,
+    unreadable,
+    worst_first,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "finding.schema.json").read_text())

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 

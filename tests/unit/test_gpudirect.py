@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ofed, os_release
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
     DROPIN,
     LEGACY_MASK,
@@ -29,8 +32,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
     classify,
     judge,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import busy, guard
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, guard
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +196,7 @@ def test_busy_asks_for_devices_only_where_it_is_given_any(node: Path) -> None:
 
 
 def test_the_ssh_connection_is_found_in_a_process_above() -> None:
-    code = "from ansible_collections.busbar.fabric.plugins.module_utils import guard; print(*guard.connection())"
+    code = "from ansible_collections.busbar.fabric.plugins.module_utils.change import guard; print(*guard.connection())"
     # As sudo does it: the process itself has not got the variable.
     argv = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; :', sys.executable, code]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "SSH_CONNECTION": "10.0.0.9 50812 10.0.0.1 22"}

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import host as host_module
-from ansible_collections.busbar.fabric.plugins.module_utils import orphans, pci
-from ansible_collections.busbar.fabric.plugins.module_utils.host import (
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host as host_module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     Problem,
     ReadError,
@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.host import (
     ToolMissing,
     attempt,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 
 
 def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:

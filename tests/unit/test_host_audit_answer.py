@@ -15,7 +15,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import become_loader
 from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit, verdict
-from ansible_collections.busbar.fabric.plugins.module_utils import verdict as judging
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict as judging
 
 OK = {"findings": [], "passed": ["a.b[live]@c"]}
 WANTED = {"profile_name": "hgx-h100", "benchmark_runs": []}

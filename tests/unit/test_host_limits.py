@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import Have, Want
 from hypothesis import given
 from hypothesis import strategies as st

@@ -29,20 +29,19 @@ from ansible_collections.busbar.fabric.plugins.action import (
     rail_pairs as rail_pairs_action,
 )
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
-from ansible_collections.busbar.fabric.plugins.module_utils import (
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     consistency,
+    gated,
+    host_variables,
     nccl_benchmark,
-    nccl_perf,
-    perftest,
-    rail_info,
     rail_pairs,
-    rail_ping,
     reboot,
     verdict,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -177,7 +176,7 @@ def test_the_comparison_of_all_hosts(said: Any) -> None:
 @EVERY
 def test_whose_rails_ping_each_other(said: Any) -> None:
     hosts = variables(said)
-    read = {host: rail_info.of_host(hosts[host]) for host in HOSTS}
+    read = {host: host_variables.of_host(hosts[host]) for host in HOSTS}
     members = [rail_ping_plan.member(host, hosts[host], info) for host, info in read.items() if info is not None]
     for asked, _findings in rail_ping.plan(members).values():
         for one in asked:

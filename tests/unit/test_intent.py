@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action.intent import load
-from ansible_collections.busbar.fabric.plugins.module_utils import intent
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

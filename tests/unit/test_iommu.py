@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import iommu, kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import kept as kept_module
-from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept
+from ansible_collections.busbar.fabric.plugins.plugin_utils import kept as kept_module
+from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -66,7 +66,7 @@ def test_a_failure_is_not_kept(tmp_path: Path) -> None:
 def test_who_asks_while_it_is_made_waits_for_it(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
-        "from ansible_collections.busbar.fabric.plugins.module_utils.kept import kept\n"
+        "from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept\n"
         "print(kept(sys.argv[1], 'basis', lambda: time.sleep(1) or time.time()))\n"
     )
     argv = [sys.executable, "-c", program, str(tmp_path)]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Arg, Boot, Entry, edit, satisfied
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import locks
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STRANGER = 65533
@@ -121,11 +121,11 @@ def test_there_is_no_other_way_to_lock() -> None:
     """
     found = {
         str(path.relative_to(ROOT))
-        for folder in ("library", "module_utils", "action_plugins", "busbar/drift", "busbar/profile")
+        for folder in ("library", "module_utils", "action_plugins", "plugin_utils", "busbar/drift", "busbar/profile")
         for path in (ROOT / folder).glob("**/*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("flock", "lockf")
     }
-    of_the_run = {"module_utils/kept.py", "busbar/drift/lock.py"}
-    temporary = {"module_utils/orphans.py", "module_utils/leftovers.py"}
-    assert found == {"module_utils/locks.py"} | of_the_run | temporary
+    of_the_run = {"plugin_utils/kept.py", "busbar/drift/lock.py"}
+    temporary = {"module_utils/core/orphans.py", "plugin_utils/leftovers.py"}
+    assert found == {"module_utils/core/locks.py"} | of_the_run | temporary

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import mlnx_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.mlnx_qos import NotSupported, Qos, TrafficClass
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.mlnx_qos import NotSupported, Qos, TrafficClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

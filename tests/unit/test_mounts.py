@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import mounts
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.mounts import Mount
+from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.mounts import Mount
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, multirail
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils import multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
     POLICIES,
     Assignment,
@@ -21,11 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
     Rule,
     Want,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev import Netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address import Address
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_owner import Claim, Owner
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Claim, Owner
 from ansible_collections.busbar.fabric.plugins.modules import multirail as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

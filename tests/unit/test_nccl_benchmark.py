@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as action
-from ansible_collections.busbar.fabric.plugins.module_utils import busbw, intent, nccl_benchmark, nccl_perf, profile
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = [busbw.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf, nccl_lint
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import Have, Variable, Want, derive, render
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_environment import Environment, Setting
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, for_fabric, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Have, Variable, Want, derive, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, Setting
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof
 
 PATH = "/etc/nccl.conf"
 NEW = (2, 27, 7)

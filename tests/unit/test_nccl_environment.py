@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_environment
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_environment import Environment, judge, read
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, judge, read
 
 PASSWD = "root:x:0:0::/root:/bin/bash\nann:x:1000:1000::/srv/ann:/bin/bash\nnobody:x:9:9::/nonexistent:/bin/false\n"
 MEANT = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_SOCKET_IFNAME": "=eno1"}

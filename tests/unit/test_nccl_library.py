@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

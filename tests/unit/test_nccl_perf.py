@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import Placement, Rank, Result, Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import Placement, Rank, Result, Run, Wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, process_group
+from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 SECRET = "hunter2-do-not-store"
 # A program of nccl-tests 2.19.6 in what the module sees of it. Each test replaces what it is about.

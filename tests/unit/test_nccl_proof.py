@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import bundle, nccl_proof, nccl_reader
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_proof import Proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_reader import NOBODY
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import reader as nccl_reader
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import NOBODY
 
 READS_ETC = """
 #include <stdio.h>

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_tests_build as build
-from ansible_collections.busbar.fabric.plugins.module_utils import os_release
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests_build import (
+from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import (
     PROGRAMS,
     Cuda,
     Have,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import Want
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_topo_file import CHECK, DEFAULT
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import CHECK, DEFAULT
 
 CONF, FILE = "/etc/nccl.conf", "/opt/microsoft/ndv5-topo.xml"
 NEW = (2, 27, 7)

@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_topology
-from ansible_collections.busbar.fabric.plugins.module_utils.gpu import Gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_topology import NcclGpu, NcclNet
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import RdmaDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import RdmaDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topology import NcclGpu, NcclNet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

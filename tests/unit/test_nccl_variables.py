@@ -7,9 +7,9 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_variables
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_variables import (
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import (
     NEVER,
     NEWEST,
     OLDEST,

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev import DefaultRoute, Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute, Netdev
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_address
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address import Address
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

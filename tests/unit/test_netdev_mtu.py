@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, netdev_mtu, rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev import Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_owner import Claim, Device, Owner
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Claim, Device, Owner
 from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as module
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

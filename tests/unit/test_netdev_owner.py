@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_owner
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_owner import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.owner import owner as netdev_owner
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

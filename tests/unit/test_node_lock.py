@@ -12,9 +12,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import node_lock
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.node_lock import Answer, Lock, Run
+from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.change.node_lock import Answer, Lock, Run
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

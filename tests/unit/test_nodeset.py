@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.nodeset import NodesetError, brief, cut, expand, fold
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError, brief, cut, expand, fold
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

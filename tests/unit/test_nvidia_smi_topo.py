@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nvidia_smi_topo
-from ansible_collections.busbar.fabric.plugins.module_utils.gpu import Gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import RdmaDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import RdmaDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import mounts, ofed, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.busy import Busy
+from ansible_collections.busbar.fabric.plugins.module_utils import ofed, packages
+from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
+from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.dkms import Build, Kernels, ModuleFile
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Have, User, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.packages import Packages, System
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 APT = System("apt", "ubuntu24.04")
@@ -209,11 +210,11 @@ def test_what_is_installed_and_not_loaded_waits_for_a_reboot() -> None:
 
 def test_a_restart_of_the_driver_is_refused_where_somebody_would_notice() -> None:
     plan = ofed.plan(healthy(loaded="OLD"), WANT)
-    refused = plan.refuse(Busy(("the default route leaves by ens1 (0000:1b:00.0)",))).limit("driver")
+    refused = plan.refuse(Busy(("the default route leaves by ens1 (0000:1b:00.0)",)).against).limit("driver")
     assert refused.commands == ()
     assert "default route" in (one(refused, "ofed.loaded").have or "")
     assert refused.reboot == plan.reboot
-    free = ofed.unload_first(plan.refuse(Busy(())), ["nvidia_peermem"]).limit("driver")
+    free = ofed.unload_first(plan.refuse(Busy(()).against), ["nvidia_peermem"]).limit("driver")
     assert words(free) == ["modprobe -r nvidia_peermem", "systemctl restart openibd.service"]
 
 

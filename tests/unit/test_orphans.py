@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, orphans
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange
 
 HOLDS = """\
 import os, signal, sys, tempfile

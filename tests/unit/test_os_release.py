@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import os_release
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import os_release, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.packages import Repository, System
 from hypothesis import given, settings
 from hypothesis import strategies as st

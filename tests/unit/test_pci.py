@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import pci
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

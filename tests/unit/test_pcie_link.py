@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.pci import PciDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.pcie_link import gbps
-from ansible_collections.busbar.fabric.plugins.module_utils.platform import plan
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import PcieLink, Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pcie_link import gbps
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
 
 def bridge(address: str, *ancestors: str, **changes: Any) -> PciDevice:

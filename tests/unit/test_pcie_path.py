@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path, rails
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import Have, Want, Write
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.virtualization import VENDOR, Virtualization
 from ansible_collections.busbar.fabric.plugins.modules import pcie_path as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

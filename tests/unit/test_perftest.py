@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters, perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Bar, Options, Port, Result, Session
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import answer, process_group
+from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.modules import perftest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 from .trees import put
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from ansible_collections.busbar.fabric.plugins.module_utils.busy import Busy
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Command, FileChange, Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan, merge
 
 
 def drift(check: str, disruption: str) -> Finding:
@@ -73,11 +73,11 @@ def test_a_busy_node_is_not_disturbed_whatever_the_limit() -> None:
         (Busy(("process python (pid 1)", "another")), "busy: process python (pid 1)"),
         (Busy((), (Problem("/proc/mounts", "is empty"),)), "whether it is in use is not known: /proc/mounts: is empty"),
     ):
-        refused = plan.refuse(busy).limit("reboot")
+        refused = plan.refuse(busy.against).limit("reboot")
         assert [f.state for f in refused.findings] == ["drift", "withheld", "withheld"]
         assert [f.have for f in refused.findings] == ["off", f"off; {said}", f"off; {said}"]
         assert [change.path for change in refused.changes] == ["/etc/a"]
         assert [command.argv for command in refused.commands] == [("a",)]
         assert refused.reboot == plan.reboot
     # Modules that can be unloaded first are in nobody's way.
-    assert plan.refuse(Busy((), unload_first=("nvidia_peermem",))) == plan
+    assert plan.refuse(Busy((), unload_first=("nvidia_peermem",)).against) == plan

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_address import Address
-from ansible_collections.busbar.fabric.plugins.module_utils.platform import CrossCheck, plan
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import Profile, draft, for_fabric, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.rails import match
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, Mtus, RdmaPort, parse_gid
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import CrossCheck, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, draft, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Mtus, RdmaPort, parse_gid
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
 
 def bad(topology: Topology, profile: Profile, *cross: CrossCheck) -> list[Finding]:

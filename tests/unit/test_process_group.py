@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import process_group
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.process_group import Ended
+from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Ended
 
 Run = Callable[..., Ended]
 
@@ -184,7 +184,7 @@ def test_a_process_that_does_not_die_is_reported(run: Run, tmp_path: Path, monke
 def test_the_program_goes_when_its_runner_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from ansible_collections.busbar.fabric.plugins.module_utils import process_group\n"
+        "from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group\n"
         "process_group.run(['sleep', '60'], '.', {'MARK': sys.argv[2]}, 60, sys.argv[2] + '/o', sys.argv[2] + '/e')\n"
     )
     collections = Path(__file__).resolve().parent.parent.parent / "collections"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.profile import draft, for_fabric, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import draft, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

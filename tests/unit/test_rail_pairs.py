@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import rail_pairs as action
-from ansible_collections.busbar.fabric.plugins.module_utils import rail_pairs
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
-from ansible_collections.busbar.fabric.plugins.module_utils.rail_pairs import Candidate, Pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.rail_pairs import Candidate, Pairs
 
 
 def candidate(number: int, rails: int = 2, kind: str = "hgx-h200 ethernet") -> Candidate:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Answer, Asked, Member, Peer, Ping
 from hypothesis import given, settings
 from hypothesis import strategies as st

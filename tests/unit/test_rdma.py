@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.rdma import Gid, Port, RdmaDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port, RdmaDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

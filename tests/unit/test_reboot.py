@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.filter.reboot_nodes import reboot_nodes
-from ansible_collections.busbar.fabric.plugins.module_utils import reboot
+from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot
 
 WAITING = ("kernel argument iommu=pt is not active before a reboot",)
 BACK: dict[str, Any] = {"rebooted": True, "changed": True, "elapsed": 41}

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import profile, rails, roce_qos, roce_unit, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import TOOL_PATH, Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import Dcb, Have, Pause, Port, State, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Dcb, Have, Pause, Port, State, Want
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from busbar.lab import machine, store

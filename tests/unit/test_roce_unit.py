@@ -16,21 +16,17 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    bundle,
-    profile,
-    rails,
-    roce_boot,
-    roce_chain,
-    roce_qos,
-    roce_unit,
-    topology,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_boot import Intent, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import boot as roce_boot
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -345,7 +341,7 @@ def test_an_intent_that_cannot_be_read_ends_in_a_sentence(node: Node, tmp_path: 
 
 def test_the_audit_renders_the_same_script_from_what_it_has_in_memory(node: Node) -> None:
     names = [f"{bundle.PACKAGE}.audit", f"{bundle.LIBRARY}.roce_qos"]
-    sources = bundle.closure(names, source_of)
+    sources = bundle.closure(names, bundle.source_of)
     arguments = {
         **{name: value for name, value in GIVEN.items() if value is not None},
         "profile": PROFILE,
@@ -361,8 +357,3 @@ def test_the_audit_renders_the_same_script_from_what_it_has_in_memory(node: Node
     found = [finding["have"] for finding in answer["findings"] if finding["check"] == "roce_qos.unit"]
     # The settings that the module gives by default stand in no file yet; the script is the same.
     assert found == [f"{INTENT} is not as written"]
-
-
-def source_of(name: str) -> str:
-    package, _dot, module = name.rpartition(".")
-    return (ROOT / ("library" if package == bundle.LIBRARY else "module_utils") / f"{module}.py").read_text()

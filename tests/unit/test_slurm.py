@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Have, Node
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import topology
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 
 GPU = ("0x030200", "10de:2330")
 NIC = ("0x020000", "15b3:1021")

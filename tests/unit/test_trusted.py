@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import apply, trusted
-from ansible_collections.busbar.fabric.plugins.module_utils import host as host_module
-from ansible_collections.busbar.fabric.plugins.module_utils.host import Host, ReadError, Untrusted
-from ansible_collections.busbar.fabric.plugins.module_utils.plan import FileChange
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host as host_module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError, Untrusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STRANGER = 65533
@@ -160,12 +161,12 @@ STARTS = {
     "run_command",
 }
 DOORS = {
-    "module_utils/host.py": "tools, by Host.tool",
-    "module_utils/nccl_proof.py": "our own Python",
-    "module_utils/nccl_reader.py": "libraries, for nccl_proof.prove",
-    "module_utils/nccl_tests_build.py": "the commands of a build, by Host.tool",
-    "module_utils/orphans.py": "the C library that runs already, for prctl",
-    "module_utils/process_group.py": "benchmarks; library/nccl_perf.py and library/perftest.py have looked at them",
+    "module_utils/core/host.py": "tools, by Host.tool",
+    "module_utils/nccl/proof.py": "our own Python",
+    "module_utils/nccl/reader.py": "libraries, for nccl_proof.prove",
+    "module_utils/nccl_tests/build.py": "the commands of a build, by Host.tool",
+    "module_utils/core/orphans.py": "the C library that runs already, for prctl",
+    "module_utils/core/process_group.py": "benchmarks; nccl_perf and perftest of library/ have looked at them",
     "library/host_audit.py": "our own Python",
 }
 
@@ -192,7 +193,7 @@ def test_nothing_is_started_or_loaded_but_through_the_doors() -> None:
     found = {
         str(path.relative_to(ROOT))
         for folder in ("library", "module_utils")
-        for path in (ROOT / folder).glob("*.py")
+        for path in (ROOT / folder).rglob("*.py")
         if list(starters(path))
     }
     assert found == set(DOORS)

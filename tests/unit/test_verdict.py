@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nodeset import expand
-from ansible_collections.busbar.fabric.plugins.module_utils.verdict import judge, not_ok, render
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand
+from ansible_collections.busbar.fabric.plugins.plugin_utils.verdict import judge, not_ok, render
 
 ROOT = Finding(
     "platform.rail_device", "rail 3", "drift", "critical", "a NIC", "none", "/sys", "every node waits", "reseat it"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.action import verify, verify_report
-from ansible_collections.busbar.fabric.plugins.module_utils.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Session
 
 NIC = "0000:1a:00.0"

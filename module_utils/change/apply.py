@@ -1,0 +1,139 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Executes a plan. Whoever reads a file meanwhile, or finds it after we were killed, has the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from ..core import orphans, trusted
+from ..core.finding import Finding
+from ..core.host import Host, ReadError
+from ..core.plan import Command, FileChange, Plan
+from . import busy, guard
+
+# What a file is called before it has its name.
+_TEMPORARY = ".%s.busbar-"
+
+
+def execute(host: Host, plan: Plan, backup: bool) -> List[str]:
+    """All changes, then all commands. Returns the backups' paths. Raises ReadError at the first that fails."""
+    backups = [write(host, change, backup) for change in plan.changes]
+    for command in plan.commands:
+        run(host, command)
+    return [path for path in backups if path]
+
+
+class Permission:
+    """What of a plan may be done: nothing above ``most``, and nothing that disturbs somebody who uses ``devices``.
+
+    Who does is read once, and only where it matters.
+    """
+
+    def __init__(self, host: Host, devices: Sequence[str], most: str) -> None:
+        self._host = host
+        self._devices = devices
+        self._most = most
+        self._users: Optional[busy.Busy] = None
+
+    def __call__(self, found: Plan) -> Plan:
+        allowed = found.limit(self._most)
+        if all(command.disruption == "none" for command in allowed.commands):
+            return allowed
+        if self._users is None:
+            self._users = busy.read(self._host, self._devices, guard.connection())
+        return found.refuse(self._users.against).limit(self._most)
+
+
+def persisted(finding: Finding) -> bool:
+    return finding.aspect == "persisted"
+
+
+def either(finding: Finding) -> bool:
+    """Also what is so now."""
+    return True
+
+
+def result(planned: Plan, after: Plan, mends: Callable[[Finding], bool] = persisted) -> Dict[str, Any]:
+    """What a module returns: the changes of the plan, and the findings that are there after it.
+
+    after: the plan of the state that came of it; in check mode, and where nothing had to be done, the same plan.
+    mends: whether a run of this module does away with a finding that is drift.
+    """
+    found = after.result()
+    found.update({name: planned.result()[name] for name in ("changed", "diff", "commands")})
+    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
+    # Without a change nothing is mended, whatever a finding may advise.
+    mended = [f for f in planned.findings if f.state == "drift" and mends(f) and f.id not in still]
+    found["repaired"] = [finding.id for finding in mended] if planned.changed else []
+    return found
+
+
+def run(host: Host, command: Command) -> None:
+    """Raises ReadError, with the tool's last words, where it does not end with 0."""
+    done = host.run(command.argv, timeout=command.timeout, leaves=True)
+    if done.rc != 0:
+        raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, done.last_words))
+
+
+def write(host: Host, change: FileChange, backup: bool) -> Optional[str]:
+    """Below the system root. Returns the backup's path, None where none was made.
+
+    Raises ReadError; the file is as it was then. Ansible's atomic_move would take over the old mode.
+    """
+    target = host.system(change.path)
+    try:
+        if change.after is None:
+            return _remove(target, backup)
+        _require_trust(host, change.path)
+        return _replace(target, change, backup)
+    except OSError as error:
+        raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
+
+
+def _require_trust(host: Host, path: str) -> None:
+    """Raises ReadError where others than root may change what root's programs will read, or run, in that place."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(host.system(folder)):
+        folder = os.path.dirname(folder)
+    doubt = host.doubt(folder)
+    if doubt:
+        raise ReadError(path, "is not written, because %s; %s" % (doubt, trusted.WAY_OUT))
+
+
+def _replace(target: str, change: FileChange, backup: bool) -> Optional[str]:
+    folder, name = os.path.split(target)
+    os.makedirs(folder, exist_ok=True)
+    kept = None
+    descriptor, new = orphans.new_file(folder, _TEMPORARY % name)
+    # Open, and so locked, until it has its name.
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        try:
+            stream.write(change.after or "")
+            os.fchmod(descriptor, change.mode)
+            stream.flush()
+            os.fsync(descriptor)
+            if change.before is not None and backup:
+                kept = _keep(target)
+            os.replace(new, target)
+        except OSError:
+            os.unlink(new)
+            raise
+    return kept
+
+
+def _remove(target: str, backup: bool) -> Optional[str]:
+    folder, name = os.path.split(target)
+    orphans.sweep(folder, _TEMPORARY % name)
+    kept = _keep(target) if backup else None
+    os.unlink(target)
+    return kept
+
+
+def _keep(target: str) -> str:
+    # A second name for the old file, which is replaced and not overwritten: it needs no space.
+    name = "%s.%d.%s~" % (target, os.getpid(), datetime.now().strftime("%Y-%m-%d@%H:%M:%S.%f"))
+    os.link(target, name)
+    return name

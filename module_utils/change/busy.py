@@ -1,0 +1,137 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whether somebody uses a node: processes on its GPUs, a Slurm job, GPUs given to Kubernetes pods.
+
+A job may hold a node for minutes before its first kernel, so an idle GPU is not a free node. Who would notice that a
+NIC goes away is in guard.py; it is asked with the devices that a change would disturb.
+Sources: nvidia-smi --help-query-compute-apps; Slurm's cgroup plugins (v1: slurm/uid_N/job_N, v2:
+slurmstepd.scope/job_N); the kubelet's device manager checkpoint (pkg/kubelet/cm/devicemanager/checkpoint).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..core.host import Host, ParseError, Problem, ReadError
+from . import guard
+
+QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
+CGROUPS = "/sys/fs/cgroup"
+KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+PODS = "/var/lib/kubelet/pods"
+_HEADER = re.compile(r"pid, process_name, used_(?:gpu_)?memory \[MiB\]")
+# A name may hold commas. Of a process in another container nvidia-smi may not tell the name or the memory.
+_ROW = re.compile(r"(\d{1,10}|\[[^\]]*\]), (.*), (?:(\d{1,9}) MiB|\[?[A-Za-z/ ]+\]?)")
+
+
+@dataclass(frozen=True)
+class Busy:
+    """reasons: who uses the node, a line each; empty for nobody.   problems: what could not be read.
+
+    unload_first: kernel modules that nobody uses and that are in the way of unloading the NICs' drivers.
+    """
+
+    reasons: Tuple[str, ...]
+    problems: Tuple[Problem, ...] = ()
+    unload_first: Tuple[str, ...] = ()
+
+    @property
+    def against(self) -> Optional[str]:
+        """What keeps a run from disturbing a link or more, for findings; None where nothing does."""
+        if self.reasons:
+            return "busy: %s" % self.reasons[0]
+        return "whether it is in use is not known: %s" % self.problems[0] if self.problems else None
+
+
+def parse_processes(text: str) -> List[str]:
+    """A line for each process of QUERY's answer, which has one for each process and GPU. Raises ParseError."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or _HEADER.fullmatch(lines[0]) is None:
+        raise ParseError("%r, expected the header 'pid, process_name, used_gpu_memory [MiB]'" % text[:80])
+    gpus: Dict[Tuple[str, str], int] = {}
+    memory: Dict[Tuple[str, str], int] = {}
+    for line in lines[1:]:
+        match = _ROW.fullmatch(line)
+        if match is None:
+            raise ParseError("%r, expected a line such as '4242, python, 71680 MiB'" % line[:80])
+        process = (match.group(1), match.group(2))
+        gpus[process] = gpus.get(process, 0) + 1
+        memory[process] = memory.get(process, 0) + int(match.group(3) or 0)
+    return [
+        "process %s (pid %s) holds %d MiB on %d GPU%s"
+        % (process[1], process[0], memory[process], count, "" if count == 1 else "s")
+        for process, count in gpus.items()
+    ]
+
+
+def parse_checkpoint(text: str) -> Dict[str, int]:
+    """Pod UID -> number of NVIDIA devices that the kubelet has given to it. Raises ParseError."""
+    try:
+        data: Any = json.loads(text)
+        entries = data["Data"]["PodDeviceEntries"] or []
+        found: Dict[str, int] = {}
+        for entry in entries:
+            if not str(entry["ResourceName"]).startswith("nvidia.com/"):
+                continue
+            # A list up to Kubernetes 1.19, since then lists by NUMA node.
+            devices = entry["DeviceIDs"] or []
+            count = len(devices) if isinstance(devices, list) else sum(len(part) for part in devices.values())
+            uid = str(entry["PodUID"])
+            found[uid] = found.get(uid, 0) + count
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ParseError("not a checkpoint of the kubelet's device manager: %s" % type(error).__name__) from error
+    return found
+
+
+def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> Busy:
+    """devices: PCI addresses that a change would disturb; without any, only who uses the GPUs is asked.
+
+    peer: addresses of Ansible's own connection, as guard.connection gives them.
+    """
+    reasons: List[str] = []
+    problems: List[Problem] = []
+    unload_first: List[str] = []
+    for source, ask in ((" ".join(QUERY), _processes), (CGROUPS, _slurm_jobs), (KUBELET, _pods)):
+        try:
+            reasons += ask(host)
+        except ReadError as error:
+            problems.append(error.problem)
+        except ParseError as error:
+            problems.append(Problem(source, str(error)))
+    if devices:
+        disturbed, unread, unload_first = guard.read(host, devices, peer)
+        reasons += disturbed
+        problems += unread
+    return Busy(tuple(reasons), tuple(problems), tuple(unload_first))
+
+
+def _processes(host: Host) -> List[str]:
+    return parse_processes(host.ask(QUERY))
+
+
+def _slurm_jobs(host: Host) -> List[str]:
+    tops = [
+        "%s/system.slice/%s" % (CGROUPS, name)
+        for name in host.listdir(CGROUPS + "/system.slice")
+        if name.endswith("slurmstepd.scope")
+    ]
+    for controller in ("cpuset", "memory", "devices", "freezer"):
+        for name in host.listdir("%s/%s" % (CGROUPS, controller)):
+            if name.startswith("slurm"):
+                path = "%s/%s/%s" % (CGROUPS, controller, name)
+                tops += ["%s/%s" % (path, user) for user in host.listdir(path) if user.startswith("uid_")]
+    jobs = {name[4:] for top in tops for name in host.listdir(top) if name.startswith("job_")}
+    return ["Slurm job %s" % job for job in sorted(jobs)]
+
+
+def _pods(host: Host) -> List[str]:
+    text = host.read_system(KUBELET)
+    if text is None:
+        return []
+    # The checkpoint keeps pods that are gone until the next one is given a device.
+    there = set(host.listdir_system(PODS))
+    given = parse_checkpoint(text)
+    return ["Kubernetes pod %s holds %d GPUs" % (uid, given[uid]) for uid in sorted(given) if uid in there]

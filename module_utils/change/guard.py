@@ -1,0 +1,270 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What would be cut off if a NIC went away for a moment: the way to the node, processes with RDMA, storage.
+
+Devices are PCI addresses; what hangs below one (virtual functions, subfunctions, what is behind a bridge) goes with it.
+Only the main routing table is read: /proc shows no other.
+Sources: proc(5); kernel Documentation/ABI/testing/sysfs-class-net, stable/sysfs-class-infiniband; nvme host/sysfs.c.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from ipaddress import IPv6Address, ip_address
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..core import mounts
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..machine import netdev, pci
+from ..machine.netdev import Route
+
+VERBS = "/sys/class/infiniband_verbs"
+NVME = "/sys/class/nvme"
+ISCSI = "/sys/class/iscsi_connection"
+MODULES = "/sys/module"
+# These belong to the drivers: they come and go with them.
+STACK = (
+    ("mlx5_core", "mlx5_ib", "mlx5_fwctl", "mlx4_ib", "bnxt_re", "efa", "erdma", "irdma", "mana_ib")
+    + ("ib_cm", "ib_core", "ib_ipoib", "ib_umad", "ib_uverbs", "iw_cm", "rdma_cm", "rdma_ucm")
+)  # fmt: skip
+_LUSTRE_NID = re.compile(r"([^:@,]+)@(?:o2ib|tcp)[0-9]*")
+
+
+def parse_connection(text: str) -> Tuple[str, ...]:
+    """Both ends of what sshd writes into SSH_CONNECTION: client, its port, server, its port. Raises ParseError."""
+    words = text.split()
+    if len(words) != 4:
+        raise ParseError("SSH_CONNECTION is %r, expected two addresses with their ports" % text[:120])
+    return words[0], words[2]
+
+
+def connection() -> Tuple[str, ...]:
+    """The addresses of the ssh connection that this process was started over; () where it was not.
+
+    sudo takes the variable away from us: one of the processes above still has it. Who is not root can see none of
+    them, and disturbs nothing either.
+    """
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as stream:
+                variables = stream.read().split(b"\0")
+            with open("/proc/%d/stat" % pid, "rb") as stream:
+                parent = int(stream.read().rpartition(b")")[2].split()[1])
+        except OSError as error:
+            if os.geteuid() != 0:
+                return ()
+            raise ReadError("/proc/%d" % pid, "cannot be read: %s" % error.strerror) from error
+        for variable in variables:
+            if variable.startswith(b"SSH_CONNECTION="):
+                return parse_connection(variable[15:].decode("ascii", "replace"))
+        pid = parent
+    return ()
+
+
+def read(host: Host, devices: Sequence[str], peer: Sequence[str]) -> Tuple[List[str], List[Problem], List[str]]:
+    """Who would notice, a line each; what could not be read; idle modules to unload before the drivers.
+
+    peer: addresses of Ansible's own connection.
+    """
+    problems: List[Problem] = []
+    reasons: List[str] = []
+    below = attempt(lambda: _with_virtual(host, devices), pci.DEVICES, problems)
+    if below is None:
+        return reasons, problems, []
+    names = attempt(lambda: _netdevs(host, below), netdev.INTERFACES, problems)
+    routes, unread = netdev.read_routes(host)
+    problems += unread
+    if names is not None and not unread:
+        ways = Ways(names, routes)
+        reasons += ["the default route leaves by %s" % text for text in ways.default()]
+        steps: List[Tuple[str, Callable[[], List[str]]]] = [
+            ("SSH_CONNECTION", lambda: _peer(ways, peer)),
+            (mounts.PATH, lambda: _mounts(host, ways)),
+            (NVME, lambda: _nvme(host, ways)),
+            (ISCSI, lambda: _iscsi(host, ways)),
+        ]
+        for source, step in steps:
+            reasons += attempt(step, source, problems) or []
+    reasons += attempt(lambda: _processes(host, below), "/proc/PID/fd", problems) or []
+    used, idle = attempt(lambda: _modules(host), MODULES, problems) or ([], [])
+    return reasons + used, problems, idle
+
+
+class Ways:
+    """By which netdev an address is reached. names: of those on the devices, each with the words to name it by."""
+
+    def __init__(self, names: Mapping[str, str], routes: Sequence[Route]) -> None:
+        self.names = names
+        self.routes = routes
+
+    def default(self) -> Iterator[str]:
+        for family in (4, 6):
+            routes = [route for route in self.routes if route.family == family and route.length == 0]
+            best = min((route.metric for route in routes), default=0)
+            yield from sorted({self.names[r.netdev] for r in routes if r.metric == best and r.netdev in self.names})
+
+    def to(self, text: str) -> Optional[str]:
+        """How to name the netdev, None where it is on none of the devices. Raises ParseError where no route leads."""
+        text, scope = (text.strip("[]").split("%", 1) + [""])[:2]
+        if scope:
+            return self.names.get(scope)
+        try:
+            address = ip_address(text)
+        except ValueError as error:
+            raise ParseError("%r is no address: by which interface it is reached is not known" % text[:80]) from error
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if address.is_loopback:
+            return None
+        routes = [route for route in self.routes if route.leads_to(address)]
+        if not routes:
+            raise ParseError("no route in /proc/net leads to %s" % address)
+        best = max(routes, key=lambda route: (route.length, -route.metric))
+        same = {r.netdev for r in routes if (r.length, r.metric) == (best.length, best.metric)}
+        return next((self.names[name] for name in sorted(same) if name in self.names), None)
+
+
+def _with_virtual(host: Host, devices: Sequence[str]) -> List[str]:
+    found: List[str] = []
+    for text in devices:
+        address = pci.parse_address(text)
+        path = "%s/%s" % (pci.DEVICES, address)
+        entries = host.listdir(path)
+        if not entries:
+            raise ReadError(path, "is not there")
+        real = [host.realpath("%s/%s" % (path, entry)) for entry in entries if entry.startswith("virtfn")]
+        found += [address] + [link.rsplit("/", 1)[-1] for link in real if link is not None]
+    return found
+
+
+def _on(host: Host, path: str, devices: Sequence[str]) -> Optional[str]:
+    """The device that what ``path`` links to is, or hangs below."""
+    parts = (host.realpath(path) or "").split("/")
+    return next((address for address in devices if address in parts), None)
+
+
+def _netdevs(host: Host, devices: Sequence[str]) -> Dict[str, str]:
+    """Netdevs on the devices and those over them: ``bond0 over ens1f0np0 (0000:1b:00.0)``."""
+    found: Dict[str, str] = {}
+    below: Dict[str, Set[str]] = {}
+    for name in host.listdir(netdev.INTERFACES):
+        path = "%s/%s" % (netdev.INTERFACES, name)
+        address = _on(host, path + "/device", devices)
+        if address is not None:
+            found[name] = "%s (%s)" % (name, address)
+        below.setdefault(name, set()).update(
+            entry[len("lower_") :] for entry in host.listdir(path) if entry.startswith("lower_")
+        )
+        master = host.realpath(path + "/master")
+        if master is not None:
+            below.setdefault(master.rsplit("/", 1)[-1], set()).add(name)
+    waiting = sorted(found)
+    while waiting:
+        lower = waiting.pop()
+        for name in sorted(below):
+            if lower in below[name] and name not in found:
+                found[name] = "%s over %s" % (name, found[lower])
+                waiting.append(name)
+    return found
+
+
+def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
+    by = [way for way in (ways.to(address) for address in peer) if way]
+    return ["Ansible's own connection (%s) comes by %s" % (" to ".join(peer), by[0])] if by else []
+
+
+def _mounts(host: Host, ways: Ways) -> List[str]:
+    """Only mounts that name their server's address: what else uses RDMA shows as a process or a module."""
+    reasons = []
+    text = host.read(mounts.PATH)
+    if text is None:
+        raise ReadError(mounts.PATH, "is not there")
+    for mount in mounts.parse(text):
+        servers = []
+        if mount.kind == "lustre":
+            servers = _LUSTRE_NID.findall(mount.source)
+        elif mount.kind.startswith("nfs") and mount.kind != "nfsd":
+            servers = [option[5:] for option in mount.options if option.startswith("addr=")]
+        else:
+            continue
+        if not servers:
+            said = "%s at %s names no address: by which device it comes is not known"
+            raise ParseError(said % (mount.kind, mount.folder))
+        by = [way for way in map(ways.to, servers) if way]
+        if by:
+            reasons.append("%s at %s (%s) comes by %s" % (mount.kind, mount.folder, mount.source, by[0]))
+    return reasons
+
+
+def _nvme(host: Host, ways: Ways) -> List[str]:
+    reasons = []
+    for name in host.listdir(NVME):
+        transport = host.read("%s/%s/transport" % (NVME, name))
+        if transport not in ("rdma", "tcp"):
+            continue
+        text = host.read("%s/%s/address" % (NVME, name)) or ""
+        address = dict(pair.partition("=")[::2] for pair in text.split(",")).get("traddr", "")
+        way = ways.to(address)
+        if way:
+            reasons.append("storage %s (NVMe over %s from %s) comes by %s" % (name, transport, address, way))
+    return reasons
+
+
+def _iscsi(host: Host, ways: Ways) -> List[str]:
+    reasons = []
+    for name in host.listdir(ISCSI):
+        address = host.read("%s/%s/persistent_address" % (ISCSI, name)) or ""
+        way = ways.to(address)
+        if way:
+            reasons.append("storage (iSCSI %s from %s) comes by %s" % (name, address, way))
+    return reasons
+
+
+def _processes(host: Host, devices: Sequence[str]) -> List[str]:
+    """Processes with a verbs device open: every QP, CQ and memory region of user space hangs on one."""
+    verbs: Dict[str, str] = {}
+    for name in host.listdir(VERBS):
+        address = _on(host, "%s/%s/device" % (VERBS, name), devices)
+        if address is not None:
+            verbs[name] = "%s (%s)" % (host.read("%s/%s/ibdev" % (VERBS, name)) or name, address)
+    reasons = []
+    for pid in sorted((name for name in host.listdir("/proc") if name.isdigit()), key=int) if verbs else ():
+        targets = {_link(host, "/proc/%s/fd/%s" % (pid, fd)) for fd in host.listdir("/proc/%s/fd" % pid)}
+        held = sorted(verbs[name] for name in {target.rsplit("/", 1)[-1] for target in targets} if name in verbs)
+        if held:
+            name = host.read("/proc/%s/comm" % pid) or "?"
+            reasons.append("process %s (pid %s) has %s open" % (name, pid, ", ".join(held)))
+    return reasons
+
+
+def _link(host: Host, path: str) -> str:
+    """Where a link points, unresolved: what a process has open may lie on a server that does not answer."""
+    try:
+        return os.readlink(host.hardware(path))
+    except FileNotFoundError:
+        return ""  # closed meanwhile
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s; run as root (become)" % error.strerror) from error
+
+
+def _modules(host: Host) -> Tuple[List[str], List[str]]:
+    """Kernel modules over the RDMA drivers, apart from their own: those in use, a line each, and the idle ones."""
+    used: List[str] = []
+    idle: List[str] = []
+    over: Dict[str, str] = {}
+    for driver in ("ib_core", "mlx5_core"):
+        for name in host.listdir("%s/%s/holders" % (MODULES, driver)):
+            if name not in STACK:
+                over.setdefault(name, driver)
+    for name in sorted(over):
+        path = "%s/%s/refcnt" % (MODULES, name)
+        count = host.read(path)
+        if count is None or not count.isdigit():
+            raise ReadError(path, "does not say whether the module is in use: %r" % count)
+        if int(count):
+            used.append("kernel module %s is in use over %s" % (name, over[name]))
+        else:
+            idle.append(name)
+    return used, idle

@@ -1,0 +1,235 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A lock per node: two runs that change things never work on one node at the same time.
+
+/run/busbar/lock.json says who has it. It lies in memory, so a reboot frees it. A run that was killed does not keep it:
+on its own control node the next run sees that its process is gone, elsewhere its age decides, or a person.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import multiprocessing
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..core import locks
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, ReadError
+
+PATH = locks.FOLDER + "/lock.json"
+# Held while one reads and writes PATH, and so many seconds are waited for it.
+LOCK, PATIENCE = "lock.json.lock", 20.0
+_KEYS = {"id": str, "user": str, "control": str, "machine": str, "pid": int, "start": int}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of ansible-playbook. id: for people and for comparing, ``20261121T130306Z-4242``.
+
+    control: name of the control node.   machine: what tells it from others of that name, and its boot from others.
+    start: when the process was started, in the kernel's ticks since boot; with the pid it is never used again.
+    """
+
+    id: str
+    user: str
+    control: str
+    machine: str
+    pid: int
+    start: int
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "run %s of %s on %s (pid %d)" % (self.id, self.user, self.control, self.pid)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """since: seconds since 1970 by the node's own clock.   run is None where the file cannot be understood."""
+
+    run: Optional[Run]
+    since: float
+
+    def __str__(self) -> str:
+        at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
+        return "%s since %s" % (self.run or "somebody (the file cannot be understood)", at)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """held: whether it is ours now. holder: who has it instead, or had it before. why: by what right it was taken."""
+
+    held: bool
+    holder: Optional[Lock] = None
+    why: str = ""
+
+
+def from_dict(data: object) -> Run:
+    """Raises ParseError for anything but what to_dict gives."""
+    if not isinstance(data, Mapping) or not all(isinstance(data.get(key), kind) for key, kind in _KEYS.items()):
+        raise ParseError("%.200r is no run" % (data,))
+    return Run(**{key: data[key] for key in _KEYS})
+
+
+def parse(text: str) -> Lock:
+    """The lock file. Raises ParseError."""
+    try:
+        data = json.loads(text)
+        since = data["since"]
+        if type(since) not in (int, float) or not 0 <= since < 1e11:
+            raise ParseError("since is %.80r" % (since,))
+        return Lock(from_dict(data["run"]), float(since))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ParseError("is no lock of Busbar's: %s" % error) from error
+
+
+def this_run() -> Run:
+    """The run that we are in, on the control node: tasks are executed in children of ansible-playbook."""
+    parent = multiprocessing.parent_process()
+    pid = os.getpid() if parent is None or parent.pid is None else parent.pid
+    found = process(pid)
+    start = found[1] if found else 0
+    # The same in each child. Without /proc (macOS) the pid alone has to do, and a lock is freed by its age.
+    began = _boot_time() + start / os.sysconf("SC_CLK_TCK") if start else 0.0
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(began)) if began else "run"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    name = socket.gethostname()
+    return Run("%s-%d" % (when, pid), user, name, "%s %s" % (name, _machine()), pid, start)
+
+
+def gone(run: Run, here: Run) -> bool:
+    """Whether the run has ended, as far as this control node can tell; False where it cannot."""
+    if run.machine != here.machine or not run.start or not here.start:
+        return False
+    found = process(run.pid)
+    return found is None or found[0] == "Z" or found[1] != run.start
+
+
+def process(pid: int) -> Optional[Tuple[str, int]]:
+    """State letter and start of a process of this machine, None where there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            # The name, in parentheses, may hold anything, also a parenthesis.
+            fields = stream.read().rpartition(b")")[2].split()
+        return fields[0].decode("ascii"), int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _boot_time() -> float:
+    with open("/proc/stat", encoding="ascii") as stream:
+        return float(next(line.split()[1] for line in stream if line.startswith("btime ")))
+
+
+def _machine() -> str:
+    """Tells apart boots, and containers that count their processes for themselves."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return "%s %s" % (stream.read().strip(), os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        return "?"
+
+
+# -- on the node -----------------------------------------------------------------------------------------------------
+
+
+def look(host: Host) -> Optional[Lock]:
+    """The lock that is there. Raises ReadError."""
+    text = host.read_system(PATH)
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ParseError:
+        try:
+            return Lock(None, os.stat(host.system(PATH)).st_mtime)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ReadError(PATH, "cannot be read: %s" % error.strerror) from error
+
+
+def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool = False) -> Answer:
+    """Take the lock, if nobody has it or its time is over. Raises ReadError where it cannot be written.
+
+    minutes: age of a lock from which on it does not count.   over: id of a run whose lock a person has declared void.
+    dead: id of a run that the control node knows to have ended.   dry: only say what would be.
+    """
+    if dry:
+        return _may(look(host), run, minutes, over, dead)
+    try:
+        with locks.alone(host, LOCK, PATIENCE):
+            answer = _may(look(host), run, minutes, over, dead)
+            if answer.held:
+                _write(host.system(PATH), {"run": run.to_dict(), "since": round(time.time(), 3)})
+            return answer
+    except OSError as error:
+        raise ReadError(PATH, "cannot be written: %s" % error.strerror) from error
+
+
+def release(host: Host, run: Run) -> bool:
+    """Whether it was ours, and is gone now. Raises ReadError."""
+    try:
+        with locks.alone(host, LOCK, PATIENCE):
+            lock = look(host)
+            if lock is None or lock.run is None or lock.run.id != run.id:
+                return False
+            os.unlink(host.system(PATH))
+            return True
+    except OSError as error:
+        raise ReadError(PATH, "cannot be removed: %s" % error.strerror) from error
+
+
+def _may(lock: Optional[Lock], run: Run, minutes: int, over: str, dead: str) -> Answer:
+    if lock is None or (lock.run is not None and lock.run.id == run.id and lock.run.machine == run.machine):
+        return Answer(True)
+    age = (time.time() - lock.since) / 60
+    if lock.run is not None and lock.run.id == dead:
+        return Answer(True, lock, "that run was killed")
+    if lock.run is not None and lock.run.id == over:
+        return Answer(True, lock, "busbar_lock_break names that run")
+    if age >= minutes:
+        return Answer(True, lock, "that is %d minutes ago, busbar_lock_minutes is %d" % (age, minutes))
+    return Answer(False, lock)
+
+
+def _write(path: str, data: Mapping[str, Any]) -> None:
+    # Whole or not at all, and never through a link that somebody has laid there.
+    new = path + ".new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(data, stream)
+        stream.write("\n")
+    os.replace(new, path)
+
+
+def judge(answer: Answer) -> Finding:
+    """What the verdict shows of an answer."""
+    fix = ""
+    if not answer.held and answer.holder is not None:
+        if answer.holder.run is None:
+            fix = "if no other run is at work there, remove %s on the node; then run it again" % PATH
+        else:
+            fix = "run it again when that one has ended; if it is dead, with -e busbar_lock_break=%s" % (
+                answer.holder.run.id
+            )
+    return Finding(
+        check="lock.held",
+        subject="the node",
+        state="withheld" if fix else "ok",
+        severity="major",
+        want="no other run at work on it",
+        have=str(answer.holder) if fix else "none",
+        source=PATH,
+        why="runs that write at the same time undo each other's work; this one has changed nothing here",
+        fix=fix,
+    )

@@ -1,0 +1,189 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Packs modules into one script that ``python3 -I -S -`` runs: the audit's single question to a host.
+
+They keep their names and imports; on the node they live in packages that exist only in memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import gc
+import importlib.util
+import json
+import zlib
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from .host import ReadError
+
+PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
+LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
+
+# The fields of a statement that hold others.
+_BLOCKS = ("body", "orelse", "finalbody", "handlers")
+# The first line of a source that has been made bare: a node need not do it again.
+_BARE = "# bare\n"
+# What a packed script begins with, what a plain one does, and what both go on with.
+_PACKED = """\
+import base64, json, zlib
+SOURCES = json.loads(zlib.decompress(base64.b64decode(%r)).decode())
+"""
+_PLAIN = """\
+import json
+SOURCES = {name: "\\n".join(lines) for name, lines in %s.items()}
+"""
+_LOADER = """\
+import importlib.abc, importlib.machinery, sys
+PACKAGES = {name.rsplit(".", n)[0] for name in SOURCES for n in range(1, name.count(".") + 1)}
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        if name in SOURCES or name in PACKAGES:
+            return importlib.machinery.ModuleSpec(name, self, is_package=name in PACKAGES)
+        return None
+    def create_module(self, spec):
+        return None
+    def get_source(self, name):
+        return SOURCES.get(name)
+    def exec_module(self, module):
+        source = SOURCES.get(module.__name__)
+        if source is not None:
+            exec(compile(source, "<busbar>/%s.py" % module.__name__.rpartition(".")[2], "exec"), module.__dict__)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, str]:
+    """Bare sources of the named modules and of all that they import from module_utils. Names are full: PACKAGE.host.
+
+    source_of: full name -> text, "" for a package; it raises for a name that does not exist.
+    """
+    sources: Dict[str, str] = {}
+    waiting = list(names)
+    # Trees are many small objects and no rubbish: looking for some among them takes longer than to parse.
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        while waiting:
+            name = waiting.pop()
+            if name in sources:
+                continue
+            source = source_of(name)
+            tree = ast.parse(source)
+            sources[name] = bare(source, tree)
+            for node in _statements(tree):
+                if isinstance(node, ast.ImportFrom):
+                    waiting += _of_ours(node, name, source_of)
+    finally:
+        if collected:
+            gc.enable()
+    return sources
+
+
+def source_of(name: str) -> str:
+    """Of a module as Python finds it: in Ansible's archive, in the audit's script, or in a file; "" of a package.
+
+    Raises ReadError where there is none.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        return ""
+    loader: Any = spec.loader if spec is not None else None
+    source = loader.get_source(name) if hasattr(loader, "get_source") else None
+    if isinstance(source, bytes):
+        # The loader that Ansible has for collections.
+        source = source.decode("utf-8")
+    if not isinstance(source, str):
+        raise ReadError(name, "has no source")
+    return source
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """ast.walk without the expressions: a tenth of the time."""
+    waiting: List[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in _BLOCKS:
+            waiting += getattr(node, name, [])
+
+
+def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:
+    """Full names of the modules of module_utils that an import statement of the module ``importer`` needs.
+
+    ``from . import a``, ``from ..core.host import Host``, ``from PACKAGE.core import guard``: what is imported from a
+    package is a module, what is imported from a module is not.
+    """
+    module = node.module or ""
+    if node.level:
+        package = importer.rsplit(".", node.level)[0]
+        module = "%s.%s" % (package, module) if module else package
+    if module != PACKAGE and not module.startswith(PACKAGE + "."):
+        return []
+    return [module] if source_of(module) else ["%s.%s" % (module, alias.name) for alias in node.names]
+
+
+def bare(source: str, tree: ast.Module) -> str:
+    """The same code without what is for readers: half of the bytes. tree: the source, parsed.
+
+    Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
+    """
+    if source.startswith(_BARE):
+        return source
+    lines = source.split("\n")
+    kept: List[Optional[str]] = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
+    for node in _statements(tree):
+        # Within a text every line counts, whatever it looks like.
+        if None in kept[slice(*_own_rows(node))]:
+            for text in _texts(node):
+                first, last = _rows(text)
+                kept[first:last] = lines[first:last]
+    for node in _statements(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            texts = [one for one in node.body if _is_text(one) and not lines[one.lineno - 1][: one.col_offset].strip()]
+            for one in texts:
+                first, last = _rows(one)
+                kept[first:last] = [None] * (last - first)
+            if texts and len(texts) == len(node.body):
+                kept[_rows(texts[0])[0]] = " " * texts[0].col_offset + "pass"
+    return _BARE + "\n".join([line for line in kept if line is not None] + [""])
+
+
+def _rows(node: ast.AST) -> Tuple[int, int]:
+    """As a slice of the lines."""
+    return getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", 0)
+
+
+def _own_rows(statement: ast.AST) -> Tuple[int, int]:
+    """Those of a statement that are no other statement's: of a compound one, up to its block."""
+    first, last = _rows(statement)
+    decorators = getattr(statement, "decorator_list", [])
+    body = getattr(statement, "body", [])
+    return (decorators[0].lineno - 1 if decorators else first), (body[0].lineno if body else last)
+
+
+def _texts(statement: ast.AST) -> Iterator[ast.AST]:
+    waiting: List[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            yield node
+        waiting += [one for one in ast.iter_child_nodes(node) if not isinstance(one, (ast.stmt, ast.ExceptHandler))]
+
+
+def _is_text(line: ast.stmt) -> bool:
+    if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+        return line.targets[0].id in ("DOCUMENTATION", "EXAMPLES", "RETURN")
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
+def script(sources: Dict[str, str], main: str) -> str:
+    """One script holding ``sources``. ``main``: the code to run after them; it imports from PACKAGE."""
+    packed = base64.b64encode(zlib.compress(json.dumps(sources, sort_keys=True).encode(), 9)).decode()
+    return _PACKED % packed + _LOADER + main
+
+
+def plain(sources: Dict[str, str], main: str) -> str:
+    """The same as text that can be read, and that does not depend on the version of zlib: for a file that stays."""
+    lines = {name: text.split("\n") for name, text in sources.items()}
+    return _PLAIN % json.dumps(lines, sort_keys=True, indent=1, ensure_ascii=False) + _LOADER + main

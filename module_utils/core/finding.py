@@ -1,0 +1,153 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The one currency of the suite: a Finding says what was asked, what is, and how to mend it.
+
+Every planner returns findings, every module passes them on unchanged, the verdict, the reports and the exit
+code are computed from nothing else. ``docs/finding.schema.json`` is the same thing for other programs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from . import redaction
+from .host import Problem
+
+# Worst first: the order of the verdict's table. Only "ok" counts as good.
+STATES = ("drift", "withheld", "unknown", "unsupported", "not_owned", "ok")
+SEVERITIES = ("critical", "major", "minor")
+ASPECTS = ("live", "persisted")
+# What *activating* the mending change costs a running node (DESIGN 1, principle 5).
+DISRUPTIONS = ("none", "link", "driver", "reboot")
+
+_CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer to one check on one subject.
+
+    check: dotted lower-case name, the noun first: ``roce_qos.pfc``. Never renamed once released.
+    subject: what was judged, its lasting identity first, names that may move after a blank:
+        ``0000:1b:00.0 mlx5_0 ens1f0np0``, ``rail 3``, ``/etc/nccl.conf``.
+    state: one of STATES.   severity: one of SEVERITIES, what it costs when it is not ok.
+    aspect: "live" (as it is now) or "persisted" (as it will be after a reboot).
+    want, have: short text for people, with units. ``None``: nothing is wanted / nothing is there.
+    disruption: one of DISRUPTIONS, what mending it costs.
+    fix: what to do or run. Empty only when the state is ok.
+    source: the file, command or variable that ``have`` was read from.
+    why: the rule and its reason, for somebody who sees this check for the first time.
+    because: id of the finding that this one merely follows from; None for a root.
+    """
+
+    check: str
+    subject: str
+    state: str
+    severity: str
+    want: Optional[str]
+    have: Optional[str]
+    source: str
+    why: str
+    fix: str = ""
+    aspect: str = "live"
+    disruption: str = "none"
+    because: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        # A device may be called anything, and its name is part of an id.
+        if not self.subject.isprintable():
+            object.__setattr__(self, "subject", printable(self.subject))
+        if not _CHECK.fullmatch(self.check):
+            raise ValueError("check id %r is not dotted lower case" % self.check)
+        for name, value, allowed in (
+            ("state", self.state, STATES),
+            ("severity", self.severity, SEVERITIES),
+            ("aspect", self.aspect, ASPECTS),
+            ("disruption", self.disruption, DISRUPTIONS),
+        ):
+            if value not in allowed:
+                raise ValueError("%s: %s is %r, expected one of %s" % (self.check, name, value, ", ".join(allowed)))
+        if not self.subject or not self.source or not self.why:
+            raise ValueError("%s: subject, source and why must say something" % self.check)
+        if self.state != "ok" and not self.fix:
+            raise ValueError("%s: a finding that is not ok must say what to do" % self.check)
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "ok"
+
+    @property
+    def identity(self) -> str:
+        """The part of the subject that lasts: names after the PCI address move between boots."""
+        head = self.subject.split(" ", 1)[0]
+        return head if re.match(r"^[0-9a-f]{4,}:[0-9a-f]{2}:", head) else self.subject
+
+    @property
+    def id(self) -> str:
+        """Stable from run to run: ``platform.rail_pcie[live]@0000:1b:00.0``."""
+        return "%s[%s]@%s" % (self.check, self.aspect, self.identity)
+
+    def scrubbed(self, secrets: Tuple[str, ...]) -> Finding:
+        """The finding with none of the secrets in its free texts. Its check and id come from the suite."""
+        values = {name: getattr(self, name) for name in ("subject", "want", "have", "source", "why", "fix")}
+        clean = {name: redaction.scrub(value, secrets) for name, value in values.items() if value is not None}
+        return replace(self, **clean) if any(clean[name] != values[name] for name in clean) else self
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Plain data with the keys of docs/finding.schema.json."""
+        data = asdict(self)
+        data["id"] = self.id
+        return data
+
+
+def from_dict(data: Dict[str, Any]) -> Finding:
+    """The Finding that ``to_dict`` was called on. Raises ValueError on anything else, naming what is wrong."""
+    names = {field.name for field in fields(Finding)}
+    unknown = set(data) - names - {"id"}
+    if unknown:
+        raise ValueError("a finding has no key %s" % ", ".join(sorted(unknown)))
+    try:
+        finding = Finding(**{name: value for name, value in data.items() if name in names})
+    except TypeError as error:
+        raise ValueError("not a finding: %s" % error) from error
+    if data.get("id", finding.id) != finding.id:
+        raise ValueError("finding id %r does not belong to %s" % (data["id"], finding.id))
+    return finding
+
+
+def printable(text: str) -> str:
+    """Text that commands no terminal: names and tools' outputs may hold anything, escapes stay visible."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def unreadable(check: str, problem: Problem) -> Finding:
+    """What a planner makes of a file or tool that did not answer. check: ``ofed.readable``."""
+    source = printable(problem.source)
+    return Finding(
+        check=check,
+        subject=source,
+        state="unknown",
+        severity="major",
+        want="an answer",
+        have=printable(problem.message),
+        source=source,
+        why="what cannot be read cannot be judged",
+        fix="run or read %s on the host and mend it" % source,
+    )
+
+
+def worst_first(findings: Iterable[Finding]) -> List[Finding]:
+    """Roots before consequences, then by severity, state, check and subject."""
+    return sorted(
+        findings,
+        key=lambda f: (
+            f.ok,
+            f.because is not None,
+            SEVERITIES.index(f.severity),
+            STATES.index(f.state),
+            f.check,
+            f.subject,
+        ),
+    )

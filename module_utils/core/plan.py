@@ -1,0 +1,149 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A Plan is what a planner returns: what was found, and the changes that would mend it.
+
+Check mode shows a plan, apply executes the same plan: they cannot disagree. A plan of its own result is empty.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from . import advice, redaction
+from .finding import DISRUPTIONS, Finding
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it.
+
+    shown: what a diff shows of both where the file is somebody else's and may hold secrets; None for all of it.
+    """
+
+    path: str
+    before: Optional[str]
+    after: Optional[str]
+    mode: int = 0o644
+    mode_before: Optional[int] = None
+    disruption: str = "none"
+    shown: Optional[Tuple[str, str]] = None
+
+    def described(self, how: str = "rendered") -> str:
+        """For a finding: what is not as it should be."""
+        if self.before is None:
+            return "%s is absent" % self.path
+        return "%s is %s" % (self.path, "superfluous" if self.after is None else "not as %s" % how)
+
+    def diff(self) -> Dict[str, str]:
+        """Ansible's diff structure; the mode is part of it so that a pure chmod shows."""
+        before, after = self.shown or (self.before or "", self.after or "")
+        return {
+            "before_header": _header(self.path, self.before, self.mode_before),
+            "after_header": _header(self.path, self.after, self.mode if self.after is not None else None),
+            "before": redaction.scrub(before, ()),
+            "after": redaction.scrub(after, ()),
+        }
+
+
+def _header(path: str, text: Optional[str], mode: Optional[int]) -> str:
+    if text is None:
+        return "%s (absent)" % path
+    return path if mode is None else "%s (mode %04o)" % (path, mode)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A tool that has to be run after the files are as they should be. ``why``: what it is run for, one line.
+
+    timeout: seconds. Writing boot entries or an initramfs takes minutes on a slow disk.
+    """
+
+    argv: Tuple[str, ...]
+    why: str
+    disruption: str = "none"
+    timeout: float = 600.0
+
+    def __str__(self) -> str:
+        return " ".join(map(shlex.quote, self.argv))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """findings: one per check asked for. changes, then commands: in the order in which they must be executed.
+
+    reboot: reasons why what is asked for is not active before a reboot.
+    """
+
+    findings: Tuple[Finding, ...] = ()
+    changes: Tuple[FileChange, ...] = ()
+    commands: Tuple[Command, ...] = ()
+    reboot: Tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.changes or self.commands)
+
+    def limit(self, max_disruption: str) -> Plan:
+        """The same plan with every change above ``max_disruption`` withheld, and its findings saying so."""
+        allowed = DISRUPTIONS.index(max_disruption)
+        return self._without(
+            lambda disruption: DISRUPTIONS.index(disruption) > allowed, lambda f: replace(f, state="withheld")
+        )._advised()
+
+    def refuse(self, said: Optional[str]) -> Plan:
+        """The same plan without what disturbs a link or more. said: what is against it; None for nothing.
+
+        Whatever the inventory allows: so it comes before ``limit``, or no finding says who is in the way.
+        """
+        if said is None:
+            return self
+
+        def refused(finding: Finding) -> Finding:
+            have = said if finding.have is None else "%s; %s" % (finding.have, said)
+            return replace(finding, state="withheld", have=have, fix="see to that, then " + finding.fix)
+
+        return self._without(lambda disruption: disruption != "none", refused)._advised()
+
+    def _advised(self) -> Plan:
+        """Whoever does what a finding advises is not told once more that it was withheld."""
+        told = (
+            f if f.state not in ("drift", "withheld") else replace(f, fix=advice.allow(f.fix, f.disruption))
+            for f in self.findings
+        )
+        return replace(self, findings=tuple(told))
+
+    def _without(self, above: Callable[[str], bool], mark: Callable[[Finding], Finding]) -> Plan:
+        return Plan(
+            findings=tuple(mark(f) if f.state == "drift" and above(f.disruption) else f for f in self.findings),
+            changes=tuple(change for change in self.changes if not above(change.disruption)),
+            commands=tuple(command for command in self.commands if not above(command.disruption)),
+            reboot=self.reboot,
+        )
+
+    def result(self) -> Dict[str, Any]:
+        """What every module of the suite returns.
+
+        ``findings`` holds what is not ok; of what is ok only the ids travel (``passed``): a thousand hosts with a
+        hundred checks each would otherwise carry 60 MB of good news through the control node.
+        """
+        return {
+            "changed": self.changed,
+            "diff": [change.diff() for change in self.changes],
+            "findings": [f.scrubbed(()).to_dict() for f in self.findings if not f.ok],
+            "passed": [finding.id for finding in self.findings if finding.ok],
+            "commands": [redaction.scrub(str(command), ()) for command in self.commands],
+            "reboot_required": list(self.reboot),
+            "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
+        }
+
+
+def merge(*plans: Plan) -> Plan:
+    """One plan out of several, in their order."""
+    return Plan(
+        tuple(finding for plan in plans for finding in plan.findings),
+        tuple(change for plan in plans for change in plan.changes),
+        tuple(command for plan in plans for command in plan.commands),
+        tuple(reason for plan in plans for reason in plan.reboot),
+    )

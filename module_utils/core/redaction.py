@@ -1,0 +1,108 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Keeps what an inventory holds in secret out of findings, files and reports.
+
+A module's error message or a tool's output may repeat a password. What is secret is told by the variable's name, or
+by its being kept in a vault; the value is then taken out of every text, wherever it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any, Iterable, Iterator, Tuple
+
+REDACTED = "[redacted]"
+# Shorter ones are no secret, and taking them out would tear other words apart.
+SHORTEST = 4
+# So much of a secret, or half of it, is taken out where a message was cut within it.
+BEGINNING = 8
+_CUT = ("'", '"', " ...", "...")
+_NAME = re.compile(
+    r"(^|_)pass(_|$)|passw(or)?d|passphrase|secret|token|credential|api_?key|private_?key|access_?key", re.IGNORECASE
+)
+# Scheme, authority, and of the rest of the word so much as a password may be long. JSON may write a slash with a
+# backslash. Without the bounds, a long word would take for ever.
+_ADDRESS = re.compile(r"""([a-zA-Z][a-zA-Z0-9+.-]{0,20}:\\?/\\?/)([^\s/?#"<>]*)(?=([^\s"<>]{0,500}))""")
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.%]+\])(:[0-9]*)?[\\]?")
+# The user of such an address is a name and no token.
+_OF_SSH = ("ssh://", "sftp://", "git+ssh://", "ssh+git://")
+
+
+def named(name: str) -> bool:
+    """Whether a variable of this name holds a secret, and not the place of one."""
+    return _NAME.search(name) is not None and not name.lower().endswith(("_file", "_path"))
+
+
+def among(value: Any, vaulted: Any = (), secret: bool = False) -> Iterator[str]:
+    """The secret texts in variables: whatever lies below a name that says so, at any depth, and what is of the type
+    ``vaulted``, whose ``str`` decrypts it."""
+    if isinstance(value, vaulted):
+        yield str(value)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from among(item, vaulted, secret or named(str(name)))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from among(item, vaulted, secret)
+    elif secret and isinstance(value, (str, int)) and not isinstance(value, bool):
+        yield str(value)
+
+
+def worth_hiding(found: Iterable[str]) -> Tuple[str, ...]:
+    """The texts to take out, the longest first: one may be a part of another.
+
+    Messages quote lines, so each line is one; and they quote as Python or JSON does.
+    """
+    parts = {part for text in found for part in (text, *text.splitlines()) if len(part.strip()) >= SHORTEST}
+    quoted = {quote(part)[1:-1] for part in parts for quote in (repr, json.dumps)}
+    return tuple(sorted(parts | quoted, key=lambda part: (-len(part), part)))
+
+
+# A thousand hosts say the same, and each may have a password of its own.
+@lru_cache(maxsize=4096)
+def scrub(text: str, secrets: Tuple[str, ...]) -> str:
+    """The text without them (as ``worth_hiding`` gives them), and without the user and password of an address."""
+    for secret in secrets:
+        text = _without_beginning(text.replace(secret, REDACTED), secret)
+    return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
+
+
+def _without_userinfo(text: str) -> str:
+    """The text without what stands before the hosts of its addresses.
+
+    A password may hold an @, and what would have to be escaped in it, too: then its end is the last @ of the word, also
+    where that is one of the path. A token without a colon that holds a slash cannot be told from a host and its path.
+    """
+    parts, done = [], 0
+    match = _ADDRESS.search(text)
+    while match:
+        scheme, authority, rest = match.groups()
+        user, at, host = authority.rpartition("@")
+        parts.append(text[done : match.start()] + scheme)
+        done = match.end()
+        if at and ":" not in user and scheme.lower() in _OF_SSH:
+            parts.append(authority)
+        elif "@" in rest and (at or not _HOST.fullmatch(authority)):
+            parts.append(REDACTED + "@")
+            done += rest.rindex("@") + 1
+        else:
+            parts.append(REDACTED + "@" + host if at else authority)
+        match = _ADDRESS.search(text, done)
+    return "".join(parts) + text[done:]
+
+
+def _without_beginning(text: str, secret: str) -> str:
+    """The text without the first part of a secret where the text was cut within it: at its end, or before a quote."""
+    head = secret[: max(BEGINNING, len(secret) // 2)]
+    start = text.find(head) if len(head) < len(secret) else -1
+    while start >= 0:
+        end = start + len(head)
+        while end < len(text) and text[end] == secret[end - start]:
+            end += 1
+        if end == len(text) or text.startswith(_CUT, end):
+            text = text[:start] + REDACTED + text[end:]
+            end = start + len(REDACTED)
+        start = text.find(head, end)
+    return text

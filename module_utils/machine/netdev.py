@@ -1,0 +1,201 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Network interfaces and the routes that make one of them the management interface.
+
+Sources: kernel Documentation/ABI/testing/sysfs-class-net, /proc/net/route and /proc/net/ipv6_route (proc(5)).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Iterable, List, Optional, Tuple, Union
+
+from ..core.host import Host, ParseError, Problem, ReadError
+from .pci import natural_key, parse_address, parse_decimal, read_value
+
+INTERFACES = "/sys/class/net"
+ABSENT = "is not there"
+ROUTE_FILES = ("/proc/net/route", "/proc/net/ipv6_route")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})*", re.IGNORECASE)  # 6 bytes, on InfiniBand 20
+_OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
+_UP, _REJECT, _LOCAL = 0x0001, 0x0200, 0x80000000  # linux/route.h, linux/ipv6_route.h
+
+Address = Union[IPv4Address, IPv6Address]
+
+
+@dataclass(frozen=True)
+class Netdev:
+    name: str
+    pci: Optional[str]  # None for virtual interfaces
+    mac: Optional[str]
+    mtu: Optional[int]
+    operstate: Optional[str]
+    speed_mbps: Optional[int]  # None where the driver does not say (EINVAL, -1)
+    dev_port: Optional[int]
+    arp_type: Optional[int]  # 1 Ethernet, 32 InfiniBand
+    master: Optional[str]  # bond or bridge it belongs to
+    lower: Tuple[str, ...]  # interfaces below it: bond members, the parent of a VLAN
+    is_bond: bool
+    is_vf: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class DefaultRoute:
+    netdev: str
+    metric: int
+    family: int  # 4 or 6
+    source: str  # /proc/net/route
+
+
+@dataclass(frozen=True)
+class Route:
+    """One of the main table; network as a number, length in bits."""
+
+    netdev: str
+    family: int  # 4 or 6
+    network: int
+    length: int
+    metric: int
+
+    def leads_to(self, address: Address) -> bool:
+        shift = address.max_prefixlen - self.length
+        return self.family == address.version and int(address) >> shift == self.network >> shift
+
+
+def parse_route(text: str) -> List[Route]:
+    """All routes of /proc/net/route that are in use. Raises ParseError."""
+    lines = text.splitlines()
+    if not lines or lines[0].split()[:3] != ["Iface", "Destination", "Gateway"]:
+        raise ParseError("%r is not the heading of /proc/net/route" % text[:80])
+    routes = []
+    for line in lines[1:]:
+        words = line.split()
+        if len(words) < 8:
+            raise ParseError("%r has %d columns, expected 11" % (line[:160], len(words)))
+        destination, flags, mask = (_hex(words[column], line, 8) for column in (1, 3, 7))
+        metric = parse_decimal(words[6])
+        if flags & _UP and not flags & _REJECT:
+            # Addresses are as they lie in memory.
+            network = int.from_bytes(destination.to_bytes(4, "little"), "big")
+            routes.append(Route(words[0], 4, network, bin(mask).count("1"), metric))
+    return routes
+
+
+def parse_ipv6_route(text: str) -> List[Route]:
+    """All routes of /proc/net/ipv6_route that are in use, without the node's own addresses. Raises ParseError."""
+    routes = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) != 10:
+            raise ParseError("%r has %d columns, expected 10" % (line[:160], len(words)))
+        network, length, metric, flags = (_hex(words[column], line, 32) for column in (0, 1, 5, 8))
+        if length > 128:
+            raise ParseError("%d is no length of a network, in %r" % (length, line[:160]))
+        if flags & _UP and not flags & (_REJECT | _LOCAL):
+            routes.append(Route(words[9], 6, network, length, metric))
+    return routes
+
+
+def read_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
+    """Of both families, IPv4 first. The main table: /proc shows no other."""
+    problems: List[Problem] = []
+    ipv4 = read_value(host, ROUTE_FILES[0], parse_route, problems)
+    if ipv4 is None and not problems:
+        problems.append(Problem(ROUTE_FILES[0], ABSENT))
+    unread: List[Problem] = []
+    ipv6 = read_value(host, ROUTE_FILES[1], parse_ipv6_route, unread)
+    # It has no heading: empty means that no interface has an IPv6 address.
+    problems += [problem for problem in unread if problem.message != "is empty"]
+    return (*(ipv4 or ()), *(ipv6 or ())), tuple(problems)
+
+
+def default_routes(host: Host) -> Tuple[Tuple[DefaultRoute, ...], Tuple[Problem, ...]]:
+    """Default routes of both families, the one that wins first; at equal metrics IPv4 before IPv6."""
+    routes, problems = read_routes(host)
+    # A capture may lack the file; only who would cut the way to the node has to know it (guard).
+    return defaults(routes), tuple(problem for problem in problems if problem.message != ABSENT)
+
+
+def defaults(routes: Iterable[Route]) -> Tuple[DefaultRoute, ...]:
+    found = [
+        DefaultRoute(route.netdev, route.metric, route.family, ROUTE_FILES[route.family == 6])
+        for route in routes
+        if route.length == 0 and route.network == 0
+    ]
+    return tuple(sorted(found, key=lambda route: (route.metric, route.family)))
+
+
+def read(host: Host) -> Tuple[Tuple[Netdev, ...], Tuple[Problem, ...]]:
+    """All interfaces in natural order of their names, virtual ones too: a route may run over them."""
+    problems: List[Problem] = []
+    netdevs = []
+    try:
+        names = sorted(host.listdir(INTERFACES), key=natural_key)
+        if not names:
+            problems.append(Problem(INTERFACES, "lists no interface"))
+    except ReadError as error:
+        return (), (error.problem,)
+    for name in names:
+        try:
+            entries = host.listdir("%s/%s" % (INTERFACES, name))
+            if entries:  # bonding_masters is a file
+                netdevs.append(_netdev(host, name, entries, problems))
+        except ReadError as error:
+            problems.append(error.problem)
+    return tuple(netdevs), tuple(problems)
+
+
+def _netdev(host: Host, name: str, entries: List[str], problems: List[Problem]) -> Netdev:
+    path = "%s/%s" % (INTERFACES, name)
+    pci = _pci(host.realpath(path + "/device"))
+    master = host.realpath(path + "/master")
+    # Down interfaces and drivers that do not know answer EINVAL or -1, old ones 4294967295.
+    speed = read_value(host, path + "/speed", parse_decimal, problems, may_fail=True)
+    return Netdev(
+        name=name,
+        pci=pci,
+        # Tunnels have an empty address.
+        mac=read_value(host, path + "/address", _parse_mac, problems, may_fail=pci is None),
+        mtu=read_value(host, path + "/mtu", parse_decimal, problems),
+        operstate=read_value(host, path + "/operstate", _parse_operstate, problems),
+        speed_mbps=speed if speed is not None and 0 < speed < 0xFFFFFFFF else None,
+        dev_port=read_value(host, path + "/dev_port", parse_decimal, problems),
+        arp_type=read_value(host, path + "/type", parse_decimal, problems),
+        master=master.rsplit("/", 1)[-1] if master is not None else None,
+        lower=tuple(entry[len("lower_") :] for entry in entries if entry.startswith("lower_")),
+        is_bond="bonding" in entries,
+        is_vf=host.realpath(path + "/device/physfn") is not None,
+        source=path,
+    )
+
+
+def _pci(device: Optional[str]) -> Optional[str]:
+    """The PCI function that is this interface. Not the USB controller that one hangs on, nor a subfunction's parent."""
+    parts = (device or "").split("/")
+    if len(parts) > 1 and re.fullmatch("virtio[0-9]+", parts[-1]):
+        parts.pop()
+    try:
+        return parse_address(parts[-1])
+    except ParseError:
+        return None
+
+
+def _hex(word: str, line: str, digits: int) -> int:
+    if len(word) > digits or re.fullmatch(r"[0-9a-fA-F]+", word) is None:
+        raise ParseError("%r is not a hexadecimal number, in %r" % (word[:40], line[:160]))
+    return int(word, 16)
+
+
+def _parse_mac(text: str) -> str:
+    if _MAC.fullmatch(text) is None:
+        raise ParseError("%r is not a hardware address" % text[:80])
+    return text.lower()
+
+
+def _parse_operstate(text: str) -> str:
+    if text not in _OPERSTATES:
+        raise ParseError("%r is not one of %s" % (text[:80], ", ".join(_OPERSTATES)))
+    return text

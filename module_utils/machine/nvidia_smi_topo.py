@@ -1,0 +1,130 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``nvidia-smi topo -m``: a second opinion on what sysfs says of the paths between GPUs and NICs.
+
+Paths are derived from sysfs (pci.py). This matrix is only held against them: it is text for people, its shape
+changes with the driver, and it names NICs by number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Tuple
+
+from ..core.host import Host, ParseError
+from .topology import Topology, is_far_for_want_of_numa
+
+COMMAND = ("nvidia-smi", "topo", "-m")
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LABEL = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")
+_GPU = re.compile(r"^GPU[0-9]+$")
+_NUMBERED_NIC = re.compile(r"^NIC[0-9]+$")
+_CELL = re.compile(r"^(?:X|NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)$")
+# First words of "CPU Affinity", "NUMA Affinity" and "GPU NUMA ID": the devices end there.
+_NOT_A_DEVICE = ("CPU", "NUMA", "GPU")
+
+
+@dataclass(frozen=True)
+class TopoMatrix:
+    gpus: Tuple[str, ...]  # GPU0, GPU1, ...
+    nics: Dict[str, Optional[str]]  # NIC0 or mlx5_0 -> RDMA device; None where no legend names it
+    cells: Dict[Tuple[str, str], str]  # (row, column) -> X, NV18, PIX, PXB, PHB, NODE or SYS
+
+
+def parse(text: str) -> TopoMatrix:
+    """The matrix. Columns may be apart by TABs or blanks: device cells are never empty and hold no blank."""
+    lines = [line.split() for line in _ANSI.sub("", text).splitlines() if line.strip()]
+    start = next((number for number, line in enumerate(lines) if _is_row(line)), None)
+    if start is None:
+        raise ParseError("no row of a matrix in %r" % text.strip()[:100])
+    labels = _labels(lines[:start])
+    rows = lines[start : start + len(labels)]
+    rest = lines[start + len(labels) :]
+    cells: Dict[Tuple[str, str], str] = {}
+    for position, label in enumerate(labels):
+        row = rows[position] if position < len(rows) else []
+        if row[:1] != [label]:
+            raise ParseError("expected the row of %s, got %s" % (label, _quote(row)))
+        for column, cell in zip(labels, row[1:] + [""] * len(labels)):
+            if not _CELL.match(cell) or (cell == "X") != (column == label):
+                raise ParseError("%r cannot be the path from %s to %s in %s" % (cell[:40], label, column, _quote(row)))
+            cells[label, column] = cell
+    if any(_is_row(line) for line in rest):
+        raise ParseError("more rows than the columns %s" % _quote(labels))
+    legend = {
+        line[0][:-1]: line[1] for line in rest if len(line) == 2 and line[0].endswith(":") and _LABEL.match(line[1])
+    }
+    return TopoMatrix(
+        gpus=tuple(label for label in labels if _GPU.match(label)),
+        nics={
+            label: legend.get(label) if _NUMBERED_NIC.match(label) else label
+            for label in labels
+            if not _GPU.match(label)
+        },
+        cells=cells,
+    )
+
+
+def _is_row(line: List[str]) -> bool:
+    return len(line) > 1 and _CELL.match(line[1]) is not None
+
+
+def _labels(header: List[List[str]]) -> List[str]:
+    """Column labels; the header may be wrapped over several lines."""
+    labels: List[str] = []
+    for word in (word for line in header for word in line):
+        if word in _NOT_A_DEVICE:
+            break
+        if not _LABEL.match(word):
+            raise ParseError("%r cannot be a column in the header %s" % (word[:40], _quote(header[0])))
+        labels.append(word)
+    if not labels or not _GPU.match(labels[0]) or len(set(labels)) < len(labels):
+        raise ParseError("expected a header of different columns that begins with a GPU, got %s" % _quote(labels))
+    return labels
+
+
+def _quote(words: List[str]) -> str:
+    return repr(" ".join(words)[:100])
+
+
+def read(host: Host) -> TopoMatrix:
+    """Runs nvidia-smi. Raises ReadError where it does not answer, ParseError where the answer is not a matrix."""
+    return parse(host.ask(COMMAND))
+
+
+def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
+    """One sentence for each thing that nvidia-smi and sysfs see differently; [] where they agree."""
+    said: List[str] = []
+    # nvidia-smi numbers the GPUs that the driver has.
+    gpus = [gpu for gpu in topology.gpus if gpu.in_driver]
+    nics = {nic.rdma.name: nic for nic in topology.nics if nic.rdma is not None}
+    virtual = {device.name for device in topology.software_rdma}
+    if len(matrix.gpus) != len(topology.gpus):
+        said.append("nvidia-smi topo -m lists %d GPUs, sysfs has %d" % (len(matrix.gpus), len(topology.gpus)))
+    for label, name in matrix.nics.items():
+        if name is None:
+            said.append("%s: nvidia-smi topo -m does not say which RDMA device that is" % label)
+        elif name not in nics and name not in virtual:
+            said.append("%s: nvidia-smi topo -m lists it, sysfs has no such RDMA device" % name)
+    if len(matrix.gpus) != len(gpus):
+        return said  # which GPU is which is not known then
+    for label, gpu in zip(matrix.gpus, gpus):
+        subject = "%s %s" % (label, gpu.pci)
+        for nic_label, name in matrix.nics.items():
+            have = topology.paths.get((gpu.pci, nics[name].pci)) if name in nics else None
+            cell = matrix.cells[label, nic_label]
+            if cell == "NODE" and name in nics and is_far_for_want_of_numa(topology, gpu, nics[name]):
+                continue
+            if have is not None and cell != have:
+                said.append("%s - %s: nvidia-smi topo -m says %s, sysfs says %s" % (subject, name, cell, have))
+        peers = [matrix.cells[label, peer] for peer in matrix.gpus if peer != label]
+        counts = [int(cell[2:]) if cell.startswith("NV") else 0 for cell in peers]
+        # Through NVSwitch every cell is the GPU's whole count, cabled directly the cells add up to it.
+        if peers and gpu.nvlinks_active is not None and gpu.nvlinks_active not in (max(counts), sum(counts)):
+            said.append(
+                "%s: nvidia-smi topo -m says %d NVLinks, nvidia-smi nvlink -s says %d"
+                % (subject, max(counts), gpu.nvlinks_active)
+            )
+    return said

@@ -1,0 +1,309 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""PCI devices, the tree they hang in, and how far two of them are apart.
+
+Path classes are those of ``nvidia-smi topo -m``: X, PIX, PXB, PHB, NODE, SYS. NCCL knows no NODE: it calls it
+PHB, because its CPU node is the NUMA node (nccl_class).
+Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; NCCL src/graph (2.30).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, List, Optional, Set, Tuple, TypeVar
+
+from ..core.host import Host, ParseError, Problem, ReadError
+
+DEVICES = "/sys/bus/pci/devices"
+
+# Nearest first.
+PATH_CLASSES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """One function. Speeds in GT/s, widths in lanes; None where the kernel does not say."""
+
+    address: str  # 0000:1b:00.0
+    class_code: int  # 0x030200
+    vendor: int
+    device: int
+    numa_node: Optional[int]  # None for -1: unknown to the firmware
+    # From the host bridge down to the parent: ("pci0000:15", "0000:15:01.0", ...); the device itself is not in it.
+    ancestors: Tuple[str, ...]
+    current_speed_gts: Optional[float]
+    current_width: Optional[int]
+    max_speed_gts: Optional[float]  # the lower of the device's own and its parent port's
+    max_width: Optional[int]
+    physfn: Optional[str]  # address of the physical function if this is an SR-IOV virtual function
+    driver: Optional[str]
+    source: str  # /sys/devices/pci0000:15/...
+
+
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])", re.IGNORECASE)
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s(?: PCIe)?")
+# Class code without its last byte, the programming interface.
+_GPU_CLASSES = (0x0300, 0x0302)
+_NIC_CLASSES = (0x0200, 0x0207)  # Ethernet, InfiniBand
+_NVSWITCH_CLASS = 0x0680
+_LANES = (1, 2, 4, 8, 12, 16, 32)
+_MELLANOX = 0x15B3
+# A guest sees a virtual function without its physfn: the device ID is what is left (mlx5_core's table).
+_MLX5_VF_IDS = (0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E)
+
+T = TypeVar("T")
+Number = TypeVar("Number", int, float)
+
+
+def parse_address(text: str) -> str:
+    """``0000:1b:00.0`` from ``00000000:1B:00.0``, ``0000:1b:00.0`` or ``1b:00.0``. Raises ParseError."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise ParseError("%r is not a PCI address like 0000:1b:00.0" % text[:80])
+    domain, bus, device, function = match.groups()
+    return "%04x:%s:%s.%s" % (int(domain or "0", 16), bus.lower(), device.lower(), function)
+
+
+def address_key(address: str) -> Tuple[int, ...]:
+    """Sort key for addresses as parse_address gives them. As text, domain 10000 would come before 2000."""
+    return tuple(int(part, 16) for part in re.split("[:.]", address))
+
+
+def natural_key(name: str) -> Tuple[Tuple[int, str], ...]:
+    """Sort key that puts mlx5_2 before mlx5_10."""
+    parts = re.split(r"([0-9]+)", name)  # text and digits by turns
+    return tuple((int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts))
+
+
+def parse_speed(text: str) -> float:
+    """GT/s from ``32.0 GT/s PCIe``. Raises ParseError, also for ``Unknown``."""
+    match = _SPEED.fullmatch(text)
+    if match is None:
+        raise ParseError("%r is not a link speed like 32.0 GT/s PCIe" % text[:80])
+    return float(match.group(1))
+
+
+def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
+    """Every PCI function by address, in PCI order.
+
+    Link, driver and physfn are read only where they matter: GPUs, NICs, NVSwitches and the bridges above them.
+    A function whose class, vendor or device ID cannot be read is left out, with a Problem.
+    """
+    problems: List[Problem] = []
+    found: Dict[str, PciDevice] = {}
+    try:
+        names = host.listdir(DEVICES)
+    except ReadError as error:
+        return {}, (error.problem,)
+    if not names:
+        problems.append(Problem(DEVICES, "lists no PCI device"))
+    for name in names:
+        try:
+            address = parse_address(name)
+            found[address] = _identify(host, address, problems)
+        except ParseError as error:
+            problems.append(Problem(DEVICES, str(error)))
+        except ReadError as error:
+            problems.append(error.problem)
+    wanted = _wanted(found)
+    linked = {address: _with_link(host, device, problems) for address, device in found.items() if address in wanted}
+    unread = {problem.source for problem in problems}
+    found.update({address: _capped(device, linked, unread) for address, device in linked.items()})
+    return {address: found[address] for address in sorted(found, key=address_key)}, tuple(problems)
+
+
+def is_gpu_class(class_code: int) -> bool:
+    """A VGA or 3D controller."""
+    return class_code >> 8 in _GPU_CLASSES
+
+
+def is_nic_class(class_code: int) -> bool:
+    """An Ethernet or InfiniBand controller."""
+    return class_code >> 8 in _NIC_CLASSES
+
+
+def is_mlx5_vf(device: PciDevice) -> bool:
+    """A ConnectX virtual function by its device ID, which is how a guest sees it."""
+    return device.vendor == _MELLANOX and device.device in _MLX5_VF_IDS
+
+
+def path_class(a: PciDevice, b: PciDevice) -> str:
+    """How far two functions are apart: one of PATH_CLASSES. What is unknown counts as far.
+
+    PIX: at most one PCIe switch between them, which is two bridges: its downstream ports, or one port and its
+    upstream port. PXB: more bridges. PHB: nothing in common but the host bridge.
+    """
+    if a.address == b.address:
+        return "X"
+    common = 0
+    for one, other in zip(a.ancestors, b.ancestors):
+        if one != other:
+            break
+        common += 1
+    if common == 0:
+        return "NODE" if a.numa_node is not None and a.numa_node == b.numa_node else "SYS"
+    if _HOST_BRIDGE.fullmatch(a.ancestors[common - 1]):
+        return "PHB"
+    return "PIX" if len(a.ancestors) + len(b.ancestors) - 2 * common <= 2 else "PXB"
+
+
+def nccl_class(path: str) -> str:
+    """NCCL's name for a path class: it has no NODE, and calls the same device LOC."""
+    return {"NODE": "PHB", "X": "LOC"}.get(path, path)
+
+
+def read_value(
+    host: Host, path: str, parse: Callable[[str], T], problems: List[Problem], may_fail: bool = False
+) -> Optional[T]:
+    """One sysfs attribute, parsed; None where it is absent, and None plus a Problem where it makes no sense.
+
+    may_fail: on healthy machines the kernel leaves this file empty or refuses to read it; that is no Problem then.
+    """
+    try:
+        text = host.read(path)
+        return None if text is None else parse(text)
+    except ReadError as error:
+        if not may_fail:
+            problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(path, str(error)))
+    return None
+
+
+def parse_text(text: str) -> str:
+    """One printable line: names and versions that are passed on as they are. Raises ParseError."""
+    if re.fullmatch(r"[ -~]{1,128}", text) is None:
+        raise ParseError("%r is not one line of printable text" % text[:80])
+    return text
+
+
+def parse_decimal(text: str) -> int:
+    """A whole number, perhaps negative. Raises ParseError."""
+    if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
+        raise ParseError("%r is not a whole number" % text[:80])
+    return int(text)
+
+
+def parse_hex(text: str) -> int:
+    """A number like ``0x030200``. Raises ParseError."""
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text) is None:
+        raise ParseError("%r is not a number like 0x10de" % text[:80])
+    return int(text, 16)
+
+
+def _identify(host: Host, address: str, problems: List[Problem]) -> PciDevice:
+    """The function without its link, driver and physfn. Raises ReadError where it cannot be told what it is."""
+    path = "%s/%s" % (DEVICES, address)
+    class_code, vendor, device = (_read_id(host, "%s/%s" % (path, name)) for name in ("class", "vendor", "device"))
+    numa_node = read_value(host, path + "/numa_node", parse_decimal, problems)
+    source = host.realpath(path) or path
+    ancestors = _ancestors(source)
+    if not ancestors:
+        problems.append(Problem(path, "is not below a PCI host bridge: %s" % source))
+    return PciDevice(
+        address=address,
+        class_code=class_code,
+        vendor=vendor,
+        device=device,
+        numa_node=None if numa_node is None or numa_node < 0 else numa_node,
+        ancestors=ancestors,
+        current_speed_gts=None,
+        current_width=None,
+        max_speed_gts=None,
+        max_width=None,
+        physfn=None,
+        driver=None,
+        source=source,
+    )
+
+
+def _read_id(host: Host, path: str) -> int:
+    text = host.read(path)
+    if text is None:
+        raise ReadError(path, "is missing")
+    try:
+        return parse_hex(text)
+    except ParseError as error:
+        raise ReadError(path, str(error)) from error
+
+
+def _ancestors(source: str) -> Tuple[str, ...]:
+    """From ``/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0``. In Hyper-V guests the host bridge lies deeper."""
+    parts = source.split("/")[:-1]
+    for index, part in enumerate(parts):
+        if _HOST_BRIDGE.fullmatch(part):
+            return tuple(parts[index:])
+    return ()
+
+
+def _wanted(found: Dict[str, PciDevice]) -> Set[str]:
+    """The functions whose links matter."""
+    wanted: Set[str] = set()
+    for device in found.values():
+        kind = device.class_code >> 8
+        if kind in _GPU_CLASSES or kind in _NIC_CLASSES or kind == _NVSWITCH_CLASS:
+            wanted.add(device.address)
+            wanted.update(device.ancestors)
+    return wanted
+
+
+def _with_link(host: Host, device: PciDevice, problems: List[Problem]) -> PciDevice:
+    path = "%s/%s" % (DEVICES, device.address)
+    physfn = _link_name(host, path + "/physfn", problems)
+    driver = _link_name(host, path + "/driver", problems)
+    if physfn is not None:
+        # The link is the physical function's: a virtual function reads as "Unknown" and width 0.
+        return replace(device, physfn=physfn, driver=driver)
+    return replace(
+        device,
+        driver=driver,
+        current_speed_gts=read_value(host, path + "/current_link_speed", parse_speed, problems),
+        current_width=read_value(host, path + "/current_link_width", _parse_width, problems),
+        max_speed_gts=read_value(host, path + "/max_link_speed", parse_speed, problems),
+        max_width=read_value(host, path + "/max_link_width", _parse_width, problems),
+    )
+
+
+def _capped(device: PciDevice, linked: Dict[str, PciDevice], unread: Set[str]) -> PciDevice:
+    """Link maxima as the slot allows them: never above those of the port it is plugged into.
+
+    A port without these files (a conventional bridge) allows anything; one whose files cannot be read, nobody knows.
+    """
+    parent = device.ancestors[-1] if device.ancestors else ""
+    if _ADDRESS.fullmatch(parent) is None:
+        return device  # directly below the host bridge
+    port = linked.get(parent)
+    if port is None:
+        return replace(device, max_speed_gts=None, max_width=None)
+    path = "%s/%s" % (DEVICES, parent)
+    no_speed, no_width = (path + name in unread for name in ("/max_link_speed", "/max_link_width"))
+    return replace(
+        device,
+        max_speed_gts=None if no_speed else _lower(device.max_speed_gts, port.max_speed_gts),
+        max_width=None if no_width else _lower(device.max_width, port.max_width),
+    )
+
+
+def _lower(own: Optional[Number], port: Optional[Number]) -> Optional[Number]:
+    if own is None or port is None:
+        return own
+    return min(own, port)
+
+
+def _parse_width(text: str) -> int:
+    lanes = parse_decimal(text)
+    if lanes not in _LANES:
+        raise ParseError("%r is not a link width (1 to 32 lanes)" % text[:80])
+    return lanes
+
+
+def _link_name(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
+    """Last part of where a link leads: the name of a driver, the address of a physical function."""
+    try:
+        target = host.realpath(path)
+    except ReadError as error:
+        problems.append(error.problem)
+        return None
+    return target.rsplit("/", 1)[-1] if target is not None else None

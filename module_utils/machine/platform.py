@@ -1,0 +1,680 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Holds a host's topology to its profile: the planner of the ``platform`` role. It changes nothing.
+
+Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and PCI speed), field stories F5, F24, F26.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ..core.finding import Finding
+from ..core.host import Problem
+from ..core.plan import Plan
+from . import pcie_link
+from .gpu import Gpu
+from .netdev_address import ADDRESSES, Address
+from .pci import PciDevice
+from .profile import PcieLink, Profile, Rail, active_port
+from .rails import Rails, match
+from .rdma import DEVINFO, Gid, Mtus, Port, of_family
+from .topology import Nic, Topology, is_far_for_want_of_numa
+
+# Bytes: the largest that InfiniBand has, and what every ConnectX of the last ten years can.
+IB_MTU = 4096
+ADDRESS_FAMILIES = ("ipv4", "ipv6")
+# Of each interface; a Problem where they cannot be read, None where nobody has asked.
+Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """What a second source says of the same machine: where it differs, or why it could not be asked."""
+
+    source: str
+    disagreements: Tuple[str, ...] = ()
+    problem: Optional[Problem] = None
+
+
+@dataclass(frozen=True)
+class _Rule:
+    severity: str
+    why: str
+    fix: str
+
+
+_RECHECK = "then run site.yml --tags platform for this host again"
+_RULES = {
+    "platform.gpu_count": _Rule(
+        "critical",
+        "a job that expects every GPU of the node fails or runs on fewer",
+        "look for 'fallen off the bus' (Xid 79) in dmesg, power-cycle the node, reseat or replace the GPU; " + _RECHECK,
+    ),
+    "platform.gpu_driver": _Rule(
+        "critical",
+        "a GPU that the NVIDIA driver does not have cannot be used",
+        "check nvidia-smi and dmesg for Xid errors, load the driver or reset the GPU; " + _RECHECK,
+    ),
+    "platform.gpu_model": _Rule(
+        "critical",
+        "bars, NVLinks and paths are those of the profile's GPU",
+        "set busbar_platform to what this node is, or replace the GPU",
+    ),
+    "platform.gpu_pcie": _Rule(
+        "major",
+        "a GPU slot below its width or generation halves host copies and GPUDirect",
+        "reseat the GPU or its riser, check the BIOS slot setting; " + _RECHECK,
+    ),
+    "platform.gpu_tool": _Rule(
+        "major",
+        "NVLinks and the NVSwitch fabric have no other source than nvidia-smi",
+        "run nvidia-smi on the node; if it hangs, a GPU or the driver is stuck: drain and reboot the node",
+    ),
+    "platform.nvlinks": _Rule(
+        "critical",
+        "one inactive NVLink slows every collective of the node",
+        "run nvidia-smi nvlink -s, check Xid 74 in dmesg, reset the GPU or reboot; " + _RECHECK,
+    ),
+    "platform.nvlink_fabric": _Rule(
+        "critical",
+        "until the fabric is registered CUDA does not start on NVSwitch machines",
+        "start nvidia-fabricmanager (same version as the driver) and read its log; " + _RECHECK,
+    ),
+    "platform.rail_device": _Rule(
+        "critical",
+        "NCCL silently uses the remaining NICs; every node of the job waits for this one",
+        "check lspci and dmesg for the NIC, its slot and its driver (mlx5_core), reseat or replace it; " + _RECHECK,
+    ),
+    "platform.rail_state": _Rule(
+        "critical",
+        "NCCL skips a port that is not ACTIVE without a word",
+        "check the cable and the switch port (mlxlink -d DEVICE), on InfiniBand also the subnet manager; " + _RECHECK,
+    ),
+    "platform.rail_rate": _Rule(
+        "major",
+        "the slowest rail sets the pace of every ring",
+        "check the cable, its transceiver and the speed set on the switch port; " + _RECHECK,
+    ),
+    "platform.rail_link_layer": _Rule(
+        "critical",
+        "a port of the other link layer is not on this fabric",
+        "set LINK_TYPE_P1 with mlxconfig (1 InfiniBand, 2 Ethernet) and power-cycle, or correct busbar_fabric",
+    ),
+    "platform.rail_pcie": _Rule(
+        "major",
+        "a slot below its width or generation caps the NIC; NCCL does not notice, it reads the maximum",
+        "reseat the NIC or its riser, check the BIOS slot setting; " + _RECHECK,
+    ),
+    "platform.pcie_link": _Rule(
+        "major",
+        "the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device says so itself",
+        "reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
+        " bifurcation) and AER errors in dmesg; " + _RECHECK,
+    ),
+    "platform.rail_path": _Rule(
+        "major",
+        "GPUDirect RDMA is only used, and only fast, over the short path",
+        "put the NIC into the slot that the profile names, or capture the profile of this node type anew",
+    ),
+    "platform.rail_numa": _Rule(
+        "minor",
+        "interrupts and proxy threads land on the wrong socket",
+        "check the BIOS (NPS, SNC, slot affinity); in a virtual machine set numa: any in a site profile",
+    ),
+    "platform.rail_mtu": _Rule(
+        "major",
+        "queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
+        " the link can, and to no more than it is told",
+        "compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
+        " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
+    ),
+    "platform.rail_gid": _Rule(
+        "critical",
+        "RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
+        "give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
+        " and look at gids and gid_attrs/types of the port; " + _RECHECK,
+    ),
+    "platform.rail_address": _Rule(
+        "critical",
+        "two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
+        "give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
+    ),
+    "platform.cross_check": _Rule(
+        "major",
+        "two sources that disagree mean that one of them is misread, so nothing built on either is proven",
+        "compare the named pair by hand (nvidia-smi topo -m, lspci -t) and report the case",
+    ),
+}
+
+
+def plan(
+    topology: Topology,
+    profile: Profile,
+    cross_checks: Sequence[CrossCheck] = (),
+    address_family: str = "ipv4",
+    addresses: Addresses = None,
+    mtus: Optional[Mtus] = None,
+) -> Plan:
+    """Findings for everything the profile asks of this topology. ``profile`` is narrowed to the fabric already.
+
+    address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: what its GIDs are held to.
+    mtus: of the ports, None where nobody asks: only an InfiniBand port has one of its own.
+    """
+    rails = match(topology, profile)
+    gpus = _gpu_findings(topology, profile)
+    roots = {finding.check: finding for finding in gpus if not finding.ok and finding.because is None}
+    findings = list(gpus)
+    for rail in profile.rails:
+        gids = (address_family, addresses)
+        findings.extend(_rail_findings(topology, rail, rails, gids, roots.get("platform.gpu_count")))
+    findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
+    if mtus is not None:
+        findings.extend(_rail_mtus(profile, rails, mtus, findings))
+    findings.extend(_rail_addresses(profile, rails, addresses))
+    for cross in cross_checks:
+        findings.append(_cross_finding(cross, roots.get("platform.gpu_tool") or roots.get("platform.gpu_driver")))
+    return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
+
+
+def _finding(
+    check: str,
+    subject: str,
+    want: Optional[str],
+    have: Optional[str],
+    source: str,
+    state: str,
+    because: Optional[Finding] = None,
+    fix: str = "",
+) -> Finding:
+    rule = _RULES[check]
+    return Finding(
+        check=check,
+        subject=subject,
+        state=state,
+        severity=rule.severity,
+        want=want,
+        have=have,
+        source=source,
+        why=rule.why,
+        fix="" if state == "ok" else fix or rule.fix,
+        because=because.id if because is not None and state != "ok" else None,
+    )
+
+
+def _state(have: object, good: bool) -> str:
+    """What could not be read is unknown, never ok."""
+    if have is None:
+        return "unknown"
+    return "ok" if good else "drift"
+
+
+def _said(topology: Topology, value: Optional[str], *needles: str) -> Optional[str]:
+    """The value, or else what the reader said about why there is none."""
+    if value is not None:
+        return value
+    for problem in topology.problems:
+        if any(needle and needle in str(problem) for needle in needles):
+            return "unreadable: %s" % problem
+    return None
+
+
+# -- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_findings(topology: Topology, profile: Profile) -> List[Finding]:
+    want = profile.gpus
+    findings: List[Finding] = []
+    if want.count == 0 and not topology.gpus:
+        return findings
+    findings.append(_gpu_count(topology, profile))
+    if not topology.gpus:
+        return findings
+    driver = _driver_finding(topology)
+    if driver is not None:
+        findings.append(driver)
+    tool = _gpu_tool(topology, profile, driver)
+    if tool is not None:
+        findings.append(tool)
+    for gpu in topology.gpus:
+        findings.extend(_one_gpu(topology, profile, gpu, driver, tool))
+    if want.nvlink_fabric:
+        findings.append(_nvlink_fabric(topology, driver, tool))
+    return findings
+
+
+def _gpu_count(topology: Topology, profile: Profile) -> Finding:
+    want, have = profile.gpus, [gpu.pci for gpu in topology.gpus]
+    text = "%d GPUs" % len(have)
+    absent = [pci for pci in want.pci if pci not in have]
+    if absent:
+        text += ", none at %s" % ", ".join(absent)
+    return _finding(
+        "platform.gpu_count",
+        "gpus",
+        "%d GPUs" % want.count,
+        text,
+        "/sys/bus/pci/devices",
+        _state(text, len(have) == want.count and not absent),
+    )
+
+
+def _driver_finding(topology: Topology) -> Optional[Finding]:
+    """The driver as a whole; None where it is loaded, and then each GPU is asked for by itself."""
+    if topology.driver is not None:
+        return None
+    have = _said(topology, None, "/proc/driver/nvidia/version") or "not loaded"
+    # GPUs that it lists prove that it is loaded, though nobody can say which version.
+    state = "unknown" if any(gpu.in_driver for gpu in topology.gpus) else "drift"
+    return _finding("platform.gpu_driver", "nvidia driver", "loaded", have, "/proc/driver/nvidia/version", state)
+
+
+def _gpu_tool(topology: Topology, profile: Profile, driver: Optional[Finding]) -> Optional[Finding]:
+    want = profile.gpus
+    if want.nvlinks is None and not want.nvlink_fabric:
+        return None
+    asked = [gpu for gpu in topology.gpus if gpu.in_driver]
+    answered = any(gpu.nvlinks_active is not None or gpu.fabric_state is not None for gpu in asked)
+    have = "answers" if answered else _said(topology, None, "nvidia-smi") or "no answer for any GPU"
+    state = "ok" if answered else "unknown"
+    return _finding("platform.gpu_tool", "nvidia-smi", "answers", have, "nvidia-smi", state, because=driver)
+
+
+def _one_gpu(
+    topology: Topology, profile: Profile, gpu: Gpu, driver: Optional[Finding], tool: Optional[Finding]
+) -> List[Finding]:
+    want = profile.gpus
+    findings: List[Finding] = []
+    subject = "%s GPU%d" % (gpu.pci, gpu.index)
+    directory = "/proc/driver/nvidia/gpus/%s" % gpu.pci
+    lost = driver
+    if driver is None:
+        have = "in the driver" if gpu.in_driver else _said(topology, None, directory) or "not in the driver"
+        own = _finding(
+            "platform.gpu_driver", subject, "in the driver", have, directory, "ok" if gpu.in_driver else "drift"
+        )
+        findings.append(own)
+        lost = None if own.ok else own
+    model = _said(topology, gpu.model, directory)
+    findings.append(
+        _finding(
+            "platform.gpu_model",
+            subject,
+            " or ".join(want.models),
+            model,
+            directory + "/information",
+            _state(gpu.model, gpu.model in want.models),
+            because=lost,
+        )
+    )
+    if want.pcie is not None:
+        findings.append(_pcie("platform.gpu_pcie", topology, gpu.device, subject, want.pcie, idle_speed_varies=True))
+    if want.nvlinks is not None:
+        have_links = None
+        if gpu.nvlinks_active is not None:
+            have_links = "%d active" % gpu.nvlinks_active
+        findings.append(
+            _finding(
+                "platform.nvlinks",
+                subject,
+                "%d active" % want.nvlinks,
+                _said(topology, have_links, gpu.pci, "nvidia-smi"),
+                "nvidia-smi nvlink -s",
+                _state(gpu.nvlinks_active, gpu.nvlinks_active == want.nvlinks),
+                because=lost or _if_bad(tool),
+            )
+        )
+    return findings
+
+
+def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional[Finding]) -> Finding:
+    """One finding for the node: the fabric manager registers all GPUs or none."""
+    asked = [gpu for gpu in topology.gpus if gpu.in_driver]
+    states = sorted({"%s/%s" % (gpu.fabric_state, gpu.fabric_status or "-") for gpu in asked if gpu.fabric_state})
+    unread = [gpu for gpu in asked if gpu.fabric_state is None]
+    good = all(gpu.fabric_state == "Completed" and gpu.fabric_status in (None, "Success") for gpu in asked)
+    have: Optional[str] = ", ".join(states)
+    if unread or not asked:
+        have = _said(topology, None, "fabric", "nvidia-smi")
+    return _finding(
+        "platform.nvlink_fabric",
+        "nvlink fabric",
+        "Completed/Success on every GPU",
+        have,
+        "nvidia-smi --query-gpu=fabric.state,fabric.status",
+        "unknown" if unread or not asked else _state(have, good),
+        because=driver or _if_bad(tool),
+    )
+
+
+def _if_bad(finding: Optional[Finding]) -> Optional[Finding]:
+    return None if finding is None or finding.ok else finding
+
+
+def _pcie(
+    check: str, topology: Topology, device: PciDevice, subject: str, want: PcieLink, idle_speed_varies: bool
+) -> Finding:
+    """Width as it is now. Speed as it is now for a NIC; an idle GPU trains its link down, there the maximum counts."""
+    speed = device.max_speed_gts if idle_speed_varies else device.current_speed_gts
+    width = device.current_width
+    have = None
+    good = False
+    if speed is not None and width is not None:
+        have = "%g GT/s x%d" % (speed, width)
+        if not idle_speed_varies and device.max_speed_gts is not None and device.max_width is not None:
+            have += " (slot and card allow %g GT/s x%d)" % (device.max_speed_gts, device.max_width)
+        good = speed >= want.speed_gts and width >= want.width
+    return _finding(
+        check,
+        subject,
+        str(want),
+        _said(topology, have, device.address),
+        "%s/%s, current_link_width" % (device.source, "max_link_speed" if idle_speed_varies else "current_link_speed"),
+        _state(have, good),
+    )
+
+
+def _between(topology: Topology, link: pcie_link.Between) -> Finding:
+    """Of a link above GPUs and NICs: as fast and as wide as both its ends can, and enough for the rails on it."""
+    now, possible = link.now, link.possible
+    want = "%s, as both ends can" % possible if possible else "as fast and as wide as both ends can"
+    trained = (
+        now is not None and possible is not None and now.speed_gts >= possible.speed_gts and now.width >= possible.width
+    )
+    enough = now is not None and pcie_link.gbps(now) >= link.needs
+    have, fix = None, ""
+    if now is not None and possible is not None:
+        have = str(now)
+        if trained and not enough:
+            want = "%g Gbit/s for one rail" % link.needs
+            have += ", all that both ends can: %.0f Gbit/s" % pcie_link.gbps(now)
+            fix = (
+                "look for a BIOS setting that limits the speed of %s; else put GPU and NIC below one switch, or correct"
+                " the rail's rate in the profile" % link.upper
+            )
+        if not trained or not enough:
+            over = "between %s" % ", ".join(name for name, _rate in link.pairs)
+            have += "; it slows what goes %s" % (over if link.pairs else "from %s to the host" % ", ".join(link.behind))
+    return _finding(
+        "platform.pcie_link",
+        "%s below %s" % (link.lower, link.upper),
+        want,
+        _said(topology, have, link.lower, link.upper),
+        "%s/current_link_speed, current_link_width" % link.source,
+        _state(have, trained and enough),
+        fix=fix,
+    )
+
+
+# -- rails -----------------------------------------------------------------------------------------------------------
+
+
+def _rail_findings(
+    topology: Topology, rail: Rail, rails: Rails, gids: Tuple[str, Addresses], gpu_count: Optional[Finding]
+) -> List[Finding]:
+    nic = rails.nics.get(rail.number)
+    want = "a %g Gbit/s %s NIC%s" % (rail.rate_gbps, "/".join(rail.link_layers), _where(rail))
+    if nic is None:
+        return [
+            _finding(
+                "platform.rail_device",
+                rail.label,
+                want,
+                rails.missing[rail.number],
+                "/sys/bus/pci/devices, /sys/class/infiniband",
+                "drift",
+                because=gpu_count if rails.gpus is None else None,
+            )
+        ]
+    findings = [
+        _finding("platform.rail_device", rail.label, want, nic.label, "/sys/class/infiniband", "ok"),
+    ]
+    port = active_port(nic)
+    source = "%s/ports/%d" % (nic.rdma.source, port.number) if nic.rdma and port else nic.device.source
+    state = _port_state(topology, nic, port, source)
+    findings.append(state)
+    down = _if_bad(state)
+    findings.append(_rail_rate(topology, rail, nic, port, source, down))
+    layer = port.link_layer if port else None
+    findings.append(
+        _finding(
+            "platform.rail_link_layer",
+            nic.label,
+            "/".join(rail.link_layers),
+            _said(topology, layer, source),
+            source + "/link_layer",
+            _state(layer, layer in rail.link_layers),
+            because=down if layer is None else None,
+        )
+    )
+    if rail.pcie is not None:
+        findings.append(
+            _pcie("platform.rail_pcie", topology, nic.device, nic.label, rail.pcie, idle_speed_varies=False)
+        )
+    findings.extend(_rail_paths(topology, rail, nic, rails, gpu_count))
+    if port is not None and port.link_layer == "Ethernet":
+        findings.append(_rail_gid(nic, port, source, *gids, down))
+    return findings
+
+
+def _where(rail: Rail) -> str:
+    if rail.pci:
+        return " at %s" % rail.pci
+    return " at " + " and ".join("%s of GPU %d" % (path, index) for index, path in sorted(rail.paths.items()))
+
+
+def _port_state(topology: Topology, nic: Nic, port: Optional[Port], source: str) -> Finding:
+    have = None
+    if port is not None and port.state is not None:
+        have = port.state + (" (%s)" % port.phys_state if port.phys_state else "")
+    return _finding(
+        "platform.rail_state",
+        nic.label,
+        "ACTIVE",
+        _said(topology, have, source),
+        source + "/state",
+        _state(have, port is not None and port.state == "ACTIVE"),
+    )
+
+
+def _rail_rate(
+    topology: Topology, rail: Rail, nic: Nic, port: Optional[Port], source: str, down: Optional[Finding]
+) -> Finding:
+    rate = port.rate_gbps if port else None
+    have = None
+    if port is not None and rate is not None:
+        have = "%g Gbit/s" % rate + (" (%s)" % port.rate_name if port.rate_name else "")
+    return _finding(
+        "platform.rail_rate",
+        nic.label,
+        "%g Gbit/s" % rail.rate_gbps,
+        _said(topology, have, source),
+        source + "/rate",
+        _state(rate, rate == rail.rate_gbps),
+        because=down,
+    )
+
+
+def _rail_paths(topology: Topology, rail: Rail, nic: Nic, rails: Rails, gpu_count: Optional[Finding]) -> List[Finding]:
+    """Path and NUMA node against each GPU that the profile puts near this rail."""
+    want = ", ".join("GPU %d: %s" % item for item in sorted(rail.paths.items()))
+    if not rail.paths:
+        return []
+    if rails.gpus is None or any(index not in rails.gpus for index in rail.paths):
+        have = "GPUs are missing"
+        checks = ["platform.rail_path"] + (["platform.rail_numa"] if rail.numa == "same" else [])
+        return [
+            _finding(check, nic.label, want, have, nic.device.source, "unknown", because=gpu_count) for check in checks
+        ]
+    gpus = rails.gpus
+    seen = {index: topology.paths.get((gpus[index].pci, nic.pci)) for index in sorted(rail.paths)}
+    have_text = ", ".join("GPU %d: %s" % item for item in seen.items())
+    unsure = any(is_far_for_want_of_numa(topology, gpus[index], nic) for index in seen)
+    known = None if unsure or None in seen.values() else have_text
+    findings = [
+        _finding(
+            "platform.rail_path",
+            nic.label,
+            want,
+            _said(topology, known, nic.pci),
+            nic.device.source,
+            _state(known, all(seen[index] == path for index, path in rail.paths.items())),
+        )
+    ]
+    if rail.numa == "same":
+        findings.append(_rail_numa(topology, nic, [gpus[index] for index in sorted(rail.paths)]))
+    return findings
+
+
+def _rail_numa(topology: Topology, nic: Nic, gpus: Sequence[Gpu]) -> Finding:
+    node = nic.device.numa_node
+    others = [gpu.device.numa_node for gpu in gpus]
+    known = node is not None and None not in others
+    return _finding(
+        "platform.rail_numa",
+        nic.label,
+        "the NUMA node of %s"
+        % ", ".join(
+            "GPU %d (%s)" % (gpu.index, "unknown" if other is None else other) for gpu, other in zip(gpus, others)
+        ),
+        _said(topology, "node %d" % node if node is not None else None, nic.pci + "/numa_node")
+        or "unknown to the firmware (-1)",
+        nic.device.source + "/numa_node",
+        ("ok" if all(other == node for other in others) else "drift") if known else "unknown",
+    )
+
+
+def _rail_gid(
+    nic: Nic, port: Port, source: str, address_family: str, addresses: Addresses, down: Optional[Finding]
+) -> Finding:
+    """By type and address: indices move when a link flaps."""
+    family = "IPv4" if address_family == "ipv4" else "IPv6"
+    found = of_family(port, address_family)
+    usable = [gid for gid in found if gid.type == "RoCE v2"]
+    state, have = "drift", "none among %d GIDs" % len(port.gids)
+    if usable and isinstance(addresses, Mapping):
+        bound = [gid for gid in usable if gid.address in _of(addresses, _carriers(gid, nic))]
+        gid = (bound or usable)[0]
+        state, have = "ok" if bound else "drift", "index %d: %s" % (gid.index, gid.address)
+        if not bound:
+            have += ", which %s does not have" % (" or ".join(_carriers(gid, nic)) or "its interface")
+    elif usable:
+        state, have = "ok", "index %d: %s" % (usable[0].index, usable[0].address)
+        if addresses is not None:
+            state, have = "unknown", "%s, and who has that address is not known: %s" % (have, addresses)
+    elif found:
+        untold = [gid for gid in found if gid.type is None]
+        state = "unknown" if untold else "drift"
+        have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
+    elif isinstance(addresses, Mapping):
+        own = _of(addresses, [one.name for one in nic.netdevs])
+        have += "; its interface has %s" % (", ".join(own) or "no address")
+    return _finding(
+        "platform.rail_gid",
+        nic.label,
+        "a RoCE v2 GID with an %s address of the rail's interface" % family,
+        have,
+        source + "/gids",
+        state,
+        because=down,
+    )
+
+
+def _rail_addresses(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:
+    """Whether each rail's addresses are its own: of two rails with the same one, the second has the finding."""
+    findings: List[Finding] = []
+    if not isinstance(addresses, Mapping):
+        return findings  # rail_gid says why they are not known
+    first: Dict[str, Tuple[str, Rail]] = {}
+    for rail in profile.rails:
+        nic = rails.nics.get(rail.number)
+        port = active_port(nic) if nic is not None else None
+        if nic is None or port is None or port.link_layer != "Ethernet":
+            continue
+        own = {address: name for name in _interfaces(nic, port) for address in _of(addresses, [name])}
+        twice = {address for address in own if address in first and first[address][0] != own[address]}
+        said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
+        if own:
+            findings.append(
+                _finding(
+                    "platform.rail_address",
+                    nic.label,
+                    "addresses that no other rail has",
+                    "; ".join(said) or ", ".join(sorted(own)),
+                    " ".join(ADDRESSES),
+                    "drift" if twice else "ok",
+                )
+            )
+        for address, name in own.items():
+            first.setdefault(address, (name, rail))
+    return findings
+
+
+def _interfaces(nic: Nic, port: Port) -> List[str]:
+    """Its own, and a bond or VLAN above them that its GIDs name."""
+    return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
+
+
+def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Finding]) -> List[Finding]:
+    """Of the rails that are InfiniBand. That of an Ethernet port follows from its interface: netdev_mtu."""
+    check, want, source = "platform.rail_mtu", "%d bytes" % IB_MTU, " ".join(DEVINFO)
+    asked = [(nic, active_port(nic)) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
+    ports = [(nic, port) for nic, port in asked if port is not None and port.link_layer == "InfiniBand" and nic.rdma]
+    if ports and isinstance(mtus, Problem):
+        fix = "install or run %s on the node and see what it says" % source
+        return [_finding(check, source, want, str(mtus), source, "unknown", fix=fix)]
+    down = {one.identity: one for one in so_far if one.check == "platform.rail_state" and not one.ok}
+    findings = []
+    for nic, port in ports:
+        found = mtus.get((nic.rdma.name, port.number)) if nic.rdma and not isinstance(mtus, Problem) else None
+        have, state = "%s does not show this port" % source, "unknown"
+        if found is not None:
+            have, state = "%d bytes" % found.active, "ok" if found.active >= IB_MTU else "drift"
+            if found.largest < IB_MTU:
+                have, state = "%s, and the port has at most %d" % (have, found.largest), "unsupported"
+        findings.append(_finding(check, nic.label, want, have, source, state, because=down.get(nic.pci)))
+    return findings
+
+
+def _carriers(gid: Gid, nic: Nic) -> List[str]:
+    """Interfaces that may have its address. A bond or VLAN above the NIC's own is named by the GID alone."""
+    return [gid.netdev] if gid.netdev else [one.name for one in nic.netdevs]
+
+
+def _of(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> List[str]:
+    return [one.address for name in names for one in addresses.get(name, ())]
+
+
+# -- the whole -------------------------------------------------------------------------------------------------------
+
+
+def _cross_finding(cross: CrossCheck, tool: Optional[Finding]) -> Finding:
+    agree = not cross.disagreements and cross.problem is None
+    have = "agrees" if agree else "; ".join(cross.disagreements) or str(cross.problem)
+    return _finding(
+        "platform.cross_check",
+        cross.source,
+        "agrees with sysfs",
+        have,
+        cross.source,
+        "ok" if agree else "unknown",
+        because=tool,
+    )
+
+
+def _one_cause_for_no_nic(topology: Topology, profile: Profile, findings: Sequence[Finding]) -> Tuple[Finding, ...]:
+    """A host without any RDMA NIC has one fault, not one per rail: the rails follow from the first."""
+    absent = [f for f in findings if f.check == "platform.rail_device" and not f.ok]
+    if len(absent) < 2 or len(absent) < len(profile.rails) or any(nic.rdma for nic in topology.nics):
+        return tuple(findings)
+    root = _finding(
+        "platform.rail_device",
+        "rails",
+        "%d RDMA NICs" % len(profile.rails),
+        "no RDMA device at all",
+        "/sys/class/infiniband",
+        "drift",
+        fix="load the RDMA driver (mlx5_core, mlx5_ib); if this node has no RDMA NIC, give it a profile without rails",
+    )
+    return (root,) + tuple(replace(f, because=root.id) if f in absent else f for f in findings)

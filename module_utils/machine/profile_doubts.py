@@ -1,0 +1,141 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a person must look at before a draft of a profile becomes intent: a host may be ill while it is captured.
+
+The platform's own planner judges the host twice: by what most of its GPUs and rails have, and by the shipped profile
+that is nearest to it. Whatever it finds is a doubt. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+from ..core.finding import Finding
+from ..core.host import ParseError
+from . import platform
+from .platform import CrossCheck
+from .profile import FABRICS, GpuProfile, PcieLink, Profile, active_port, draft, for_fabric, parse
+from .topology import Topology
+
+_T = TypeVar("_T")
+# Addresses are the site's to give, not a part of the platform.
+_NOT_HARDWARE = ("platform.rail_gid", "platform.rail_address", "platform.rail_mtu")
+
+
+def of_draft(
+    topology: Topology, shipped: Mapping[str, object], cross_checks: Sequence[CrossCheck] = ()
+) -> Tuple[Dict[str, Any], List[str]]:
+    """The draft of a profile, and the doubts about the host that it is taken from, a sentence each.
+
+    shipped: name -> profile of the suite, as parsed YAML. Raises ParseError where one of them is none.
+    """
+    data, doubts = draft(topology)
+    doubts += _counts(topology)
+    own = (
+        parse(data, "draft") if data["gpus"]["models"] and all("rate_gbps" in rail for rail in data["rails"]) else None
+    )
+    found = [] if own is None else _bad(topology, _levelled(topology, own), cross_checks)
+    doubts += _told("most of this host's own parts have", found)
+    near = _nearest(topology, shipped)
+    if near is not None:
+        seen = {(finding.check, finding.identity) for finding in found}
+        more = [f for f in _bad(topology, near, ()) if (f.check, f.identity) not in seen]
+        doubts += _told("profile %s, the nearest, has" % near.name, more)
+    return data, list(dict.fromkeys(doubts))
+
+
+def _counts(topology: Topology) -> List[str]:
+    """What no comparison of one part with another shows: a part that is not there."""
+    found = []
+    count = len(topology.gpus)
+    if count & (count - 1):
+        found.append("there are %d GPUs, and nodes have 1, 2, 4, 8 or 16: is one missing?" % count)
+    rails = [nic.pci for nic in topology.nics if nic.role == "compute"]
+    near = {gpu: sum(topology.paths.get((gpu.pci, nic)) in ("PIX", "PXB") for nic in rails) for gpu in topology.gpus}
+    usual = _most(list(near.values()))
+    if usual:
+        found += [
+            "GPU %d %s has %d NICs behind its switch, most have %d" % (gpu.index, gpu.pci, number, usual)
+            for gpu, number in near.items()
+            if number != usual
+        ]
+    return found
+
+
+def _levelled(topology: Topology, own: Profile) -> Profile:
+    """The draft with what most of the GPUs and of the rails have for all of them."""
+    gpus = topology.gpus
+    model = _most([gpu.model for gpu in gpus if gpu.model])
+    links = _most([_link(gpu.device.max_speed_gts, gpu.device.max_width) for gpu in gpus])
+    active = _most([gpu.nvlinks_total if gpu.nvlinks_total is not None else gpu.nvlinks_active for gpu in gpus])
+    level = GpuProfile(
+        count=own.gpus.count,
+        models=(model,) if model else own.gpus.models,
+        nvlinks=active,
+        nvlink_fabric=any(gpu.fabric_state not in (None, "N/A") for gpu in gpus),
+        pcie=links,
+        pci=own.gpus.pci,
+    )
+    rates, layers = [rail.rate_gbps for rail in own.rails], [rail.link_layers for rail in own.rails]
+    slots, nodes = [rail.pcie for rail in own.rails], [rail.numa for rail in own.rails]
+    rails = tuple(
+        replace(
+            rail,
+            rate_gbps=_most(rates) or rail.rate_gbps,
+            link_layers=_most(layers) or rail.link_layers,
+            pcie=_most(slots),
+            numa=_most(nodes) or rail.numa,
+        )
+        for rail in own.rails
+    )
+    return Profile("draft", own.description, level, rails)
+
+
+def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Profile]:
+    """The shipped profile with most of the host's GPUs; None for other GPUs, and for a guest, which has a part of a
+    machine."""
+    if topology.virtualization.is_vm:
+        return None
+    layers = [port.link_layer for port in map(active_port, topology.nics) if port is not None]
+    fabric = next((name for name, layer in FABRICS.items() if layer == _most(layers)), None)
+    fits: List[Tuple[int, int, str, Profile]] = []
+    for name in sorted(shipped):
+        profile = parse(shipped[name], name)
+        alike = sum(gpu.model in profile.gpus.models for gpu in topology.gpus)
+        if alike and len(profile.rails) > 1:
+            fits.append((-alike, abs(profile.gpus.count - len(topology.gpus)), name, profile))
+    if not fits:
+        return None
+    try:
+        return for_fabric(min(fits)[3], fabric)
+    except ParseError:
+        return None
+
+
+def _bad(topology: Topology, profile: Profile, cross_checks: Sequence[CrossCheck]) -> List[Finding]:
+    """What is wrong in itself, by that profile."""
+    findings = platform.plan(topology, profile, cross_checks).findings
+    return [f for f in findings if not f.ok and f.because is None and f.check not in _NOT_HARDWARE]
+
+
+def _told(who: str, findings: Sequence[Finding]) -> List[str]:
+    """One sentence for all that differ alike."""
+    subjects: Dict[Tuple[str, Optional[str], Optional[str]], List[str]] = {}
+    for finding in findings:
+        subjects.setdefault((finding.check, finding.want, finding.have), []).append(finding.subject)
+    return [
+        "%s: %s %s, here it is %s (%s)" % (", ".join(named), who, want or "nothing", have or "nothing", check)
+        for (check, want, have), named in subjects.items()
+    ]
+
+
+def _link(speed: Optional[float], width: Optional[int]) -> Optional[PcieLink]:
+    return PcieLink(speed, width) if speed and width else None
+
+
+def _most(values: Sequence[Optional[_T]]) -> Optional[_T]:
+    """The most frequent of those that are there, of equally frequent ones the first."""
+    common = Counter(value for value in values if value is not None).most_common(1)
+    return common[0][0] if common else None

@@ -1,0 +1,293 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""RDMA devices, their ports and GIDs, from /sys/class/infiniband.
+
+Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Dict, List, Mapping, Optional, Tuple, Union
+
+from ..core.host import Host, ParseError, Problem, ReadError
+from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
+
+DEVICES = "/sys/class/infiniband"
+# What the kernel prints after the number (drivers/infiniband/core/sysfs.c).
+_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+_PHYS_STATES = (
+    "Sleep",
+    "Polling",
+    "Disabled",
+    "PortConfigurationTraining",
+    "LinkUp",
+    "LinkErrorRecovery",
+    "Phy Test",
+)
+_RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2}X(?: [A-Z]+[0-9]*)?)\)")
+_GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", re.IGNORECASE)
+DEVINFO = ("ibv_devinfo",)
+_LINK_LAYERS = ("InfiniBand", "Ethernet")
+_GID_TYPES = ("IB/RoCE v1", "RoCE v2")
+_EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+_V4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
+
+
+@dataclass(frozen=True)
+class Gid:
+    index: int
+    gid: str  # eight groups of four hex digits, as the kernel prints it
+    type: Optional[str]  # "IB/RoCE v1" or "RoCE v2"; None where unreadable
+    netdev: Optional[str]
+
+    @property
+    def is_ipv4(self) -> bool:
+        """An IPv4 address in IPv6 clothes (::ffff:10.0.0.1)."""
+        return self.gid.startswith(_V4_MAPPED)
+
+    @property
+    def ipv4(self) -> Optional[str]:
+        """``10.0.0.1``, None for any other GID."""
+        if not self.is_ipv4:
+            return None
+        return ".".join(str(byte) for byte in bytes.fromhex(self.gid[len(_V4_MAPPED) :].replace(":", "")))
+
+    @property
+    def address(self) -> str:
+        """As ip prints it: ``10.0.0.1``, ``2001:db8::5``."""
+        return self.ipv4 or str(IPv6Address(self.gid))
+
+
+@dataclass(frozen=True)
+class Port:
+    number: int
+    state: Optional[str]  # "ACTIVE", "DOWN", "INIT", "ARMED"
+    phys_state: Optional[str]  # "LinkUp", "Disabled", "Polling", ...
+    rate_gbps: Optional[float]  # 400.0; 2.5 on a port that is down
+    rate_name: Optional[str]  # "4X NDR"
+    link_layer: Optional[str]  # "InfiniBand" or "Ethernet"
+    lid: Optional[int]
+    sm_lid: Optional[int]
+    gids: Tuple[Gid, ...]  # only entries in use
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    name: str  # mlx5_0
+    pci: Optional[str]  # 0000:1b:00.0; None for software devices (rxe, siw)
+    node_guid: Optional[str]
+    sys_image_guid: Optional[str]
+    firmware: Optional[str]
+    hca_type: Optional[str]
+    board_id: Optional[str]
+    ports: Tuple[Port, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """active, largest: RDMA MTU of a port in bytes."""
+
+    active: int
+    largest: int
+
+
+# By (device, port); a Problem where they could not be read.
+Mtus = Union[Mapping[Tuple[str, int], RdmaPort], Problem]
+
+
+def parse_state(text: str) -> str:
+    """``ACTIVE`` from ``4: ACTIVE``, ``LinkUp`` from ``5: LinkUp``. Raises ParseError."""
+    match = re.fullmatch(r"[0-9]+: (.+)", text)
+    if match is None or match.group(1) not in _STATES + _PHYS_STATES:
+        raise ParseError("%r is not a port state like 4: ACTIVE or 5: LinkUp" % text[:80])
+    return match.group(1)
+
+
+def parse_rate(text: str) -> Tuple[float, str]:
+    """Gbit/s and name: ``(400.0, "4X NDR")`` from ``400 Gb/sec (4X NDR)``. Raises ParseError."""
+    match = _RATE.fullmatch(text)
+    if match is None:
+        raise ParseError("%r is not a rate like 400 Gb/sec (4X NDR)" % text[:80])
+    return float(match.group(1)), match.group(2)
+
+
+def parse_gid(text: str) -> str:
+    """Eight groups of four lower-case hex digits, from any way to write an IPv6 address. Raises ParseError."""
+    try:
+        digits = socket.inet_pton(socket.AF_INET6, text).hex()
+    except (OSError, ValueError) as error:
+        raise ParseError("%r is not a GID like fe80:0000:0000:0000:0ac0:ebff:fe40:8df2" % text[:80]) from error
+    return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
+
+
+def of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
+    """GIDs of any type, of configured addresses: "ipv4" or "ipv6". Link-local ones come with the port, unasked."""
+    return tuple(
+        gid
+        for gid in port.gids
+        if (gid.is_ipv4 if address_family == "ipv4" else not gid.is_ipv4 and not gid.gid.startswith("fe80:"))
+    )
+
+
+def rocev2(port: Port, address_family: str) -> Optional[Gid]:
+    """The first RoCE v2 GID of a family: the one NCCL takes, by default of "ipv4"."""
+    return next((gid for gid in of_family(port, address_family) if gid.type == "RoCE v2"), None)
+
+
+def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
+    """(device, port) -> MTU, of what ibv_devinfo prints. Raises ParseError."""
+    found: Dict[Tuple[str, int], RdmaPort] = {}
+    device, port, largest = "", 0, 0
+    for line in text.splitlines():
+        name, colon, value = line.strip().partition(":")
+        value = value.strip()
+        if not colon:
+            continue
+        if name == "hca_id":
+            device, port = value, 0
+        elif name == "port":
+            if not value.isdigit():
+                raise ParseError("%r names no port" % line[:80])
+            port, largest = int(value), 0
+        elif name in ("max_mtu", "active_mtu"):
+            match = re.fullmatch(r"(256|512|1024|2048|4096) \([1-5]\)", value)
+            if match is None or not device or not port:
+                raise ParseError("%r is not an MTU like 4096 (5) of a port" % line[:80])
+            if name == "max_mtu":
+                largest = int(match.group(1))
+            else:
+                found[device, port] = RdmaPort(int(match.group(1)), largest or int(match.group(1)))
+    if not found:
+        raise ParseError("%r shows no port with an active_mtu" % text[:80])
+    return found
+
+
+def read_mtus(host: Host) -> Mtus:
+    """Of every port. sysfs does not show them."""
+    name = " ".join(DEVINFO)
+    if not host.has(DEVINFO[0]):
+        return Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)")
+    try:
+        return parse_devinfo(host.ask(DEVINFO))
+    except ReadError as error:
+        return error.problem
+    except ParseError as error:
+        return Problem(name, str(error))
+
+
+def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
+    """RDMA devices in natural order of their names. No such directory: no RDMA driver is loaded, no devices."""
+    problems: List[Problem] = []
+    try:
+        names = sorted(host.listdir(DEVICES), key=natural_key)
+    except ReadError as error:
+        return (), (error.problem,)
+    return tuple(_device(host, name, problems) for name in names), tuple(problems)
+
+
+def _device(host: Host, name: str, problems: List[Problem]) -> RdmaDevice:
+    path = "%s/%s" % (DEVICES, name)
+    pci = _pci(host, path, problems)
+    return RdmaDevice(
+        name=name,
+        pci=pci,
+        node_guid=read_value(host, path + "/node_guid", _parse_guid, problems),
+        sys_image_guid=read_value(host, path + "/sys_image_guid", _parse_guid, problems),
+        # A software device has no firmware, and the kernel an empty line for it.
+        firmware=read_value(host, path + "/fw_ver", parse_text, problems, may_fail=pci is None),
+        hca_type=read_value(host, path + "/hca_type", parse_text, problems, may_fail=pci is None),
+        board_id=read_value(host, path + "/board_id", parse_text, problems, may_fail=pci is None),
+        ports=_ports(host, path + "/ports", problems),
+        source=path,
+    )
+
+
+def _pci(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
+    """None for software devices. rxe names its netdev in ``parent``; old kernels then link its NIC as ``device``."""
+    try:
+        target = host.realpath(path + "/device")
+        if target is None or host.realpath(path + "/parent") is not None:
+            return None
+        return parse_address(target.rsplit("/", 1)[-1])
+    except ReadError as error:
+        problems.append(error.problem)
+    except ParseError:
+        pass  # a subfunction: its device is no PCI function but a part of one (mlx5_core.sf.4)
+    return None
+
+
+def _ports(host: Host, path: str, problems: List[Problem]) -> Tuple[Port, ...]:
+    known = len(problems)
+    numbers = _numbers(host, path, problems)
+    if not numbers and len(problems) == known:
+        problems.append(Problem(path, "lists no port"))
+    return tuple(_port(host, "%s/%d" % (path, number), number, problems) for number in numbers)
+
+
+def _port(host: Host, path: str, number: int, problems: List[Problem]) -> Port:
+    rate = read_value(host, path + "/rate", parse_rate, problems)
+    return Port(
+        number=number,
+        state=read_value(host, path + "/state", parse_state, problems),
+        phys_state=read_value(host, path + "/phys_state", parse_state, problems),
+        rate_gbps=rate[0] if rate else None,
+        rate_name=rate[1] if rate else None,
+        link_layer=read_value(host, path + "/link_layer", _parse_link_layer, problems),
+        lid=read_value(host, path + "/lid", parse_hex, problems),
+        sm_lid=read_value(host, path + "/sm_lid", parse_hex, problems),
+        gids=_gids(host, path, problems),
+    )
+
+
+def _gids(host: Host, path: str, problems: List[Problem]) -> Tuple[Gid, ...]:
+    """The GIDs in use. The table of a RoCE port has 256 slots, most of them all zero."""
+    gids = []
+    for index in _numbers(host, path + "/gids", problems):
+        gid = read_value(host, "%s/gids/%d" % (path, index), parse_gid, problems)
+        if gid is None or gid == _EMPTY_GID:
+            continue
+        source = "%s/gid_attrs/types/%d" % (path, index)
+        try:
+            kind = host.read(source)
+        except ReadError as error:
+            if isinstance(error.__cause__, OSError):
+                continue  # EINVAL: nothing is in this slot any more
+            problems.append(error.problem)
+            kind = None
+        if kind is not None and kind not in _GID_TYPES:
+            problems.append(Problem(source, "%r is not one of %s" % (kind[:80], ", ".join(_GID_TYPES))))
+            kind = None
+        # EINVAL here is an InfiniBand port: its GIDs have no netdev.
+        netdev = read_value(host, "%s/gid_attrs/ndevs/%d" % (path, index), parse_text, problems, may_fail=True)
+        gids.append(Gid(index, gid, kind, netdev))
+    return tuple(gids)
+
+
+def _numbers(host: Host, path: str, problems: List[Problem]) -> List[int]:
+    """The entries of a directory that numbers its entries, in order."""
+    numbers = []
+    try:
+        for name in host.listdir(path):
+            numbers.append(parse_decimal(name))
+    except ReadError as error:
+        problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(path, "holds what has no number: %s" % error))
+    return sorted(numbers)
+
+
+def _parse_link_layer(text: str) -> str:
+    if text not in _LINK_LAYERS:
+        raise ParseError("%r is not a link layer (%s)" % (text[:80], " or ".join(_LINK_LAYERS)))
+    return text
+
+
+def _parse_guid(text: str) -> str:
+    if _GUID.fullmatch(text) is None:
+        raise ParseError("%r is not a GUID like 9c63:c003:00aa:bb00" % text[:80])
+    return text.lower()

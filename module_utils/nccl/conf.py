@@ -1,0 +1,553 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""/etc/nccl.conf: the variables that a host's rails justify, the canonical file, and the plan to get there.
+
+Rails come from the profile, device names from the host. Only what facts justify is written: every further line is
+one more thing that rots. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
+src/graph/paths.cc (GDR level); nccl.md 1-4.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.finding import Finding
+from ..core.host import Host, ReadError
+from ..core.plan import FileChange, Plan
+from ..core.trusted import WAY_OUT
+from ..machine import platform
+from ..machine.netdev import ROUTE_FILES
+from ..machine.profile import Profile, active_port
+from ..machine.rails import Rails, match
+from ..machine.rdma import rocev2
+from ..machine.topology import Topology
+from . import environment as nccl_environment
+from . import lint as nccl_lint
+from . import topo_file as nccl_topo_file
+from .environment import Environment
+from .library import Library
+from .proof import Proof
+from .reader import NOBODY
+
+Version = Tuple[int, int, int]
+# From here on NCCL finds the GID of the right kind by itself, and a fixed index is wrong as soon as one shifts.
+DYNAMIC_GID: Version = (2, 21, 0)
+MODE = 0o644
+HEADER = (
+    "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
+    "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
+)
+# The kernel lets names hold nearly anything. A line break or comma in one would say something else in the file.
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    value: str
+    reason: str  # becomes a comment, so it holds no "=" (NCCL before 2.26 would take it for an assignment)
+
+
+@dataclass(frozen=True)
+class Want:
+    """The site's part of the intent, beside the profile. Empty text and None: not set."""
+
+    gpudirect: str = "auto"  # auto, peermem, dmabuf, off
+    dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only
+    address_family: str = "ipv4"  # of the rails' RoCE v2 addresses
+    management_interface: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """variables: in the order of the file. blockers: why nothing can be written; then variables is empty."""
+
+    variables: Tuple[Variable, ...]
+    blockers: Tuple[Finding, ...] = ()
+
+    @property
+    def meant(self) -> Dict[str, str]:
+        return {variable.name: variable.value for variable in self.variables}
+
+
+@dataclass(frozen=True)
+class Have:
+    """text and mode are None where there is no file."""
+
+    text: Optional[str]
+    mode: Optional[int]
+    environment: Environment = nccl_environment.NOTHING
+    problems: Tuple[Finding, ...] = ()
+    topo_file: Optional[Finding] = None  # of a guest that needs one
+
+
+# -- what the file should say ----------------------------------------------------------------------------------------
+
+
+def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[Version]) -> Derivation:
+    """The variables that profile, facts and site values justify.
+
+    versions: of the libraries that jobs use; empty where none is known.
+    """
+    rails = match(topology, profile)
+    blockers = _missing_rails(topology, profile)
+    if blockers:
+        return Derivation((), tuple(blockers))
+    variables: List[Variable] = []
+    numbers = sorted(rails.nics)
+    if numbers:
+        names = [_hca(rails, number) for number in numbers]
+        blockers.extend(_odd_names(rails))
+        variables.append(
+            Variable(
+                "NCCL_IB_HCA",
+                "=" + ",".join(names),
+                "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names"
+                " exact; without it mlx5_1 also takes in mlx5_10." % profile.name,
+            )
+        )
+    interface, reason = _socket_interface(topology, want)
+    if interface is None:
+        blockers.append(_no_interface(topology))
+    elif _DEVICE_NAME.fullmatch(interface) is None:
+        blockers.append(_odd_name("NCCL_SOCKET_IFNAME", interface, "the interface's name"))
+    else:
+        variables.append(Variable("NCCL_SOCKET_IFNAME", "=" + interface, reason))
+    if any("Ethernet" in rail.link_layers for rail in profile.rails):
+        roce, blocked = _roce(rails, want, versions)
+        variables.extend(roce)
+        blockers.extend(blocked)
+    level = _gdr_level(profile, rails, want)
+    if numbers and level is not None:
+        variables.append(Variable("NCCL_NET_GDR_LEVEL", *level))
+    variables = [variable for variable in variables if variable.name not in want.extra]
+    for name, value in sorted(want.extra.items()):
+        variables.append(Variable(name, value, "Set by the site in nccl_conf_extra."))
+    if blockers:
+        return Derivation((), tuple(blockers))
+    return Derivation(tuple(variables))
+
+
+def render(variables: Sequence[Variable]) -> str:
+    """The canonical form that every NCCL version parses alike: NAME=VALUE, LF, no blanks, comments in column 0."""
+    lines = list(HEADER)
+    for variable in variables:
+        lines += ["#"] + textwrap.wrap(_comment(variable.reason), 110, initial_indent="# ", subsequent_indent="# ")
+        lines.append("%s=%s" % (variable.name, variable.value))
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> str:
+    """Names of profiles and devices stand in reasons. NCCL before 2.26 takes a comment with "=" for an assignment."""
+    return "".join(char if " " <= char <= "~" and char != "=" else "?" for char in text)
+
+
+def accepted_errors(accepted: Mapping[str, object]) -> List[str]:
+    """What is wrong with the variables that a site accepts from elsewhere: a sentence each."""
+    errors: List[str] = []
+    for name, reason in accepted.items():
+        if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name.partition("=")[0]) is None:
+            errors.append("%r is neither NAME nor NAME=VALUE" % (name,))
+        elif not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
+            errors.append("%s has the reason %r, expected one line of text" % (name, reason))
+    return errors
+
+
+def extra_errors(extra: Mapping[str, object]) -> List[str]:
+    """What is wrong with the site's own variables: a sentence each. Anything odd in one would become another line."""
+    errors: List[str] = []
+    for name, value in extra.items():
+        if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name) is None:
+            errors.append("%r is not a variable's name" % (name,))
+        elif isinstance(value, bool) or not isinstance(value, (str, int)):
+            errors.append("%s is %r, expected text or a whole number" % (name, value))
+        elif not str(value).isprintable():
+            errors.append("%s is %r, expected one line of printable text" % (name, value))
+    return errors
+
+
+def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
+    judged = platform.plan(topology, profile).findings
+    return [
+        _finding(
+            "nccl_conf.rails",
+            finding.subject,
+            "unknown",
+            "critical",
+            "a device for %s" % finding.subject,
+            finding.have,
+            finding.source,
+            "a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
+            "mend %s first, then run site.yml --tags nccl_conf for this host again" % finding.check,
+            because=finding.id,
+        )
+        for finding in judged
+        if finding.check == "platform.rail_device" and not finding.ok
+    ]
+
+
+def _hca(rails: Rails, number: int) -> str:
+    nic = rails.nics[number]
+    if nic.rdma is None:
+        raise AssertionError("rails.match returned a NIC without an RDMA device")
+    port = active_port(nic)
+    if port is not None and len(nic.rdma.ports) > 1:
+        return "%s:%d" % (nic.rdma.name, port.number)
+    return nic.rdma.name
+
+
+def _odd_names(rails: Rails) -> List[Finding]:
+    return [
+        _odd_name("rail %d" % number, nic.rdma.name, nic.rdma.source)
+        for number, nic in sorted(rails.nics.items())
+        if nic.rdma is not None and _DEVICE_NAME.fullmatch(nic.rdma.name) is None
+    ]
+
+
+def _odd_name(subject: str, name: str, source: str) -> Finding:
+    return _finding(
+        "nccl_conf.device_name",
+        subject,
+        "unknown",
+        "critical",
+        "a name of letters, digits, '_', '.' and '-'",
+        repr(name[:80]),
+        source,
+        "NCCL would read another name, or another variable, out of this one; the file is left untouched",
+        "find out who named it so, and rename it (rdma dev set, ip link set)",
+    )
+
+
+def _socket_interface(topology: Topology, want: Want) -> Tuple[Optional[str], str]:
+    if want.management_interface:
+        return (
+            want.management_interface,
+            "Bootstrap traffic uses the interface named in busbar_management_interface, and no other.",
+        )
+    # Where one family's routes cannot be read, the other's default route may not be the one that wins.
+    if not topology.routes or _route_problems(topology):
+        return None, ""
+    route = topology.routes[0]
+    return (
+        route.netdev,
+        "Bootstrap traffic uses the interface of the default route (%s), and no other: docker0 or a storage"
+        " network would do for NCCL, too." % route.source,
+    )
+
+
+def _route_problems(topology: Topology) -> List[str]:
+    return [str(problem) for problem in topology.problems if problem.source in ROUTE_FILES]
+
+
+def _no_interface(topology: Topology) -> Finding:
+    return _finding(
+        "nccl_conf.socket_interface",
+        "NCCL_SOCKET_IFNAME",
+        "unknown",
+        "major",
+        "the management interface",
+        "; ".join(_route_problems(topology)) or "no default route",
+        ", ".join(ROUTE_FILES),
+        "NCCL needs one interface that reaches every node for its bootstrap, and would guess",
+        "set busbar_management_interface in the inventory",
+    )
+
+
+def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
+    variables: List[Variable] = []
+    blockers: List[Finding] = []
+    if any(version < DYNAMIC_GID for version in versions):
+        found, blocked = _gid_index(rails, want.address_family, versions)
+        variables.extend(found)
+        blockers.extend(blocked)
+    elif want.address_family == "ipv6":
+        variables.append(
+            Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", "The rails' addresses are IPv6 (busbar_roce.address_family).")
+        )
+    if want.dscp is not None:
+        variables.append(
+            Variable(
+                "NCCL_IB_TC",
+                str(traffic_class(want.dscp)),
+                "Traffic class of the fabric's lossless queue: DSCP %d (busbar_roce.dscp) shifted left by two."
+                % want.dscp,
+            )
+        )
+    return variables, blockers
+
+
+def traffic_class(dscp: int) -> int:
+    """What NCCL_IB_TC has to be for a DSCP; the device sets the two bits of ECN itself."""
+    return dscp << 2
+
+
+def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
+    kind = "IPv4" if address_family == "ipv4" else "IPv6"
+    oldest = ".".join(map(str, min(versions)))
+    seen: Dict[str, Optional[int]] = {}
+    for number, nic in sorted(rails.nics.items()):
+        port = active_port(nic)
+        gid = rocev2(port, address_family) if port is not None else None
+        seen["rail %d" % number] = gid.index if gid is not None else None
+    indexes = set(seen.values())
+    if len(indexes) == 1 and None not in indexes:
+        reason = "NCCL %s does not find the RoCE v2 %s GID by itself; it has this index on every rail." % (oldest, kind)
+        return [Variable("NCCL_IB_GID_INDEX", str(indexes.pop()), reason)], []
+    have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(seen.items()))
+    return [], [
+        _finding(
+            "nccl_conf.gid_index",
+            "NCCL_IB_GID_INDEX",
+            "unknown",
+            "critical",
+            "one index of the RoCE v2 %s GID for all rails" % kind,
+            have,
+            "/sys/class/infiniband/*/ports/*/gid_attrs/types",
+            "NCCL %s takes one index for all rails, and these differ" % oldest,
+            "update NCCL to 2.21 or later, which finds the GID by itself, or give every rail the same addresses",
+        )
+    ]
+
+
+def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str, str]]:
+    """NCCL_NET_GDR_LEVEL and its reason; None where NCCL's default (PXB) is right."""
+    mode = want.gpudirect
+    if mode == "off":
+        return "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect)."
+    # How far a virtual function is from a GPU, a guest does not show: NCCL has to be told by a topology file.
+    if mode == "auto" and any(nic.role == "vf" for nic in rails.nics.values()):
+        return None
+    paths = {path for rail in profile.rails for path in rail.paths.values()}
+    if "SYS" in paths and mode != "auto":
+        return "SYS", "The profile puts rails across sockets from their GPUs, and busbar_gpudirect asks for GPUDirect."
+    if paths & {"PHB", "NODE"}:
+        return "PHB", "The profile puts rails behind the host bridge (PHB or NODE); NCCL's default ends at PXB."
+    return None
+
+
+# -- what is there ---------------------------------------------------------------------------------------------------
+
+
+def read(host: Host, path: str) -> Have:
+    """The file, its mode, and everything that NCCL gets before it reads that."""
+    problems: List[Finding] = []
+
+    def text_of(source: str) -> Optional[str]:
+        try:
+            return host.read_system(source)
+        except ReadError as error:
+            problems.append(_unreadable(source, error.problem.message))
+            return None
+
+    text = text_of(path)
+    mode = None
+    try:
+        mode = host.mode_system(path)
+    except ReadError as error:
+        problems.append(_unreadable(error.problem.source, error.problem.message))
+    environment = nccl_environment.read(host)
+    problems += [_unreadable(problem.source, problem.message) for problem in environment.problems]
+    return Have(text=text, mode=mode, environment=environment, problems=tuple(problems))
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def with_topo_file(have: Have, host: Host, topology: Topology, profile: Profile, derivation: Derivation) -> Have:
+    """The same with what is to be said of NCCL_TOPO_FILE, in a guest that needs one."""
+    nics = [nic for _number, nic in sorted(match(topology, profile).nics.items())]
+    # Whoever has set a level has decided: LOC means no GPUDirect RDMA, and SYS does without a file.
+    if derivation.blockers or "NCCL_NET_GDR_LEVEL" in derivation.meant or not nccl_topo_file.is_flat(topology, nics):
+        return have
+    present = nccl_lint.settings(nccl_lint.parse(have.text or ""))
+    there = nccl_topo_file.read(host, derivation.meant, present, have.environment)
+    return replace(have, topo_file=nccl_topo_file.judge(there, topology, nics))
+
+
+def plan(
+    have: Have,
+    derivation: Derivation,
+    path: str,
+    libraries: Sequence[Library] = (),
+    version: Optional[Version] = None,
+    proofs: Sequence[Tuple[str, Proof]] = (),
+    hcas: Sequence[str] = (),
+    accepted: Mapping[str, str] = MappingProxyType({}),
+) -> Plan:
+    """What is wrong with the file, and with what comes before it, and how to mend it.
+
+    libraries, version: what the text is linted against. proofs: (library path, what its parser made of the text).
+    hcas: every RDMA device of the host, so that the linter can say what a prefix would take in.
+    accepted: variables of jobs that the site means, see nccl_environment.
+    """
+    findings = list(have.problems) + list(derivation.blockers)
+    findings += nccl_environment.judge(have.environment, derivation.meant, accepted, libraries, version, hcas)[0]
+    if derivation.blockers:
+        return Plan(tuple(findings))
+    text = render(derivation.variables)
+    findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
+    findings += [_proof_finding(library, proof, path) for library, proof in proofs]
+    findings += [have.topo_file] if have.topo_file is not None else []
+    unsafe = [f.id for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
+    unsafe += [f.id for f in findings if f.check == "nccl_conf.proof" and f.state == "drift"]
+    # What an image's maker has put there is not taken away before somebody has said so.
+    unsafe += [f.id for f in findings if f.check == nccl_topo_file.CHECK and f.source == nccl_topo_file.CONF]
+    file_finding = _file_finding(have, text, path)
+    mode_finding = _mode_finding(have, path)
+    findings += [finding for finding in (file_finding, mode_finding) if finding is not None]
+    changes: List[FileChange] = []
+    wrong = not file_finding.ok or (mode_finding is not None and not mode_finding.ok)
+    if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
+        changes.append(FileChange(path, have.text, text, mode=MODE, mode_before=have.mode))
+    return Plan(tuple(findings), tuple(changes))
+
+
+def _is_advice(finding: Finding) -> bool:
+    """The linter advises against GPUDirect off and the like; here somebody decided it, in the inventory."""
+    return finding.check in ("nccl_conf.lint.advice", "nccl_conf.lint.gdr_off") and finding.severity != "critical"
+
+
+def _file_finding(have: Have, text: str, path: str) -> Finding:
+    described = "absent" if have.text is None else "as rendered" if have.text == text else _difference(have.text, text)
+    return _finding(
+        "nccl_conf.file",
+        path,
+        "ok" if have.text == text else "drift",
+        "critical",
+        "as rendered",
+        described,
+        path,
+        "without it, or with another list, NCCL picks interfaces and devices by itself and differently on each host",
+        "run site.yml --tags nccl_conf for this host",
+        aspect="persisted",
+    )
+
+
+def _difference(old: str, new: str) -> str:
+    have, want = (nccl_lint.settings(nccl_lint.parse(text)) for text in (old, new))
+    names = [name for name in sorted(set(have) | set(want)) if have.get(name) != want.get(name)]
+    return "differs in %s" % ", ".join(names) if names else "differs in comments or layout"
+
+
+def _mode_finding(have: Have, path: str) -> Optional[Finding]:
+    if have.mode is None:
+        return None
+    return _finding(
+        "nccl_conf.file_mode",
+        path,
+        "ok" if have.mode == MODE else "drift",
+        "critical",
+        "mode 0644",
+        "mode %04o" % have.mode,
+        path,
+        "NCCL skips a file that the job's user cannot read, without a word",
+        "run site.yml --tags nccl_conf for this host",
+        aspect="persisted",
+    )
+
+
+def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
+    states = {"proven": "ok", "mismatch": "drift", "not_provable": "unknown"}
+    source, have = "%s reading %s" % (library, path), "does" if proof.outcome == "proven" else proof.message
+    fix = (
+        "read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
+        " busbar_nccl_libraries"
+    )
+    if proof.doubt:
+        # Whoever may write the library says what it says.
+        source += ", proven as UID %d and not as root, for %s" % (NOBODY, proof.doubt)
+        have = "does, by its own word: %s" % proof.doubt if proof.outcome == "proven" else have
+        fix = "read the message; for a proof by root %s in busbar_nccl_libraries" % WAY_OUT
+    return _finding(
+        "nccl_conf.proof",
+        library,
+        states[proof.outcome],
+        "critical" if proof.outcome == "mismatch" else "major",
+        "reads back what was meant",
+        have,
+        source,
+        "only the library's own parser knows what it takes from the file",
+        fix,
+        aspect="persisted",
+    )
+
+
+def _unreadable(source: str, message: str) -> Finding:
+    return _finding(
+        "nccl_conf.readable",
+        source,
+        "unknown",
+        "major",
+        "a readable text file",
+        message,
+        source,
+        "what this file sets cannot be judged",
+        "look at the file; remove it if nobody needs it",
+        aspect="persisted",
+    )
+
+
+def plan_file(before: Optional[str], target: str, text: str) -> Plan:
+    """A file for a container runtime, beside nccl.conf itself."""
+    finding = _finding(
+        "nccl_conf.containers",
+        target,
+        "ok" if before == text else "drift",
+        "major",
+        "as rendered",
+        "absent" if before is None else "as rendered" if before == text else "differs",
+        target,
+        "a container does not see the host's nccl.conf, and its jobs run with NCCL's guesses",
+        "run site.yml --tags nccl_conf for this host",
+        aspect="persisted",
+    )
+    return Plan((finding,), () if finding.ok else (FileChange(target, before, text, mode=MODE),))
+
+
+def unreadable_library(path: str, message: str) -> Finding:
+    """For a listed libnccl.so.2 that cannot be scanned."""
+    return _finding(
+        "nccl_conf.library",
+        path,
+        "unknown",
+        "major",
+        "a libnccl.so.2",
+        message,
+        path,
+        "without the library that jobs use, nobody knows which variables it reads",
+        "correct busbar_nccl_libraries, or install NCCL there",
+    )
+
+
+def _finding(
+    check: str,
+    subject: str,
+    state: str,
+    severity: str,
+    want: str,
+    have: Optional[str],
+    source: str,
+    why: str,
+    fix: str,
+    aspect: str = "live",
+    because: Optional[str] = None,
+) -> Finding:
+    return Finding(
+        check=check,
+        subject=subject,
+        state=state,
+        severity=severity,
+        want=want,
+        have=have,
+        source=source,
+        why=why,
+        fix="" if state == "ok" else fix,
+        aspect=aspect,
+        because=because,
+    )

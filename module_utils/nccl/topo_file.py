@@ -1,0 +1,129 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""NCCL_TOPO_FILE in a guest whose PCI tree is flat: is it named, is it there, and is it of this machine.
+
+Where the hypervisor hides the switches, every NIC seems to lie behind the host bridge from every GPU. NCCL's default
+ends before that (PXB), so it copies all data through the host. The cloud's topology file says what lies where, and
+NCCL then uses GPUDirect RDMA, with virtual functions, too. What it costs to be without GPUDirect RDMA: two virtual
+machines of 8 A100 at about 4 instead of 186 GB/s (Azure/AKS issue 3507).
+Sources: NCCL src/graph/topo.cc (default path), paths.cc (level); Azure/aks-rdma-infiniband pull request 36.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List, Mapping, Optional, Sequence
+
+from ..core.finding import Finding, printable
+from ..core.host import Host, ParseError, Problem, ReadError
+from ..machine.topology import Nic, Topology, is_near
+from . import topology as nccl_topology
+from .environment import Environment
+
+NAME = "NCCL_TOPO_FILE"
+DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
+CHECK = "nccl_conf.topo_file"
+CONF = "/etc/nccl.conf"
+PROOF = (
+    "what GPUDirect RDMA of these devices carries, only a measurement shows: playbooks/verify.yml, with perftest built"
+    " with CUDA (perftest_memory)"
+)
+
+
+@dataclass(frozen=True)
+class Have:
+    """path: None where nobody names a file and there is none at NCCL's default place.   named: by whom, for people.
+    dropped: the file that the present nccl.conf names, and the one to be written does not."""
+
+    path: Optional[str] = None
+    named: str = ""
+    picture: Optional[nccl_topology.NcclTopology] = None
+    problem: Optional[Problem] = None
+    dropped: Optional[str] = None
+
+
+def is_flat(topology: Topology, rails: Sequence[Nic]) -> bool:
+    """Whether this is a guest in which no rail's NIC shares a bridge with any GPU."""
+    if not topology.virtualization.is_vm or not rails or not topology.gpus:
+        return False
+    return not any(is_near(topology, gpu, nic) for gpu in topology.gpus for nic in rails)
+
+
+def read(host: Host, meant: Mapping[str, str], present: Mapping[str, str], environment: Environment) -> Have:
+    """meant, present: the variables of nccl.conf as it should be and as it is."""
+    dropped = present.get(NAME) if NAME not in meant else None
+    # The first definition counts, and the environment comes before the file.
+    named = [(one.value, "%s:%d" % (one.source, one.line)) for one in environment.settings if one.name == NAME]
+    if NAME in meant:
+        named.append((meant[NAME], "nccl_conf_extra"))
+    path, by = next(((path, by) for path, by in named if path), (None, ""))
+    try:
+        if path is None and host.read_system(DEFAULT) is not None:
+            path, by = DEFAULT, "NCCL's default"
+        if path is None:
+            return Have(dropped=dropped)
+        if not path.startswith("/"):
+            return Have(path, by, problem=Problem(path, "is no absolute path"), dropped=dropped)
+        text = host.read_system(path)
+        if text is None:
+            return Have(path, by, problem=Problem(path, "is not there"), dropped=dropped)
+        return Have(path, by, nccl_topology.parse(text), dropped=dropped)
+    except ReadError as error:
+        return Have(path, by, problem=error.problem, dropped=dropped)
+    except ParseError as error:
+        return Have(path, by, problem=Problem(path or DEFAULT, str(error)), dropped=dropped)
+
+
+def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
+    """Of a flat guest."""
+    add = "name the cloud's file in nccl_conf_extra (%s; on Azure's images /opt/microsoft/*-topo.xml)" % NAME
+    if have.dropped is not None:
+        why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % have.dropped
+        fix = "take %s=%s over into nccl_conf_extra, then run site.yml --tags nccl_conf" % (NAME, have.dropped)
+        return _finding("drift", why, CONF, fix)
+    if have.path is None:
+        fix = "%s; where there is none, NCCL_NET_GDR_LEVEL: SYS; then run site.yml --tags nccl_conf" % add
+        return _finding("drift", "no file is named", NAME, fix)
+    if have.problem is not None:
+        fix = "%s, as it is on the node (now named by %s), then run site.yml --tags nccl_conf" % (add, have.named)
+        state = "drift" if have.problem.message == "is not there" else "unknown"
+        return _finding(state, str(have.problem), have.path, fix)
+    wrong = _differences(have.picture, topology, rails) if have.picture is not None else []
+    if wrong:
+        fix = "%s: the one of this type of machine (now named by %s); then run site.yml --tags nccl_conf" % (
+            add,
+            have.named,
+        )
+        return _finding("drift", "; ".join(wrong), have.path, fix)
+    return _finding("ok", "names every GPU and rail of this machine", have.path, "")
+
+
+def _differences(picture: nccl_topology.NcclTopology, topology: Topology, rails: Sequence[Nic]) -> List[str]:
+    """Links between devices are not compared: they are what the guest cannot see."""
+    here = {gpu.pci for gpu in topology.gpus}
+    listed = {gpu.busid for gpu in picture.gpus}
+    said = []
+    for what, names in (
+        ("has no GPU", sorted(here - listed)),
+        ("has a GPU that is not here:", sorted(listed - here)),
+        ("has no rail", [nic.label for nic in rails if not nccl_topology.lists(picture, nic)]),
+    ):
+        if names:
+            said.append("it %s %s%s" % (what, names[0], " and %d more" % (len(names) - 1) if names[1:] else ""))
+    return said
+
+
+def _finding(state: str, have: str, source: str, fix: str) -> Finding:
+    return Finding(
+        check=CHECK,
+        subject=NAME,
+        state=state,
+        severity="major",
+        want="the topology file of this type of virtual machine",
+        have=printable(have[:300]),
+        source=printable(source),
+        why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart and copies all data"
+        " through the host's memory, unless a topology file says what lies where; " + PROOF,
+        fix=printable(fix),
+        aspect="persisted",
+    )

@@ -1,0 +1,199 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""NCCL's own picture of the machine: the XML of NCCL_TOPO_DUMP_FILE and NCCL_TOPO_FILE.
+
+A dump is what NCCL found, a topology file what a cloud tells it to find; the second has no <gpu> and <net>, and
+its switches have made-up bus ids (ffff:ff:01.0). In both, a <pci> inside a <pci> is a device behind a switch.
+Source: NCCL src/graph/{xml,topo,paths}.cc (2.30).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Optional, Tuple
+from xml.etree.ElementTree import Element
+
+from ..core.host import ParseError
+from ..machine.gpu import parse_markup
+from ..machine.pci import nccl_class, parse_address
+from ..machine.topology import Nic, Topology, is_far_for_want_of_numa
+
+_INTEGER = re.compile(r"^-?[0-9]{1,18}$")
+# Deeper than any PCI hierarchy: a bus number has eight bits.
+_MAX_DEPTH = 256
+
+
+@dataclass(frozen=True)
+class NcclGpu:
+    busid: str
+    dev: Optional[int]  # CUDA device number; None in a topology file, as is all that follows
+    rank: Optional[int]
+    nvlinks: Optional[int]
+    gdr: Optional[bool]
+
+
+@dataclass(frozen=True)
+class NcclNet:
+    """name: mlx5_0, eth0, or mlx5_0+mlx5_1 for ports used as one; None in a topology file.
+
+    busid: of the PCI device above it, as a rule with function 0 for all ports of a card; None for virtual ones.
+    """
+
+    name: Optional[str]
+    busid: Optional[str]
+    speed_mbps: Optional[int]
+    gdr: Optional[bool]
+
+    @property
+    def label(self) -> str:
+        return self.name or self.busid or ""
+
+
+@dataclass(frozen=True)
+class NcclTopology:
+    gpus: Tuple[NcclGpu, ...]
+    nets: Tuple[NcclNet, ...]
+    # (GPU bus id, label of the net) -> PIX, PXB, PHB or SYS as the file nests them. NCCL makes one switch of a
+    # two-level Broadcom switch only after it wrote the file: its log can say PIX where this says PXB.
+    paths: Dict[Tuple[str, str], str]
+
+
+def parse(text: str) -> NcclTopology:
+    """The picture of one machine. Raises ParseError, also for a dump that spans several (one NVLink domain)."""
+    system = parse_markup(text, "system")
+    hosts = {cpu.get("host_hash") for cpu in system.findall("cpu")}
+    if not hosts or len(hosts) > 1:
+        raise ParseError("<system> has the <cpu> of %d machines, expected those of one" % len(hosts))
+    gpus: List[Tuple[NcclGpu, Tuple[int, ...]]] = []
+    nets: List[Tuple[NcclNet, Tuple[int, ...]]] = []
+    for number, cpu in enumerate(system.findall("cpu")):
+        nets.extend((net, (number,)) for net in _nets(cpu, None))
+        for pci, above in _devices(cpu, (number,)):
+            kind = pci.get("class", "")
+            if pci.find("gpu") is not None or kind.startswith("0x03"):
+                gpus.extend((gpu, above) for gpu in _gpus(pci))
+            elif pci.find("nic") is not None or kind.startswith("0x02"):
+                nets.extend((net, above) for net in _nets(pci, _busid(pci)) or [_unnamed(pci)])
+    return NcclTopology(
+        gpus=tuple(gpu for gpu, _above in gpus),
+        nets=tuple(net for net, _above in nets),
+        paths={(gpu.busid, net.label): _path(a, b) for gpu, a in gpus for net, b in nets},
+    )
+
+
+def _devices(parent: Element, above: Tuple[int, ...]) -> Iterator[Tuple[Element, Tuple[int, ...]]]:
+    """Every <pci> below, with what is above it: the number of its CPU, then of each switch within the one before."""
+    if len(above) > _MAX_DEPTH:
+        raise ParseError("<pci> are nested more than %d deep" % _MAX_DEPTH)
+    for number, pci in enumerate(parent.findall("pci")):
+        yield pci, above
+        yield from _devices(pci, (*above, number))
+
+
+def _path(a: Tuple[int, ...], b: Tuple[int, ...]) -> str:
+    """Path class of two devices from what is above them."""
+    if a[0] != b[0]:
+        return "SYS"
+    if len(a) == 1 or len(b) == 1 or a[1] != b[1]:
+        return "PHB"
+    return "PIX" if a == b else "PXB"
+
+
+def _gpus(pci: Element) -> List[NcclGpu]:
+    busid = _busid(pci)
+    return [
+        NcclGpu(
+            busid=busid,
+            dev=_integer(gpu, "dev"),
+            rank=_integer(gpu, "rank"),
+            nvlinks=sum(_integer(link, "count") or 0 for link in gpu.findall("nvlink")),
+            gdr=_flag(gpu, "gdr"),
+        )
+        for gpu in pci.findall("gpu")
+    ] or [NcclGpu(busid, None, None, None, None)]
+
+
+def _nets(parent: Element, busid: Optional[str]) -> List[NcclNet]:
+    nets = []
+    for net in parent.findall("nic/net"):
+        name = net.get("name") or None
+        if name is None and busid is None:
+            raise ParseError("a <net> has neither a name nor a PCI device above it")
+        nets.append(NcclNet(name, busid, _integer(net, "speed"), _flag(net, "gdr")))
+    return nets
+
+
+def _unnamed(pci: Element) -> NcclNet:
+    return NcclNet(None, _busid(pci), None, None)
+
+
+def _busid(pci: Element) -> str:
+    return parse_address(pci.get("busid", ""))
+
+
+def _integer(element: Element, name: str) -> Optional[int]:
+    text = element.get(name)
+    if text is None:
+        return None
+    if not _INTEGER.match(text):
+        raise ParseError('<%s %s="%.40s">, expected a number' % (element.tag, name, text))
+    return int(text)
+
+
+def _flag(element: Element, name: str) -> Optional[bool]:
+    value = _integer(element, name)
+    return None if value is None else value != 0
+
+
+def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
+    """One sentence for each thing that NCCL and sysfs see differently; [] where they agree."""
+    said: List[str] = []
+    gpus = {gpu.pci: gpu for gpu in topology.gpus}
+    if len(nccl.gpus) != len(gpus):
+        said.append("NCCL lists %d GPUs, sysfs has %d" % (len(nccl.gpus), len(gpus)))
+    for listed in nccl.gpus:
+        gpu = gpus.get(listed.busid)
+        if gpu is None:
+            said.append("%s: NCCL lists a GPU there, sysfs has none" % listed.busid)
+        elif listed.nvlinks is not None and gpu.nvlinks_active not in (None, listed.nvlinks):
+            said.append(
+                "GPU%d %s: NCCL says %d NVLinks, nvidia-smi nvlink -s says %s"
+                % (gpu.index, gpu.pci, listed.nvlinks, gpu.nvlinks_active)
+            )
+    for nic in topology.nics:
+        if nic.role == "compute" and not lists(nccl, nic):
+            said.append("%s: is a compute NIC (%s) that NCCL does not list" % (nic.label, nic.reason))
+    for net in nccl.nets:
+        own = _nic_of(net, topology)
+        for listed in nccl.gpus:
+            have = topology.paths.get((listed.busid, own.pci)) if own else None
+            path = nccl.paths[listed.busid, net.label]
+            gpu = gpus.get(listed.busid)
+            if path == "PHB" and gpu and own and is_far_for_want_of_numa(topology, gpu, own):
+                continue
+            if have is not None and nccl_class(have) != path:
+                subject = "GPU%d %s - %s" % (gpus[listed.busid].index, listed.busid, net.label)
+                said.append("%s: NCCL says %s, sysfs says %s" % (subject, path, have))
+    return said
+
+
+def lists(nccl: NcclTopology, nic: Nic) -> bool:
+    names = {part for net in nccl.nets for part in (net.name or "").split("+")}
+    name = nic.rdma.name if nic.rdma else None
+    # With Data Direct NCCL calls the device mlx5_0_dma.
+    return name in names or "%s_dma" % name in names or any(_is_at(net, nic) for net in nccl.nets)
+
+
+def _nic_of(net: NcclNet, topology: Topology) -> Optional[Nic]:
+    """The one NIC whose paths are the net's. Fused ports sit where their parts meet and Data Direct has a path of
+    its own: none."""
+    for nic in topology.nics:
+        if _is_at(net, nic) or (nic.rdma is not None and nic.rdma.name == net.name):
+            return nic
+    return None
+
+
+def _is_at(net: NcclNet, nic: Nic) -> bool:
+    """Whether an unnamed net is this NIC. NCCL writes function 0 for every port of a card."""
+    return net.name is None and net.busid is not None and net.busid[:-1] == nic.pci[:-1]

@@ -1,0 +1,189 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What busbar-roce-qos@.service runs: one port is given its RoCE settings again, by the role's own reader and planner.
+
+It runs when the port's netdev has come: at boot, after a reload of the driver, and for a new virtual function. Then
+nobody can use the link yet, and a changed PFC mask may bounce it; where somebody does, that is left, and told. A bounce
+adds no netdev, so that it starts nothing.
+Sources: host.md 1.5, 3.2.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..change import apply, guard
+from ..change.busy import Busy
+from ..core import locks
+from ..core.finding import printable
+from ..core.host import Host, ParseError, ReadError
+from ..core.plan import FileChange, Plan
+from ..machine import pci, topology
+from ..machine.rails import Rails
+from . import chain as roce_chain
+from . import qos as roce_qos
+
+# Below the system root. What the last run of each port came to; gone with the next boot.
+RESULTS = "/run/busbar-roce-qos"
+# Seconds that a netdev's RDMA device may come after it.
+PATIENCE = 30.0
+# What a run leaves to the role's live findings: no run of this unit could mend it.
+_NOT_OURS = ("unsupported", "not_owned")
+
+
+@dataclass(frozen=True)
+class Intent:
+    """ports: PCI address -> whether an RDMA device belongs to it.   roce, settings: as options of the module roce_qos.
+
+    hardware_root, system_root: of the Host.
+    """
+
+    ports: Mapping[str, bool]
+    roce: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    hardware_root: str = "/"
+    system_root: str = "/"
+
+    def want(self) -> roce_qos.Want:
+        """Raises ParseError."""
+        try:
+            return roce_qos.want(roce_chain.resolve(self.roce, self.settings), self.settings)
+        except TypeError as error:
+            raise ParseError("holds a setting of another type: %s" % error) from error
+
+
+@dataclass(frozen=True)
+class Result:
+    """state: ok, failed; started for a run that has not ended.   said: lines for people."""
+
+    state: str
+    said: Tuple[str, ...] = ()
+
+
+def parse_intent(text: str) -> Intent:
+    """Raises ParseError."""
+    data = _mapping(text)
+    try:
+        intent = Intent(**data)
+    except TypeError as error:
+        raise ParseError("is not what the role writes: %s" % error) from error
+    for name in data:
+        if not isinstance(getattr(intent, name), str if name.endswith("_root") else dict):
+            raise ParseError("is not what the role writes: its %s is %.80r" % (name, data[name]))
+    return replace(intent, ports={pci.parse_address(one): bool(rdma) for one, rdma in intent.ports.items()})
+
+
+def parse_result(text: str) -> Result:
+    """Raises ParseError."""
+    data = _mapping(text)
+    if data.get("state") not in ("ok", "failed", "started") or not isinstance(data.get("said"), list):
+        raise ParseError("is not what busbar-roce-qos@.service writes")
+    return Result(str(data["state"]), tuple(map(str, data["said"])))
+
+
+def _mapping(text: str) -> Dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("is not JSON: %s" % error) from error
+    if not isinstance(data, dict):
+        raise ParseError("is not a JSON object")
+    return data
+
+
+def result_path(address: str) -> str:
+    return "%s/%s.json" % (RESULTS, address)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """arguments: path of the intent, PCI address of the netdev's function. 0 where all is as asked for afterwards."""
+    path, function = arguments
+    try:
+        intent = parse_intent(_read(path))
+        host = Host(intent.hardware_root, intent.system_root)
+        address = _port_of(host, function)
+        if address not in intent.ports:
+            sys.stdout.write("%s: of no rail, nothing is asked for\n" % function)
+            return 0
+        # Runs for a port and for its virtual functions come one after another.
+        with locks.alone(host, "roce_qos-%s.lock" % address, math.inf):
+            _note(host, address, Result("started"))
+            result = bring(host, intent, address)
+            _note(host, address, result)
+    except ParseError as error:
+        result = Result("failed", ("%s: %s" % (path, error),))
+    except ReadError as error:
+        result = Result("failed", (str(error),))
+    for line in result.said:
+        (sys.stderr if result.state == "failed" else sys.stdout).write(printable(line) + "\n")
+    return 0 if result.state == "ok" else 1
+
+
+def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) -> Result:
+    """Raises ParseError and ReadError."""
+    port = _wait(host, address, intent.ports[address], patience)
+    if port is None:
+        return Result("failed", ("%s: no netdev came within %g s: look at dmesg" % (address, patience),))
+    want = intent.want()
+    users: List[Busy] = []
+
+    def permit(found: Plan) -> Plan:
+        if all(command.disruption == "none" for command in found.commands):
+            return found
+        if not users:
+            reasons, problems, _idle = guard.read(host, [address], ())
+            users.append(Busy(tuple(reasons), tuple(problems)))
+        return found.refuse(users[0].against)
+
+    done, failed = roce_qos.execute(host, roce_qos.read(host, (port,), want), want, permit)
+    after = permit(roce_qos.plan(roce_qos.read(host, (port,), want), want, failed))
+    said = [str(step) for step in done]
+    said += [
+        "%s of %s: %s; wanted: %s; %s" % (finding.check, finding.subject, finding.have, finding.want, finding.fix)
+        for finding in after.findings
+        if not finding.ok
+    ]
+    good = all(finding.ok or finding.state in _NOT_OURS for finding in after.findings)
+    return Result("ok" if good else "failed", tuple(said))
+
+
+def _wait(host: Host, address: str, has_rdma: bool, patience: float) -> Optional[roce_qos.Port]:
+    """The port, once its netdev and its RDMA device are there; None where there is no netdev in time."""
+    end = time.monotonic() + patience
+    while True:
+        port = _port(host, address)
+        complete = port is not None and bool(port.netdev) and (port.rdma is not None or not has_rdma)
+        if complete or time.monotonic() > end:
+            return port if port is not None and port.netdev else None
+        time.sleep(0.5)
+
+
+def _port(host: Host, address: str) -> Optional[roce_qos.Port]:
+    machine = topology.read(host, ask_nvidia_smi=False)
+    # As if it were the only rail: of a bond the other members come with it.
+    rail = dict(enumerate(nic for nic in machine.nics if nic.pci == address))
+    return next((port for port in roce_qos.ports(machine, Rails(rail, {}, None)) if port.pci == address), None)
+
+
+def _port_of(host: Host, function: str) -> str:
+    """The function itself, or the physical one of a virtual function on its host."""
+    physical = host.realpath("%s/%s/physfn" % (pci.DEVICES, pci.parse_address(function)))
+    return function if physical is None else physical.rpartition("/")[2]
+
+
+def _note(host: Host, address: str, result: Result) -> None:
+    text = json.dumps({"state": result.state, "said": result.said}) + "\n"
+    apply.write(host, FileChange(result_path(address), None, text), False)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReadError(path, "cannot be read: %s" % error) from error

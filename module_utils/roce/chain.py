@@ -1,0 +1,202 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From the traffic class that a job asks for to the queue that is lossless: one value in five places.
+
+Traffic class -> DSCP -> priority -> PFC and ECN. It is declared once, in busbar_roce; what is not declared follows
+from it, and a link that somebody set otherwise is named before any host is touched. Arithmetic: host.md 2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..core.host import ParseError
+
+TRUSTS = ("dscp", "pcp")
+# Of the variables of a site that say more than busbar_roce.
+PREFIX = "roce_qos_"
+# Of a traffic class: the device marks congestion-controlled packets so anyway (ECT(0)).
+_ECT = 2
+_CNP_DSCP = 48
+# Variables in which a job names a traffic class.
+JOB_VARIABLES = ("NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """None and empty: not asked for.
+
+    trust: what the NIC takes the priority from.   dscp2prio: entries of its map that matter; the others stay.
+    pfc: priorities with PFC, all others without; () for none at all, which is a lossy fabric.
+    ecn: priorities that mark and react.   tos: of rdma_cm.   traffic_class: forced upon every queue pair, -1 for none.
+    """
+
+    dscp: Optional[int] = None
+    priority: Optional[int] = None
+    cnp_dscp: Optional[int] = None
+    cnp_priority: Optional[int] = None
+    trust: Optional[str] = None
+    dscp2prio: Mapping[int, int] = field(default_factory=dict)
+    pfc: Optional[Tuple[int, ...]] = None
+    ecn: Tuple[int, ...] = ()
+    tos: Optional[int] = None
+    traffic_class: Optional[int] = None
+
+    def priority_of(self, dscp: int) -> int:
+        """By the map; what it does not name has the NIC's own default."""
+        return self.dscp2prio.get(dscp, dscp >> 3)
+
+
+def settings(values: Mapping[str, Any]) -> Dict[str, Any]:
+    """The site's roce_qos_* by the names that the module's options have."""
+    return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
+
+
+def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:
+    """roce: busbar_roce. settings: trust, dscp2prio, pfc, ecn, tos, traffic_class; None or absent follows from roce.
+
+    prefix: of the settings' names, in messages.
+    Raises ParseError that names each value which cannot be.
+    """
+    errors: List[str] = []
+    dscp = _number(roce, "dscp", 0, 63, errors, "busbar_roce.")
+    lossless = dscp is not None
+    priority = _number(roce, "priority", 0, 7, errors, "busbar_roce.")
+    cnp_dscp = _number(roce, "cnp_dscp", 0, 63, errors, "busbar_roce.")
+    cnp_priority = _number(roce, "cnp_priority", 0, 7, errors, "busbar_roce.")
+    # The NIC's own map gives eight DSCPs in a row to each priority.
+    if priority is None and dscp is not None:
+        priority = dscp >> 3
+    if cnp_dscp is None and lossless:
+        cnp_dscp = _CNP_DSCP
+    if cnp_priority is None and cnp_dscp is not None:
+        cnp_priority = cnp_dscp >> 3
+    wrong: List[str] = []
+    dscp2prio = _map(settings, wrong)
+    trust = settings.get("trust") or ("dscp" if lossless or dscp2prio else None)
+    if trust not in (None, *TRUSTS):
+        wrong.append("trust is %r, expected one of %s" % (trust, ", ".join(TRUSTS)))
+    own = ((dscp, priority), (cnp_dscp, cnp_priority)) if trust == "dscp" else ()
+    derived = {code: to for code, to in own if code is not None and to is not None}
+    wanted = () if priority is None else (priority,)
+    pfc = _priorities(settings, "pfc", wrong)
+    ecn = _priorities(settings, "ecn", wrong)
+    tos = _number(settings, "tos", 0, 255, wrong)
+    traffic_class = _number(settings, "traffic_class", -1, 255, wrong)
+    errors += [prefix + one for one in wrong]
+    if errors:
+        raise ParseError("; ".join(errors))
+    return Chain(
+        dscp=dscp,
+        priority=priority,
+        cnp_dscp=cnp_dscp,
+        cnp_priority=cnp_priority,
+        trust=trust,
+        dscp2prio={**derived, **dscp2prio},
+        pfc=wanted or None if pfc is None else pfc,
+        ecn=wanted if ecn is None else ecn,
+        tos=dscp << 2 | _ECT if tos is None and dscp is not None else tos,
+        traffic_class=traffic_class,
+    )
+
+
+def disagreements(chain: Chain, variables: Mapping[str, Any]) -> List[str]:
+    """A sentence for each wrong link, empty where all agree.
+
+    variables: NCCL_IB_TC and others that jobs get, also as PLACE.NCCL_IB_TC where sentences have to name one.
+    """
+    said: List[str] = []
+    if chain.dscp is not None and chain.trust == "pcp":
+        said.append("trust is pcp, so that NICs do not look at DSCP %d (busbar_roce.dscp): trust dscp" % chain.dscp)
+    classes: List[Tuple[str, int]] = []
+    for name, given in variables.items():
+        if name.rpartition(".")[2] in JOB_VARIABLES:
+            value = str(given)
+            if value.isascii() and value.isdigit() and int(value) < 256:
+                classes.append((name, int(value)))
+            else:
+                said.append("%s is %r, expected 0 to 255" % (name, given))
+    classes += [(name, value) for name, value in (("rdma_cm's ToS", chain.tos),) if value is not None]
+    if chain.traffic_class is not None and chain.traffic_class >= 0:
+        classes.append(("traffic_class", chain.traffic_class))
+    links = [("%s %d is DSCP %d" % (name, value, value >> 2), value >> 2) for name, value in classes]
+    if not links and chain.dscp is not None:
+        links = [("busbar_roce.dscp is %d" % chain.dscp, chain.dscp)]
+    seen: Set[int] = set()
+    for words, dscp in links:
+        wrong = None if dscp in seen else _wrong_link(chain, dscp)
+        seen.add(dscp)
+        if wrong is not None:
+            said.append("%s; %s" % (words, wrong))
+    if chain.cnp_dscp is not None and chain.trust == "dscp":
+        mapped = chain.priority_of(chain.cnp_dscp)
+        if mapped != chain.cnp_priority:
+            said.append(
+                "congestion notifications are DSCP %d; DSCP %d maps to priority %d; busbar_roce.cnp_priority is %s"
+                % (chain.cnp_dscp, chain.cnp_dscp, mapped, chain.cnp_priority)
+            )
+    return said
+
+
+def _wrong_link(chain: Chain, dscp: int) -> Optional[str]:
+    """The first link that does not lead on from a DSCP to the lossless queue."""
+    if chain.dscp is not None and dscp != chain.dscp:
+        return "busbar_roce.dscp is %d" % chain.dscp
+    if chain.trust != "dscp":
+        return None  # the map is not looked at
+    priority = chain.priority_of(dscp)
+    maps = "DSCP %d maps to priority %d" % (dscp, priority)
+    if chain.priority is not None and priority != chain.priority:
+        return "%s; busbar_roce.priority is %d" % (maps, chain.priority)
+    if chain.pfc and priority not in chain.pfc:
+        return "%s; PFC is on for %s" % (maps, _listed(chain.pfc))
+    if chain.ecn and priority not in chain.ecn:
+        return "%s; ECN is on for %s" % (maps, _listed(chain.ecn))
+    return None
+
+
+def _listed(priorities: Sequence[int]) -> str:
+    return ", ".join(map(str, priorities))
+
+
+def _number(
+    values: Mapping[str, Any], name: str, least: int, most: int, errors: List[str], prefix: str = ""
+) -> Optional[int]:
+    value = values.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        errors.append("%s%s is %r, expected %d to %d" % (prefix, name, value, least, most))
+        return None
+    return int(value)
+
+
+def _priorities(values: Mapping[str, Any], name: str, errors: List[str]) -> Optional[Tuple[int, ...]]:
+    value = values.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or any(_not_in(one, 7) for one in value):
+        errors.append("%s is %r, expected a list of priorities 0 to 7" % (name, value))
+        return None
+    return tuple(sorted({int(one) for one in value}))
+
+
+def _map(values: Mapping[str, Any], errors: List[str]) -> Dict[int, int]:
+    """YAML and JSON make text of a mapping's keys."""
+    value = values.get("dscp2prio") or {}
+    found: Dict[int, int] = {}
+    if not isinstance(value, Mapping):
+        errors.append("dscp2prio is %r, expected a mapping of DSCPs to priorities" % (value,))
+        return found
+    for key, priority in value.items():
+        dscp = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+        if _not_in(dscp, 63) or _not_in(priority, 7):
+            errors.append("dscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % (key, priority))
+        else:
+            found[dscp] = priority
+    return found
+
+
+def _not_in(value: object, most: int) -> bool:
+    return isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most

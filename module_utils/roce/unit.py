@@ -1,0 +1,289 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What gives the ports their RoCE settings again after a boot or a reload of the driver: a udev rule, a unit, a script.
+
+The script is roce_boot.py with all that it imports, in one file for the system's own Python; it gets what is wanted,
+and not a list of calls. The rule wants the unit for a port when its netdev comes, and gives that netdev the name of a
+device unit by PCI address, which the unit is bound to: so it runs once for each time that the netdev comes. A link that
+goes down and up adds none.
+Sources: systemd.device(5), systemd.unit(5), udev(7), host.md 3.2.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..change import apply
+from ..core import advice, bundle
+from ..core.finding import Finding, printable
+from ..core.host import Host, ParseError, ReadError
+from ..core.plan import Command, FileChange, Plan
+from ..machine import platform
+from ..machine.profile import Profile
+from ..machine.topology import Topology
+from . import boot as roce_boot
+from . import qos as roce_qos
+from .boot import Intent, Result
+
+SCRIPT = "/usr/local/lib/busbar/roce_qos.py"
+INTENT = "/etc/busbar/roce_qos.json"
+UNIT = "/etc/systemd/system/busbar-roce-qos@.service"
+RULE = "/etc/udev/rules.d/90-busbar-roce-qos.rules"
+OWN = (SCRIPT, INTENT, UNIT, RULE)
+# Without it no device has a unit.
+_SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/99-systemd.rules")
+# Where a file for one port comes before the unit of all.
+_IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
+# Options of the module that the script gets beside roce.
+SETTINGS = (
+    *("trust", "dscp2prio", "pfc", "prio2tc", "tsa", "tc_bandwidth", "cable_length", "prio2buffer", "buffer_size"),
+    *("ecn", "tos", "traffic_class", "dcbx", "pause_off"),
+)
+_RUN = advice.run("roce_qos")
+_WHY = "a reboot or a reload of the driver takes trust, PFC, ECN and ToS away, and nothing else sets them again"
+# Longer than the unit itself may take.
+_START_TIMEOUT = 400.0
+_UNIT_TEXT = """\
+# Written by Busbar (role roce_qos).
+[Unit]
+Description=RoCE settings of the port %i
+# 90-busbar-roce-qos.rules gives the netdev this name.
+BindsTo=busbar-roce_qos-%i.device
+After=busbar-roce_qos-%i.device
+# They bring the RDMA device, and what tells rdma_cm the ToS.
+After=openibd.service rdma-load-modules@rdma.service rdma-load-modules@roce.service sys-kernel-config.mount
+# Storage and jobs find the port as it has to be.
+Before=network-online.target slurmd.service kubelet.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+TimeoutStartSec=300
+ExecStartPre=-/sbin/modprobe --quiet rdma_cm
+ExecStart=/usr/bin/python3 -I -S /usr/local/lib/busbar/roce_qos.py /etc/busbar/roce_qos.json %i
+ProtectSystem=full
+ProtectHome=yes
+PrivateTmp=yes
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+"""
+_RULE_TEXT = """\
+# Written by Busbar (role roce_qos): RoCE settings for a port whose netdev comes.
+ACTION=="remove", GOTO="busbar_roce_qos_end"
+SUBSYSTEM!="net", GOTO="busbar_roce_qos_end"
+KERNELS=="%(ports)s", %(then)s
+# A virtual function of one of them.
+SUBSYSTEMS=="pci", ATTR{device/physfn/uevent}=="%(physical)s", %(then)s
+LABEL="busbar_roce_qos_end"
+"""
+_THEN = 'TAG+="systemd", ENV{SYSTEMD_ALIAS}+="/busbar/roce_qos/$id", ENV{SYSTEMD_WANTS}+="busbar-roce-qos@$id.service"'
+_SCRIPT_HEAD = """\
+#!/usr/bin/python3 -IS
+# Written by Busbar (role roce_qos): what busbar-roce-qos@.service runs.
+# Python modules of the collection busbar.fabric without their comments; sha256 of what follows this line: %s
+"""
+_MAIN = """\
+from %s.roce import boot
+sys.exit(boot.main(sys.argv[1:]))
+"""
+
+
+@dataclass(frozen=True)
+class Have:
+    """files, modes: of OWN.   udev: devices have units here.   systemctl: is there.
+
+    masked: empty files that stand in front of ours for one port, as systemctl mask makes them.
+    results: PCI address -> what the unit's last run came to, or why that is not known; of ports where it has run.
+    """
+
+    files: Mapping[str, Optional[str]]
+    modes: Mapping[str, Optional[int]] = field(default_factory=dict)
+    udev: bool = True
+    systemctl: bool = True
+    masked: Tuple[str, ...] = ()
+    results: Mapping[str, Result] = field(default_factory=dict)
+
+
+def intent(
+    ports: Sequence[roce_qos.Port], want: roce_qos.Want, given: Mapping[str, Any], hardware_root: str, system_root: str
+) -> Optional[Intent]:
+    """None where nothing is asked of any port. given: options of the module."""
+    asked = set(roce_qos.asked(want))
+    those = [port for port in ports if asked & set(port.nouns) and not (port.gap and port.gap.state == "unsupported")]
+    if not those:
+        return None
+    return Intent(
+        ports={port.pci: port.rdma is not None for port in those},
+        roce=given["roce"],
+        settings={name: given[name] for name in SETTINGS if given[name] is not None},
+        hardware_root=hardware_root,
+        system_root=system_root,
+    )
+
+
+def missing_rail(topology: Topology, profile: Profile) -> Optional[Finding]:
+    """The finding of a rail that is not there. What is done at boot must not shrink to the rails that are left."""
+    found = platform.plan(topology, profile).findings
+    return next((finding for finding in found if finding.check == "platform.rail_device" and not finding.ok), None)
+
+
+def read(host: Host, wanted: Optional[Intent]) -> Have:
+    """Raises ReadError where a file of ours cannot be read."""
+    files = {path: host.read_system(path) for path in OWN}
+    if wanted is None:
+        return Have(files, systemctl=host.has("systemctl"))
+    return Have(
+        files=files,
+        modes={path: host.mode_system(path) for path in OWN},
+        udev=any(host.mode_system(path) is not None for path in _SYSTEMD_RULES),
+        systemctl=host.has("systemctl"),
+        masked=tuple(
+            path
+            for path in ("%s/%s" % (top, _instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
+            # Empty, or a link to /dev/null; another text is somebody's own unit.
+            if host.read_system(path) == ""
+        ),
+        results={address: result for address in wanted.ports for result in _result(host, address)},
+    )
+
+
+def _result(host: Host, address: str) -> List[Result]:
+    """One, or none where the unit has not run since the boot."""
+    path = roce_boot.result_path(address)
+    try:
+        text = host.read_system(path)
+        return [] if text is None else [roce_boot.parse_result(text)]
+    except ReadError as error:
+        return [Result("unread", (str(error),))]
+    except ParseError as error:
+        return [Result("unread", ("%s: %s" % (path, error),))]
+
+
+def render(wanted: Intent) -> Dict[str, str]:
+    """Path -> text of our own files."""
+    addresses = sorted(wanted.ports)
+    physical = "|".join("*PCI_SLOT_NAME=%s*" % one for one in addresses)
+    return {
+        SCRIPT: _script(),
+        INTENT: json.dumps(asdict(wanted), sort_keys=True, indent=1) + "\n",
+        UNIT: _UNIT_TEXT,
+        RULE: _RULE_TEXT % {"ports": "|".join(addresses), "physical": physical, "then": _THEN},
+    }
+
+
+@functools.lru_cache(maxsize=None)
+def _script() -> str:
+    """The same for every intent; a run asks for it before and after what it does."""
+    code = bundle.plain(bundle.closure([roce_boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
+    return _SCRIPT_HEAD % hashlib.sha256(code.encode("utf-8")).hexdigest() + code
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    have: Have, wanted: Optional[Intent], ports: Sequence[roce_qos.Port], missing: Optional[Finding] = None
+) -> Plan:
+    """missing: as missing_rail returned it; what is written stays as it is then."""
+    if wanted is not None and not have.udev:
+        text = "%s is not there: without udev and systemd nothing does it" % _SYSTEMD_RULES[0]
+        way_out = "%s after every boot and every reload of the driver" % _RUN
+        return Plan((_unit("unsupported", text, way_out),))
+    results = _results(have, wanted, ports) if wanted is not None and have.files[SCRIPT] is not None else []
+    again = tuple(
+        Command(("systemctl", "restart", _instance(finding.identity)), "run it again", timeout=_START_TIMEOUT)
+        for finding in results
+        if finding.state == "drift" and have.systemctl
+    )
+    if missing is not None and (wanted is not None or any(have.files.values())):
+        return Plan((_unit("unknown", "not judged while a rail is missing", missing.fix, missing.id), *results))
+    texts = render(wanted) if wanted is not None else {}
+    changes = tuple(
+        FileChange(path, have.files[path], texts.get(path), mode_before=have.modes.get(path))
+        for path in OWN
+        if have.files[path] != texts.get(path) or (path in texts and have.modes[path] != 0o644)
+    )
+    reload = Command(("systemctl", "daemon-reload"), "systemd has to know the unit")
+    commands = (reload,) if have.systemctl and UNIT in [change.path for change in changes] else ()
+    if changes:
+        found: Tuple[Finding, ...] = (_unit("drift", ", ".join(map(_described, changes)), _RUN),)
+    elif texts and have.masked:
+        name = have.masked[0].rpartition("/")[2]
+        text = "%s stands in front of it: the port gets nothing" % ", ".join(have.masked)
+        # No run of ours mends that, so it is not drift, which a run would count as repaired.
+        found = (_unit("not_owned", text, "see who has masked it and why; then systemctl unmask %s" % name),)
+    else:
+        found = (_unit("ok", "as written"),) if texts else ()
+    return Plan((*found, *results), changes, commands + again)
+
+
+def execute(host: Host, planned: Plan) -> None:
+    """Raises ReadError where a file cannot be written, or systemd does not take it."""
+    for change in planned.changes:
+        apply.write(host, change, False)
+    for command in planned.commands:
+        if command.argv[1] == "daemon-reload":
+            apply.run(host, command)
+        else:
+            # What it has come to is read afterwards.
+            host.run(command.argv, timeout=command.timeout, leaves=True)
+
+
+def diff(planned: Plan) -> List[Dict[str, str]]:
+    """Ansible's diff structure; of the script only what it begins with."""
+    found = [change.diff() for change in planned.changes]
+    for one, change in zip(found, planned.changes):
+        if change.path == SCRIPT:
+            head = _SCRIPT_HEAD.count("\n")
+            one.update({side: "".join(one[side].splitlines(True)[:head]) for side in ("before", "after")})
+    return found
+
+
+def _results(have: Have, wanted: Intent, ports: Sequence[roce_qos.Port]) -> List[Finding]:
+    """Of each port where the unit has run."""
+    found = []
+    for port in ports:
+        result = have.results.get(port.pci) if port.pci in wanted.ports else None
+        if result is None:
+            continue
+        state = {"ok": "ok", "failed": "drift"}.get(result.state, "unknown")
+        text = "; ".join(result.said) if result.state != "started" else "it has not ended: it is at work, or was killed"
+        fix = "look at journalctl -b -u %s, then %s" % (_instance(port.pci), _RUN)
+        finding = _unit(state, "all is as asked for" if state == "ok" else printable(text)[:300], fix)
+        about = {"subject": port.label, "source": roce_boot.result_path(port.pci), "aspect": "live"}
+        about["want"] = "its last run left the port as asked for"
+        found.append(Finding(**{**asdict(finding), **about}))
+    return found
+
+
+def _instance(address: str) -> str:
+    return "busbar-roce-qos@%s.service" % address
+
+
+def _described(change: FileChange) -> str:
+    if change.before is not None and change.before == change.after:
+        return "%s has mode %04o" % (change.path, change.mode_before or 0)
+    return change.described("written")
+
+
+def _unit(state: str, have: str, fix: str = "", because: Optional[str] = None) -> Finding:
+    return Finding(
+        check="roce_qos.unit",
+        subject=UNIT,
+        state=state,
+        severity="major",
+        want="the ports get what is asked for whenever their netdevs come",
+        have=have,
+        source=UNIT,
+        why=_WHY,
+        fix="" if state == "ok" else fix,
+        aspect="persisted",
+        because=because,
+    )

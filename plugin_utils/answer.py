@@ -1,0 +1,561 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a node may answer: the type, length and range of every key that a module of ours returns from there.
+
+A node may be broken, or in hostile hands. What it says is checked here once, before anything else reads it: what does
+not fit makes that host unknown and no other. Ansible adds keys of its own to a result, other ones with each release,
+and some of them are orders to the control node (``ansible_facts`` overrides the inventory's variables, ``add_host``
+adds to it): so what is not named here is dropped at the top of an answer, and refused below it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from re import Pattern
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import ASPECTS, DISRUPTIONS, SEVERITIES, STATES
+
+# Characters of a whole answer. That of a node with eight rails and every fault of the lab has less than a tenth.
+LIMIT = 4 << 20
+# Of one line that people read, and of what may hold a tool's whole output.
+LINE, TEXT = 1 << 10, 1 << 16
+# Items of a list, and levels of what has no schema of its own.
+MANY, DEPTH = 20000, 16
+# A float holds every integer up to here.
+LARGEST = 1 << 53
+SAID = "its answer is not valid: "
+
+
+class Invalid(ValueError):
+    """``findings[3].subject: is 12, expected text``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = ""
+
+    def within(self, name: str) -> Invalid:
+        """The same, seen from what holds it."""
+        self.where = name + (self.where if self.where[:1] in ("", "[") else "." + self.where)
+        return self
+
+    def __str__(self) -> str:
+        return f"{findings.printable(self.where)}: {self.what}" if self.where else self.what
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 60 else value[:57] + "...")
+    # A number of thousands of digits refuses to be written.
+    small = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST)
+    return ascii(value) if small else type(value).__name__
+
+
+# -- types: each is a function that raises Invalid ---------------------------------------------------------------------
+
+Check = Callable[[Any], None]
+
+
+def text(limit: int = TEXT, pattern: Pattern[str] | None = None, empty: bool = True, line: bool = False) -> Check:
+    """pattern: of all of it.   line: no character that a terminal obeys, no end of line."""
+
+    def check(value: Any) -> None:
+        if not isinstance(value, str):
+            raise Invalid(f"is {_shown(value)}, expected text")
+        if len(value) > limit:
+            raise Invalid("has %d characters, expected %d at most" % (len(value), limit))
+        if not (value or empty):
+            raise Invalid("is empty")
+        if (line and not value.isprintable()) or (pattern is not None and pattern.fullmatch(value) is None):
+            raise Invalid(f"is {_shown(value)}, which it cannot be")
+
+    return check
+
+
+def one_of(*allowed: str) -> Check:
+    def check(value: Any) -> None:
+        if not isinstance(value, str) or value not in allowed:
+            raise Invalid("is {}, expected {}".format(_shown(value), " or ".join(allowed)))
+
+    return check
+
+
+def whole(low: int, high: int) -> Check:
+    def check(value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise Invalid("is %s, expected a whole number from %d to %d" % (_shown(value), low, high))
+
+    return check
+
+
+def number(low: float = 0.0, high: float = float(LARGEST)) -> Check:
+    def check(value: Any) -> None:
+        # NaN is neither above nor below anything.
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise Invalid(f"is {_shown(value)}, expected a number from {low:g} to {high:g}")
+
+    return check
+
+
+def flag(value: Any) -> None:
+    if not isinstance(value, bool):
+        raise Invalid(f"is {_shown(value)}, expected true or false")
+
+
+def one_or_flag(value: Any) -> None:
+    """Ansible's own modules say 0 and 1 for false and true."""
+    if value not in (0, 1):
+        raise Invalid(f"is {_shown(value)}, expected 0 or 1")
+
+
+def maybe(inner: Check) -> Check:
+    """null as well."""
+
+    def check(value: Any) -> None:
+        if value is not None:
+            inner(value)
+
+    return check
+
+
+def many(inner: Check, limit: int = MANY) -> Check:
+    def check(value: Any) -> None:
+        if not isinstance(value, list):
+            raise Invalid(f"is {_shown(value)}, expected a list")
+        if len(value) > limit:
+            raise Invalid("has %d items, expected %d at most" % (len(value), limit))
+        for number_of, item in enumerate(value):
+            try:
+                inner(item)
+            except Invalid as error:
+                raise error.within("[%d]" % number_of) from None
+
+    return check
+
+
+_key = text(LINE)
+
+
+def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
+    """A dictionary with keys that are data."""
+
+    def check(value: Any) -> None:
+        if not isinstance(value, dict):
+            raise Invalid(f"is {_shown(value)}, expected a dictionary")
+        if len(value) > limit:
+            raise Invalid("has %d keys, expected %d at most" % (len(value), limit))
+        for key, item in value.items():
+            try:
+                name(key)
+                inner(item)
+            except Invalid as error:
+                raise error.within(_shown(key)) from None
+
+    return check
+
+
+def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> Check:
+    """A dictionary with these keys and, unless others are allowed, no more."""
+    needed = set(of) - set(optional)
+
+    def check(value: Any) -> None:
+        if not isinstance(value, dict):
+            raise Invalid(f"is {_shown(value)}, expected a dictionary")
+        missing = needed - value.keys()
+        if missing:
+            raise Invalid("is missing").within(min(missing))
+        for key, item in value.items():
+            if key not in of:
+                if others:
+                    continue
+                raise Invalid("is no key of it").within(_shown(key))
+            try:
+                of[key](item)
+            except Invalid as error:
+                raise error.within(key) from None
+
+    check.keys = of  # type: ignore[attr-defined]
+    return check
+
+
+def anything(value: Any) -> None:
+    """What is kept and shown, and that nobody computes with: only its depth and its numbers are bounded."""
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if depth > DEPTH:
+            raise Invalid("is nested more than %d deep" % DEPTH)
+        if isinstance(item, dict):
+            if not all(isinstance(key, str) for key in item):
+                raise Invalid("has a key that is no text")
+            waiting += [(inner, depth + 1) for inner in item.values()]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(inner, depth + 1) for inner in item]
+        elif isinstance(item, (int, float)) and not isinstance(item, bool):
+            number(-LARGEST, LARGEST)(item)
+
+
+_an_id = text(LINE, empty=False, line=True)
+
+
+def ids(value: Any) -> None:
+    """Ids of findings: hundreds a host, so they are looked at together before they are looked at one by one."""
+    if not isinstance(value, list) or len(value) > MANY or not _all_good(value):
+        many(_an_id)(value)
+
+
+def _all_good(words: list[Any]) -> bool:
+    if not all(map(str.__instancecheck__, words)):
+        return False
+    sizes = [*map(len, words), 1]
+    return min(sizes) > 0 and max(sizes) <= LINE and "".join(words).isprintable()
+
+
+def address(value: Any) -> None:
+    """Of a rail: what another host is told to talk to, so one that leads to a host and not to itself or to many."""
+    text(64)(value)
+    try:
+        parsed = ip_address(value)
+    except ValueError:
+        raise Invalid(f"is {_shown(value)}, which is no IP address") from None
+    if "%" in value or parsed.is_multicast or parsed.is_loopback or parsed.is_unspecified or value == _BROADCAST:
+        raise Invalid(f"is {_shown(value)}, which is no address of a host")
+
+
+_BROADCAST = "255.255.255.255"
+_CHECK_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+# Of PCI functions; of RDMA devices, whose names come from the kernel or from udev; of interfaces (IFNAMSIZ).
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_DEVICE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,63}")
+_NETDEV = re.compile(r"(?![-.]|\.{1,2}$)[!-.0-~]{1,15}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"/[ -~]{0,4000}")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
+
+line = text(LINE, line=True)
+lines = many(text())
+
+a_finding = record(
+    check=text(100, _CHECK_ID),
+    subject=text(LINE, empty=False, line=True),
+    state=one_of(*STATES),
+    severity=one_of(*SEVERITIES),
+    want=maybe(text()),
+    have=maybe(text()),
+    source=text(empty=False),
+    why=text(empty=False),
+    fix=text(),
+    aspect=one_of(*ASPECTS),
+    disruption=one_of(*DISRUPTIONS),
+    because=maybe(text(LINE, empty=False, line=True)),
+    id=text(LINE, empty=False, line=True),
+)
+
+
+def of_findings(value: Any) -> None:
+    """Also: it is what its id says, and says what a finding has to say."""
+    many(a_finding, 2000)(value)
+    for number_of, item in enumerate(value):
+        try:
+            findings.from_dict(item)
+        except ValueError as error:
+            raise Invalid(str(error)[:200]).within("[%d]" % number_of) from None
+
+
+seconds = number(0, 1e11)
+rail = record(
+    optional=("gpu", "gpu_index"),
+    number=whole(0, 99),
+    pci=text(20, _PCI),
+    device=text(64, _DEVICE),
+    netdev=text(15, re.compile("|" + _NETDEV.pattern)),
+    link_layer=one_of("Ethernet", "InfiniBand"),
+    rate_gbps=number(1, 10000),
+    address=maybe(address),
+    mtu=maybe(whole(0, 1 << 20)),
+    firmware=maybe(line),
+    psid=maybe(line),
+    qos=maybe(line),
+    gpu=text(20, re.compile("|" + _PCI.pattern)),
+    gpu_index=whole(0, 999),
+)
+_info = record(
+    product=maybe(line),
+    driver=maybe(line),
+    rails=many(rail, 100),
+    missing=table(text(), text(2, re.compile(r"[0-9]{1,2}")), 100),
+)
+
+
+def info(value: Any) -> None:
+    """Also: each rail once."""
+    _info(value)
+    numbers = [one["number"] for one in value["rails"]]
+    if len(set(numbers)) != len(numbers):
+        raise Invalid("names a rail twice").within("rails")
+
+
+info.keys = _info.keys  # type: ignore[attr-defined]
+session = record(
+    role=one_of("server", "client"),
+    rail=whole(0, 99),
+    pci=text(20, re.compile("|" + _PCI.pattern)),
+    device=text(64, re.compile("|" + _DEVICE.pattern)),
+    peer=line,
+    # That of a host which the inventory names, where a rail has none of its own.
+    address=text(256, re.compile(r"|[A-Za-z0-9_:.][A-Za-z0-9_:.%-]*")),
+    rate_gbps=number(1, 10000),
+    link_layer=one_of("Ethernet", "InfiniBand"),
+    mtu=whole(1, 1 << 20),
+    gpu=text(20, re.compile("|" + _PCI.pattern)),
+    gpu_index=whole(0, 999),
+)
+result = record(
+    test=one_of("bw", "lat"),
+    command=text(),
+    figure=maybe(number(0, 1e6)),
+    mtu=maybe(whole(0, 1 << 20)),
+    reason=text(),
+    fix=text(),
+    rc=maybe(whole(-1000, 1000)),
+    memory=one_of("gpu", "host"),
+    simulated=flag,
+)
+tested = record(
+    session=session,
+    results=many(result, 100),
+    moved=table(whole(-LARGEST, LARGEST)),
+    meaning=lines,
+    optional=["meaning"],
+)
+placement = record(
+    time_us=maybe(number()),
+    algbw=maybe(number(0, 1e6)),
+    busbw=maybe(number(0, 1e6)),
+    wrong=maybe(number(-LARGEST)),
+    error=maybe(number(-LARGEST)),
+    of_cpu=flag,
+)
+row = record(
+    size=whole(0, LARGEST),
+    type=line,
+    op=maybe(line),
+    # -1 where the collective has none.
+    root=maybe(whole(-1, 1 << 32)),
+    out_of_place=maybe(placement),
+    in_place=maybe(placement),
+)
+rank = record(
+    index=whole(0, 1 << 32), host=line, device=whole(0, 1 << 32), bdf=maybe(line), group=maybe(whole(0, 1 << 32))
+)
+_measured: dict[str, Any] = {
+    "collective": maybe(line),
+    "version": maybe(line),
+    "nccl_headers": maybe(line),
+    "nccl_library": maybe(line),
+    "ranks": many(rank, 1 << 16),
+    "rank_count": maybe(whole(0, 1 << 32)),
+    "rows": many(row, 1000),
+    "out_of_bounds": maybe(whole(0, LARGEST)),
+    "out_of_bounds_ok": maybe(flag),
+    "average_busbw": maybe(number(0, 1e6)),
+    "reduced_to": maybe(whole(0, LARGEST)),
+    "errors": lines,
+    "usage": flag,
+    "simulated": flag,
+}
+# {} where nothing was measured.
+measured = record(optional=list(_measured), **_measured)
+# Of a run of the benchmark, what its table and the findings file read.
+a_run = record(
+    others=True,
+    name=text(LINE, empty=False, line=True),
+    subject=line,
+    collective=line,
+    gpus=whole(0, 1 << 20),
+    max_bytes=whole(0, LARGEST),
+    bar=maybe(number(0, 1e6)),
+    prediction=maybe(number(0, 1e6)),
+    busbw=maybe(number(0, 1e6)),
+    finished=maybe(seconds),
+    simulated=flag,
+    stored=flag,
+    rows=many(
+        record(size=whole(0, LARGEST), out_of_place=maybe(number(0, 1e6)), in_place=maybe(number(0, 1e6))),
+        1000,
+    ),
+)
+
+# -- what each module may return ---------------------------------------------------------------------------------------
+
+# Of every module, see plan.Plan.result and apply.result; of a failed one, what Ansible adds to it.
+_ALL: dict[str, Check] = {
+    "changed": flag,
+    "failed": flag,
+    "msg": text(LIMIT),
+    "diff": many(table(maybe(text(LIMIT)), limit=8), 1000),
+    "findings": of_findings,
+    "passed": ids,
+    "commands": lines,
+    "reboot_required": lines,
+    "withheld": ids,
+    "repaired": ids,
+    "notes": lines,
+    "backup_files": lines,
+    "rc": maybe(whole(-LARGEST, LARGEST)),
+    "stdout": text(LIMIT),
+    "stderr": text(LIMIT),
+    "module_stdout": text(LIMIT),
+    "module_stderr": text(LIMIT),
+}
+ANSWERS: dict[str, dict[str, Check]] = {
+    # Of a role that has more than one of them, or of the control node's own.
+    "": {},
+    "busy_info": {"reasons": lines, "unload_first": lines},
+    "drift_timer": {},
+    "gpudirect": {},
+    "host_limits": {},
+    "iommu": {},
+    "kernel_args": {},
+    "multirail": {},
+    "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
+    "nccl_perf": {
+        "measured": measured,
+        "busbw": maybe(number(0, 1e6)),
+        "finished_at": maybe(seconds),
+        "simulated": flag,
+        "run_directory": text(4096),
+        "record": text(4096),
+    },
+    "nccl_tests_build": {
+        "build": anything,
+        "path": text(4096, _PATH),
+        "class_id": maybe(text(64, _DIGEST)),
+        "origin": text(LINE),
+        "current": flag,
+        "share": maybe(record(has=flag, can_build=flag, can_copy=flag)),
+        "packed": flag,
+        "argv": lines,
+        "log": text(4096),
+    },
+    "netdev_mtu": {},
+    "node_lock": {
+        "held": flag,
+        "holder": maybe(
+            record(
+                id=text(LINE, empty=False, line=True),
+                user=line,
+                control=line,
+                machine=line,
+                pid=whole(0, 1 << 32),
+                start=whole(0, LARGEST),
+            )
+        ),
+    },
+    "ofed": {},
+    "pcie_path": {},
+    "perftest": {
+        "sessions": many(tested, 1000),
+        "finished_at": maybe(seconds),
+        "simulated": flag,
+    },
+    "rail_info": {"info": info, "busy": lines},
+    "rail_ping": {},
+    "roce_qos": {},
+    "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
+    "topology_info": {"topology": anything, "draft": anything, "doubts": lines},
+}
+# What a module says at first that goes on in the background.
+_STARTED: dict[str, Check] = {
+    "ansible_job_id": text(64, _JOB),
+    "results_file": text(4096, _PATH),
+    "started": one_or_flag,
+    "finished": one_or_flag,
+}
+# What the audit leaves on the node, and what is there only for a draft or a failure, may be missing.
+_OPTIONAL = ("build", "share", "variables", "topology", "draft", "doubts", "argv", "log")
+_NEEDED = ("findings", "passed")
+
+
+def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
+    """What of a module's answer may be used. Raises Invalid.
+
+    module: its name without the collection's.   background: it runs there, and this is what is known of it by now.
+    """
+    if not isinstance(data, dict):
+        raise Invalid(f"is {_shown(data)}, expected a dictionary")
+    known = {**_ALL, **ANSWERS[module], **(_STARTED if background else {})}
+    kept = {}
+    for key, of_key in known.items():
+        if key in data:
+            try:
+                of_key(data[key])
+            except Invalid as error:
+                raise error.within(key) from None
+            kept[key] = data[key]
+    if not kept.get("failed") and (not background or kept.get("finished")):
+        for key in (*_NEEDED, *ANSWERS[module]):
+            if key not in kept and key not in _OPTIONAL:
+                raise Invalid("is missing").within(key)
+    return kept
+
+
+def given(result: Any, module: str = "") -> dict[str, Any]:
+    """What a host has registered, as far as it is valid; else a failure in its place, which says what is not.
+
+    module: whose answer it is; "" for a role's, of which the findings and what goes with them are taken.
+    """
+    if result is None or result == {}:
+        return {}
+    if isinstance(result, dict) and not result.get("findings"):
+        for ending in ("unreachable", "skipped"):
+            if result.get(ending):
+                return {ending: True, "msg": str(result.get("msg") or "")[:LINE]}
+    try:
+        return check(module, result)
+    except Invalid as error:
+        return {"failed": True, "msg": SAID + str(error)}
+
+
+def is_valid(of: Check, value: Any) -> bool:
+    try:
+        of(value)
+    except Invalid:
+        return False
+    return True
+
+
+def findings_of(registered: Any) -> list[dict[str, Any]]:
+    """Those that a role has registered; [] where they are none, which the verdict on that role says."""
+    found = registered.get("findings") if isinstance(registered, dict) else None
+    return found if found and is_valid(of_findings, found) else []
+
+
+def read(text_of: str) -> Any:
+    """An answer's JSON. Raises Invalid where it is none, or holds what no program would write."""
+    if len(text_of) > LIMIT:
+        raise Invalid("it has %d characters, expected %d at most" % (len(text_of), LIMIT))
+    try:
+        return json.loads(text_of, parse_constant=_no_number, object_pairs_hook=_once)
+    except Invalid:
+        raise
+    except RecursionError:
+        raise Invalid("it is nested too deeply") from None
+    except ValueError as error:
+        raise Invalid(f"it is no JSON: {str(error)[:100]}") from None
+
+
+def _no_number(name: str) -> Any:
+    raise Invalid(f"it holds {name}, which is no number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Invalid("it holds a key twice in one dictionary")
+    return found

@@ -1,0 +1,498 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The site's intent: every variable that an inventory may set, its type, and the profile it names.
+
+Ansible itself rejects neither an unknown variable nor a default of the wrong type (style.md 3.11), so it is done
+here, before any host is touched. This table is the one place where a site value is declared; roles' defaults and
+argument specs repeat it and a test compares them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import ADDRESS_FAMILIES
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+
+GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
+CROSS_CHECKS = ("nvidia_smi_topo",)
+DRAINS = ("none", "slurm")
+MPI_MODES = ("auto", "required", "off")
+CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
+BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+
+
+class WrongIntent(ParseError):
+    """errors: a sentence for each mistake."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = tuple(errors)
+
+
+@dataclass(frozen=True)
+class Value:
+    """type, elements as in Ansible's argument specs. keys: of a dict, those known. A required value has no default."""
+
+    type: str
+    default: Any = None
+    required: bool = False
+    choices: tuple[Any, ...] = ()
+    keys: Mapping[str, Value] | None = None
+    elements: str = "str"
+
+
+VALUES: dict[str, Value] = {
+    "busbar_platform": Value("str", required=True),
+    "busbar_fabric": Value("str", "", choices=("", *sorted(FABRICS))),
+    "busbar_roce": Value(
+        "dict",
+        {},
+        keys={
+            "dscp": Value("int"),
+            "priority": Value("int"),
+            "cnp_dscp": Value("int"),
+            "cnp_priority": Value("int"),
+            "address_family": Value("str", choices=ADDRESS_FAMILIES),
+        },
+    ),
+    "busbar_mtu": Value("int"),
+    "busbar_gpudirect": Value("str", "auto", choices=GPUDIRECT_MODES),
+    "busbar_max_disruption": Value("str", "none", choices=DISRUPTIONS),
+    "busbar_management_interface": Value("str", ""),
+    "busbar_nccl_libraries": Value("list", []),
+    "busbar_nccl_version": Value("str", ""),
+    "busbar_hardware_root": Value("path", "/"),
+    "busbar_system_root": Value("path", "/"),
+    "busbar_findings_path": Value("path", ""),
+    "platform_cross_checks": Value("list", ["nvidia_smi_topo"], choices=CROSS_CHECKS),
+    "platform_nccl_topo_file": Value("path", ""),
+    "mofed_flavour": Value("str", "doca-ofed", choices=OFED_FLAVOURS),
+    "mofed_version": Value("str", ""),
+    "mofed_package": Value("str", ""),
+    "mofed_manage": Value("bool", True),
+    "mofed_repository_url": Value("str", "https://linux.mellanox.com/public/repo"),
+    "mofed_repository_key": Value("str", ""),
+    "mofed_archive": Value("str", ""),
+    "mofed_archive_sha256": Value("str", ""),
+    "mofed_archive_repository": Value("str", "DEBS"),
+    "mofed_third_party": Value("list", [], choices=("lustre",)),
+    "iommu_passthrough": Value("bool", True),
+    "pcie_path_clear_acs": Value("bool", True),
+    "pcie_path_max_read_request": Value("int", 4096, choices=(0, 128, 256, 512, 1024, 2048, 4096)),
+    "pcie_path_persist": Value("bool", True),
+    "host_limits_nofile": Value("int", 1048576),
+    "host_limits_shm": Value("str", "8G"),
+    "host_limits_container_runtimes": Value("list", [], choices=("docker", "containerd", "kubelet")),
+    "host_limits_kubernetes_rdma_resources": Value("list", []),
+    "multirail_policy": Value("str", "", choices=("", *multirail.POLICIES, "custom")),
+    "multirail_values": Value("dict", {}, keys={key: Value("int") for key in multirail.KEYS}),
+    "multirail_source_routing": Value("bool", False),
+    "multirail_gateway": Value("str", "none", choices=multirail.GATEWAYS),
+    # None: not asked for, or what follows from busbar_roce. [] says something else.
+    "roce_qos_trust": Value("str", "", choices=("", *TRUSTS)),
+    "roce_qos_dscp2prio": Value("dict", {}),
+    "roce_qos_pfc": Value("list", elements="int"),
+    "roce_qos_ecn": Value("list", elements="int"),
+    "roce_qos_prio2tc": Value("list", elements="int"),
+    "roce_qos_tsa": Value("list"),
+    "roce_qos_tc_bandwidth": Value("list", elements="int"),
+    "roce_qos_cable_length": Value("int"),
+    "roce_qos_prio2buffer": Value("list", elements="int"),
+    "roce_qos_buffer_size": Value("list", elements="int"),
+    "roce_qos_tos": Value("int"),
+    "roce_qos_traffic_class": Value("int"),
+    "roce_qos_dcbx": Value("str", "", choices=roce_qos.OWNERS),
+    "roce_qos_pause_off": Value("bool", True),
+    "nccl_conf_path": Value("path", "/etc/nccl.conf"),
+    "nccl_conf_backup": Value("bool", True),
+    "nccl_conf_extra": Value("dict", {}),
+    "nccl_conf_accepted": Value("dict", {}),
+    "nccl_conf_containers": Value("list", [], choices=CONTAINER_RUNTIMES),
+    "nccl_tests_path": Value("path", "/opt/nccl-tests"),
+    "nccl_tests_commit": Value("str", "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"),
+    "nccl_tests_repository": Value("str", "https://github.com/NVIDIA/nccl-tests.git"),
+    "nccl_tests_tarball": Value("path", ""),
+    "nccl_tests_sha256": Value("str", ""),
+    "nccl_tests_cuda_home": Value("path", ""),
+    "nccl_tests_mpi": Value("str", "auto", choices=MPI_MODES),
+    "nccl_tests_mpi_home": Value("path", ""),
+    "nccl_tests_build_timeout": Value("int", 1800),
+    "nccl_tests_distribute": Value("bool", True),
+    "busbar_model_parameters": Value("str", ""),
+    "busbar_verify": Value("bool", False),
+    "busbar_firmware": Value("dict", {}),
+    "perftest_rounds": Value("int", 1),
+    "perftest_seconds": Value("int", 5),
+    "perftest_timeout": Value("int", 120),
+    "perftest_share": Value("float", 0.9),
+    "perftest_latency": Value("float"),
+    "perftest_memory": Value("str", "auto", choices=("auto", "host")),
+    "perftest_results_path": Value("str", "busbar-results/verify"),
+    "reboot_timeout": Value("int", 1200),
+    "busbar_reboot_batches": Value("list", [1, "10%"], elements="raw"),
+    "busbar_drain": Value("str", "none", choices=DRAINS),
+    "drain_timeout": Value("int", 0),
+    "drain_slurm_host": Value("str", ""),
+    "drain_slurm_node": Value("str", ""),
+    # Of the control node.
+    "drift_timer_state": Value("str", "present", choices=("present", "absent")),
+    "drift_timer_schedule": Value("str", "02:00"),
+    "drift_timer_delay": Value("str", "10m"),
+    "drift_timer_user": Value("str", "busbar"),
+    "drift_timer_directory": Value("path", ""),
+    "drift_timer_command": Value("list", []),
+    "drift_timer_inventory": Value("list", []),
+    "drift_timer_options": Value("list", ["--html", "/var/lib/busbar-drift/drift.html"]),
+    "drift_timer_keep_days": Value("int", 400),
+    "drift_timer_notify": Value("list", []),
+    "drift_timer_webhook_file": Value("path", ""),
+    "drift_timer_environment": Value("dict", {}),
+    "busbar_lock_minutes": Value("int", 240),
+    "busbar_task_timeout": Value("int", 7200),
+    "busbar_lock_break": Value("str", ""),
+    "busbar_baseline_max_age_days": Value("int", 30),
+    "nccl_benchmark_collectives": Value("list", list(BENCHMARK_COLLECTIVES), choices=BENCHMARK_COLLECTIVES),
+    "nccl_benchmark_min_bytes": Value("str", "1M"),
+    "nccl_benchmark_max_bytes": Value("str", "8G"),
+    "nccl_benchmark_iterations": Value("int", 20),
+    "nccl_benchmark_timeout": Value("int", 600),
+    "nccl_benchmark_environment": Value("dict", {}),
+    "nccl_benchmark_results_path": Value("str", "busbar-results"),
+}
+# What the suite itself registers under such names during a run.
+REGISTERED = (
+    "busbar_intent",
+    "platform_result",
+    "mofed_result",
+    "iommu_result",
+    "pcie_path_result",
+    "host_limits_result",
+    "mtu_result",
+    "multirail_result",
+    "roce_qos_result",
+    "nvidia_peermem_result",
+    "nccl_conf_result",
+    "nccl_tests_result",
+    "reboot_result",
+    "drain_result",
+    "drift_timer_result",
+    "node_lock_result",
+    "node_lock_released",
+    "fleet_audit_result",
+    "rail_info_result",
+    "consistency_result",
+    "rail_pairs_result",
+    "rail_ping_plan_result",
+    "rail_ping_result",
+    "verify_result",
+    "nccl_benchmark_result",
+)
+# Variables that nccl_conf derives and nobody overrides, with the value to set instead.
+_DERIVED = {
+    "NCCL_IB_HCA": "the rails of the profile",
+    "NCCL_SOCKET_IFNAME": "busbar_management_interface",
+    "NCCL_IB_TC": "busbar_roce.dscp",
+    "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
+}
+# "platform_" is a common word: only near misses of our own names are errors there.
+_OWN_PREFIXES = (
+    "busbar_",
+    "mofed_",
+    "iommu_",
+    "pcie_path_",
+    "host_limits_",
+    "multirail_",
+    roce_chain.PREFIX,
+    "nccl_conf_",
+    "nccl_tests_",
+    "nccl_benchmark_",
+    "perftest_",
+    "drift_timer_",
+)
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "path": (str,),
+    "int": (int,),
+    "raw": (int, str),
+    "float": (int, float),
+    "bool": (bool,),
+    "list": (list, tuple),
+    "dict": (dict,),
+}
+# Mistakes in one message, and characters of host names before each.
+_MISTAKES, _HOSTS = 30, 300
+_WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
+
+
+# Where findings go, and when somebody asks for them, is nothing that a host has to be.
+_OF_NO_HOST = ("busbar_findings_path", "drift_timer_")
+
+
+def digest(wanted: Mapping[str, Any]) -> str:
+    """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did.
+
+    wanted: what the module intent returns.
+    """
+    values = {name: value for name, value in wanted["values"].items() if not name.startswith(_OF_NO_HOST)}
+    text = json.dumps([values, wanted["profile"], wanted["benchmark_runs"]], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def mine(name: str) -> bool:
+    """Whether a variable of this name is, or looks like, one of ours."""
+    if name in VALUES:
+        return True
+    if name.startswith("__") or name in REGISTERED:
+        return False
+    # Comparing all of a host's few hundred variables letter by letter would take longer than the rest of the check.
+    if name.startswith(_OWN_PREFIXES):
+        return True
+    return name.startswith(("platform_", "bus", "nccl_")) and bool(difflib.get_close_matches(name, VALUES, 1, 0.9))
+
+
+def read(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value of VALUES, set or default. Raises ParseError that names *all* variables that are wrong."""
+    errors: list[str] = []
+    for name in sorted(variables):
+        if name not in VALUES:
+            near = difflib.get_close_matches(name, VALUES, 1)
+            errors.append(
+                "{} is not a variable of this suite{}".format(name, f"; did you mean {near[0]}?" if near else "")
+            )
+    result: dict[str, Any] = {}
+    for name, value in VALUES.items():
+        given = variables.get(name)
+        if given is None:
+            if value.required:
+                errors.append(f"{name} is not set")
+            result[name] = value.default
+            continue
+        errors.extend(_errors(name, given, value))
+        result[name] = given
+    if not errors:
+        errors.extend(_inconsistent(result))
+    if errors:
+        raise WrongIntent(errors)
+    return result
+
+
+def sentences(error: ParseError) -> list[str]:
+    """One for each mistake in the inventory."""
+    return list(error.errors) if isinstance(error, WrongIntent) else [str(error)]
+
+
+def told(errors: Mapping[str, Sequence[str]]) -> str:
+    """Of all hosts, each mistake once, with the hosts that have it. errors: host -> sentences."""
+    hosts: dict[str, list[str]] = {}
+    for host, of_host in errors.items():
+        for sentence in of_host:
+            hosts.setdefault(sentence, []).append(host)
+    # The mistake that most hosts have first: it is a group's, and may be the cause of others.
+    found = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+    lines = [f"{nodeset.brief(names, _HOSTS)}: {sentence}" for sentence, names in found]
+    more = ["and %d more mistakes; mend these first" % (len(lines) - _MISTAKES)] if len(lines) > _MISTAKES else []
+    return "; ".join([*lines[:_MISTAKES], *more])
+
+
+def _errors(name: str, given: Any, value: Value) -> list[str]:
+    # YAML's `yes` is a bool and a bool is an int: both are mistakes where a number is wanted.
+    right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
+    if not right:
+        return [f"{name} is {given!r} ({_kind(given)}), expected {value.type}{_how(name, given, value)}"]
+    if value.type == "list":
+        kinds = _TYPES[value.elements]
+        wrong = [item for item in given if not isinstance(item, kinds) or isinstance(item, bool)]
+        if wrong:
+            how = _how(name, given, value)
+            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{how}"]
+        wrong = [item for item in given if value.choices and item not in value.choices]
+        if wrong:
+            return ["{} holds {!r}, expected some of {}".format(name, wrong[0], ", ".join(value.choices))]
+    elif value.choices and given not in value.choices:
+        known = ", ".join(str(choice) for choice in value.choices if choice != "")
+        return [f"{name} is {given!r}, expected one of {known}"]
+    if value.type == "path" and given and not str(given).startswith("/"):
+        return [f"{name} is {given!r}, expected an absolute path"]
+    if value.keys is None:
+        return []
+    errors: list[str] = []
+    for key, item in given.items():
+        if key not in value.keys:
+            errors.append("{} has unknown key {!r}; known: {}".format(name, key, ", ".join(value.keys)))
+        else:
+            errors.extend(_errors(f"{name}.{key}", item, value.keys[key]))
+    return errors
+
+
+def _how(name: str, given: Any, value: Value) -> str:
+    """How to write what was meant, where that is beyond doubt: text is all that INI and ``-e NAME=VALUE`` know."""
+    if value.type in ("str", "path") and not isinstance(given, (list, tuple, dict)):
+        return ": write it in quotes"
+    meant = _meant(given, value)
+    if meant is None:
+        return ""
+    text = json.dumps(meant)
+    if "." in name:
+        return ": write {}: {}".format(name.rpartition(".")[2], text)
+    return f""": write {name}: {text} in YAML (group_vars), or -e '{{"{name}": {text}}}'"""
+
+
+def _meant(given: Any, value: Value) -> Any:
+    """None where it could be something else."""
+    if value.type == "list":
+        if isinstance(given, str):
+            read = _json(given.strip().replace("'", '"')) if given.strip().startswith("[") else given.split(",")
+            given = [item.strip() if isinstance(item, str) else item for item in read] if read else []
+        of_type = Value(value.elements)
+        items = [_meant(item, of_type) for item in given] if isinstance(given, (list, tuple)) else []
+        return items if items and None not in items else None
+    text = str(given).strip()
+    if value.type == "bool":
+        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(text.lower())
+    if value.type in ("int", "float") and isinstance(given, str):
+        found = re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", text)
+        return (
+            None if not found else int(text) if not found.group(1) else float(text) if value.type == "float" else None
+        )
+    if value.type == "dict" and isinstance(given, str):
+        read = _json(text)
+        return read if isinstance(read, dict) else None
+    return given if isinstance(given, _TYPES[value.type]) and not isinstance(given, bool) else None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _kind(given: Any) -> str:
+    """Name of a value's type; Ansible's own subclasses of str and int go by the plain name."""
+    plain = (bool, int, float, str, list, dict)
+    return next((kind.__name__ for kind in plain if isinstance(given, kind)), type(given).__name__)
+
+
+def _inconsistent(values: Mapping[str, Any]) -> list[str]:
+    errors = _chain_errors(values)
+    for name, instead in _DERIVED.items():
+        if name in values["nccl_conf_extra"]:
+            errors.append(f"nccl_conf_extra.{name} is derived, not set: use {instead}")
+    errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"]))
+    accepted = nccl_conf.accepted_errors(values["nccl_conf_accepted"])
+    errors.extend(f"nccl_conf_accepted: {error}" for error in accepted)
+    if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
+        errors.append(
+            "host_limits_kubernetes_rdma_resources says what host_limits_container_runtimes: [kubelet] looks for: set"
+            " both or neither"
+        )
+    if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
+        errors.append(
+            "nccl_benchmark_collectives asks for measurements, but nccl_tests_commit is empty, so there is nothing to"
+            " measure with: set the commit, or nccl_benchmark_collectives: []"
+        )
+    batches = values["busbar_reboot_batches"]
+    wrong = [one for one in batches if re.fullmatch(r"[1-9][0-9]*|(?:[1-9]|[1-9][0-9]|100)%", str(one)) is None]
+    if wrong or not batches:
+        said = repr(wrong[0]) if wrong else "nothing"
+        errors.append(f'busbar_reboot_batches holds {said}, expected numbers of nodes such as 5, or "20%"')
+    if values["drain_timeout"] < 0:
+        errors.append("drain_timeout is %d, expected 0 or more" % values["drain_timeout"])
+    for name in ("busbar_lock_minutes", "busbar_task_timeout"):
+        if values[name] < 1:
+            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
+    for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
+        if values[name] < 1:
+            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
+    errors += _perftest_errors(values)
+    if values["busbar_mtu"] is not None:
+        errors += _mtu_errors(values["busbar_mtu"], values["busbar_fabric"])
+    errors += _multirail_errors(values)
+    if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
+        errors.append("busbar_roce is set, but busbar_fabric is infiniband")
+    return errors
+
+
+def _chain_errors(values: Mapping[str, Any]) -> list[str]:
+    """Whether the traffic class that jobs ask for leads to the lossless queue."""
+    settings = roce_chain.settings(values)
+    try:
+        chain = roce_chain.resolve(values["busbar_roce"], settings, roce_chain.PREFIX)
+        roce_qos.want(chain, settings, roce_chain.PREFIX)
+    except ParseError as error:
+        return [str(error)]
+    classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}
+    for name in ("nccl_conf_extra", "nccl_benchmark_environment"):
+        classes.update((f"{name}.{key}", value) for key, value in values[name].items())
+    return roce_chain.disagreements(chain, classes)
+
+
+def _mtu_errors(mtu: int, fabric: str) -> list[str]:
+    if not netdev_mtu.LEAST <= mtu <= netdev_mtu.MOST:
+        return ["busbar_mtu is %d, expected %d to %d" % (mtu, netdev_mtu.LEAST, netdev_mtu.MOST)]
+    return ["busbar_mtu is set, but busbar_fabric is infiniband"] if fabric == "infiniband" else []
+
+
+def _perftest_errors(values: Mapping[str, Any]) -> list[str]:
+    errors = []
+    seconds, timeout = values["perftest_seconds"], values["perftest_timeout"]
+    if seconds < perftest.LEAST_SECONDS:
+        errors.append("perftest_seconds is %d, expected %d or more" % (seconds, perftest.LEAST_SECONDS))
+    if timeout < 4 * seconds:
+        errors.append("perftest_timeout is %d, expected four times perftest_seconds or more" % timeout)
+    if values["perftest_rounds"] < 1:
+        errors.append("perftest_rounds is %d, expected 1 or more" % values["perftest_rounds"])
+    if not 0 <= values["perftest_share"] <= 1:
+        errors.append("perftest_share is {:g}, expected 0 to 1".format(values["perftest_share"]))
+    if (values["perftest_latency"] or 0) < 0:
+        errors.append(
+            "perftest_latency is {:g}, expected microseconds, or 0 for no bar".format(values["perftest_latency"])
+        )
+    wrong = [psid for psid, version in values["busbar_firmware"].items() if not isinstance(version, str)]
+    if wrong:
+        errors.append(f"busbar_firmware.{wrong[0]} is no text such as '28.43.2026'")
+    return errors
+
+
+def _multirail_errors(values: Mapping[str, Any]) -> list[str]:
+    name, gateway = values["multirail_policy"], values["multirail_gateway"]
+    if name and values["busbar_fabric"] == "infiniband":
+        return ["multirail_policy is set, but busbar_fabric is infiniband"]
+    try:
+        policy = multirail.policy(name, values["multirail_values"], values["multirail_source_routing"])
+    except ParseError as error:
+        return [str(error)]
+    if gateway != "none" and not policy.routing:
+        return [f"multirail_gateway is {gateway}, but without source routing no rail has a table to put it in"]
+    return []
+
+
+def unknown_platform(name: str, known: Sequence[str]) -> str:
+    """The sentence for a platform that has no profile."""
+    if name == "custom":
+        return (
+            "busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: "
+            "draft one with `busbar profile capture HOST`, review it and commit it there"
+        )
+    near = difflib.get_close_matches(name, known, 1)
+    return "busbar_platform is {!r}, but there is no profile of that name{}; known: {}".format(
+        name,
+        f" (did you mean {near[0]}?)" if near else "",
+        ", ".join(known),
+    )

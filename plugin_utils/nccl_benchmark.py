@@ -1,0 +1,355 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The benchmark of one node: which runs the intent asks for, what they say together, and the table of all nodes.
+
+Bars and prediction are of busbw.py, the judgement of one run is of nccl_perf.py. Everything here is pure.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import parse_size, size_text
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset
+
+SCOPE = "node"
+# The roles whose findings may explain a slow run.
+EARLIER = ("platform", "nccl_conf", "nccl_tests")
+STEP_FACTOR = 2
+# What a training step sends whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
+MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+# More rows than this are not read; the rest is counted, and is in the files.
+ROWS = 40
+# Characters of host names in a cell, and of the last column beside the others.
+CELL, LEAST = 22, 20
+# What a slow or failed run on a node can follow from, the likeliest first. Checks of other roles, by prefix.
+_CAUSES = (
+    "nccl_tests.",
+    "platform.gpu_count",
+    "platform.gpu_driver",
+    "platform.nvlink_fabric",
+    "platform.nvlinks",
+    "platform.gpu_model",
+    "platform.gpu_tool",
+    "nccl_conf.",
+)
+# What those causes explain. Wrong values are not among them: no setting makes a sum wrong.
+_EXPLAINED = ("nccl_perf.ran", "nccl_perf.busbw", "nccl_perf.ranks")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One program over one range of sizes, in bytes. bar, prediction: GB/s at the largest size, None where there is
+    none. rule: how the prediction came about. gpus: of the node, all in one process."""
+
+    collective: str
+    gpus: int
+    min_bytes: int
+    max_bytes: int
+    nvls: bool
+    bar: float | None
+    bar_source: str
+    prediction: float | None
+    rule: str
+
+    @property
+    def subject(self) -> str:
+        """As nccl_perf words it."""
+        return subject(self.collective, self.gpus, self.max_bytes)
+
+    @property
+    def name(self) -> str:
+        """``all_reduce-8G``: a directory name on the node, and unique among the runs of a node."""
+        return f"{self.collective}-{size_text(self.max_bytes)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(
+            self.__dict__,
+            name=self.name,
+            subject=self.subject,
+            program=f"{self.collective}_perf",
+            step_factor=STEP_FACTOR,
+        )
+
+
+def subject(collective: str, ranks: int, size: int) -> str:
+    return "%s %d ranks %s" % (collective, ranks, size_text(size))
+
+
+def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
+    """The runs that the intent asks for. bars: those of the site's file, then the suite's. Raises ParseError."""
+    gpus = profile.gpus.count
+    collectives = values["nccl_benchmark_collectives"]
+    if not collectives:
+        return []
+    if gpus < 2:
+        raise ParseError(
+            "profile %s has %d GPU: nothing is exchanged within such a node; set nccl_benchmark_collectives: []"
+            % (platform, gpus)
+        )
+    low, high = (parse_size(values[f"nccl_benchmark_{name}_bytes"]) for name in ("min", "max"))
+    if low > high:
+        raise ParseError("nccl_benchmark_min_bytes is larger than nccl_benchmark_max_bytes")
+    while low * STEP_FACTOR <= high:
+        low *= STEP_FACTOR
+    if low != high:
+        raise ParseError(
+            "nccl_benchmark_max_bytes is not nccl_benchmark_min_bytes doubled some times: it would never be measured"
+        )
+    low = parse_size(values["nccl_benchmark_min_bytes"])
+    settings = {**values["nccl_conf_extra"], **values["nccl_benchmark_environment"]}
+    nvls = busbw.nvls_expected(profile, {name: str(value) for name, value in settings.items()})
+    ranges = [(collective, low, high) for collective in collectives]
+    if values["busbar_model_parameters"]:
+        size = busbw.model_bytes(values["busbar_model_parameters"], gpus)
+        ranges += [(collective, size, size) for collective in collectives if collective in MODEL_COLLECTIVES]
+    found = []
+    for collective, least, most in dict.fromkeys(ranges):
+        bar = busbw.find_bar(bars, platform, nvls, SCOPE, collective, most)
+        prediction = busbw.predict(profile, collective, nvls, gpus)
+        found.append(
+            Run(
+                collective=collective,
+                gpus=gpus,
+                min_bytes=least,
+                max_bytes=most,
+                nvls=nvls,
+                bar=bar.busbw if bar else None,
+                bar_source=bar.source if bar else "",
+                prediction=prediction.busbw,
+                rule=prediction.rule,
+            )
+        )
+    return found
+
+
+def judge(
+    platform: str,
+    wanted: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    others: Sequence[Mapping[str, Any]],
+) -> Plan:
+    """The findings of all runs of a node.
+
+    wanted: ``Run.to_dict`` of each.   results: what nccl_perf returned for each.   others: findings of earlier roles.
+    """
+    findings: list[Finding] = []
+    earlier = [from_dict(dict(item)) for item in others]
+    cause = next((f for prefix in _CAUSES for f in earlier if f.check.startswith(prefix) and f.because is None), None)
+    not_run: dict[tuple[str, str], str] = {}
+    for run, result in zip(wanted, results, strict=True):
+        own = [from_dict(dict(item)) for item in result["findings"]]
+        if result.get("finished_at"):
+            findings.append(_bar(platform, run, result))
+        for finding in own:
+            if finding.because is None and cause is not None and finding.check in _EXPLAINED:
+                finding = replace(finding, because=cause.id)
+            elif finding.because is None and not result.get("finished_at"):
+                # Seven programs that did not run for one reason are one reason.
+                first = not_run.setdefault((finding.check, finding.state), finding.id)
+                finding = replace(finding, because=first if first != finding.id else None)
+            findings.append(finding)
+    return Plan(tuple(findings))
+
+
+def passed(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for result in results for name in result["passed"]]
+
+
+def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Finding:
+    """Whether there is a bar at all: a figure that nobody judges is not a result."""
+    simulated = "simulated: " if result.get("simulated") else ""
+    measured = result.get("busbw")
+    have = "{:g} GB/s ({})".format(run["bar"], run["bar_source"]) if run["bar"] is not None else None
+    fix = ""
+    if run["bar"] is None:
+        said = f"{measured:.4g} GB/s measured here" if measured else "nothing was measured here"
+        fix = (
+            "judge whether this node is healthy ({}, prediction {}), then put a bar for it into bars.yml beside the"
+            " inventory: {{platform: {}, nvls: {}, scope: node, collective: {}, size: {}, busbw: <0.95 of it>,"
+            " healthy: <it>, source: <who and when>}}".format(
+                said,
+                "{:.4g} GB/s".format(run["prediction"]) if run["prediction"] else "none: {}".format(run["rule"]),
+                platform,
+                str(run["nvls"]).lower(),
+                run["collective"],
+                size_text(run["max_bytes"]),
+            )
+        )
+    return Finding(
+        check="nccl_benchmark.bar",
+        subject=run["subject"],
+        state="unknown" if run["bar"] is None else "ok",
+        severity="major",
+        want="a bar for {}, NVLS {}".format(platform, "on" if run["nvls"] else "off"),
+        have=have,
+        source=simulated + "bars.yml",
+        why="a bandwidth without a bar says nothing about the node",
+        fix=fix,
+    )
+
+
+# -- table -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run on one host. busbw: None where there is none. age_days: of a stored result, None for one of this run."""
+
+    host: str
+    run: Mapping[str, Any]
+    busbw: float | None
+    states: tuple[str, ...]  # of its findings that are not ok
+    said: str
+    simulated: bool
+    age_days: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Of the bar; the least where nothing is known."""
+        return self.busbw / self.run["bar"] if self.busbw is not None and self.run["bar"] else -1.0
+
+
+def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> list[Row]:
+    """Every run of every host. results: host -> what the role registered. now: seconds since 1970."""
+    found = []
+    for host in sorted(results):
+        of_host = results[host]
+        for item in of_host.get("runs") or []:
+            mine = [f for f in of_host["findings"] if f["subject"] == item["subject"]]
+            said = next((_said(f) for f in mine if f["because"] is None), "")
+            finished = item.get("finished")
+            found.append(
+                Row(
+                    host=host,
+                    run=item,
+                    busbw=item.get("busbw"),
+                    states=tuple(f["state"] for f in mine),
+                    said=said or next((_said(f) for f in mine), ""),
+                    simulated=bool(item.get("simulated")),
+                    age_days=(now - finished) / 86400 if finished and item.get("stored") else None,
+                )
+            )
+    return found
+
+
+def _said(finding: Mapping[str, Any]) -> str:
+    return finding["have"] or "wanted {}".format(finding["want"])
+
+
+def render(found: Sequence[Row], width: int = 120) -> str:
+    """The table: what is below its bar or unknown, host by host, then each run over all hosts."""
+    if not found:
+        return "BENCHMARK: nothing was asked for (nccl_benchmark_collectives is empty)"
+    hosts = {row.host for row in found}
+    bad = sorted((row for row in found if row.states), key=lambda row: (row.ratio, row.host, row.run["name"]))
+    each = found if len(hosts) <= 4 else bad
+    lines: list[str] = []
+    if each:
+        heads: tuple[str, ...] = (
+            "HOST",
+            "COLLECTIVE",
+            "SIZE",
+            "GPUS",
+            "BUSBW",
+            "BAR",
+            "PREDICTION",
+            "OF BAR",
+            "RESULT",
+        )
+        # Hosts of which the same is to be said, as of those that are busy, are one line.
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for row in each:
+            alike.setdefault(_cells(row), []).append(row.host)
+        told = [(nodeset.brief(names, CELL), *cells) for cells, names in alike.items()]
+        lines += _aligned([heads, *told[:ROWS]], width)
+        if len(told) > ROWS:
+            lines.append("... and %d more; every run is in the results' directory" % (len(told) - ROWS))
+        lines.append("")
+    if len(hosts) > 4:
+        heads = ("COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION")
+        lines += _aligned([heads, *_folded(found)], width) + [""]
+    head = "BENCHMARK"
+    if any(row.simulated for row in found):
+        head = "BENCHMARK (simulated: no figure in it is a measurement)"
+    good = len(found) - len(bad)
+    stored = [row.age_days for row in found if row.age_days is not None]
+    oldest = f", stored results, the oldest of {max(stored):.1f} days ago" if stored else ""
+    lines.append("%s: %d of %d runs ok on %d hosts, busbw in GB/s%s" % (head, good, len(found), len(hosts), oldest))
+    return "\n".join(printable(line) for line in lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    run = row.run
+    result = "ok" if not row.states else f"{row.states[0]}: {row.said}"
+    return (
+        run["collective"],
+        size_text(run["max_bytes"]),
+        str(run["gpus"]),
+        _number(row.busbw),
+        _number(run["bar"]),
+        _number(run["prediction"]),
+        "%.0f %%" % (100 * row.ratio) if row.ratio >= 0 else "-",
+        result + (" (simulated)" if row.simulated and "simulated" not in result else ""),
+    )
+
+
+def _folded(found: Sequence[Row]) -> list[tuple[str, ...]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in found:
+        run = row.run
+        key = (run["collective"], run["max_bytes"], run["gpus"], run["bar"], run["prediction"])
+        groups.setdefault(key, []).append(row)
+    lines: list[tuple[str, ...]] = []
+    for (collective, size, gpus, bar, prediction), group in groups.items():
+        measured = [(row.busbw, row.host) for row in group if row.busbw is not None]
+        low, where = min(measured) if measured else (None, "-")
+        lines.append(
+            (
+                collective,
+                size_text(size),
+                str(gpus),
+                "%d of %d" % (len(measured), len(group)),
+                _number(low),
+                where,
+                _number(statistics.median(figure for figure, _host in measured) if measured else None),
+                _number(max(measured)[0] if measured else None),
+                _number(bar),
+                _number(prediction),
+            )
+        )
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
+    """Columns; the last one is wrapped where it is, or below the line where there is no room for it."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    offset = sum(widths) + 2 * len(widths)
+    beside = width - offset >= min(LEAST, max(len(line[-1]) for line in lines))
+    found = []
+    for line in lines:
+        text = "".join(cell.ljust(size) + "  " for cell, size in zip(line, widths, strict=False))
+        if beside:
+            first, *more = textwrap.wrap(line[-1], width - offset, break_on_hyphens=False) or [""]
+            found += [(text + first).rstrip(), *(" " * offset + part for part in more)]
+        else:
+            found += [text.rstrip(), *_below(line[-1], width)]
+    return found
+
+
+def _below(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)

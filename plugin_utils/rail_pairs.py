@@ -1,0 +1,130 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who tests with whom: disjoint pairs of hosts of one kind, each host once sending and once receiving, rail by rail.
+
+In one pass a host is in one pair and has one role, so that a slow rail is slow by itself and not by a second test.
+A host that cannot be tested with anybody is not proven, and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One host. kind: profile and fabric.   name: how other nodes reach it where a rail has no address of its own.
+
+    busy: who uses it.   mtu: RDMA MTU that is meant.   absent: why there is no info.
+    """
+
+    host: str
+    kind: str
+    info: HostInfo | None
+    name: str
+    busy: tuple[str, ...] = ()
+    mtu: int = 4096
+    absent: str = ""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """passes: each host -> its sessions.   findings: host -> what cannot be tested."""
+
+    passes: tuple[Mapping[str, tuple[Session, ...]], ...] = ()
+    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+
+    def of(self, host: str) -> list[list[dict[str, Any]]]:
+        """The host's sessions of each pass, for its module."""
+        return [[dict(session.__dict__) for session in one.get(host, ())] for one in self.passes]
+
+
+def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
+    """limit: rounds, of two passes each. Pure; linear in the hosts for a given number of rounds."""
+    kinds: dict[str, list[Candidate]] = {}
+    findings: dict[str, list[Finding]] = {one.host: [] for one in candidates}
+    for one in candidates:
+        if one.info is None:
+            findings[one.host].append(_untested(one.absent or "nothing was read of its rails", "see why"))
+        elif one.busy:
+            findings[one.host].append(_untested(f"busy: {one.busy[0]}", "run it again when the node is idle"))
+        else:
+            kinds.setdefault(one.kind, []).append(one)
+    passes: list[dict[str, tuple[Session, ...]]] = []
+    for kind, group in sorted(kinds.items()):
+        by_name = {one.host: one for one in group}
+        planned = rounds(list(by_name), limit)
+        if not planned:
+            fix = "add another host of this kind to the run, or wait until one is idle"
+            findings[group[0].host].append(_untested(f"no other idle host of {kind}", fix))
+        for number, pairs in enumerate(planned):
+            while len(passes) < 2 * (number + 1):
+                passes.append({})
+            for first, second in pairs:
+                one, other = by_name[first], by_name[second]
+                for turn, (sender, receiver) in enumerate(((one, other), (other, one))):
+                    sessions = _sessions(sender, receiver)
+                    passes[2 * number + turn][sender.host] = tuple(session for session, _served in sessions)
+                    passes[2 * number + turn][receiver.host] = tuple(served for _session, served in sessions)
+        for one in group:
+            findings[one.host].extend(_missing(one))
+    return Pairs(tuple(passes), {host: tuple(found) for host, found in findings.items()})
+
+
+def _sessions(sender: Candidate, receiver: Candidate) -> list[tuple[Session, Session]]:
+    """Both ends of each rail that both hosts have."""
+    found = []
+    there = {rail.number: rail for rail in receiver.info.rails} if receiver.info else {}
+    for rail in sender.info.rails if sender.info else ():
+        if rail.number in there:
+            address = there[rail.number].address or receiver.name
+            found.append(
+                (
+                    _session(CLIENT, rail, sender, receiver.host, address),
+                    _session(SERVER, there[rail.number], receiver, sender.host, ""),
+                )
+            )
+    return found
+
+
+def _session(role: str, rail: RailInfo, host: Candidate, peer: str, address: str) -> Session:
+    return Session(
+        role=role,
+        rail=rail.number,
+        pci=rail.pci,
+        device=rail.device,
+        peer=peer,
+        address=address,
+        rate_gbps=rail.rate_gbps,
+        link_layer=rail.link_layer,
+        mtu=host.mtu,
+        gpu=rail.gpu,
+        gpu_index=rail.gpu_index,
+    )
+
+
+def _missing(one: Candidate) -> list[Finding]:
+    fix = "run site.yml --tags platform for this host"
+    missing = sorted(one.info.missing.items()) if one.info else []
+    return [_untested(f"no test: {why}", fix, "rail %d" % number) for number, why in missing]
+
+
+def _untested(have: str, fix: str, subject: str = "host") -> Finding:
+    return Finding(
+        check="perftest.pair",
+        subject=subject,
+        state="unknown",
+        severity="major",
+        want="tested against the same rail of another host",
+        have=printable(have),
+        source="inventory and sysfs of all hosts",
+        why="a rail that was not tested is not proven",
+        fix=fix,
+    )

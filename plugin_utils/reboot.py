@@ -1,0 +1,175 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who may be rebooted, and whether the rollout goes on.
+
+Ansible counts neither an unreachable host nor one that a block has rescued against its limits of failure, so a batch
+that did not come back would not stop the next one. Here every host asks what became of all hosts before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+
+# The roles whose results may ask for a reboot.
+ROLES = ("mofed", "iommu")
+# After these no further node is rebooted.
+_LOST = ("reboot.returned", "reboot.verified", "reboot.rollout")
+_WHY = "what a reboot is needed for is not in effect before it"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """reboot: whether to do it now. findings: why not, or what went wrong; empty where nothing waits for a reboot."""
+
+    reboot: bool
+    reasons: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "changed": False,
+            "reboot": self.reboot,
+            "reasons": list(self.reasons),
+            "findings": [finding.to_dict() for finding in self.findings if not finding.ok],
+            "passed": [finding.id for finding in self.findings if finding.ok],
+            "repaired": [],
+        }
+
+
+def reasons(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Of the results of a host's roles, each once."""
+    return tuple(dict.fromkeys(reason for result in results for reason in result.get("reboot_required") or []))
+
+
+def waiting(of_host: Mapping[str, Any]) -> tuple[str, ...]:
+    """Reasons. of_host: what the run has registered for a host."""
+    return reasons([of_host.get(f"{role}_result") or {} for role in ROLES])
+
+
+def turn(of_host: Mapping[str, Any]) -> str:
+    """What playbooks/reboot.yml has to do on a host: "reboot", "give_back" or nothing.
+
+    of_host: what the run has registered for it. One without an intent, or lost since, has nothing to be done.
+    """
+    values = (of_host.get("busbar_intent") or {}).get("values")
+    if values is None or left_alone(of_host):
+        return ""
+    if values["busbar_max_disruption"] == "reboot" and waiting(of_host):
+        return "reboot"
+    # One that was rebooted does not wait any more, and has been given back.
+    return "give_back" if values["busbar_drain"] != "none" and "reboot_result" not in of_host else ""
+
+
+def left_alone(of_host: Mapping[str, Any]) -> bool:
+    """Whether an earlier play has left the host, as playbooks/tasks/lock.yml does."""
+    results = [of_host.get(name) or {} for name in ("platform_result", "node_lock_result", "node_lock_released")]
+    return any(found.get("unreachable") for found in results) or not results[1].get("held", True)
+
+
+def untouched(of_host: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What the roles reboot and drain have to say of a host that no play of reboot.yml was for, by role."""
+    values = (of_host.get("busbar_intent") or {}).get("values")
+    if values is None or left_alone(of_host) or turn(of_host):
+        return {}
+    decision = decide(waiting(of_host), values["busbar_max_disruption"], {}, None)
+    return {"reboot": decision.to_dict(), "drain": Plan().result()}
+
+
+def decide(
+    waiting: Sequence[str],
+    max_disruption: str,
+    earlier: Mapping[str, Mapping[str, Any]],
+    busy: Sequence[str] | None,
+    drain: Mapping[str, Any] | None = None,
+) -> Decision:
+    """Before a reboot. earlier: host -> its decision, for all hosts whose turn was before. busy: None where not known.
+
+    drain: what slurm_node returned for the node, None where it need not be drained.
+
+    Where the inventory does not allow reboots the findings of the other roles say what waits: nothing is added.
+    """
+    if not waiting:
+        return Decision(False, (), (_finding("reboot.pending", "ok", "nothing waits for a reboot", waiting, ""),))
+    if DISRUPTIONS.index(max_disruption) < DISRUPTIONS.index("reboot"):
+        return Decision(False, tuple(waiting))
+    lost = [host for host, decision in earlier.items() if _lost(decision)]
+    if lost:
+        have = "not rebooted: {} did not come back as it should".format(", ".join(sorted(lost)[:3]))
+        fix = f"see to {lost[0]}, then run site.yml again"
+        return Decision(False, tuple(waiting), (_finding("reboot.rollout", "withheld", have, waiting, fix),))
+    if drain is not None and not drain.get("drained"):
+        return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))
+    if busy is None:
+        have = "not rebooted: whether somebody uses the node is not known"
+        fix = "make nvidia-smi answer on the node, or reboot it by hand"
+        return Decision(False, tuple(waiting), (_finding("reboot.idle", "unknown", have, waiting, fix),))
+    if busy:
+        fix = "drain the node or wait for the job, then run site.yml again"
+        return Decision(False, tuple(waiting), (_finding("reboot.idle", "withheld", f"busy: {busy[0]}", waiting, fix),))
+    return Decision(True, tuple(waiting))
+
+
+def _lost(decision: Mapping[str, Any]) -> bool:
+    """What is no decision was made of a node that did not come back as it should."""
+    found = answer.given(decision)
+    return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])
+
+
+def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
+    found = (drain.get("findings") or [{}])[0]
+    state = "withheld" if found.get("state") == "withheld" else "unknown"
+    said = found.get("have") or " ".join(str(drain.get("msg") or "no answer").split())[:200]
+    fix = found.get("fix") or "make the role drain work on the node, or set busbar_drain: none"
+    have = f"not rebooted, not drained: {said}"
+    return replace(_finding("reboot.idle", state, have, waiting, fix), because=found.get("id"))
+
+
+def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """For slurm_node: the state, and the reason why the node stays drained, of one that Busbar has drained.
+
+    roles: results of the roles that were asked again. What was not rebooted and still waits is as it was before, so it
+    goes back whatever is wrong with it; anything else has to be in order.
+    """
+    if not decision.reboot and decision.reasons:
+        return {"state": "undone", "reason": ""}
+    findings = [cast(Mapping[str, Any], finding.to_dict()) for finding in decision.findings if not finding.ok]
+    findings += [f for result in roles for f in result.get("findings") or [] if f["severity"] == "critical"]
+    wrong = ["{}: {}".format(finding["check"], finding["have"]) for finding in findings]
+    wrong += ["not verified: a role gave no result" for result in roles if "findings" not in result]
+    return {"state": "resumed", "reason": wrong[0] if wrong else ""}
+
+
+def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str]) -> Decision:
+    """After it. before: the decision. done: what Ansible's reboot returned. left: reasons that are still there."""
+    waiting: list[str] = list(before["reasons"])
+    if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
+        said = [*str(done.get("msg") or "").strip().splitlines(), "no answer"][0]
+        fix = "look at the node's console; no further node was rebooted"
+        return Decision(True, tuple(waiting), (_finding("reboot.returned", "drift", said[:200], waiting, fix),))
+    if left:
+        have = f"back, and still waiting: {left[0]}"
+        fix = "read the findings above it; the boot loader did not take what was written, or another entry was booted"
+        return Decision(True, tuple(waiting), (_finding("reboot.verified", "drift", have, left, fix),))
+    good = _finding("reboot.returned", "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting, "")
+    return Decision(True, tuple(waiting), (good,))
+
+
+def _finding(check: str, state: str, have: str, waiting: Sequence[str], fix: str) -> Finding:
+    return Finding(
+        check=check,
+        subject="the node",
+        state=state,
+        severity="minor" if check == "reboot.idle" else "critical" if check == "reboot.returned" else "major",
+        want="rebooted, for: {}".format("; ".join(waiting)) if waiting else "nothing waits for a reboot",
+        have=have,
+        source="reboot_required of the roles",
+        why=_WHY,
+        fix=fix,
+        disruption="reboot",
+    )

@@ -1,0 +1,371 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The verdict over all hosts: what every run ends with, as text and as an exit code.
+
+Fails closed: a host or a role without a result is a finding, not a gap.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
+    SEVERITIES,
+    Finding,
+    from_dict,
+    printable,
+    worst_first,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
+
+# More rows, or lines of one kind, than this are not read at night; the rest is counted, and is in the findings file.
+ROWS = 60
+LINES = 200
+ELSEWHERE = "busbar_findings_path=FILE keeps them all"
+# Characters of host names: in a cell of the table, in a sentence, and in the list below a remedy.
+CELL, SENTENCE, LIST = 22, 180, 2000
+# A check that reads something else on more hosts than this is one row of many values, and not as many rows.
+VARIETY = 5
+
+
+@dataclass(frozen=True)
+class HostVerdict:
+    host: str
+    findings: tuple[Finding, ...]  # not ok, worst first
+    passed_ids: tuple[str, ...]
+    repaired: tuple[str, ...]  # ids of what this run mended, or would mend in check mode
+    notes: tuple[str, ...]  # what limits the result without being wrong
+
+    @property
+    def passed(self) -> int:
+        return len(self.passed_ids)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings and self.passed > 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    hosts: tuple[HostVerdict, ...]
+    checked: tuple[str, ...]  # roles that ran
+    left_out: tuple[str, ...]  # roles that --tags or --skip-tags kept from running
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.hosts) and all(host.ok for host in self.hosts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the findings file: docs/findings.md."""
+        return {
+            "ok": self.ok,
+            "checked": list(self.checked),
+            "left_out": list(self.left_out),
+            "hosts": {
+                host.host: {
+                    "ok": host.ok,
+                    "passed": host.passed,
+                    "passed_ids": list(host.passed_ids),
+                    "repaired": list(host.repaired),
+                    "notes": list(host.notes),
+                    "findings": [finding.to_dict() for finding in host.findings],
+                }
+                for host in self.hosts
+            },
+        }
+
+
+def audited(variables: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Host -> what fleet_audit has heard of it; {} where it asked nobody. variables: any host's, all hold the same."""
+    return (variables.get("fleet_audit_result") or {}).get("hosts") or {}
+
+
+def played(role: str, variables: Mapping[str, Any]) -> bool:
+    """Whether ``--tags`` and ``--skip-tags`` let the role be played. variables: a task's, as Ansible gives them."""
+    run = set(variables.get("ansible_run_tags") or ["all"])
+    return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
+
+
+def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partial: bool) -> Verdict:
+    """The verdict on every host.
+
+    results: host -> role -> what the role's module returned, absent where it never ran.
+    roles: the roles that had to report. partial: the user limited the run by tags, so that a role which ran on
+    no host at all was left out on purpose; it is named, and not counted.
+    """
+    ran = [role for role in roles if any(role in by_role for by_role in results.values())]
+    expected = ran if partial else list(roles)
+    hosts = []
+    for host in sorted(results):
+        findings: list[Finding] = []
+        passed: list[str] = []
+        repaired: list[str] = []
+        notes: list[str] = []
+        # The lock is no role: it has a result where a run took it or another one had it.
+        for role in [*(["node_lock"] if "node_lock" in results[host] else []), *expected]:
+            result = answer.given(results[host].get(role))
+            because = next((f.id for f in findings if f.check[:4] == "run." or f.check == "lock.held"), None)
+            found, good = _role_result(role, result, because)
+            findings.extend(replace(f, have=_nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
+            passed.extend(good)
+            repaired.extend(result.get("repaired") or [])
+            notes.extend(result.get("notes") or [])
+        if not findings and not passed:
+            findings.append(_no_result("host", "host", "nothing was checked on this host"))
+        hosts.append(HostVerdict(host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes)))
+    return Verdict(tuple(hosts), tuple(expected), tuple(role for role in roles if role not in expected))
+
+
+def _role_result(role: str, result: Mapping[str, Any], because: str | None) -> tuple[list[Finding], list[str]]:
+    """Findings and the ids of passed checks. because: id of the failure that kept later roles from running."""
+    if not result or result.get("skipped"):
+        return [_no_result(role, role, "no result: the role did not run on this host", because)], []
+    if result.get("unreachable"):
+        fix = "check that the node is up and that ssh to it works, then run it again for this host"
+        return [_no_result(role, role, "unreachable: {}".format(_one_line(result.get("msg"))), fix=fix)], []
+    if result.get("failed"):
+        said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
+        have = _one_line("; ".join(said))
+        return [_no_result(role, role, have if have.startswith(answer.SAID) else f"failed: {have}")], []
+    return [from_dict(item) for item in result["findings"]], result["passed"]
+
+
+def _no_result(
+    role: str, subject: str, have: str, because: str | None = None, fix: str = "run it again for this host with -vvv"
+) -> Finding:
+    return Finding(
+        check=f"run.{role}",
+        subject=subject,
+        state="unknown",
+        severity="critical",
+        want="a result",
+        have=have,
+        source="ansible-playbook",
+        why="a host that did not answer counts like a host that is wrong",
+        fix=fix,
+        because=because,
+    )
+
+
+def _nameless(text: str | None, host: str) -> str | None:
+    """Without its own name: forty hosts that are unreachable alike are one row."""
+    if not text or host not in text:
+        return text
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "it", text)
+
+
+def _one_line(text: object) -> str:
+    line = " ".join(str(text or "no message").split())
+    return line if len(line) <= 300 else line[:300] + " ..."
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    finding: Finding
+    hosts: tuple[str, ...]
+    follows: int
+
+    @property
+    def have(self) -> str:
+        said = self.finding.have or "-"
+        return said + (" [%d more follow from this]" % self.follows if self.follows else "")
+
+
+def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
+    """The table that the last play prints: one row per cause, worst first, then what to do about each."""
+    bad = [host for host in verdict.hosts if not host.ok]
+    lines = []
+    rows = _rows(verdict)
+    if rows:
+        lines += (_table(rows[:ROWS], width) or _blocks(rows[:ROWS], width)) + [""]
+        if len(rows) > ROWS:
+            lines += ["... and %d more rows; %s" % (len(rows) - ROWS, ELSEWHERE), ""]
+        lines += _remedies(rows[:ROWS], width)
+    repaired = _repaired(verdict, "a run would repair" if check_mode else "repaired", width)
+    lines += [*repaired, ""] if repaired else []
+    passed = sum(host.passed for host in verdict.hosts)
+    head = "ok" if verdict.ok else "NOT OK"
+    said = "VERDICT %s: %d of %d hosts ok, %d checks passed%s (%s)" % (
+        head,
+        len(verdict.hosts) - len(bad),
+        len(verdict.hosts),
+        passed,
+        f", {_counts(verdict)}" if bad else "",
+        "check mode: nothing was changed" if check_mode else "apply",
+    )
+    lines += _wrapped(said, width) + _wrapped("checked: %s" % (", ".join(verdict.checked) or "nothing"), width)
+    notes: dict[str, list[str]] = {}
+    for host in verdict.hosts:
+        for note in host.notes:
+            notes.setdefault(_nameless(note, host.host) or "", []).append(host.host)
+    told = [f"note ({nodeset.brief(hosts, SENTENCE)}): {note}" for note, hosts in sorted(notes.items())]
+    lines += _counted(told, "notes", width, any(len(nodeset.fold(hosts)) > SENTENCE for hosts in notes.values()))
+    if verdict.left_out:
+        lines += _wrapped("NOT checked, left out by tags: {}".format(", ".join(verdict.left_out)), width)
+    return "\n".join(printable(line) for line in lines)
+
+
+def not_ok(verdict: Verdict) -> str:
+    """What the task fails with."""
+    bad = [host.host for host in verdict.hosts if not host.ok]
+    return "not ok on %s; the table above says what and why" % (nodeset.brief(bad, SENTENCE) or "any host")
+
+
+def _rows(verdict: Verdict) -> list[_Row]:
+    """Roots, the same finding on several hosts joined; consequences are counted at their root."""
+    hosts: dict[tuple[Any, ...], list[str]] = {}
+    first: dict[tuple[Any, ...], Finding] = {}
+    follows: dict[tuple[Any, ...], int] = {}
+    for host in verdict.hosts:
+        ids = {finding.id for finding in host.findings}
+        key_of: dict[str, tuple[Any, ...]] = {}
+        consequences = []
+        for finding in host.findings:
+            if finding.because in ids and finding.because != finding.id:
+                consequences.append(finding)
+                continue
+            have = _nameless(finding.have, host.host)
+            key = (finding.check, finding.subject, finding.state, finding.aspect, finding.severity, finding.want, have)
+            hosts.setdefault(key, []).append(host.host)
+            first.setdefault(key, replace(finding, have=have))
+            key_of[finding.id] = key
+        for finding in consequences:
+            root = _root(finding, host.findings)
+            if root in key_of:
+                follows[key_of[root]] = follows.get(key_of[root], 0) + 1
+    alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for key in first:
+        alike.setdefault(key[:-1], []).append(key)
+    rows = {}
+    for keys in alike.values():
+        for joined in [keys] if len(keys) > VARIETY else [[key] for key in keys]:
+            finding = first[joined[0]]
+            if len(joined) > 1:
+                finding = replace(finding, have=_most_often({key[-1]: len(hosts[key]) for key in joined}))
+            names = tuple(name for key in joined for name in hosts[key])
+            rows[id(finding)] = _Row(finding, names, sum(follows.get(key, 0) for key in joined))
+    return [rows[id(finding)] for finding in worst_first(row.finding for row in rows.values())]
+
+
+def _most_often(counts: Mapping[str | None, int]) -> str:
+    """counts: what was read -> on how many hosts."""
+    common = ", ".join("%s (%d)" % (have or "nothing", count) for have, count in Counter(counts).most_common(3))
+    return "%d different values, most often %s" % (len(counts), common)
+
+
+def _root(finding: Finding, findings: Sequence[Finding]) -> str:
+    """Id of the finding at the end of the because chain."""
+    by_id = {item.id: item for item in findings}
+    seen = set()
+    while finding.because in by_id and finding.id not in seen:
+        seen.add(finding.id)
+        finding = by_id[finding.because or ""]
+    return finding.id
+
+
+def _table(rows: Sequence[_Row], width: int) -> list[str]:
+    """Nothing where the terminal is too narrow for it."""
+    heads = ("SEVERITY", "STATE", "HOST", "CHECK", "SUBJECT", "WANT", "HAVE")
+    cells = [
+        (
+            row.finding.severity,
+            row.finding.state,
+            nodeset.brief(row.hosts, CELL),
+            row.finding.check,
+            row.finding.subject,
+            row.finding.want or "-",
+            row.have,
+        )
+        for row in rows
+    ]
+    limits = (8, 11, CELL, 28, 30)
+    longest = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(heads))]
+    widths = [min(limit, size) for limit, size in zip(limits, longest, strict=False)]
+    rest = width - sum(widths) - 2 * (len(heads) - 1)
+    if rest < min(48, sum(longest[-2:])):
+        return []
+    want = longest[-2] if sum(longest[-2:]) <= rest else rest * 2 // 5
+    widths += [want, rest - want]
+    lines = []
+    for line in [heads, *cells]:
+        wrapped = [
+            textwrap.wrap(text, size, break_on_hyphens=False) or ["-"] for text, size in zip(line, widths, strict=False)
+        ]
+        for i in range(max(map(len, wrapped))):
+            parts = [
+                (part[i] if i < len(part) else "").ljust(size) for part, size in zip(wrapped, widths, strict=False)
+            ]
+            lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def _blocks(rows: Sequence[_Row], width: int) -> list[str]:
+    """What the table says, one cell below the other."""
+    lines = ["SEVERITY  STATE  HOST  CHECK  SUBJECT"]
+    for row in rows:
+        found = row.finding
+        hosts = nodeset.brief(row.hosts, CELL)
+        lines += _wrapped("  ".join((found.severity, found.state, hosts, found.check, found.subject)), width)
+        lines += _wrapped("want %s" % (found.want or "-"), width, 4) + _wrapped(f"have {row.have}", width, 4)
+    return lines
+
+
+def _remedies(rows: Sequence[_Row], width: int) -> list[str]:
+    """Each remedy once, in the order of the table, with why it matters and the hosts that the table had no room for."""
+    of_remedy: dict[tuple[str, str], list[_Row]] = {}
+    for row in rows:
+        of_remedy.setdefault((row.finding.check, row.finding.fix), []).append(row)
+    lines: list[str] = []
+    for (check, fix), found in of_remedy.items():
+        lines += _wrapped(f"{check}: {found[0].finding.why}", width) + _wrapped("do: " + fix, width, 4)
+        if any(len(nodeset.fold(row.hosts)) > CELL for row in found):
+            names = nodeset.brief({name for row in found for name in row.hosts}, LIST)
+            names += "; " + ELSEWHERE if " and " in names else ""
+            # A name is not torn apart where a comma is near.
+            lines += [line.replace(", ", ",") for line in _wrapped("on: " + names.replace(",", ", "), width, 4)]
+    return [*lines, ""]
+
+
+def _repaired(verdict: Verdict, head: str, width: int) -> list[str]:
+    """A line for each check and the hosts on which this run mended the same of it."""
+    hosts: dict[str, list[str]] = {}
+    for host in verdict.hosts:
+        for item in set(host.repaired):
+            hosts.setdefault(item, []).append(host.host)
+    subjects: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for item in sorted(hosts):
+        check, _at, subject = item.partition("@")
+        subjects.setdefault((check, tuple(hosts[item])), []).append(subject)
+    lines = [
+        "{} on {}: {}".format(head, nodeset.brief(names, SENTENCE), check + "@" * any(found) + ", ".join(found))
+        for (check, names), found in subjects.items()
+    ]
+    return _counted(lines, "repairs", width, any(len(nodeset.fold(names)) > SENTENCE for _check, names in subjects))
+
+
+def _counted(lines: Sequence[str], what: str, width: int, names_cut: bool) -> list[str]:
+    """As many as are read, and where the others are. names_cut: there are more hosts than a line had room for."""
+    more = ["... and %d more %s; %s" % (len(lines) - LINES, what, ELSEWHERE)] if len(lines) > LINES else []
+    if names_cut and not more:
+        more = [f"... and more hosts, as counted above; {ELSEWHERE}"]
+    return [part for line in [*lines[:LINES], *more] for part in _wrapped(line, width)]
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Its lines; those after the first are set off."""
+    first, further = " " * indent, " " * (indent + 4)
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
+
+
+def _counts(verdict: Verdict) -> str:
+    everything = [finding for host in verdict.hosts for finding in host.findings]
+    counts = [(severity, sum(f.severity == severity for f in everything)) for severity in SEVERITIES]
+    return ", ".join("%d %s" % (count, severity) for severity, count in counts if count)
