@@ -96,6 +96,7 @@ backup_files:
   returned: success
 """
 
+from dataclasses import replace
 from typing import List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
@@ -129,7 +130,7 @@ def main() -> None:
         planned = after = plan()
         if planned.changed and not module.check_mode:
             for change in planned.changes:
-                backup = apply.write(host, change, change.path not in gpudirect.OWN)
+                backup = apply.write(host, replace(change, backup=change.path not in gpudirect.OWN))
                 backups += [backup] if backup else []
             failed = gpudirect.load(host) if planned.commands else None
             # What counts is what is there now, not what was meant to be.

@@ -161,7 +161,7 @@ def main() -> None:
         want = container_limits.Want(runtimes, resources, limits)
         planned = after = read_and_plan(host, want, given["max_disruption"])
         if planned.changed and not module.check_mode:
-            backups = apply.execute(host, planned, given["backup"])
+            backups = apply.execute(host, planned.kept(given["backup"]))
             # What counts is what is there now, not what was meant to be.
             after = read_and_plan(host, want, given["max_disruption"])
     except (ParseError, ReadError) as error:

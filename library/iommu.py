@@ -26,23 +26,10 @@ options:
     description: Ask for passthrough; without it nothing is asked, checked or written.
     type: bool
     default: true
-  backup:
-    description: Keep a dated copy beside every file that is replaced.
-    type: bool
-    default: true
-  max_disruption:
-    description: Most that the run may cost; the reboot itself is never done here.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr) and C(/boot).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.backup
+  - busbar.fabric.node.disruption
 """
 
 EXAMPLES = r"""
@@ -94,45 +81,32 @@ notes:
   returned: success
 """
 
-from typing import List
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import iommu, kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+
+SPEC = {"passthrough": {"type": "bool", "default": True}, **module.BACKUP, **module.DISRUPTION, **module.ROOTS}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "passthrough": {"type": "bool", "default": True},
-            "backup": {"type": "bool", "default": True},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    backups: List[str] = []
-    notes: List[str] = []
-    planned = after = Plan()
-    try:
-        host.require_roots()
-        state = iommu.read(host)
-        if state.is_vm:
-            notes.append("the IOMMU is the hypervisor's (%s): nothing was asked for" % state.hypervisor)
-        elif given["passthrough"]:
-            planned = after = iommu.plan(state, kernel_args.read(host)).limit(given["max_disruption"])
-            if planned.changed and not module.check_mode:
-                backups = apply.execute(host, planned, given["backup"])
-                # What counts is what is there now, not what was meant to be.
-                after = iommu.plan(state, kernel_args.read(host)).limit(given["max_disruption"])
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**apply.result(planned, after), backup_files=backups, notes=notes)
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    state = iommu.read(host)
+
+    def look() -> Plan:
+        if state.is_vm or not given["passthrough"]:
+            return Plan()
+        found = iommu.plan(state, kernel_args.read(host))
+        return found.kept(given["backup"]).limit(given["max_disruption"])
+
+    notes = ["the IOMMU is the hypervisor's (%s): nothing was asked for" % state.hypervisor] if state.is_vm else []
+    return dict(apply.converge(host, check_mode, look), notes=notes)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def main() -> None:
         planned = after = plan()
         backups: List[str] = []
         if planned.changed and not module.check_mode:
-            backups = apply.execute(host, planned, given["backup"])
+            backups = apply.execute(host, planned.kept(given["backup"]))
             # What counts is what is there now, not what was meant to be.
             after = plan()
     except (ParseError, ReadError) as error:

@@ -164,7 +164,7 @@ def main() -> None:
         permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])
         planned = after = permitted(multirail.plan(multirail.read(host, nics, policy), want))
         if planned.changed and not module.check_mode:
-            apply.execute(host, planned, backup=False)
+            apply.execute(host, planned)
             # What counts is what is there now, not what was meant to be.
             after = permitted(multirail.plan(multirail.read(host, nics, policy), want))
     except (ParseError, ReadError) as error:

@@ -333,7 +333,7 @@ def main() -> None:
         after = planned
         backups = []
         if planned.changed and not module.check_mode:
-            backups = apply.execute(task.host, planned, module.params["backup"])
+            backups = apply.execute(task.host, planned.kept(module.params["backup"]))
             # Positive proof: what counts is what is there now, not what was meant to be.
             after = task.plan(machine, derivation, proofs)
     except ReadError as error:

@@ -110,6 +110,7 @@ backup_files:
   returned: success
 """
 
+from dataclasses import replace
 from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
@@ -155,7 +156,7 @@ def main() -> None:
         planned = after = permitted(netdev_mtu.plan(have, want))
         if planned.changed and not module.check_mode:
             for change in planned.changes:
-                backup = apply.write(host, change, netdev_mtu.keeps_backup(change.path))
+                backup = apply.write(host, replace(change, backup=netdev_mtu.keeps_backup(change.path)))
                 backups += [backup] if backup else []
             for command in planned.commands:
                 apply.run(host, command)

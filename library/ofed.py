@@ -244,7 +244,7 @@ def _round_of(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
     """What failed. A module that cannot be built for one kernel keeps no other from being built."""
     failed: Dict[Tuple[str, ...], str] = {}
     for change in plan.changes:
-        apply.write(host, change, backup=False)
+        apply.write(host, change)
     for command in plan.commands:
         if failed and command.argv[0] != "dkms" and command != ofed.UNMASK:
             continue

@@ -142,7 +142,7 @@ def main() -> None:
             for write in writes:
                 pcie_path.write(host, write)
             for change in planned.changes:
-                apply.write(host, change, backup=False)
+                apply.write(host, change)
             # What counts is what is there now, not what was meant to be.
             after, _writes = pcie_path.plan(pcie_path.read(host, machine, nics), want, missing)
     except (ParseError, ReadError) as error:

@@ -332,7 +332,7 @@ class Task:
         if entries:
             path = STORE % role
             change = FileChange(path, self.host.read_system(path), perftest.record(finished, entries))
-            apply.write(self.host, change, backup=False)
+            apply.write(self.host, change)
 
     def recall(self) -> Tuple[List[Finding], Optional[float]]:
         """What the last results say, and when the oldest of them was taken."""

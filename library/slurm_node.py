@@ -155,7 +155,7 @@ def main() -> None:
     planned = after = slurm.plan(have, *wanted)
     if planned.commands and not module.check_mode:
         try:
-            apply.execute(host, planned, backup=False)
+            apply.execute(host, planned)
             have = slurm.read(host, given["node"])
         except ReadError as error:
             have = slurm.Have(None, problem=error.problem)

@@ -271,7 +271,7 @@ def execute(host: Host, planned: Plan) -> None:
     for command in first:
         apply.run(host, command)
     for change in planned.changes:
-        apply.write(host, change, False)
+        apply.write(host, change)
     for command in planned.commands:
         if command not in first:
             apply.run(host, command)

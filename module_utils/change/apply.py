@@ -18,9 +18,41 @@ from . import busy, guard
 _TEMPORARY = ".%s.busbar-"
 
 
-def execute(host: Host, plan: Plan, backup: bool) -> List[str]:
+def persisted(finding: Finding) -> bool:
+    return finding.aspect == "persisted"
+
+
+def either(finding: Finding) -> bool:
+    """Also what is so now."""
+    return True
+
+
+def converge(
+    host: Host,
+    check_mode: bool,
+    look: Callable[[], Plan],
+    make: Optional[Callable[[Host, Plan], List[str]]] = None,
+    mends: Callable[[Finding], bool] = persisted,
+) -> Dict[str, Any]:
+    """Brings the machine to what a plan asks for, unless in check mode, and looks again. Returns a module's result.
+
+    look: reads the machine and plans, without what is not permitted. Called once more after a change: what counts is
+        what is there then, not what was meant to be.
+    make: makes the plan's changes and returns the paths of the backups; ``execute``, where it is not given.
+    mends: as in ``result``.
+    Raises what these raise.
+    """
+    planned = after = look()
+    backups: List[str] = []
+    if planned.changed and not check_mode:
+        backups = (make or execute)(host, planned)
+        after = look()
+    return dict(result(planned, after, mends), backup_files=backups)
+
+
+def execute(host: Host, plan: Plan) -> List[str]:
     """All changes, then all commands. Returns the backups' paths. Raises ReadError at the first that fails."""
-    backups = [write(host, change, backup) for change in plan.changes]
+    backups = [write(host, change) for change in plan.changes]
     for command in plan.commands:
         run(host, command)
     return [path for path in backups if path]
@@ -47,15 +79,6 @@ class Permission:
         return found.refuse(self._users.against).limit(self._most)
 
 
-def persisted(finding: Finding) -> bool:
-    return finding.aspect == "persisted"
-
-
-def either(finding: Finding) -> bool:
-    """Also what is so now."""
-    return True
-
-
 def result(planned: Plan, after: Plan, mends: Callable[[Finding], bool] = persisted) -> Dict[str, Any]:
     """What a module returns: the changes of the plan, and the findings that are there after it.
 
@@ -78,7 +101,7 @@ def run(host: Host, command: Command) -> None:
         raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, done.last_words))
 
 
-def write(host: Host, change: FileChange, backup: bool) -> Optional[str]:
+def write(host: Host, change: FileChange) -> Optional[str]:
     """Below the system root. Returns the backup's path, None where none was made.
 
     Raises ReadError; the file is as it was then. Ansible's atomic_move would take over the old mode.
@@ -86,9 +109,9 @@ def write(host: Host, change: FileChange, backup: bool) -> Optional[str]:
     target = host.system(change.path)
     try:
         if change.after is None:
-            return _remove(target, backup)
+            return _remove(target, change.backup)
         _require_trust(host, change.path)
-        return _replace(target, change, backup)
+        return _replace(target, change)
     except OSError as error:
         raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
 
@@ -103,7 +126,7 @@ def _require_trust(host: Host, path: str) -> None:
         raise ReadError(path, "is not written, because %s; %s" % (doubt, trusted.WAY_OUT))
 
 
-def _replace(target: str, change: FileChange, backup: bool) -> Optional[str]:
+def _replace(target: str, change: FileChange) -> Optional[str]:
     folder, name = os.path.split(target)
     os.makedirs(folder, exist_ok=True)
     kept = None
@@ -115,7 +138,7 @@ def _replace(target: str, change: FileChange, backup: bool) -> Optional[str]:
             os.fchmod(descriptor, change.mode)
             stream.flush()
             os.fsync(descriptor)
-            if change.before is not None and backup:
+            if change.before is not None and change.backup:
                 kept = _keep(target)
             os.replace(new, target)
         except OSError:

@@ -81,8 +81,7 @@ class Finding:
     @property
     def identity(self) -> str:
         """The part of the subject that lasts: names after the PCI address move between boots."""
-        head = self.subject.split(" ", 1)[0]
-        return head if re.match(r"^[0-9a-f]{4,}:[0-9a-f]{2}:", head) else self.subject
+        return identity(self.subject)
 
     @property
     def id(self) -> str:
@@ -115,6 +114,12 @@ def from_dict(data: Dict[str, Any]) -> Finding:
     if data.get("id", finding.id) != finding.id:
         raise ValueError("finding id %r does not belong to %s" % (data["id"], finding.id))
     return finding
+
+
+def identity(subject: str) -> str:
+    """The part of a subject that lasts: its PCI address, where it begins with one; else all of it."""
+    head = subject.split(" ", 1)[0]
+    return head if re.match(r"^[0-9a-f]{4,}:[0-9a-f]{2}:", head) else subject
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,7 @@ from .finding import DISRUPTIONS, Finding
 class FileChange:
     """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it.
 
+    backup: keep a dated copy of what was there.
     shown: what a diff shows of both where the file is somebody else's and may hold secrets; None for all of it.
     """
 
@@ -28,6 +29,7 @@ class FileChange:
     mode: int = 0o644
     mode_before: Optional[int] = None
     disruption: str = "none"
+    backup: bool = False
     shown: Optional[Tuple[str, str]] = None
 
     def described(self, how: str = "rendered") -> str:
@@ -84,6 +86,10 @@ class Plan:
     @property
     def changed(self) -> bool:
         return bool(self.changes or self.commands)
+
+    def kept(self, backup: bool) -> Plan:
+        """The same plan, with a dated copy of every file that it replaces where ``backup`` says so."""
+        return replace(self, changes=tuple(replace(change, backup=backup) for change in self.changes))
 
     def limit(self, max_disruption: str) -> Plan:
         """The same plan with every change above ``max_disruption`` withheld, and its findings saying so."""

@@ -178,7 +178,7 @@ def _port_of(host: Host, function: str) -> str:
 
 def _note(host: Host, address: str, result: Result) -> None:
     text = json.dumps({"state": result.state, "said": result.said}) + "\n"
-    apply.write(host, FileChange(result_path(address), None, text), False)
+    apply.write(host, FileChange(result_path(address), None, text))
 
 
 def _read(path: str) -> str:

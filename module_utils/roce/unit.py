@@ -227,7 +227,7 @@ def plan(
 def execute(host: Host, planned: Plan) -> None:
     """Raises ReadError where a file cannot be written, or systemd does not take it."""
     for change in planned.changes:
-        apply.write(host, change, False)
+        apply.write(host, change)
     for command in planned.commands:
         if command.argv[1] == "daemon-reload":
             apply.run(host, command)

@@ -376,7 +376,7 @@ def test_a_plan_of_its_own_result_is_empty_and_a_restart_is_pending(node: Path) 
     have = container_limits.read(host, WANT.runtimes)
     assert have.started == {"kubelet": 1735689628.05, "dockerd": 1735689628.2}
     assert not_ok(have) == {"docker": "drift", "docker_loaded": "withheld", "containerd": "drift"}
-    apply.execute(host, container_limits.plan(have, WANT), backup=False)
+    apply.execute(host, container_limits.plan(have, WANT))
     after = container_limits.read(host, WANT.runtimes)
     assert (not_ok(after), container_limits.plan(after, WANT).changed) == ({"docker_loaded": "withheld"}, False)
     assert (node / DAEMON_JSON.lstrip("/")).stat().st_mode & 0o777 == 0o640

@@ -358,7 +358,7 @@ def test_without_a_policy_nothing_is_judged_and_our_files_go(tmp_path: Path) -> 
         ("multirail.sysctl", "no such file (no policy is set)"),
         ("multirail.rules", "no such file (no policy is set)"),
     ]
-    apply.execute(host, Plan(plan.findings, plan.changes), backup=False)
+    apply.execute(host, Plan(plan.findings, plan.changes))
     assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
 
 
@@ -537,7 +537,7 @@ esac
     nics = {0: replace(nic, netdevs=(netdev,))}
     planned = multirail.plan(multirail.read(host, nics, NVIDIA.policy), NVIDIA)
     assert {f.state for f in planned.findings if f.check != "multirail.conflict"} == {"drift"}
-    apply.execute(host, planned, backup=False)
+    apply.execute(host, planned)
     after = multirail.plan(multirail.read(host, nics, NVIDIA.policy), NVIDIA)
     assert (after.changes, after.commands, {f.state for f in after.findings}) == ((), (), {"ok"})
     assert (hw / "proc/sys/net/ipv4/conf/ens1/arp_announce").read_text() == "2\n"

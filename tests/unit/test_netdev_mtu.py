@@ -182,7 +182,7 @@ def found(plan: Plan, check: str, name: str = "ens1") -> tuple[str, str | None]:
 def applied(roots: tuple[Path, Path], look: Look, want: Want = WANT) -> Plan:
     """Executes the plan and asserts that the next one has no file to change."""
     host = Host(str(roots[0]), str(roots[1]))
-    apply.execute(host, netdev_mtu.plan(look(), want), backup=False)
+    apply.execute(host, netdev_mtu.plan(look(), want))
     after = netdev_mtu.plan(look(), want)
     assert (after.changes, after.commands) == ((), ())
     return after

@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Fil
 HOLDS = """\
 import os, signal, sys, tempfile
 sys.path[:0] = {paths!r}
-from ansible_collections.busbar.fabric.plugins.module_utils import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 tempfile.tempdir = {folder!r}
 kept = orphans.new_file({folder!r}, ".a.conf.busbar-")
 with orphans.new_directory("busbar-test-") as directory:
@@ -45,7 +45,7 @@ def test_what_a_killed_run_left_goes_with_the_next_and_what_is_held_stays(tmp_pa
     assert len(list(tmp_path.iterdir())) == 6
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    apply.write(Host(str(tmp_path), str(tmp_path)), FileChange("/a.conf", None, "new\n"), backup=True)
+    apply.write(Host(str(tmp_path), str(tmp_path)), FileChange("/a.conf", None, "new\n", backup=True))
     orphans.sweep(str(tmp_path), "busbar-test-")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert [name for name in left if not name.startswith((".a.conf.busbar-", "busbar-test-"))] == [
@@ -55,7 +55,7 @@ def test_what_a_killed_run_left_goes_with_the_next_and_what_is_held_stays(tmp_pa
     assert len(left) == 5  # with the living one's file and directory, and the link, which is not ours
     alive.kill()
     alive.communicate()
-    apply.write(Host(str(tmp_path), str(tmp_path)), FileChange("/a.conf", "new\n", None), backup=False)
+    apply.write(Host(str(tmp_path), str(tmp_path)), FileChange("/a.conf", "new\n", None))
     orphans.sweep(str(tmp_path), "busbar-test-")
     assert sorted(os.listdir(tmp_path)) == [".a.conf.busbar-link", ".a.conf.mine"]
 

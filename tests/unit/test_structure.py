@@ -12,7 +12,7 @@ import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import ansible.module_utils
 import pytest
@@ -44,7 +44,16 @@ ANSIBLES_OWN = {
 
 def documentation(name: str) -> dict[str, Any]:
     module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
-    return dict(yaml.safe_load(module.DOCUMENTATION))
+    document = dict(yaml.safe_load(module.DOCUMENTATION))
+    options = document.setdefault("options", {})
+    for name in document.get("extends_documentation_fragment", []):
+        path, _dot, part = name.removeprefix("busbar.fabric.").partition(".")
+        fragment = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.doc_fragments.{path}")
+        text = getattr(fragment.ModuleDocFragment, part.upper() or "DOCUMENTATION")
+        options.update(
+            {option: said for option, said in yaml.safe_load(text)["options"].items() if option not in options}
+        )
+    return document
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -70,12 +79,18 @@ def test_no_module_returns_what_is_ansibles_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ON_NODES)
-def test_arguments_are_what_the_documentation_says(name: str) -> None:
-    tree = ast.parse((ROOT / "library" / f"{name}.py").read_text())
-    call = next(
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "AnsibleModule"
-    )
-    spec = ast.literal_eval(next(keyword.value for keyword in call.keywords if keyword.arg == "argument_spec"))
+def test_arguments_are_what_the_documentation_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
+    asked: list[dict[str, Any]] = []
+
+    def declared(argument_spec: dict[str, Any], **_more: Any) -> NoReturn:
+        asked.append(argument_spec)
+        raise SystemExit
+
+    monkeypatch.setattr(module, "AnsibleModule", declared)
+    with pytest.raises(SystemExit):
+        module.main()
+    [spec] = asked
     options = documentation(name)["options"]
     assert set(spec) == set(options)
     for option, described in options.items():

@@ -138,10 +138,10 @@ def test_nothing_is_written_for_root_where_others_may_change_it(top: Path, which
     with pytest.raises(
         ReadError, match=rf"is not written, because /{which} belongs to UID {STRANGER}; give it to root"
     ):
-        apply.write(Host(str(top), str(top)), change, False)
+        apply.write(Host(str(top), str(top)), change)
     assert not (top / "usr/local/lib").exists()
     os.chown(top / which, 0, -1)
-    apply.write(Host(str(top), str(top)), change, False)
+    apply.write(Host(str(top), str(top)), change)
     assert (top / "usr/local/lib/busbar/at-boot.py").exists()
 
 

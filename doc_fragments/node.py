@@ -1,0 +1,53 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the options that modules have in common, which module_utils/change/module.py declares."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  hardware_root:
+    description: Directory that holds C(/sys) and C(/proc).
+    type: path
+    default: /
+  system_root:
+    description: Directory that holds the system's own directories, C(/etc) and C(/usr) among them, and the tools.
+    type: path
+    default: /
+"""
+
+    PROFILE = r"""
+options:
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml).
+    type: dict
+    required: true
+  profile_name:
+    description: Name of the profile, for messages.
+    type: str
+    default: unnamed
+  fabric:
+    description: The site's fabric; needed where the profile exists with both.
+    type: str
+    choices: ['', infiniband, ethernet]
+    default: ''
+"""
+
+    DISRUPTION = r"""
+options:
+  max_disruption:
+    description: Most that activating a change may cost the node; changes above it are withheld and reported.
+    type: str
+    choices: [none, link, driver, reboot]
+    default: none
+"""
+
+    BACKUP = r"""
+options:
+  backup:
+    description: Keep a dated copy beside every file that is replaced.
+    type: bool
+    default: true
+"""

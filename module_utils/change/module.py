@@ -1,0 +1,44 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the modules of the suite that run on nodes have in common: options, and the frame around their work.
+
+doc_fragments/node.py documents the options.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Mapping, NoReturn
+
+from ..core.finding import DISRUPTIONS
+from ..core.host import Host, ParseError, ReadError
+
+Spec = Dict[str, Dict[str, Any]]
+ROOTS: Spec = {
+    "hardware_root": {"type": "path", "default": "/"},
+    "system_root": {"type": "path", "default": "/"},
+}
+PROFILE: Spec = {
+    "profile": {"type": "dict", "required": True},
+    "profile_name": {"type": "str", "default": "unnamed"},
+    "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+}
+DISRUPTION: Spec = {"max_disruption": {"type": "str", "choices": list(DISRUPTIONS), "default": "none"}}
+BACKUP: Spec = {"backup": {"type": "bool", "default": True}}
+# Of a module: the machine, its checked options, whether nothing may be changed -> its result.
+Work = Callable[[Host, Mapping[str, Any], bool], Dict[str, Any]]
+
+
+def run(module: Any, work: Work) -> NoReturn:
+    """Ends the module with what ``work`` returns, or with the sentence of the ParseError or ReadError it raises.
+
+    module: an AnsibleModule, or what stands for it in an audit.
+    """
+    given = module.params
+    host = Host(given.get("hardware_root", "/"), given.get("system_root", "/"))
+    try:
+        host.require_roots()
+        result = work(host, given, bool(module.check_mode))
+    except (ParseError, ReadError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+    raise AssertionError("exit_json returned")
