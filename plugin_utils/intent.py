@@ -133,7 +133,7 @@ VALUES: dict[str, Value] = {
     "nccl_tests_mpi": Value("str", "auto", choices=MPI_MODES),
     "nccl_tests_mpi_home": Value("path", ""),
     "nccl_tests_build_timeout": Value("int", 1800),
-    "nccl_tests_distribute": Value("bool", True),
+    "nccl_tests_distribute": Value("bool", False),
     "busbar_model_parameters": Value("str", ""),
     "busbar_verify": Value("bool", False),
     "busbar_firmware": Value("dict", {}),

@@ -63,6 +63,7 @@ class Site:
             "busbar_hardware_root": str(self.directory / name / "hw"),
             "busbar_system_root": str(self.root(name)),
             "nccl_tests_commit": "a" * 40,
+            "nccl_tests_distribute": True,
             "nccl_tests_tarball": "/nccl-tests.tgz",
             "nccl_tests_sha256": hashlib.sha256((healthy / "nccl-tests.tgz").read_bytes()).hexdigest(),
             "ansible_connection": "local",
@@ -241,9 +242,9 @@ def test_where_the_builder_is_lost_the_others_build_for_themselves(
         assert left(site.root(name)) == {"nccl-tests", ".nccl-tests.lock"}
 
 
-def test_not_shared_is_a_build_on_every_host_and_no_transfer(site: Site) -> None:
+def test_unless_the_site_opts_in_every_host_builds_and_nothing_is_transferred(site: Site) -> None:
     for host in site.hosts.values():
-        host["nccl_tests_distribute"] = False
+        del host["nccl_tests_distribute"]
     done = site.run()
     assert origins(done) == ["built"] * 3
     assert site.compilers() == dict.fromkeys(NAMES, 1)
