@@ -27,14 +27,8 @@ options:
     type: list
     elements: str
     default: []
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/usr) and C(/var).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -87,6 +81,7 @@ withheld:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, guard
+from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
@@ -95,8 +90,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "devices": {"type": "list", "elements": "str", "default": []},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
+            **ROOTS,
         },
         supports_check_mode=True,
     )

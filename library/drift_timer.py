@@ -74,10 +74,8 @@ options:
     description: Variables of the service. No passwords, since everybody can read a unit.
     type: dict
     default: {}
-  system_root:
-    description: Directory that holds C(/etc) and C(/usr).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -123,43 +121,39 @@ withheld:
   returned: success
 """
 
+from typing import Any, Dict, Mapping
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+
+SPEC = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "schedule": {"type": "str", "default": "02:00"},
+    "delay": {"type": "str", "default": "10m"},
+    "user": {"type": "str", "default": "busbar"},
+    "directory": {"type": "path", "default": ""},
+    "command": {"type": "list", "elements": "str", "default": []},
+    "inventory": {"type": "list", "elements": "str", "default": []},
+    "options": {"type": "list", "elements": "str", "default": []},
+    "keep_days": {"type": "int", "default": 400},
+    "notify": {"type": "list", "elements": "str", "default": []},
+    "webhook_file": {"type": "path", "default": ""},
+    "environment": {"type": "dict", "default": {}},
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "schedule": {"type": "str", "default": "02:00"},
-            "delay": {"type": "str", "default": "10m"},
-            "user": {"type": "str", "default": "busbar"},
-            "directory": {"type": "path", "default": ""},
-            "command": {"type": "list", "elements": "str", "default": []},
-            "inventory": {"type": "list", "elements": "str", "default": []},
-            "options": {"type": "list", "elements": "str", "default": []},
-            "keep_days": {"type": "int", "default": 400},
-            "notify": {"type": "list", "elements": "str", "default": []},
-            "webhook_file": {"type": "path", "default": ""},
-            "environment": {"type": "dict", "default": {}},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    want = drift_timer.wanted(given)
+    return apply.converge(
+        host, check_mode, lambda: drift_timer.plan(drift_timer.read(host, want), want), drift_timer.execute
     )
-    host = Host(system_root=module.params["system_root"])
-    try:
-        host.require_roots()
-        want = drift_timer.wanted(module.params)
-        planned = after = drift_timer.plan(drift_timer.read(host, want), want)
-        if planned.changed and not module.check_mode:
-            drift_timer.execute(host, planned)
-            # What counts is what is there now, not what was meant to be.
-            after = drift_timer.plan(drift_timer.read(host, want), want)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**apply.result(planned, after))
 
 
 if __name__ == "__main__":

@@ -44,23 +44,10 @@ options:
     type: list
     elements: str
     default: []
-  backup:
-    description: Keep a dated copy beside every file that is replaced.
-    type: bool
-    default: true
-  max_disruption:
-    description: Most that the run may cost; the reboot itself is never done here.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr) and C(/boot).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.disruption
+  - busbar.fabric.node.backup
 """
 
 EXAMPLES = r"""
@@ -113,60 +100,50 @@ backup_files:
   returned: success
 """
 
-from typing import List
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
 
-
-def read_and_plan(host: Host, want: container_limits.Want, max_disruption: str) -> Plan:
-    return merge(
-        host_limits.plan(host_limits.read(host), want.limits),
-        container_limits.plan(container_limits.read(host, want.runtimes), want),
-    ).limit(max_disruption)
+SPEC = {
+    "nofile": {"type": "int", "default": 1048576},
+    "shm": {"type": "str", "default": "8G"},
+    "container_runtimes": {
+        "type": "list",
+        "elements": "str",
+        "choices": ["docker", "containerd", "kubelet"],
+        "default": [],
+    },
+    "kubernetes_rdma_resources": {"type": "list", "elements": "str", "default": []},
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "nofile": {"type": "int", "default": 1048576},
-            "shm": {"type": "str", "default": "8G"},
-            "container_runtimes": {
-                "type": "list",
-                "elements": "str",
-                "choices": ["docker", "containerd", "kubelet"],
-                "default": [],
-            },
-            "kubernetes_rdma_resources": {"type": "list", "elements": "str", "default": []},
-            "backup": {"type": "bool", "default": True},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    backups: List[str] = []
-    try:
-        host.require_roots()
-        if not 1024 <= given["nofile"] <= 1 << 30:
-            raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
-        limits = host_limits.Want(given["nofile"], nccl_perf.parse_size(given["shm"]) if given["shm"] else 0)
-        runtimes, resources = tuple(given["container_runtimes"]), tuple(given["kubernetes_rdma_resources"])
-        want = container_limits.Want(runtimes, resources, limits)
-        planned = after = read_and_plan(host, want, given["max_disruption"])
-        if planned.changed and not module.check_mode:
-            backups = apply.execute(host, planned.kept(given["backup"]))
-            # What counts is what is there now, not what was meant to be.
-            after = read_and_plan(host, want, given["max_disruption"])
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**apply.result(planned, after), backup_files=backups)
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    if not 1024 <= given["nofile"] <= 1 << 30:
+        raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
+    limits = host_limits.Want(given["nofile"], nccl_perf.parse_size(given["shm"]) if given["shm"] else 0)
+    runtimes, resources = tuple(given["container_runtimes"]), tuple(given["kubernetes_rdma_resources"])
+    want = container_limits.Want(runtimes, resources, limits)
+
+    def look() -> Plan:
+        found = merge(
+            host_limits.plan(host_limits.read(host), want.limits),
+            container_limits.plan(container_limits.read(host, want.runtimes), want),
+        )
+        return found.kept(given["backup"]).limit(given["max_disruption"])
+
+    return apply.converge(host, check_mode, look)
 
 
 if __name__ == "__main__":

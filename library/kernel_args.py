@@ -46,23 +46,10 @@ options:
         description: No other value of this name may be there; not for names that are repeated, like C(console).
         type: bool
         default: false
-  backup:
-    description: Keep a dated copy beside every file that is replaced.
-    type: bool
-    default: true
-  max_disruption:
-    description: Most that the run may cost; the reboot itself is never done here.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr) and C(/boot).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.disruption
+  - busbar.fabric.node.backup
 """
 
 EXAMPLES = r"""
@@ -113,15 +100,13 @@ backup_files:
   returned: success
 """
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-
-WHY = "asked for by the site"
 
 
 def wanted(items: List[Dict[str, Any]]) -> List[kernel_args.Arg]:
@@ -131,46 +116,36 @@ def wanted(items: List[Dict[str, Any]]) -> List[kernel_args.Arg]:
     ]
 
 
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "args": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "value": {"type": "str"},
-                    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-                    "exclusive": {"type": "bool", "default": False},
-                },
-            },
-            "backup": {"type": "bool", "default": True},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
+SPEC = {
+    "args": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "value": {"type": "str"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "exclusive": {"type": "bool", "default": False},
         },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
+    },
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
-    def plan() -> Plan:
-        boot = kernel_args.read(host)
-        return kernel_args.plan(boot, args, "kernel_args", WHY).limit(given["max_disruption"])
 
-    try:
-        host.require_roots()
-        args = wanted(given["args"])
-        planned = after = plan()
-        backups: List[str] = []
-        if planned.changed and not module.check_mode:
-            backups = apply.execute(host, planned.kept(given["backup"]))
-            # What counts is what is there now, not what was meant to be.
-            after = plan()
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**apply.result(planned, after), backup_files=backups)
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    args = wanted(given["args"])
+
+    def look() -> Plan:
+        found = kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
+        return found.kept(given["backup"]).limit(given["max_disruption"])
+
+    return apply.converge(host, check_mode, look)
 
 
 if __name__ == "__main__":

@@ -43,10 +43,8 @@ options:
     description: Id of a run that has ended without giving it back; the action plugin gives it.
     type: str
     default: ""
-  system_root:
-    description: Directory that holds C(/run).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -99,6 +97,7 @@ withheld:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
@@ -111,12 +110,12 @@ def main() -> None:
             "minutes": {"type": "int", "default": 240},
             "over": {"type": "str", "default": ""},
             "dead": {"type": "str", "default": ""},
-            "system_root": {"type": "path", "default": "/"},
+            **ROOTS,
         },
         supports_check_mode=True,
     )
     given = module.params
-    host = Host("/", given["system_root"])
+    host = Host(given["hardware_root"], given["system_root"])
     try:
         host.require_roots()
         run = node_lock.from_dict(given["run"])

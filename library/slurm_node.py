@@ -56,10 +56,8 @@ options:
     description: Seconds granted to each of Slurm's commands.
     type: int
     default: 30
-  system_root:
-    description: Directory that holds C(/usr).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -124,6 +122,7 @@ withheld:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
@@ -142,14 +141,14 @@ def main() -> None:
             "run": {"type": "str", "default": ""},
             "wait": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 30},
-            "system_root": {"type": "path", "default": "/"},
+            **ROOTS,
         },
         supports_check_mode=True,
     )
     given = module.params
     if given["scheduler"] == "none":
         module.exit_json(**Plan().result(), drained=False, jobs=[], ours=False, notes=[], repaired=[])
-    host = Host("/", given["system_root"], timeout=float(given["timeout"]))
+    host = Host(given["hardware_root"], given["system_root"], timeout=float(given["timeout"]))
     wanted = (given["node"], given["state"], given["reason"], given["run"], given["wait"])
     have = slurm.read(host, given["node"])
     planned = after = slurm.plan(have, *wanted)

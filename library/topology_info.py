@@ -61,14 +61,8 @@ options:
     description: Profiles by their names; with O(draft) the host is compared with the nearest of them.
     type: dict
     default: {}
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc) and C(/usr).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -125,6 +119,7 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
@@ -187,8 +182,7 @@ def main() -> None:
             "tool_timeout": {"type": "float", "default": 20},
             "draft": {"type": "bool", "default": False},
             "known_profiles": {"type": "dict", "default": {}},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
+            **ROOTS,
         },
         supports_check_mode=True,
     )

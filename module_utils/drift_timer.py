@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .change import apply
 from .core import redaction
+from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError
 from .core.plan import Command, FileChange, Plan
@@ -26,6 +27,17 @@ STATE = "/var/lib/busbar-drift"
 LEAST_DAYS = 8
 _UNIT = "busbar-drift.timer"
 _RUN = "play the role drift_timer for this host again"
+_WHY = "a night in which nobody asks the nodes looks like one in which all are well"
+UNITS = Check("drift_timer.units", why=_WHY, fix=_RUN)
+"Are the service and the timer there on the control node, as the role makes them"
+USER = Check("drift_timer.user", why=_WHY, fix=_RUN)
+"Is the user there whom the service runs as"
+ENABLED = Check("drift_timer.enabled", why=_WHY, fix=_RUN)
+"Does the timer wait for the night, also after a boot"
+INPUT = Check("drift_timer.input", why=_WHY, fix="put it there, or correct the variable")
+"Is each path there that the service needs: busbar, directory, inventory, webhook's file, program that is notified"
+LAST_RUN = Check("drift_timer.last_run", why=_WHY, fix="see journalctl -u busbar-drift.service for the reason")
+"Did the service's last run since the boot come to its end (to find drift is an end)"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")
 _SERVICE_TEXT = """\
@@ -237,8 +249,8 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
         FileChange(path, have.files[path], texts.get(path)) for path in OWN if have.files[path] != texts.get(path)
     )
     starts, runs = have.timer["UnitFileState"] == "enabled", have.timer["ActiveState"] == "active"
-    units = _finding(
-        "units",
+    units = _judged(
+        UNITS,
         SERVICE,
         ", ".join(change.described() for change in changes),
         "a service and its timer as asked for" if want else "no timer",
@@ -251,8 +263,8 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
     state = "%s, %s" % (have.timer["UnitFileState"] or "not there", have.timer["ActiveState"])
     findings = [
         units,
-        _finding("user", want.user, "" if have.user else "there is none", "a user to run as", aspect="persisted"),
-        _finding("enabled", _UNIT, "" if starts and runs else state, "enabled, active", aspect="persisted"),
+        _judged(USER, want.user, "" if have.user else "there is none", "a user to run as", aspect="persisted"),
+        _judged(ENABLED, _UNIT, "" if starts and runs else state, "enabled, active", aspect="persisted"),
         *(_input(path, text) for path, text in have.missing),
         *_last(have.service),
     ]
@@ -264,7 +276,7 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
     return Plan(tuple(findings), changes, tuple(commands))
 
 
-def execute(host: Host, planned: Plan) -> None:
+def execute(host: Host, planned: Plan) -> List[str]:
     """Raises ReadError where a file cannot be written, or systemd does not take it."""
     # A unit without its file cannot be disabled.
     first = [command for command in planned.commands if "disable" in command.argv]
@@ -275,6 +287,7 @@ def execute(host: Host, planned: Plan) -> None:
     for command in planned.commands:
         if command not in first:
             apply.run(host, command)
+    return []
 
 
 def _useradd(user: str) -> Command:
@@ -284,7 +297,7 @@ def _useradd(user: str) -> Command:
 
 
 def _input(path: str, text: str) -> Finding:
-    return _finding("input", path, text, "there, as the service needs it", "put it there, or correct the variable")
+    return _judged(INPUT, path, text, "there, as the service needs it")
 
 
 def _last(service: Mapping[str, str]) -> List[Finding]:
@@ -293,21 +306,12 @@ def _last(service: Mapping[str, str]) -> List[Finding]:
     if result == "success" and service["ExecMainExitTimestampMonotonic"] == "0":
         return []
     have = "" if result == "success" else "%s, status %s" % (result, status)
-    fix = "see journalctl -u busbar-drift.service for the reason"
-    return [_finding("last_run", "busbar-drift.service", have, "a run that came to its end", fix)]
+    return [_judged(LAST_RUN, "busbar-drift.service", have, "a run that came to its end")]
 
 
-def _finding(noun: str, subject: str, wrong: str, want: str, fix: str = _RUN, aspect: str = "live") -> Finding:
+def _judged(
+    check: Check, subject: str, wrong: str, want: str, fix: Optional[str] = None, aspect: str = "live"
+) -> Finding:
     """wrong: what is not as it should be; empty where it is."""
-    return Finding(
-        check="drift_timer.%s" % noun,
-        subject=subject,
-        state="drift" if wrong else "ok",
-        severity="major",
-        want=want,
-        have=wrong or "as wanted",
-        source=subject if subject.startswith("/") else "systemctl show" if noun != "user" else "getent passwd",
-        why="a night in which nobody asks the nodes looks like one in which all are well",
-        fix=fix if wrong else "",
-        aspect=aspect,
-    )
+    source = subject if subject.startswith("/") else "systemctl show" if check is not USER else "getent passwd"
+    return check.judge(subject, "drift" if wrong else "ok", want, wrong or "as wanted", source, fix, aspect=aspect)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
 from . import kernel_args
+from .core import advice
+from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError
 from .core.plan import Plan, merge
@@ -32,6 +34,24 @@ _WANTED = {
     "arm": (Arg("iommu.passthrough", "1", exclusive=True),),
 }
 _WHY = "translated by the IOMMU, GPUDirect goes through the root complex at a fraction of its speed, or fails"
+ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
+"Will the next boot have the kernel argument (persisted), has this one (live); live alone is a pending reboot"
+DOMAINS = Check(
+    "iommu.domains",
+    why=_WHY,
+    fix="reboot into the command line above; if it is active already, look for memory encryption (SME, TDX) or a"
+    " device that firmware calls untrusted in dmesg",
+    disruption="reboot",
+)
+"Do the IOMMU groups of GPUs and NICs pass through, by their type"
+AMD_IOMMU = Check(
+    "iommu.amd_iommu",
+    why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",
+    fix="remove it where it was set",
+    severity="minor",
+    disruption="reboot",
+)
+"Is there an `amd_iommu=on`, which the kernel ignores"
 
 
 @dataclass(frozen=True)
@@ -92,12 +112,12 @@ def plan(state: State, boot: Boot) -> Plan:
     """Nothing in a virtual machine: its IOMMU is the hypervisor's."""
     if state.is_vm:
         return Plan()
-    args = kernel_args.plan(boot, _WANTED[state.cpu], "iommu", _WHY)
+    args = kernel_args.plan(boot, _WANTED[state.cpu], ARGS)
     pending = next((f for f in args.findings if not f.ok and f.aspect == "live"), None)
     cause = (pending.because or pending.id) if pending is not None else None
     findings = [_domains(state, cause)]
     if state.cpu != "arm" and not kernel_args.satisfied(boot.active, Arg("amd_iommu", "on", present=False)):
-        findings.append(_invalid())
+        findings.append(AMD_IOMMU.judge("amd_iommu=on", "drift", "no amd_iommu=on", "amd_iommu=on", kernel_args.ACTIVE))
     return merge(args, Plan(tuple(findings)))
 
 
@@ -110,32 +130,11 @@ def _domains(state: State, cause: Optional[str]) -> Finding:
         names: List[str] = sorted(translated)
         more = " and %d more" % (len(names) - 3) if len(names) > 3 else ""
         known, have = "drift", "%s for %s%s" % (translated[names[0]], ", ".join(names[:3]), more)
-    return Finding(
-        check="iommu.domains",
-        subject="GPUs and NICs",
-        state=known,
-        severity="major",
+    return DOMAINS.judge(
+        "GPUs and NICs",
+        known,
         want="identity, or no IOMMU in effect",
         have=have,
         source="%s/*/type" % GROUPS,
-        why=_WHY,
-        fix="reboot into the command line above; if it is active already, look for memory encryption (SME, TDX) or a"
-        " device that firmware calls untrusted in dmesg",
-        disruption="reboot",
         because=cause if known == "drift" else None,
-    )
-
-
-def _invalid() -> Finding:
-    return Finding(
-        check="iommu.amd_iommu",
-        subject="amd_iommu=on",
-        state="drift",
-        severity="minor",
-        want="no amd_iommu=on",
-        have="amd_iommu=on",
-        source=kernel_args.ACTIVE,
-        why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",
-        fix="remove it where it was set",
-        disruption="reboot",
     )

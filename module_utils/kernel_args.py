@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from .core import advice
+from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError
 from .core.plan import Command, FileChange, Plan
@@ -106,6 +106,12 @@ _CALL = "busbar_argument "
 # What an earlier Busbar wrote: it only appended.
 _APPENDED = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
 _SPACE = " \t\n\v\f\r"
+ARGS = Check(
+    "kernel_args.args",
+    why="asked for by the site",
+    fix="run the module again without --check",
+)
+"Will the next boot have the argument that a site asks for by the module `kernel_args` (persisted), has this one (live)"
 
 
 @dataclass(frozen=True)
@@ -520,18 +526,18 @@ def _arg(token: str, mode: str = "add") -> Arg:
 # -- plan ------------------------------------------------------------------------------------------------------------
 
 
-def plan(boot: Boot, args: Sequence[Arg], noun: str, why: str) -> Plan:
+def plan(boot: Boot, args: Sequence[Arg], check: Check) -> Plan:
     """Two findings for each argument: as the next boot will have it, and as this one has it.
 
-    noun: the check's first word. why: what the arguments are for.
+    check: ARGS, or that of a role which asks for arguments of its own and says what they are for.
     """
     changes, commands = _mend(boot, args)
     findings: List[Finding] = []
     reboot: List[str] = []
     for arg in args:
-        persisted = _persisted(boot, arg, noun, why, bool(changes or commands))
+        persisted = _persisted(boot, arg, check, bool(changes or commands))
         active = satisfied(boot.active, arg)
-        findings += [persisted, _live(boot, arg, noun, why, persisted, active)]
+        findings += [persisted, _live(boot, arg, check, persisted, active)]
         if not active and (persisted.ok or persisted.state == "drift"):
             reboot.append("kernel argument %s is not active before a reboot" % arg)
     return Plan(tuple(findings), changes, commands, tuple(reboot))
@@ -640,12 +646,7 @@ def _others(boot: Boot, arg: Arg) -> List[str]:
     return [token for token in tokens if parse(token)[0] == name and parse(token)[1] != arg.value]
 
 
-def _run(noun: str) -> str:
-    """The module is also there for those who keep arguments of their own, in a play that only they know."""
-    return advice.run("iommu") if noun == "iommu" else "run the module again without --check"
-
-
-def _persisted(boot: Boot, arg: Arg, noun: str, why: str, mended: bool) -> Finding:
+def _persisted(boot: Boot, arg: Arg, check: Check, mended: bool) -> Finding:
     bad = [entry for entry in boot.future if not satisfied(entry.line, arg)]
     source = {"grub": GRUB_CFG, "bls": BLS_ENTRIES, "kernel-install": KERNEL_CMDLINE}.get(boot.kind, ACTIVE)
     state, have, fix = "ok", str(arg), ""
@@ -661,33 +662,19 @@ def _persisted(boot: Boot, arg: Arg, noun: str, why: str, mended: bool) -> Findi
             state = "not_owned"
             fix = "correct %s, which is read after Busbar's %s, and run update-grub" % (", ".join(culprits), DROPIN)
         else:
-            fix = _run(noun) if mended else "look at what the tool printed; run it by hand"
-    return Finding(
-        check="%s.args" % noun,
-        subject=str(arg),
-        state=state,
-        severity="major",
-        want=str(arg),
-        have=have,
-        source=source,
-        why=why,
-        fix=fix,
-        aspect="persisted",
-    )
+            fix = check.fix if mended else "look at what the tool printed; run it by hand"
+    return check.judge(str(arg), state, str(arg), have, source, fix, aspect="persisted")
 
 
-def _live(boot: Boot, arg: Arg, noun: str, why: str, persisted: Finding, active: bool) -> Finding:
+def _live(boot: Boot, arg: Arg, check: Check, persisted: Finding, active: bool) -> Finding:
     pending = not active and persisted.ok
-    return Finding(
-        check="%s.args" % noun,
-        subject=str(arg),
-        state="ok" if active else "drift",
-        severity="major",
+    return check.judge(
+        str(arg),
+        "ok" if active else "drift",
         want=str(arg),
         have=str(arg) if active else "pending: the next boot will have it" if pending else "not on the command line",
         source=ACTIVE,
-        why=why,
-        fix="" if active else "%s, or reboot the node" % _run(noun),
+        fix="%s, or reboot the node" % check.fix,
         disruption="reboot",
-        because=None if active or persisted.ok else persisted.id,
+        because=persisted,
     )

@@ -10,9 +10,10 @@ Sources: scontrol(1), squeue(1); Slurm src/api/node_info.c.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
+from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError
 from .core.plan import Command, Plan
@@ -27,6 +28,14 @@ _REASON = re.compile(r" Reason=(.*?)(?: \[([^\s\[\]]+@(?:\d{4}-[\dT:-]+|Unknown)
 _OUT = ("DOWN", "ERROR", "FAIL", "FAILING")
 _USED = ("ALLOCATED", "MIXED", "COMPLETING")
 _RUN = re.compile(r" \([^()]*\)$")
+
+_WHY = "a node is taken out of service before it is disturbed, and given back when it is proven"
+STATE = Check("drain.state", why=_WHY)
+"Does Slurm answer for the node, and do as it is told"
+IDLE = Check("drain.idle", why=_WHY, severity="minor")
+"Is no job on a node that is to be drained"
+LEFT_OVER = Check("drain.left_over", why=_WHY)
+"Has no run left the node drained; the reason says for what, or what is wrong with it"
 
 
 @dataclass(frozen=True)
@@ -115,8 +124,7 @@ def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wai
         # Without its name, forty nodes of a controller that is down are one row.
         said = problem.message.replace(name, "it")
         fix = "make scontrol and squeue answer for it (drain_slurm_host, drain_slurm_node), or set busbar_drain: none"
-        finding = _finding(name, "drain.state", "unknown", "an answer of Slurm", said, fix)
-        return Plan((replace(finding, source=problem.source),))
+        return Plan((STATE.judge("the node", "unknown", "an answer of Slurm", said, problem.source, fix),))
     commands: List[Command] = []
     if state == "drained":
         if node.ours or not (node.drained or (have.jobs and not wait)):
@@ -144,31 +152,18 @@ def _drain(node: Node, reason: str, run: str) -> List[Command]:
 
 
 def _judge(have: Have, node: Node, state: str) -> Finding:
+    source = "scontrol show node %s, squeue" % node.name
     if state == "drained":
         want = "no job on the node"
         if have.jobs:
             fix = "wait for the job, or give it time with drain_timeout (seconds); then run site.yml again"
-            return _finding(node.name, "drain.idle", "withheld", want, "busy: %s" % have.jobs[0], fix, "minor")
-        return _finding(node.name, "drain.idle", "ok", want, "no job", "")
+            return IDLE.judge("the node", "withheld", want, "busy: %s" % have.jobs[0], source, fix)
+        return IDLE.judge("the node", "ok", want, "no job", source)
     want = "not left drained by Busbar"
     if node.ours:
         fix = (
             "see to what the reason says; site.yml resumes a node that is in order, or: scontrol update nodename=%s"
             " state=resume" % node.name
         )
-        return _finding(node.name, "drain.left_over", "drift", want, str(node), fix)
-    return _finding(node.name, "drain.left_over", "ok", want, str(node), "")
-
-
-def _finding(name: str, check: str, state: str, want: str, have: str, fix: str, severity: str = "major") -> Finding:
-    return Finding(
-        check=check,
-        subject="the node",
-        state=state,
-        severity=severity,
-        want=want,
-        have=have,
-        source="scontrol show node %s, squeue" % name,
-        why="a node is taken out of service before it is disturbed, and given back when it is proven",
-        fix=fix,
-    )
+        return LEFT_OVER.judge("the node", "drift", want, str(node), source, fix)
+    return LEFT_OVER.judge("the node", "ok", want, str(node), source)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..core import locks
+from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError
 
@@ -25,6 +26,11 @@ PATH = locks.FOLDER + "/lock.json"
 # Held while one reads and writes PATH, and so many seconds are waited for it.
 LOCK, PATIENCE = "lock.json.lock", 20.0
 _KEYS = {"id": str, "user": str, "control": str, "machine": str, "pid": int, "start": int}
+
+HELD = Check(
+    "lock.held", why="runs that write at the same time undo each other's work; this one has changed nothing here"
+)
+"Is no other run at work on the node; where one is, nothing is changed there"
 
 
 @dataclass(frozen=True)
@@ -222,14 +228,11 @@ def judge(answer: Answer) -> Finding:
             fix = "run it again when that one has ended; if it is dead, with -e busbar_lock_break=%s" % (
                 answer.holder.run.id
             )
-    return Finding(
-        check="lock.held",
-        subject="the node",
-        state="withheld" if fix else "ok",
-        severity="major",
+    return HELD.judge(
+        "the node",
+        "withheld" if fix else "ok",
         want="no other run at work on it",
         have=str(answer.holder) if fix else "none",
         source=PATH,
-        why="runs that write at the same time undo each other's work; this one has changed nothing here",
         fix=fix,
     )

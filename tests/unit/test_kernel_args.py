@@ -243,7 +243,7 @@ def grub(
 
 
 def plan(boot: Boot, *args: Arg) -> Plan:
-    return kernel_args.plan(boot, args, "kernel_args", "a test").limit("none")
+    return kernel_args.plan(boot, args, kernel_args.ARGS).limit("none")
 
 
 def states(made: Plan) -> dict[str, str]:
