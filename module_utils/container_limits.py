@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import host_limits
 from .change import busy
+from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError, ToolMissing
 from .core.plan import FileChange, Plan, merge
@@ -28,7 +29,6 @@ from .core.systemd_files import UNITS, unit_files
 
 # Runtime -> its program and the check that names it.
 _PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}
-_CHECKS = {"docker": "docker", "containerd": "containerd", "kubelet": "kubernetes"}
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
 # Keys of daemon.json that Busbar writes.
@@ -54,13 +54,31 @@ _ELSEWHERE = {
 # USER_HZ, in which Linux tells times to programs on every architecture that has an NVIDIA driver.
 _TICKS = 100
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
-_WHY = {
-    "docker": "a container has what dockerd gives it, by itself 64 MiB of /dev/shm and the memlock of containerd: NCCL"
+DOCKER = Check(
+    "host_limits.docker",
+    why="a container has what dockerd gives it, by itself 64 MiB of /dev/shm and the memlock of containerd: NCCL"
     " ends with 'Cannot allocate memory' or a bus error",
-    "containerd": host_limits.WHY["memlock"],
-    "kubelet": "a pod that asks for the resource is not started on this node, and one that does not ask has no"
+    fix=host_limits.RUN,
+    aspect="persisted",
+)
+"Is Docker there where asked for, and does daemon.json give the limits and `/dev/shm`; `not_owned` for a snap's"
+DOCKER_LOADED = Check(
+    "host_limits.docker_loaded",
+    why="dockerd takes default-ulimits when it is started, and not by a reload",
+    fix="on a drained node: systemctl restart docker (without live-restore that stops every container)",
+    disruption="driver",
+)
+"Was the dockerd that runs started after daemon.json was last changed"
+KUBERNETES = Check(
+    "host_limits.kubernetes",
+    why="a pod that asks for the resource is not started on this node, and one that does not ask has no"
     " /dev/infiniband: NCCL falls back to TCP",
-}
+    fix="mend the RDMA device plugin's pod on this node (kubectl get pods -A -o wide, then its log and its"
+    " configuration); Busbar does not install it",
+    severity="critical",
+)
+"Has the kubelet healthy devices of each RDMA resource that is expected"
+_CHECKS = {"docker": DOCKER, "containerd": host_limits.CONTAINERD, "kubelet": KUBERNETES}
 
 
 @dataclass(frozen=True)
@@ -280,46 +298,42 @@ def plan(have: Have, want: Want) -> Plan:
 
 def _missing(runtime: str) -> Finding:
     # Not "persisted": that no file of ours mends it must not look like a repair.
-    return Finding(
-        check="host_limits.%s" % _CHECKS[runtime],
-        subject=runtime,
-        state="drift",
-        severity="major",
+    return _CHECKS[runtime].judge(
+        runtime,
+        "drift",
         want="%s is installed (host_limits_container_runtimes)" % runtime,
         have="no program %s" % _PROGRAMS[runtime],
         source=_PROGRAMS[runtime],
         why="what the inventory says of a node has to be true before its limits can be",
         fix="install %s, or take it out of host_limits_container_runtimes for this host" % runtime,
+        severity="major",
+        aspect="live",
     )
 
 
 def _others(runtime: str, path: str, way_out: str) -> Finding:
     """What containers inherit is judged by the process (host_limits.daemon), which has the same name there."""
-    return Finding(
-        check="host_limits.%s" % _CHECKS[runtime],
-        subject=runtime,
-        state="not_owned",
-        severity="major",
+    return _CHECKS[runtime].judge(
+        runtime,
+        "not_owned",
         want="%s with limits that Busbar can write" % runtime,
         have="one that brings its own configuration, %s" % path,
         source=path,
-        why=_WHY[runtime],
         fix="set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime),
-        aspect="persisted",
     )
 
 
 def _unreadable(runtime: str, problem: Problem) -> Finding:
-    return Finding(
-        check="host_limits.%s" % _CHECKS[runtime],
-        subject=runtime,
-        state="unknown",
-        severity="major",
+    return _CHECKS[runtime].judge(
+        runtime,
+        "unknown",
         want="an answer",
-        have=printable(str(problem)),
+        have=str(problem),
         source=problem.source,
         why="what cannot be read cannot be judged; nothing was written for %s" % runtime,
-        fix="look at %s on the host and mend it" % printable(problem.source),
+        fix="look at %s on the host and mend it" % problem.source,
+        severity="major",
+        aspect="live",
     )
 
 
@@ -379,22 +393,15 @@ def _docker(have: Have, want: Want) -> Plan:
         after, lacks = edit(have.daemon_json or "", want)
     except ParseError as error:
         return Plan((_unreadable("docker", Problem(DAEMON_JSON, str(error))),))
-    persisted = Finding(
-        check="host_limits.docker",
-        subject=DAEMON_JSON,
-        state="not_owned" if theirs else "drift" if lacks else "ok",
-        severity="major",
+    persisted = DOCKER.judge(
+        DAEMON_JSON,
+        "not_owned" if theirs else "drift" if lacks else "ok",
         want="memlock unlimited, nofile at least %d%s"
         % (want.limits.nofile, ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""),
         have="; ".join(theirs or lacks) or "as wanted",
         source=theirs[0].partition(": ")[0] if theirs else DAEMON_JSON,
-        why="dockerd does not start where a flag and daemon.json both set a limit" if theirs else _WHY["docker"],
-        fix="take the flag out of the file, so that daemon.json can say it, then run this again"
-        if theirs
-        else host_limits.RUN
-        if lacks
-        else "",
-        aspect="persisted",
+        why="dockerd does not start where a flag and daemon.json both set a limit" if theirs else None,
+        fix="take the flag out of the file, so that daemon.json can say it, then run this again" if theirs else None,
     )
     if theirs:
         return Plan((persisted,))
@@ -421,19 +428,12 @@ def _loaded(have: Have, good: bool) -> Tuple[Finding, ...]:
     loaded = good and have.changed <= started
     since = "dockerd has run since %s" % _utc(started)
     later = "%s, %s was last changed at %s" % (since, DAEMON_JSON, _utc(have.changed))
-    finding = Finding(
-        check="host_limits.docker_loaded",
-        subject="dockerd",
-        state="ok" if loaded else "drift",
-        severity="major",
+    finding = DOCKER_LOADED.judge(
+        "dockerd",
+        "ok" if loaded else "drift",
         want="dockerd was started after %s was last changed" % DAEMON_JSON,
         have=later if good else "%s, without these limits" % since,
         source="/proc/PID/stat of dockerd",
-        why="dockerd takes default-ulimits when it is started, and not by a reload",
-        fix=""
-        if loaded
-        else "on a drained node: systemctl restart docker (without live-restore that stops every container)",
-        disruption="driver",
     )
     return (finding,)
 
@@ -448,18 +448,14 @@ def _utc(seconds: float) -> str:
 def _containerd(have: Have, want: Want) -> Plan:
     unit = [path for path in have.containerd if path.endswith("/containerd.service")]
     if not unit:
-        finding = Finding(
-            check="host_limits.containerd",
-            subject=DROPIN,
-            state="not_owned",
-            severity="major",
+        finding = host_limits.CONTAINERD.judge(
+            DROPIN,
+            "not_owned",
             want="a unit containerd.service that the limits can be written for",
             have="no containerd.service in %s" % ", ".join(UNITS),
             source=UNITS[0],
-            why=_WHY["containerd"],
             fix="set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
             " containerd)" % want.limits.nofile,
-            aspect="persisted",
         )
         return Plan((finding,))
     values: Dict[str, str] = {}
@@ -472,7 +468,7 @@ def _containerd(have: Have, want: Want) -> Plan:
     )
     before, after = have.containerd.get(DROPIN), render(want)
     others = [path for path in have.containerd if path not in unit]
-    found = host_limits.persisted("containerd", DROPIN, good, before == after, others, want.limits)
+    found = host_limits.persisted(host_limits.CONTAINERD, DROPIN, good, before == after, others, want.limits)
     write = not good and before != after
     return Plan((found,), (FileChange(DROPIN, before, after),) if write else ())
 
@@ -503,17 +499,4 @@ def _resource(registered: Optional[Mapping[str, int]], name: str) -> Finding:
         others = ", ".join(printable(other) for other in sorted(registered)) or "nothing"
         text = "not registered; registered: %s" % others
     good = bool(registered and registered.get(name))
-    return Finding(
-        check="host_limits.kubernetes",
-        subject=name,
-        state="ok" if good else "drift",
-        severity="critical",
-        want="at least one healthy device",
-        have=text,
-        source=busy.KUBELET,
-        why=_WHY["kubelet"],
-        fix=""
-        if good
-        else "mend the RDMA device plugin's pod on this node (kubectl get pods -A -o wide, then its log and its"
-        " configuration); Busbar does not install it",
-    )
+    return KUBERNETES.judge(name, "ok" if good else "drift", "at least one healthy device", text, busy.KUBELET)

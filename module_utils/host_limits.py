@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .core import advice, mounts, systemd_files
+from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError
 from .core.plan import FileChange, Plan
@@ -34,13 +35,40 @@ MEMINFO = "/proc/meminfo"
 UNLIMITED = "unlimited"
 # Of sizes in systemd's files, to the base of 1024.
 _SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
-WHY = {
-    "memlock": "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'",
-    "unit": "a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
-    "group": "a line for a group or a user counts before that for all (*), whatever file it is in",
-    "shm": "NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",
-}
 RUN = advice.run("host_limits")
+_MEMLOCK = "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'"
+LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
+"Will a login get unlimited locked memory and enough files"
+SERVICE = Check("host_limits.service", why=_MEMLOCK, fix=RUN, aspect="persisted")
+"Will a service get unlimited locked memory and enough files"
+CONTAINERD = Check("host_limits.containerd", why=_MEMLOCK, fix=RUN, aspect="persisted")
+"Is containerd there where asked for, and does its unit give the limits; `not_owned` for that of k3s and rke2"
+UNIT = Check(
+    "host_limits.unit",
+    why="a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
+    aspect="persisted",
+)
+"Say units and drop-ins of slurmd, dockerd, kubelet, `user@.service` and `user.conf` no less, for their next start"
+GROUP = Check(
+    "host_limits.group",
+    why="a line for a group or a user counts before that for all (*), whatever file it is in",
+    severity="minor",
+    aspect="persisted",
+)
+"Has no group and no user a line in limits.d with less locked memory, which counts before `*`"
+DAEMON = Check(
+    "host_limits.daemon",
+    why="a job inherits the limits of the daemon that starts it; " + _MEMLOCK,
+    # Running jobs may not outlive a restart of their container runtime.
+    disruption="driver",
+)
+"Have slurmd, containerd, dockerd and kubelet the limits that jobs inherit; of several processes the worst counts"
+SHM = Check(
+    "host_limits.shm",
+    why="NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",
+    fix="set size= for /dev/shm in /etc/fstab, then mount -o remount /dev/shm",
+)
+"Is `/dev/shm` large enough"
 
 
 @dataclass(frozen=True)
@@ -204,8 +232,8 @@ def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Tuple[str, str], ...]], Dict[s
 
 def plan(have: Have, want: Want) -> Plan:
     files = (
-        (LOGIN_FILE, render_login(want), _login_ok(have, want), have.login, "login"),
-        (SERVICE_FILE, render_service(want), _service_ok(have, want), have.service, "service"),
+        (LOGIN_FILE, render_login(want), _login_ok(have, want), have.login, LOGIN),
+        (SERVICE_FILE, render_service(want), _service_ok(have, want), have.service, SERVICE),
     )
     findings, changes = [], []
     for path, text, good, there, check in files:
@@ -281,20 +309,14 @@ def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
     have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
     of_users = name in (USER_CONF, "user@.service")
     start = "let users log in anew" if of_users else "on a drained node systemctl restart %s" % name
-    return Finding(
-        check="host_limits.unit",
-        subject=name,
-        state="not_owned" if low else "ok",
-        severity="major",
+    return UNIT.judge(
+        name,
+        "not_owned" if low else "ok",
         want="memlock unlimited, nofile at least %d" % want.nofile,
-        have=printable(have) or "systemd's defaults",
+        have=have or "systemd's defaults",
         source=next(iter(low.values()))[1] if low else next(reversed(list(files))),
-        why=WHY["unit"],
         fix="set %s there; then systemctl daemon-reload, and %s"
-        % (" and ".join("%s=%s" % (keys[item], least[item] or "infinity") for item in low), start)
-        if low
-        else "",
-        aspect="persisted",
+        % (" and ".join("%s=%s" % (keys[item], least[item] or "infinity") for item in low), start),
     )
 
 
@@ -311,17 +333,13 @@ def _groups(have: Have) -> List[Finding]:
         low = {kind: one for kind, one in kinds.items() if not enough(one[0], None)}
         for value, path in list(low.values())[:1]:
             findings.append(
-                Finding(
-                    check="host_limits.group",
-                    subject="%s %s" % (path, printable(domain)),
-                    state="not_owned",
-                    severity="minor",
+                GROUP.judge(
+                    "%s %s" % (path, printable(domain)),
+                    "not_owned",
                     want="memlock unlimited",
-                    have=printable("%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain)),
+                    have="%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain),
                     source=path,
-                    why=WHY["group"],
                     fix="remove the line from %s, or say unlimited there" % path,
-                    aspect="persisted",
                 )
             )
     return findings
@@ -339,24 +357,19 @@ def _amount(value: str) -> float:
     return math.inf if value == UNLIMITED else int(value)
 
 
-def persisted(check: str, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
+def persisted(check: Check, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
     """Of a file of ours. ours: it is there as rendered. paths: of all files that are read with it."""
     later = [other for other in paths if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
     overridden = ours and not good
     have = "as wanted" if good else "%s is not as rendered" % path
     if overridden:
         have = "a file after %s says otherwise (%s)" % (path, ", ".join(later) or "look at the others there")
-    return Finding(
-        check="host_limits.%s" % check,
-        subject=path,
-        state="ok" if good else "not_owned" if overridden else "drift",
-        severity="major",
+    return check.judge(
+        path,
+        "ok" if good else "not_owned" if overridden else "drift",
         want="memlock unlimited, nofile at least %d" % want.nofile,
         have=have,
-        source=path,
-        why=WHY["memlock"],
-        fix="" if good else "correct the file that is not Busbar's" if overridden else RUN,
-        aspect="persisted",
+        fix="correct the file that is not Busbar's" if overridden else RUN,
     )
 
 
@@ -364,42 +377,27 @@ def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Pr
     """One for all processes of that name: the worst counts."""
     low = [limits for limits in processes if not (enough(limits[0], None) and enough(limits[1], want.nofile))]
     if unread is not None and not low:
-        state, have = "unknown", printable(str(unread))
+        state, have = "unknown", str(unread)
     else:
         state = "drift" if low else "ok"
         have = "memlock %s, nofile %s" % min(low or processes, key=lambda limits: tuple(map(_amount, limits)))
         if low and len(processes) > 1:
             have += " (%d of %d processes have too little)" % (len(low), len(processes))
-    return Finding(
-        check="host_limits.daemon",
-        subject=name,
-        state=state,
-        severity="major",
+    return DAEMON.judge(
+        name,
+        state,
         want="memlock unlimited, nofile at least %d" % want.nofile,
         have=have,
         source="/proc/PID/limits of %s" % name,
-        why="a job inherits the limits of the daemon that starts it; " + WHY["memlock"],
         fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
         " LimitNOFILE in systemctl cat %s" % (name, name),
-        # Running jobs may not outlive a restart of their container runtime.
-        disruption="driver",
     )
 
 
 def _shm(have: Have, want: Want) -> Finding:
     state = "unknown" if have.problems else "ok" if (have.shm or 0) >= want.shm else "drift"
     text = str(have.problems[0]) if have.problems else "not mounted" if have.shm is None else gib(have.shm)
-    return Finding(
-        check="host_limits.shm",
-        subject="/dev/shm",
-        state=state,
-        severity="major",
-        want="at least %s" % gib(want.shm),
-        have=text,
-        source=mounts.PATH,
-        why=WHY["shm"],
-        fix="set size= for /dev/shm in /etc/fstab, then mount -o remount /dev/shm",
-    )
+    return SHM.judge("/dev/shm", state, "at least %s" % gib(want.shm), text, mounts.PATH)
 
 
 def gib(size: int) -> str:
