@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Problem
 from ..core.plan import Plan
@@ -38,115 +39,136 @@ class CrossCheck:
     problem: Optional[Problem] = None
 
 
-@dataclass(frozen=True)
-class _Rule:
-    severity: str
-    why: str
-    fix: str
-
-
 _RECHECK = "then run site.yml --tags platform for this host again"
-_RULES = {
-    "platform.gpu_count": _Rule(
-        "critical",
-        "a job that expects every GPU of the node fails or runs on fewer",
-        "look for 'fallen off the bus' (Xid 79) in dmesg, power-cycle the node, reseat or replace the GPU; " + _RECHECK,
-    ),
-    "platform.gpu_driver": _Rule(
-        "critical",
-        "a GPU that the NVIDIA driver does not have cannot be used",
-        "check nvidia-smi and dmesg for Xid errors, load the driver or reset the GPU; " + _RECHECK,
-    ),
-    "platform.gpu_model": _Rule(
-        "critical",
-        "bars, NVLinks and paths are those of the profile's GPU",
-        "set busbar_platform to what this node is, or replace the GPU",
-    ),
-    "platform.gpu_pcie": _Rule(
-        "major",
-        "a GPU slot below its width or generation halves host copies and GPUDirect",
-        "reseat the GPU or its riser, check the BIOS slot setting; " + _RECHECK,
-    ),
-    "platform.gpu_tool": _Rule(
-        "major",
-        "NVLinks and the NVSwitch fabric have no other source than nvidia-smi",
-        "run nvidia-smi on the node; if it hangs, a GPU or the driver is stuck: drain and reboot the node",
-    ),
-    "platform.nvlinks": _Rule(
-        "critical",
-        "one inactive NVLink slows every collective of the node",
-        "run nvidia-smi nvlink -s, check Xid 74 in dmesg, reset the GPU or reboot; " + _RECHECK,
-    ),
-    "platform.nvlink_fabric": _Rule(
-        "critical",
-        "until the fabric is registered CUDA does not start on NVSwitch machines",
-        "start nvidia-fabricmanager (same version as the driver) and read its log; " + _RECHECK,
-    ),
-    "platform.rail_device": _Rule(
-        "critical",
-        "NCCL silently uses the remaining NICs; every node of the job waits for this one",
-        "check lspci and dmesg for the NIC, its slot and its driver (mlx5_core), reseat or replace it; " + _RECHECK,
-    ),
-    "platform.rail_state": _Rule(
-        "critical",
-        "NCCL skips a port that is not ACTIVE without a word",
-        "check the cable and the switch port (mlxlink -d DEVICE), on InfiniBand also the subnet manager; " + _RECHECK,
-    ),
-    "platform.rail_rate": _Rule(
-        "major",
-        "the slowest rail sets the pace of every ring",
-        "check the cable, its transceiver and the speed set on the switch port; " + _RECHECK,
-    ),
-    "platform.rail_link_layer": _Rule(
-        "critical",
-        "a port of the other link layer is not on this fabric",
-        "set LINK_TYPE_P1 with mlxconfig (1 InfiniBand, 2 Ethernet) and power-cycle, or correct busbar_fabric",
-    ),
-    "platform.rail_pcie": _Rule(
-        "major",
-        "a slot below its width or generation caps the NIC; NCCL does not notice, it reads the maximum",
-        "reseat the NIC or its riser, check the BIOS slot setting; " + _RECHECK,
-    ),
-    "platform.pcie_link": _Rule(
-        "major",
-        "the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device says so itself",
-        "reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
-        " bifurcation) and AER errors in dmesg; " + _RECHECK,
-    ),
-    "platform.rail_path": _Rule(
-        "major",
-        "GPUDirect RDMA is only used, and only fast, over the short path",
-        "put the NIC into the slot that the profile names, or capture the profile of this node type anew",
-    ),
-    "platform.rail_numa": _Rule(
-        "minor",
-        "interrupts and proxy threads land on the wrong socket",
-        "check the BIOS (NPS, SNC, slot affinity); in a virtual machine set numa: any in a site profile",
-    ),
-    "platform.rail_mtu": _Rule(
-        "major",
-        "queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
-        " the link can, and to no more than it is told",
-        "compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
-        " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
-    ),
-    "platform.rail_gid": _Rule(
-        "critical",
-        "RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
-        "give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
-        " and look at gids and gid_attrs/types of the port; " + _RECHECK,
-    ),
-    "platform.rail_address": _Rule(
-        "critical",
-        "two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
-        "give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
-    ),
-    "platform.cross_check": _Rule(
-        "major",
-        "two sources that disagree mean that one of them is misread, so nothing built on either is proven",
-        "compare the named pair by hand (nvidia-smi topo -m, lspci -t) and report the case",
-    ),
-}
+GPU_COUNT = Check(
+    "platform.gpu_count",
+    why="a job that expects every GPU of the node fails or runs on fewer",
+    fix="look for 'fallen off the bus' (Xid 79) in dmesg, power-cycle the node, reseat or replace the GPU; " + _RECHECK,
+    severity="critical",
+)
+"Are all GPUs on the bus"
+GPU_DRIVER = Check(
+    "platform.gpu_driver",
+    why="a GPU that the NVIDIA driver does not have cannot be used",
+    fix="check nvidia-smi and dmesg for Xid errors, load the driver or reset the GPU; " + _RECHECK,
+    severity="critical",
+)
+"Does the NVIDIA driver have each of them"
+GPU_MODEL = Check(
+    "platform.gpu_model",
+    why="bars, NVLinks and paths are those of the profile's GPU",
+    fix="set busbar_platform to what this node is, or replace the GPU",
+    severity="critical",
+)
+"Is it the profile's model"
+GPU_PCIE = Check(
+    "platform.gpu_pcie",
+    why="a GPU slot below its width or generation halves host copies and GPUDirect",
+    fix="reseat the GPU or its riser, check the BIOS slot setting; " + _RECHECK,
+)
+"Has it its slot's width as it is, and the generation as it can be (an idle GPU trains its link down)"
+GPU_TOOL = Check(
+    "platform.gpu_tool",
+    why="NVLinks and the NVSwitch fabric have no other source than nvidia-smi",
+    fix="run nvidia-smi on the node; if it hangs, a GPU or the driver is stuck: drain and reboot the node",
+)
+"Does nvidia-smi answer"
+NVLINKS = Check(
+    "platform.nvlinks",
+    why="one inactive NVLink slows every collective of the node",
+    fix="run nvidia-smi nvlink -s, check Xid 74 in dmesg, reset the GPU or reboot; " + _RECHECK,
+    severity="critical",
+)
+"Are all NVLinks of each GPU active"
+NVLINK_FABRIC = Check(
+    "platform.nvlink_fabric",
+    why="until the fabric is registered CUDA does not start on NVSwitch machines",
+    fix="start nvidia-fabricmanager (same version as the driver) and read its log; " + _RECHECK,
+    severity="critical",
+)
+"Is the NVSwitch fabric registered"
+RAIL_DEVICE = Check(
+    "platform.rail_device",
+    why="NCCL silently uses the remaining NICs; every node of the job waits for this one",
+    fix="check lspci and dmesg for the NIC, its slot and its driver (mlx5_core), reseat or replace it; " + _RECHECK,
+    severity="critical",
+)
+"Is there a NIC for the rail"
+RAIL_STATE = Check(
+    "platform.rail_state",
+    why="NCCL skips a port that is not ACTIVE without a word",
+    fix="check the cable and the switch port (mlxlink -d DEVICE), on InfiniBand also the subnet manager; " + _RECHECK,
+    severity="critical",
+)
+"Is the rail's port ACTIVE"
+RAIL_RATE = Check(
+    "platform.rail_rate",
+    why="the slowest rail sets the pace of every ring",
+    fix="check the cable, its transceiver and the speed set on the switch port; " + _RECHECK,
+)
+"Is the rail's port at full rate"
+RAIL_LINK_LAYER = Check(
+    "platform.rail_link_layer",
+    why="a port of the other link layer is not on this fabric",
+    fix="set LINK_TYPE_P1 with mlxconfig (1 InfiniBand, 2 Ethernet) and power-cycle, or correct busbar_fabric",
+    severity="critical",
+)
+"Is the rail's port of the right kind"
+RAIL_PCIE = Check(
+    "platform.rail_pcie",
+    why="a slot below its width or generation caps the NIC; NCCL does not notice, it reads the maximum",
+    fix="reseat the NIC or its riser, check the BIOS slot setting; " + _RECHECK,
+)
+"Has the rail's NIC the width and generation of its slot"
+PCIE_LINK = Check(
+    "platform.pcie_link",
+    why="the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device says so itself",
+    fix="reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
+    " bifurcation) and AER errors in dmesg; " + _RECHECK,
+)
+"Is each link above, up to the CPU, as fast and wide as both ends can, and enough for its rails; not in a VM"
+RAIL_PATH = Check(
+    "platform.rail_path",
+    why="GPUDirect RDMA is only used, and only fast, over the short path",
+    fix="put the NIC into the slot that the profile names, or capture the profile of this node type anew",
+)
+"Is the NIC as near to its GPUs as the profile says"
+RAIL_NUMA = Check(
+    "platform.rail_numa",
+    why="interrupts and proxy threads land on the wrong socket",
+    fix="check the BIOS (NPS, SNC, slot affinity); in a virtual machine set numa: any in a site profile",
+    severity="minor",
+)
+"Are the NIC and its GPUs on one NUMA node"
+RAIL_MTU = Check(
+    "platform.rail_mtu",
+    why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
+    " the link can, and to no more than it is told",
+    fix="compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
+    " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
+)
+"InfiniBand: is the port's `active_mtu` 4096, which the subnet manager sets (RoCE: `netdev_mtu.active_mtu`)"
+RAIL_GID = Check(
+    "platform.rail_gid",
+    why="RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
+    fix="give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
+    " and look at gids and gid_attrs/types of the port; " + _RECHECK,
+    severity="critical",
+)
+"RoCE: has the rail a RoCE v2 GID, at whatever index, with an address that its interface has"
+RAIL_ADDRESS = Check(
+    "platform.rail_address",
+    why="two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
+    fix="give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
+    severity="critical",
+)
+"RoCE: has no other rail of the node one of its addresses"
+CROSS_CHECK = Check(
+    "platform.cross_check",
+    why="two sources that disagree mean that one of them is misread, so nothing built on either is proven",
+    fix="compare the named pair by hand (nvidia-smi topo -m, lspci -t) and report the case",
+)
+"Do `nvidia-smi topo -m` and NCCL's topology file agree with sysfs"
 
 
 def plan(
@@ -168,39 +190,14 @@ def plan(
     findings = list(gpus)
     for rail in profile.rails:
         gids = (address_family, addresses)
-        findings.extend(_rail_findings(topology, rail, rails, gids, roots.get("platform.gpu_count")))
+        findings.extend(_rail_findings(topology, rail, rails, gids, roots.get(GPU_COUNT.id)))
     findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
     if mtus is not None:
         findings.extend(_rail_mtus(profile, rails, mtus, findings))
     findings.extend(_rail_addresses(profile, rails, addresses))
     for cross in cross_checks:
-        findings.append(_cross_finding(cross, roots.get("platform.gpu_tool") or roots.get("platform.gpu_driver")))
+        findings.append(_cross_finding(cross, roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id)))
     return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
-
-
-def _finding(
-    check: str,
-    subject: str,
-    want: Optional[str],
-    have: Optional[str],
-    source: str,
-    state: str,
-    because: Optional[Finding] = None,
-    fix: str = "",
-) -> Finding:
-    rule = _RULES[check]
-    return Finding(
-        check=check,
-        subject=subject,
-        state=state,
-        severity=rule.severity,
-        want=want,
-        have=have,
-        source=source,
-        why=rule.why,
-        fix="" if state == "ok" else fix or rule.fix,
-        because=because.id if because is not None and state != "ok" else None,
-    )
 
 
 def _state(have: object, good: bool) -> str:
@@ -250,13 +247,12 @@ def _gpu_count(topology: Topology, profile: Profile) -> Finding:
     absent = [pci for pci in want.pci if pci not in have]
     if absent:
         text += ", none at %s" % ", ".join(absent)
-    return _finding(
-        "platform.gpu_count",
+    return GPU_COUNT.judge(
         "gpus",
+        _state(text, len(have) == want.count and not absent),
         "%d GPUs" % want.count,
         text,
         "/sys/bus/pci/devices",
-        _state(text, len(have) == want.count and not absent),
     )
 
 
@@ -267,7 +263,7 @@ def _driver_finding(topology: Topology) -> Optional[Finding]:
     have = _said(topology, None, "/proc/driver/nvidia/version") or "not loaded"
     # GPUs that it lists prove that it is loaded, though nobody can say which version.
     state = "unknown" if any(gpu.in_driver for gpu in topology.gpus) else "drift"
-    return _finding("platform.gpu_driver", "nvidia driver", "loaded", have, "/proc/driver/nvidia/version", state)
+    return GPU_DRIVER.judge("nvidia driver", state, "loaded", have, "/proc/driver/nvidia/version")
 
 
 def _gpu_tool(topology: Topology, profile: Profile, driver: Optional[Finding]) -> Optional[Finding]:
@@ -278,7 +274,7 @@ def _gpu_tool(topology: Topology, profile: Profile, driver: Optional[Finding]) -
     answered = any(gpu.nvlinks_active is not None or gpu.fabric_state is not None for gpu in asked)
     have = "answers" if answered else _said(topology, None, "nvidia-smi") or "no answer for any GPU"
     state = "ok" if answered else "unknown"
-    return _finding("platform.gpu_tool", "nvidia-smi", "answers", have, "nvidia-smi", state, because=driver)
+    return GPU_TOOL.judge("nvidia-smi", state, "answers", have, "nvidia-smi", because=driver)
 
 
 def _one_gpu(
@@ -291,37 +287,33 @@ def _one_gpu(
     lost = driver
     if driver is None:
         have = "in the driver" if gpu.in_driver else _said(topology, None, directory) or "not in the driver"
-        own = _finding(
-            "platform.gpu_driver", subject, "in the driver", have, directory, "ok" if gpu.in_driver else "drift"
-        )
+        own = GPU_DRIVER.judge(subject, "ok" if gpu.in_driver else "drift", "in the driver", have, directory)
         findings.append(own)
         lost = None if own.ok else own
     model = _said(topology, gpu.model, directory)
     findings.append(
-        _finding(
-            "platform.gpu_model",
+        GPU_MODEL.judge(
             subject,
+            _state(gpu.model, gpu.model in want.models),
             " or ".join(want.models),
             model,
             directory + "/information",
-            _state(gpu.model, gpu.model in want.models),
             because=lost,
         )
     )
     if want.pcie is not None:
-        findings.append(_pcie("platform.gpu_pcie", topology, gpu.device, subject, want.pcie, idle_speed_varies=True))
+        findings.append(_pcie(GPU_PCIE, topology, gpu.device, subject, want.pcie, idle_speed_varies=True))
     if want.nvlinks is not None:
         have_links = None
         if gpu.nvlinks_active is not None:
             have_links = "%d active" % gpu.nvlinks_active
         findings.append(
-            _finding(
-                "platform.nvlinks",
+            NVLINKS.judge(
                 subject,
+                _state(gpu.nvlinks_active, gpu.nvlinks_active == want.nvlinks),
                 "%d active" % want.nvlinks,
                 _said(topology, have_links, gpu.pci, "nvidia-smi"),
                 "nvidia-smi nvlink -s",
-                _state(gpu.nvlinks_active, gpu.nvlinks_active == want.nvlinks),
                 because=lost or _if_bad(tool),
             )
         )
@@ -337,13 +329,12 @@ def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional
     have: Optional[str] = ", ".join(states)
     if unread or not asked:
         have = _said(topology, None, "fabric", "nvidia-smi")
-    return _finding(
-        "platform.nvlink_fabric",
+    return NVLINK_FABRIC.judge(
         "nvlink fabric",
+        "unknown" if unread or not asked else _state(have, good),
         "Completed/Success on every GPU",
         have,
         "nvidia-smi --query-gpu=fabric.state,fabric.status",
-        "unknown" if unread or not asked else _state(have, good),
         because=driver or _if_bad(tool),
     )
 
@@ -353,7 +344,7 @@ def _if_bad(finding: Optional[Finding]) -> Optional[Finding]:
 
 
 def _pcie(
-    check: str, topology: Topology, device: PciDevice, subject: str, want: PcieLink, idle_speed_varies: bool
+    check: Check, topology: Topology, device: PciDevice, subject: str, want: PcieLink, idle_speed_varies: bool
 ) -> Finding:
     """Width as it is now. Speed as it is now for a NIC; an idle GPU trains its link down, there the maximum counts."""
     speed = device.max_speed_gts if idle_speed_varies else device.current_speed_gts
@@ -365,13 +356,12 @@ def _pcie(
         if not idle_speed_varies and device.max_speed_gts is not None and device.max_width is not None:
             have += " (slot and card allow %g GT/s x%d)" % (device.max_speed_gts, device.max_width)
         good = speed >= want.speed_gts and width >= want.width
-    return _finding(
-        check,
+    return check.judge(
         subject,
+        _state(have, good),
         str(want),
         _said(topology, have, device.address),
         "%s/%s, current_link_width" % (device.source, "max_link_speed" if idle_speed_varies else "current_link_speed"),
-        _state(have, good),
     )
 
 
@@ -396,14 +386,13 @@ def _between(topology: Topology, link: pcie_link.Between) -> Finding:
         if not trained or not enough:
             over = "between %s" % ", ".join(name for name, _rate in link.pairs)
             have += "; it slows what goes %s" % (over if link.pairs else "from %s to the host" % ", ".join(link.behind))
-    return _finding(
-        "platform.pcie_link",
+    return PCIE_LINK.judge(
         "%s below %s" % (link.lower, link.upper),
+        _state(have, trained and enough),
         want,
         _said(topology, have, link.lower, link.upper),
         "%s/current_link_speed, current_link_width" % link.source,
-        _state(have, trained and enough),
-        fix=fix,
+        fix=fix or None,
     )
 
 
@@ -417,18 +406,17 @@ def _rail_findings(
     want = "a %g Gbit/s %s NIC%s" % (rail.rate_gbps, "/".join(rail.link_layers), _where(rail))
     if nic is None:
         return [
-            _finding(
-                "platform.rail_device",
+            RAIL_DEVICE.judge(
                 rail.label,
+                "drift",
                 want,
                 rails.missing[rail.number],
                 "/sys/bus/pci/devices, /sys/class/infiniband",
-                "drift",
                 because=gpu_count if rails.gpus is None else None,
             )
         ]
     findings = [
-        _finding("platform.rail_device", rail.label, want, nic.label, "/sys/class/infiniband", "ok"),
+        RAIL_DEVICE.judge(rail.label, "ok", want, nic.label, "/sys/class/infiniband"),
     ]
     port = active_port(nic)
     source = "%s/ports/%d" % (nic.rdma.source, port.number) if nic.rdma and port else nic.device.source
@@ -438,20 +426,17 @@ def _rail_findings(
     findings.append(_rail_rate(topology, rail, nic, port, source, down))
     layer = port.link_layer if port else None
     findings.append(
-        _finding(
-            "platform.rail_link_layer",
+        RAIL_LINK_LAYER.judge(
             nic.label,
+            _state(layer, layer in rail.link_layers),
             "/".join(rail.link_layers),
             _said(topology, layer, source),
             source + "/link_layer",
-            _state(layer, layer in rail.link_layers),
             because=down if layer is None else None,
         )
     )
     if rail.pcie is not None:
-        findings.append(
-            _pcie("platform.rail_pcie", topology, nic.device, nic.label, rail.pcie, idle_speed_varies=False)
-        )
+        findings.append(_pcie(RAIL_PCIE, topology, nic.device, nic.label, rail.pcie, idle_speed_varies=False))
     findings.extend(_rail_paths(topology, rail, nic, rails, gpu_count))
     if port is not None and port.link_layer == "Ethernet":
         findings.append(_rail_gid(nic, port, source, *gids, down))
@@ -468,13 +453,12 @@ def _port_state(topology: Topology, nic: Nic, port: Optional[Port], source: str)
     have = None
     if port is not None and port.state is not None:
         have = port.state + (" (%s)" % port.phys_state if port.phys_state else "")
-    return _finding(
-        "platform.rail_state",
+    return RAIL_STATE.judge(
         nic.label,
+        _state(have, port is not None and port.state == "ACTIVE"),
         "ACTIVE",
         _said(topology, have, source),
         source + "/state",
-        _state(have, port is not None and port.state == "ACTIVE"),
     )
 
 
@@ -485,13 +469,12 @@ def _rail_rate(
     have = None
     if port is not None and rate is not None:
         have = "%g Gbit/s" % rate + (" (%s)" % port.rate_name if port.rate_name else "")
-    return _finding(
-        "platform.rail_rate",
+    return RAIL_RATE.judge(
         nic.label,
+        _state(rate, rate == rail.rate_gbps),
         "%g Gbit/s" % rail.rate_gbps,
         _said(topology, have, source),
         source + "/rate",
-        _state(rate, rate == rail.rate_gbps),
         because=down,
     )
 
@@ -503,23 +486,20 @@ def _rail_paths(topology: Topology, rail: Rail, nic: Nic, rails: Rails, gpu_coun
         return []
     if rails.gpus is None or any(index not in rails.gpus for index in rail.paths):
         have = "GPUs are missing"
-        checks = ["platform.rail_path"] + (["platform.rail_numa"] if rail.numa == "same" else [])
-        return [
-            _finding(check, nic.label, want, have, nic.device.source, "unknown", because=gpu_count) for check in checks
-        ]
+        checks = [RAIL_PATH, *([RAIL_NUMA] if rail.numa == "same" else [])]
+        return [check.judge(nic.label, "unknown", want, have, nic.device.source, because=gpu_count) for check in checks]
     gpus = rails.gpus
     seen = {index: topology.paths.get((gpus[index].pci, nic.pci)) for index in sorted(rail.paths)}
     have_text = ", ".join("GPU %d: %s" % item for item in seen.items())
     unsure = any(is_far_for_want_of_numa(topology, gpus[index], nic) for index in seen)
     known = None if unsure or None in seen.values() else have_text
     findings = [
-        _finding(
-            "platform.rail_path",
+        RAIL_PATH.judge(
             nic.label,
+            _state(known, all(seen[index] == path for index, path in rail.paths.items())),
             want,
             _said(topology, known, nic.pci),
             nic.device.source,
-            _state(known, all(seen[index] == path for index, path in rail.paths.items())),
         )
     ]
     if rail.numa == "same":
@@ -531,9 +511,9 @@ def _rail_numa(topology: Topology, nic: Nic, gpus: Sequence[Gpu]) -> Finding:
     node = nic.device.numa_node
     others = [gpu.device.numa_node for gpu in gpus]
     known = node is not None and None not in others
-    return _finding(
-        "platform.rail_numa",
+    return RAIL_NUMA.judge(
         nic.label,
+        ("ok" if all(other == node for other in others) else "drift") if known else "unknown",
         "the NUMA node of %s"
         % ", ".join(
             "GPU %d (%s)" % (gpu.index, "unknown" if other is None else other) for gpu, other in zip(gpus, others)
@@ -541,7 +521,6 @@ def _rail_numa(topology: Topology, nic: Nic, gpus: Sequence[Gpu]) -> Finding:
         _said(topology, "node %d" % node if node is not None else None, nic.pci + "/numa_node")
         or "unknown to the firmware (-1)",
         nic.device.source + "/numa_node",
-        ("ok" if all(other == node for other in others) else "drift") if known else "unknown",
     )
 
 
@@ -570,13 +549,12 @@ def _rail_gid(
     elif isinstance(addresses, Mapping):
         own = _of(addresses, [one.name for one in nic.netdevs])
         have += "; its interface has %s" % (", ".join(own) or "no address")
-    return _finding(
-        "platform.rail_gid",
+    return RAIL_GID.judge(
         nic.label,
+        state,
         "a RoCE v2 GID with an %s address of the rail's interface" % family,
         have,
         source + "/gids",
-        state,
         because=down,
     )
 
@@ -597,13 +575,12 @@ def _rail_addresses(profile: Profile, rails: Rails, addresses: Addresses) -> Lis
         said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
         if own:
             findings.append(
-                _finding(
-                    "platform.rail_address",
+                RAIL_ADDRESS.judge(
                     nic.label,
+                    "drift" if twice else "ok",
                     "addresses that no other rail has",
                     "; ".join(said) or ", ".join(sorted(own)),
                     " ".join(ADDRESSES),
-                    "drift" if twice else "ok",
                 )
             )
         for address, name in own.items():
@@ -618,13 +595,13 @@ def _interfaces(nic: Nic, port: Port) -> List[str]:
 
 def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Finding]) -> List[Finding]:
     """Of the rails that are InfiniBand. That of an Ethernet port follows from its interface: netdev_mtu."""
-    check, want, source = "platform.rail_mtu", "%d bytes" % IB_MTU, " ".join(DEVINFO)
+    want, source = "%d bytes" % IB_MTU, " ".join(DEVINFO)
     asked = [(nic, active_port(nic)) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
     ports = [(nic, port) for nic, port in asked if port is not None and port.link_layer == "InfiniBand" and nic.rdma]
     if ports and isinstance(mtus, Problem):
         fix = "install or run %s on the node and see what it says" % source
-        return [_finding(check, source, want, str(mtus), source, "unknown", fix=fix)]
-    down = {one.identity: one for one in so_far if one.check == "platform.rail_state" and not one.ok}
+        return [RAIL_MTU.judge(source, "unknown", want, str(mtus), source, fix=fix)]
+    down = {one.identity: one for one in so_far if one.check == RAIL_STATE.id and not one.ok}
     findings = []
     for nic, port in ports:
         found = mtus.get((nic.rdma.name, port.number)) if nic.rdma and not isinstance(mtus, Problem) else None
@@ -633,7 +610,7 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
             have, state = "%d bytes" % found.active, "ok" if found.active >= IB_MTU else "drift"
             if found.largest < IB_MTU:
                 have, state = "%s, and the port has at most %d" % (have, found.largest), "unsupported"
-        findings.append(_finding(check, nic.label, want, have, source, state, because=down.get(nic.pci)))
+        findings.append(RAIL_MTU.judge(nic.label, state, want, have, source, because=down.get(nic.pci)))
     return findings
 
 
@@ -652,29 +629,22 @@ def _of(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> Lis
 def _cross_finding(cross: CrossCheck, tool: Optional[Finding]) -> Finding:
     agree = not cross.disagreements and cross.problem is None
     have = "agrees" if agree else "; ".join(cross.disagreements) or str(cross.problem)
-    return _finding(
-        "platform.cross_check",
-        cross.source,
-        "agrees with sysfs",
-        have,
-        cross.source,
-        "ok" if agree else "unknown",
-        because=tool,
+    return CROSS_CHECK.judge(
+        cross.source, "ok" if agree else "unknown", "agrees with sysfs", have, cross.source, because=tool
     )
 
 
 def _one_cause_for_no_nic(topology: Topology, profile: Profile, findings: Sequence[Finding]) -> Tuple[Finding, ...]:
     """A host without any RDMA NIC has one fault, not one per rail: the rails follow from the first."""
-    absent = [f for f in findings if f.check == "platform.rail_device" and not f.ok]
+    absent = [f for f in findings if f.check == RAIL_DEVICE.id and not f.ok]
     if len(absent) < 2 or len(absent) < len(profile.rails) or any(nic.rdma for nic in topology.nics):
         return tuple(findings)
-    root = _finding(
-        "platform.rail_device",
+    root = RAIL_DEVICE.judge(
         "rails",
+        "drift",
         "%d RDMA NICs" % len(profile.rails),
         "no RDMA device at all",
         "/sys/class/infiniband",
-        "drift",
         fix="load the RDMA driver (mlx5_core, mlx5_ib); if this node has no RDMA NIC, give it a profile without rails",
     )
     return (root,) + tuple(replace(f, because=root.id) if f in absent else f for f in findings)

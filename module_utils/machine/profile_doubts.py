@@ -21,7 +21,7 @@ from .topology import Topology
 
 _T = TypeVar("_T")
 # Addresses are the site's to give, not a part of the platform.
-_NOT_HARDWARE = ("platform.rail_gid", "platform.rail_address", "platform.rail_mtu")
+_NOT_HARDWARE = tuple(check.id for check in (platform.RAIL_GID, platform.RAIL_ADDRESS, platform.RAIL_MTU))
 
 
 def of_draft(
