@@ -9,18 +9,46 @@ that did not come back would not stop the next one. Here every host asks what be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 # The roles whose results may ask for a reboot.
 ROLES = ("mofed", "iommu")
-# After these no further node is rebooted.
-_LOST = ("reboot.returned", "reboot.verified", "reboot.rollout")
 _WHY = "what a reboot is needed for is not in effect before it"
+RETURNED = Check(
+    "reboot.returned",
+    why=_WHY,
+    fix="look at the node's console; no further node was rebooted",
+    severity="critical",
+    disruption="reboot",
+)
+"Did the node come back from its reboot"
+VERIFIED = Check(
+    "reboot.verified",
+    why=_WHY,
+    fix="read the findings above it; the boot loader did not take what was written, or another entry was booted",
+    disruption="reboot",
+)
+"Did the node come back with what it was rebooted for"
+PENDING = Check("reboot.pending", why=_WHY, disruption="reboot")
+"Does nothing wait for a reboot; what does is told by the role that waits"
+ROLLOUT = Check("reboot.rollout", why=_WHY, disruption="reboot")
+"May the node be rebooted, or did one before it not come back"
+IDLE = Check(
+    "reboot.idle",
+    why=_WHY,
+    fix="drain the node or wait for the job, then run site.yml again",
+    severity="minor",
+    disruption="reboot",
+)
+"Does nobody use a node that waits for its reboot"
+# After these no further node is rebooted.
+_LOST = tuple(check.id for check in (RETURNED, VERIFIED, ROLLOUT))
 
 
 @dataclass(frozen=True)
@@ -95,23 +123,22 @@ def decide(
     Where the inventory does not allow reboots the findings of the other roles say what waits: nothing is added.
     """
     if not waiting:
-        return Decision(False, (), (_finding("reboot.pending", "ok", "nothing waits for a reboot", waiting, ""),))
+        return Decision(False, (), (_judged(PENDING, "ok", "nothing waits for a reboot", waiting),))
     if DISRUPTIONS.index(max_disruption) < DISRUPTIONS.index("reboot"):
         return Decision(False, tuple(waiting))
     lost = [host for host, decision in earlier.items() if _lost(decision)]
     if lost:
         have = "not rebooted: {} did not come back as it should".format(", ".join(sorted(lost)[:3]))
         fix = f"see to {lost[0]}, then run site.yml again"
-        return Decision(False, tuple(waiting), (_finding("reboot.rollout", "withheld", have, waiting, fix),))
+        return Decision(False, tuple(waiting), (_judged(ROLLOUT, "withheld", have, waiting, fix),))
     if drain is not None and not drain.get("drained"):
         return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))
     if busy is None:
         have = "not rebooted: whether somebody uses the node is not known"
         fix = "make nvidia-smi answer on the node, or reboot it by hand"
-        return Decision(False, tuple(waiting), (_finding("reboot.idle", "unknown", have, waiting, fix),))
+        return Decision(False, tuple(waiting), (_judged(IDLE, "unknown", have, waiting, fix),))
     if busy:
-        fix = "drain the node or wait for the job, then run site.yml again"
-        return Decision(False, tuple(waiting), (_finding("reboot.idle", "withheld", f"busy: {busy[0]}", waiting, fix),))
+        return Decision(False, tuple(waiting), (_judged(IDLE, "withheld", f"busy: {busy[0]}", waiting),))
     return Decision(True, tuple(waiting))
 
 
@@ -127,7 +154,7 @@ def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
     said = found.get("have") or " ".join(str(drain.get("msg") or "no answer").split())[:200]
     fix = found.get("fix") or "make the role drain work on the node, or set busbar_drain: none"
     have = f"not rebooted, not drained: {said}"
-    return replace(_finding("reboot.idle", state, have, waiting, fix), because=found.get("id"))
+    return _judged(IDLE, state, have, waiting, fix, because=found.get("id"))
 
 
 def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -150,26 +177,17 @@ def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str
     waiting: list[str] = list(before["reasons"])
     if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
         said = [*str(done.get("msg") or "").strip().splitlines(), "no answer"][0]
-        fix = "look at the node's console; no further node was rebooted"
-        return Decision(True, tuple(waiting), (_finding("reboot.returned", "drift", said[:200], waiting, fix),))
+        return Decision(True, tuple(waiting), (_judged(RETURNED, "drift", said[:200], waiting),))
     if left:
         have = f"back, and still waiting: {left[0]}"
-        fix = "read the findings above it; the boot loader did not take what was written, or another entry was booted"
-        return Decision(True, tuple(waiting), (_finding("reboot.verified", "drift", have, left, fix),))
-    good = _finding("reboot.returned", "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting, "")
+        return Decision(True, tuple(waiting), (_judged(VERIFIED, "drift", have, left),))
+    good = _judged(RETURNED, "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting)
     return Decision(True, tuple(waiting), (good,))
 
 
-def _finding(check: str, state: str, have: str, waiting: Sequence[str], fix: str) -> Finding:
-    return Finding(
-        check=check,
-        subject="the node",
-        state=state,
-        severity="minor" if check == "reboot.idle" else "critical" if check == "reboot.returned" else "major",
-        want="rebooted, for: {}".format("; ".join(waiting)) if waiting else "nothing waits for a reboot",
-        have=have,
-        source="reboot_required of the roles",
-        why=_WHY,
-        fix=fix,
-        disruption="reboot",
-    )
+def _judged(
+    check: Check, state: str, have: str, waiting: Sequence[str], fix: str | None = None, because: str | None = None
+) -> Finding:
+    """waiting: reasons for the reboot."""
+    want = "rebooted, for: {}".format("; ".join(waiting)) if waiting else "nothing waits for a reboot"
+    return check.judge("the node", state, want, have, "reboot_required of the roles", fix, because)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     SEVERITIES,
     Finding,
@@ -31,6 +32,13 @@ ELSEWHERE = "busbar_findings_path=FILE keeps them all"
 CELL, SENTENCE, LIST = 22, 180, 2000
 # A check that reads something else on more hosts than this is one row of many values, and not as many rows.
 VARIETY = 5
+HOST = Check(
+    "run.host",
+    why="a host that did not answer counts like a host that is wrong",
+    fix="check that the node is up and that ssh to it works, then run busbar drift again with --limit",
+    severity="critical",
+)
+"Did the host answer at all; `run.ROLE`: did each role give a result on it"
 
 
 @dataclass(frozen=True)
@@ -138,18 +146,7 @@ def _role_result(role: str, result: Mapping[str, Any], because: str | None) -> t
 def _no_result(
     role: str, subject: str, have: str, because: str | None = None, fix: str = "run it again for this host with -vvv"
 ) -> Finding:
-    return Finding(
-        check=f"run.{role}",
-        subject=subject,
-        state="unknown",
-        severity="critical",
-        want="a result",
-        have=have,
-        source="ansible-playbook",
-        why="a host that did not answer counts like a host that is wrong",
-        fix=fix,
-        because=because,
-    )
+    return replace(HOST, id=f"run.{role}").judge(subject, "unknown", "a result", have, "ansible-playbook", fix, because)
 
 
 def _nameless(text: str | None, host: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
 from .. import ansible_process, private
 from . import signals
@@ -214,17 +215,7 @@ def not_asked(host: str, end: str | None) -> Finding:
 
 
 def _unheard(have: str) -> Finding:
-    return Finding(
-        check="run.host",
-        subject="host",
-        state="unknown",
-        severity="critical",
-        want="an answer",
-        have=have,
-        source="ansible-playbook",
-        why="a host that did not answer counts like a host that is wrong",
-        fix="check that the node is up and that ssh to it works, then run busbar drift again with --limit",
-    )
+    return verdict.HOST.judge("host", "unknown", "an answer", have, "ansible-playbook")
 
 
 def _clean(finding: Finding, hidden: tuple[str, ...]) -> Finding:
