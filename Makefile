@@ -11,7 +11,7 @@ NEWEST_PYTHON ?= $(shell for each in python3.14 python3.13 python3.12; do $$each
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 
-.PHONY: help setup lint unit check faults nccl site collection collection-archive containers molecule slurm drift newest test test-vm demo lab bench clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm drift newest test test-vm demo lab bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -32,6 +32,9 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 
 unit: setup ## pure core, modules, structure: no root, no network
 	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/samples
+
+docs: setup ## what is written from declarations: roles' defaults and argument specs, tables of variables and checks
+	$(BIN)/python -m tests.documents
 
 check: lint unit ## what to run before every commit, under 3 minutes
 

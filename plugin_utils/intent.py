@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The site's intent: every variable that an inventory may set, its type, and the profile it names.
+"""The site's intent: whether what an inventory sets is what ``site_values.py`` declares, and makes sense together.
 
 Ansible itself rejects neither an unknown variable nor a default of the wrong type (style.md 3.11), so it is done
-here, before any host is touched. This table is the one place where a site value is declared; roles' defaults and
-argument specs repeat it and a test compares them.
+here, before any host is touched.
 """
 
 from __future__ import annotations
@@ -14,27 +13,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import ADDRESS_FAMILIES
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-
-GPUDIRECT_MODES = ("auto", "peermem", "dmabuf", "off")
-CROSS_CHECKS = ("nvidia_smi_topo",)
-DRAINS = ("none", "slurm")
-MPI_MODES = ("auto", "required", "off")
-CONTAINER_RUNTIMES = ("enroot", "docker", "kubernetes")
-BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
 
 class WrongIntent(ParseError):
@@ -45,136 +32,6 @@ class WrongIntent(ParseError):
         self.errors = tuple(errors)
 
 
-@dataclass(frozen=True)
-class Value:
-    """type, elements as in Ansible's argument specs. keys: of a dict, those known. A required value has no default."""
-
-    type: str
-    default: Any = None
-    required: bool = False
-    choices: tuple[Any, ...] = ()
-    keys: Mapping[str, Value] | None = None
-    elements: str = "str"
-
-
-VALUES: dict[str, Value] = {
-    "busbar_platform": Value("str", required=True),
-    "busbar_fabric": Value("str", "", choices=("", *sorted(FABRICS))),
-    "busbar_roce": Value(
-        "dict",
-        {},
-        keys={
-            "dscp": Value("int"),
-            "priority": Value("int"),
-            "cnp_dscp": Value("int"),
-            "cnp_priority": Value("int"),
-            "address_family": Value("str", choices=ADDRESS_FAMILIES),
-        },
-    ),
-    "busbar_mtu": Value("int"),
-    "busbar_gpudirect": Value("str", "auto", choices=GPUDIRECT_MODES),
-    "busbar_max_disruption": Value("str", "none", choices=DISRUPTIONS),
-    "busbar_management_interface": Value("str", ""),
-    "busbar_nccl_libraries": Value("list", []),
-    "busbar_nccl_version": Value("str", ""),
-    "busbar_hardware_root": Value("path", "/"),
-    "busbar_system_root": Value("path", "/"),
-    "busbar_findings_path": Value("path", ""),
-    "platform_cross_checks": Value("list", ["nvidia_smi_topo"], choices=CROSS_CHECKS),
-    "platform_nccl_topo_file": Value("path", ""),
-    "mofed_flavour": Value("str", "doca-ofed", choices=OFED_FLAVOURS),
-    "mofed_version": Value("str", ""),
-    "mofed_package": Value("str", ""),
-    "mofed_manage": Value("bool", True),
-    "mofed_repository_url": Value("str", "https://linux.mellanox.com/public/repo"),
-    "mofed_repository_key": Value("str", ""),
-    "mofed_archive": Value("str", ""),
-    "mofed_archive_sha256": Value("str", ""),
-    "mofed_archive_repository": Value("str", "DEBS"),
-    "mofed_third_party": Value("list", [], choices=("lustre",)),
-    "iommu_passthrough": Value("bool", True),
-    "pcie_path_clear_acs": Value("bool", True),
-    "pcie_path_max_read_request": Value("int", 4096, choices=(0, 128, 256, 512, 1024, 2048, 4096)),
-    "pcie_path_persist": Value("bool", True),
-    "host_limits_nofile": Value("int", 1048576),
-    "host_limits_shm": Value("str", "8G"),
-    "host_limits_container_runtimes": Value("list", [], choices=("docker", "containerd", "kubelet")),
-    "host_limits_kubernetes_rdma_resources": Value("list", []),
-    "multirail_policy": Value("str", "", choices=("", *multirail.POLICIES, "custom")),
-    "multirail_values": Value("dict", {}, keys={key: Value("int") for key in multirail.KEYS}),
-    "multirail_source_routing": Value("bool", False),
-    "multirail_gateway": Value("str", "none", choices=multirail.GATEWAYS),
-    # None: not asked for, or what follows from busbar_roce. [] says something else.
-    "roce_qos_trust": Value("str", "", choices=("", *TRUSTS)),
-    "roce_qos_dscp2prio": Value("dict", {}),
-    "roce_qos_pfc": Value("list", elements="int"),
-    "roce_qos_ecn": Value("list", elements="int"),
-    "roce_qos_prio2tc": Value("list", elements="int"),
-    "roce_qos_tsa": Value("list"),
-    "roce_qos_tc_bandwidth": Value("list", elements="int"),
-    "roce_qos_cable_length": Value("int"),
-    "roce_qos_prio2buffer": Value("list", elements="int"),
-    "roce_qos_buffer_size": Value("list", elements="int"),
-    "roce_qos_tos": Value("int"),
-    "roce_qos_traffic_class": Value("int"),
-    "roce_qos_dcbx": Value("str", "", choices=roce_qos.OWNERS),
-    "roce_qos_pause_off": Value("bool", True),
-    "nccl_conf_path": Value("path", "/etc/nccl.conf"),
-    "nccl_conf_backup": Value("bool", True),
-    "nccl_conf_extra": Value("dict", {}),
-    "nccl_conf_accepted": Value("dict", {}),
-    "nccl_conf_containers": Value("list", [], choices=CONTAINER_RUNTIMES),
-    "nccl_tests_path": Value("path", "/opt/nccl-tests"),
-    "nccl_tests_commit": Value("str", "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"),
-    "nccl_tests_repository": Value("str", "https://github.com/NVIDIA/nccl-tests.git"),
-    "nccl_tests_tarball": Value("path", ""),
-    "nccl_tests_sha256": Value("str", ""),
-    "nccl_tests_cuda_home": Value("path", ""),
-    "nccl_tests_mpi": Value("str", "auto", choices=MPI_MODES),
-    "nccl_tests_mpi_home": Value("path", ""),
-    "nccl_tests_build_timeout": Value("int", 1800),
-    "nccl_tests_distribute": Value("bool", False),
-    "busbar_model_parameters": Value("str", ""),
-    "busbar_verify": Value("bool", False),
-    "busbar_firmware": Value("dict", {}),
-    "perftest_rounds": Value("int", 1),
-    "perftest_seconds": Value("int", 5),
-    "perftest_timeout": Value("int", 120),
-    "perftest_share": Value("float", 0.9),
-    "perftest_latency": Value("float"),
-    "perftest_memory": Value("str", "auto", choices=("auto", "host")),
-    "perftest_results_path": Value("str", "busbar-results/verify"),
-    "reboot_timeout": Value("int", 1200),
-    "busbar_reboot_batches": Value("list", [1, "10%"], elements="raw"),
-    "busbar_drain": Value("str", "none", choices=DRAINS),
-    "drain_timeout": Value("int", 0),
-    "drain_slurm_host": Value("str", ""),
-    "drain_slurm_node": Value("str", ""),
-    # Of the control node.
-    "drift_timer_state": Value("str", "present", choices=("present", "absent")),
-    "drift_timer_schedule": Value("str", "02:00"),
-    "drift_timer_delay": Value("str", "10m"),
-    "drift_timer_user": Value("str", "busbar"),
-    "drift_timer_directory": Value("path", ""),
-    "drift_timer_command": Value("list", []),
-    "drift_timer_inventory": Value("list", []),
-    "drift_timer_options": Value("list", ["--html", "/var/lib/busbar-drift/drift.html"]),
-    "drift_timer_keep_days": Value("int", 400),
-    "drift_timer_notify": Value("list", []),
-    "drift_timer_webhook_file": Value("path", ""),
-    "drift_timer_environment": Value("dict", {}),
-    "busbar_lock_minutes": Value("int", 240),
-    "busbar_task_timeout": Value("int", 7200),
-    "busbar_lock_break": Value("str", ""),
-    "busbar_baseline_max_age_days": Value("int", 30),
-    "nccl_benchmark_collectives": Value("list", list(BENCHMARK_COLLECTIVES), choices=BENCHMARK_COLLECTIVES),
-    "nccl_benchmark_min_bytes": Value("str", "1M"),
-    "nccl_benchmark_max_bytes": Value("str", "8G"),
-    "nccl_benchmark_iterations": Value("int", 20),
-    "nccl_benchmark_timeout": Value("int", 600),
-    "nccl_benchmark_environment": Value("dict", {}),
-    "nccl_benchmark_results_path": Value("str", "busbar-results"),
-}
 # What the suite itself registers under such names during a run.
 REGISTERED = (
     "busbar_intent",
@@ -210,21 +67,9 @@ _DERIVED = {
     "NCCL_IB_TC": "busbar_roce.dscp",
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
-# "platform_" is a common word: only near misses of our own names are errors there.
-_OWN_PREFIXES = (
-    "busbar_",
-    "mofed_",
-    "iommu_",
-    "pcie_path_",
-    "host_limits_",
-    "multirail_",
-    roce_chain.PREFIX,
-    "nccl_conf_",
-    "nccl_tests_",
-    "nccl_benchmark_",
-    "perftest_",
-    "drift_timer_",
-)
+# These begin with common words: other people's variables may, too.
+_COMMON = ("platform", "reboot", "drain")
+_OWN_PREFIXES = ("busbar_", *(f"{part}_" for part in PARTS if part not in _COMMON and of_role(part)))
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action.intent import load
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, site_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def test_defaults_fill_what_is_not_set() -> None:
     values = intent.read({"busbar_platform": "hgx-h100"})
     assert values["nccl_conf_path"] == "/etc/nccl.conf"
-    assert set(values) == set(intent.VALUES)
+    assert set(values) == set(site_values.VALUES)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_other_peoples_variables_are_left_alone(name: str) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(intent.VALUES)) | st.text(),
+        st.sampled_from(sorted(site_values.VALUES)) | st.text(),
         st.none()
         | st.booleans()
         | st.integers()
@@ -171,7 +171,7 @@ def test_other_peoples_variables_are_left_alone(name: str) -> None:
 )
 def test_any_inventory_is_values_or_a_parse_error(variables: dict[str, Any]) -> None:
     try:
-        assert set(intent.read(variables)) == set(intent.VALUES)
+        assert set(intent.read(variables)) == set(site_values.VALUES)
     except ParseError as error:
         assert str(error)
 
@@ -207,20 +207,6 @@ def test_a_broken_profile_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "site.yml").write_text(text)
     with pytest.raises(ParseError, match=r"site\.yml (cannot be read|is not a mapping)"):
         load("site", [tmp_path])
-
-
-def test_role_defaults_and_specs_say_what_the_intent_says() -> None:
-    for role in sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir()):
-        defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
-        options = yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())
-        options = options["argument_specs"]["main"]["options"]
-        assert {name: option["default"] for name, option in options.items()} == defaults
-        for name, default in defaults.items():
-            value = intent.VALUES[name]
-            assert value.default == default
-            assert options[name]["type"] == value.type
-            assert tuple(options[name].get("choices", ())) == value.choices
-            assert options[name].get("elements", "str") == value.elements
 
 
 @pytest.mark.parametrize(
@@ -265,7 +251,7 @@ def test_what_could_mean_something_else_is_not_guessed(variables: dict[str, Any]
     assert str(error.value) == message
 
 
-@given(st.sampled_from(sorted(intent.VALUES)), st.text(max_size=20) | st.lists(st.text(max_size=5) | st.none()))
+@given(st.sampled_from(sorted(site_values.VALUES)), st.text(max_size=20) | st.lists(st.text(max_size=5) | st.none()))
 def test_any_value_gives_a_sentence(name: str, given_value: object) -> None:
     try:
         intent.read({"busbar_platform": "hgx-h100", name: given_value})

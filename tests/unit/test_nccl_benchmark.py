@@ -9,7 +9,7 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as a
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark, site_values
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = [busbw.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
@@ -24,7 +24,7 @@ def wanted(platform: str = "hgx-h200", **values: Any) -> list[nccl_benchmark.Run
 
 def test_every_collective_is_measured_on_all_gpus_of_the_profile() -> None:
     runs = wanted()
-    assert [run.collective for run in runs] == list(intent.BENCHMARK_COLLECTIVES)
+    assert [run.collective for run in runs] == list(site_values.BENCHMARK_COLLECTIVES)
     assert {(run.gpus, run.min_bytes, run.max_bytes) for run in runs} == {(8, 1 << 20, 8 * G)}
     assert all(run.bar and run.prediction and run.bar < run.prediction for run in runs)
 

@@ -1,0 +1,570 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Every variable that an inventory may set for the suite, declared once; ``intent.py`` holds an inventory to it.
+
+``make docs`` writes from here the roles' defaults, the options of their argument specs, the tables of variables in
+their README.md, and those of docs/variables.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import ADDRESS_FAMILIES
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
+
+BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What nobody but the site can know. Values with equal decisions are one row of docs/variables.md.
+
+    because: why it has no right default. without: what a run does where nothing is decided.
+    """
+
+    because: str
+    without: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """One variable of an inventory.
+
+    type, elements: as in Ansible's argument specs; elements of a list only.
+    default: None is "unset", where an empty text or list would mean something else. A required value has none.
+    choices: all that it may be; of a list, what its elements may be. Empty: anything of the type.
+    keys: of a dict, the keys that are known. None: any.
+    says: what the value means, and its unit, in sentences of Markdown without links; a page is `docs/NAME.md`. No
+        braces of templates: Ansible would evaluate them in argument specs.
+    decision: where a site has to decide, why.
+    """
+
+    type: str
+    default: Any = None
+    required: bool = False
+    choices: tuple[Any, ...] = ()
+    keys: Mapping[str, Value] | None = None
+    elements: str = "str"
+    says: str = ""
+    decision: Decision | None = None
+
+
+_HEALTHY = Decision("they say what a healthy node is", "the run stops")
+_NCCL = Decision(
+    "variables differ by version, and only a library can prove them; either will do", "a finding, `unknown`"
+)
+
+# Of a role, what its README.md lists; of these, the values that begin with the role's name are its defaults.
+# "site" is of the whole run, "perftest" of what is proven between nodes, "drift_timer" of the control node.
+# A default of None, and an empty text or mapping, of roce_qos: not asked for, or what follows from busbar_roce.
+PARTS: dict[str, dict[str, Value]] = {
+    "site": {
+        "busbar_platform": Value(
+            "str",
+            required=True,
+            says="Profile to hold the node to: a file in `profiles/` beside the inventory, else one of the suite's.",
+            decision=_HEALTHY,
+        ),
+        "busbar_fabric": Value(
+            "str",
+            "",
+            choices=("", *sorted(FABRICS)),
+            says="Link layer of the compute fabric; needed where the profile exists with both.",
+            decision=_HEALTHY,
+        ),
+        "busbar_max_disruption": Value(
+            "str",
+            "none",
+            choices=DISRUPTIONS,
+            says="Most that a run may cost a node.",
+            decision=Decision("what a run may cost a node", "nothing that stops traffic is done"),
+        ),
+        "busbar_findings_path": Value(
+            "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
+        ),
+        "busbar_hardware_root": Value(
+            "path", "/", says="Where `/sys` and `/proc` are; another directory is a simulated node."
+        ),
+        "busbar_system_root": Value("path", "/", says="Where `/etc`, `/usr`, `/home` and `/root` are."),
+        "busbar_task_timeout": Value(
+            "int",
+            7200,
+            says="Seconds for one task on one node in `site.yml` and `verify.yml`; what takes longer (a node that"
+            " hangs, or answers byte by byte) fails on that node alone. More than any of the time limits of"
+            " builds and benchmarks.",
+        ),
+        "busbar_lock_minutes": Value(
+            "int", 240, says="Age in minutes from which on the lock of another control node's run does not count."
+        ),
+        "busbar_lock_break": Value(
+            "str",
+            "",
+            says="Id of a run whose locks do not count, as the finding `lock.held` names it; for the command line"
+            " (`-e`).",
+        ),
+    },
+    "platform": {
+        "platform_cross_checks": Value(
+            "list", ["nvidia_smi_topo"], choices=("nvidia_smi_topo",), says="Second sources to compare with sysfs."
+        ),
+        "platform_nccl_topo_file": Value(
+            "path",
+            "",
+            says="A file from `NCCL_TOPO_DUMP_FILE`, or the cloud's `NCCL_TOPO_FILE`, on the node; compared with sysfs"
+            " where it is set.",
+        ),
+    },
+    "mofed": {
+        "mofed_flavour": Value(
+            "str",
+            "doca-ofed",
+            choices=OFED_FLAVOURS,
+            says="Whose RDMA drivers: `doca-ofed`, `mlnx-ofed` (24.10 and earlier), or `inbox`, those of the"
+            " distribution.",
+        ),
+        "mofed_version": Value(
+            "str",
+            "",
+            says="Release of DOCA (`3.2.1`) or MLNX_OFED (`24.10-2.1.8.0`). Nothing is installed before it is set.",
+            decision=Decision(
+                "a release, and its key, is for the site to say; `mofed_manage: false` says that somebody else does",
+                "a finding, `unknown`",
+            ),
+        ),
+        "mofed_package": Value("str", "", says="Metapackage; empty: `doca-ofed` or `mlnx-ofed-all`, by the flavour."),
+        "mofed_manage": Value(
+            "bool",
+            True,
+            says="With `false` everything is judged and nothing is changed, for hosts whose OFED somebody else"
+            " installs.",
+        ),
+        "mofed_repository_url": Value(
+            "str",
+            "https://linux.mellanox.com/public/repo",
+            says="Top of the vendor's repositories, or of a mirror of them.",
+        ),
+        "mofed_repository_key": Value(
+            "str",
+            "",
+            says="Public key of the repository, armoured, as `lookup('ansible.builtin.file', 'GPG-KEY.asc')` reads it"
+            " from a file. Nothing is installed without.",
+        ),
+        "mofed_archive": Value(
+            "str",
+            "",
+            says="Instead of a repository: path on the control node, or URL, of an archive that holds one.",
+        ),
+        "mofed_archive_sha256": Value(
+            "str", "", says="SHA-256 of the archive; an archive with another is not unpacked."
+        ),
+        "mofed_archive_repository": Value(
+            "str", "DEBS", says="Where in the archive the repository is, below its one top folder."
+        ),
+        "mofed_third_party": Value(
+            "list",
+            [],
+            choices=("lustre",),
+            says="File systems whose RDMA modules the site builds for this OFED itself.",
+        ),
+    },
+    "iommu": {
+        "iommu_passthrough": Value(
+            "bool",
+            True,
+            says="Whether GPUs and NICs are to reach each other without translation; `false` asks for nothing.",
+        ),
+    },
+    "pcie_path": {
+        "pcie_path_clear_acs": Value(
+            "bool",
+            True,
+            says="Clear the redirecting bits of ACS (ReqRedir, CmpltRedir, UpstreamFwd) on bridges between GPUs and"
+            " NICs. `false`, as on a host whose devices virtual machines get, asks for nothing.",
+        ),
+        "pcie_path_max_read_request": Value(
+            "int",
+            4096,
+            choices=(0, 128, 256, 512, 1024, 2048, 4096),
+            says="Maximum read request of the compute NICs in bytes; 0 asks for nothing.",
+        ),
+        "pcie_path_persist": Value("bool", True, says="Set both again at every boot."),
+    },
+    "host_limits": {
+        "host_limits_nofile": Value("int", 1048576, says="Least number of open files."),
+        "host_limits_shm": Value(
+            "str", "8G", says="Least size of `/dev/shm`, in bytes or with K, M or G; empty asks for nothing."
+        ),
+        "host_limits_container_runtimes": Value(
+            "list",
+            [],
+            choices=("docker", "containerd", "kubelet"),
+            says="Container runtimes that the node has. Their limits are written and checked; nothing is restarted"
+            " (`docs/containers.md`).",
+        ),
+        "host_limits_kubernetes_rdma_resources": Value(
+            "list",
+            [],
+            says="With `kubelet`, and only then: resources that it has to have from an RDMA device plugin, such as"
+            " `rdma/hca_shared_devices_a`.",
+        ),
+    },
+    "mtu": {
+        "busbar_mtu": Value(
+            "int",
+            says="RoCE fabrics only: MTU of the rails in bytes, 1280 to 65535, now and after a boot; unset: not asked"
+            " for. RDMA sends 4096 bytes at once from 4192 on (`docs/roce.md`).",
+            decision=Decision("RoCE: it is that of the switches", "a note; the rails' MTU is not judged"),
+        ),
+    },
+    "multirail": {
+        "multirail_policy": Value(
+            "str",
+            "",
+            choices=("", *multirail.POLICIES, "custom"),
+            says="What the kernel is to do with several Ethernet rails in one host: `oci`, `nvidia` or `custom`"
+            " values of arp_ignore, arp_announce and rp_filter, `nvidia` with a routing table for each rail"
+            " (`docs/roce.md`); empty asks for nothing, and removes Busbar's files for it.",
+            decision=Decision(
+                "RoCE with several rails: sites route rails in different ways; `custom` without values says that"
+                " nothing is wanted",
+                "a note; ARP and routes are not judged",
+            ),
+        ),
+        "multirail_values": Value(
+            "dict",
+            {},
+            keys={key: Value("int") for key in multirail.KEYS},
+            says="With `custom`, and only then: `arp_ignore`, `arp_announce`, `rp_filter`, `accept_local`, each with a"
+            " number.",
+        ),
+        "multirail_source_routing": Value(
+            "bool",
+            False,
+            says="With `custom`, and only then: a routing table for each rail, and a rule that leads to it from the"
+            " rail's address.",
+        ),
+        "multirail_gateway": Value(
+            "str",
+            "none",
+            choices=multirail.GATEWAYS,
+            says="Default gateway in each rail's table: the `first` or the `last` address of the rail's subnet, or"
+            " none.",
+        ),
+    },
+    "roce_qos": {
+        "busbar_roce": Value(
+            "dict",
+            {},
+            keys={
+                "dscp": Value("int"),
+                "priority": Value("int"),
+                "cnp_dscp": Value("int"),
+                "cnp_priority": Value("int"),
+                "address_family": Value("str", choices=ADDRESS_FAMILIES),
+            },
+            says="RoCE fabrics only: `dscp` (0 to 63) and `priority` (0 to 7; else `dscp` / 8) of the lossless queue,"
+            " `cnp_dscp` (48) and `cnp_priority` (6) of congestion notifications, `address_family` of the rails"
+            " (`ipv4`, `ipv6`). The chain is explained in `docs/roce.md`.",
+            decision=Decision(
+                "RoCE: DSCP, priority and PFC are those of the switches", "a note; PFC, ECN and DSCP are not judged"
+            ),
+        ),
+        "roce_qos_trust": Value(
+            "str",
+            "",
+            choices=("", *TRUSTS),
+            says="What the NIC takes the priority from; empty: `dscp` where `busbar_roce` has one.",
+        ),
+        "roce_qos_dscp2prio": Value(
+            "dict",
+            {},
+            says="Entries of the map beside those of `busbar_roce`, DSCP to priority. Entries that are not named stay.",
+        ),
+        "roce_qos_pfc": Value(
+            "list",
+            elements="int",
+            says="Priorities with PFC, all others without; `[]` for a lossy fabric; unset: that of `busbar_roce`.",
+        ),
+        "roce_qos_ecn": Value(
+            "list",
+            elements="int",
+            says="Priorities that mark congestion and react to it, others stay; `[]`: none; unset: that of"
+            " `busbar_roce`.",
+        ),
+        "roce_qos_prio2tc": Value(
+            "list", elements="int", says="Traffic class of each of the eight priorities; unset: not asked for."
+        ),
+        "roce_qos_tsa": Value(
+            "list",
+            says="Algorithm of each of the eight traffic classes, `strict`, `ets` or `vendor`; together with"
+            " `roce_qos_tc_bandwidth` or not at all.",
+        ),
+        "roce_qos_tc_bandwidth": Value(
+            "list",
+            elements="int",
+            says="Per cent for each of the eight traffic classes; 100 over those of `ets`, 0 for the others.",
+        ),
+        "roce_qos_cable_length": Value(
+            "int",
+            says="Longest cable of the rails in metres, from which the driver sizes the buffers; unset: not asked for.",
+        ),
+        "roce_qos_prio2buffer": Value(
+            "list",
+            elements="int",
+            says="Receive buffer of each of the eight priorities. From then on the driver sizes none by itself.",
+        ),
+        "roce_qos_buffer_size": Value(
+            "list",
+            elements="int",
+            says="Bytes of each of the eight receive buffers. From then on the driver sizes none by itself.",
+        ),
+        "roce_qos_tos": Value("int", says="Default ToS of rdma_cm; unset: `dscp` of `busbar_roce` * 4 + 2."),
+        "roce_qos_traffic_class": Value(
+            "int", says="Traffic class forced upon every queue pair of the device; -1 for none; unset: not asked for."
+        ),
+        "roce_qos_dcbx": Value(
+            "str",
+            "",
+            choices=roce_qos.OWNERS,
+            says="Who owns the port: `os` takes it over from the firmware, `firmware` leaves it to the switch; empty:"
+            " the kernel, and a port that is the firmware's is reported.",
+        ),
+        "roce_qos_pause_off": Value("bool", True, says="Switch global pause off where PFC is asked for."),
+    },
+    "nvidia_peermem": {
+        "busbar_gpudirect": Value(
+            "str",
+            "auto",
+            choices=("auto", "peermem", "dmabuf", "off"),
+            says="How NICs reach the GPUs' memory. `auto`: DMA-BUF with the open GPU kernel modules and kernel 5.12 or"
+            " later, else nvidia_peermem; `off` asks for nothing.",
+        ),
+    },
+    "nccl_conf": {
+        "busbar_nccl_libraries": Value(
+            "list",
+            [],
+            says="Every `libnccl.so.2` that jobs on the node use, virtual environments included; one that others than"
+            " root may change is proven as `nobody` (`docs/security.md#on-the-node`).",
+            decision=_NCCL,
+        ),
+        "busbar_nccl_version": Value(
+            "str",
+            "",
+            says="Version to lint against where no library can be listed (jobs bring their own).",
+            decision=_NCCL,
+        ),
+        "busbar_management_interface": Value(
+            "str", "", says="Interface for NCCL's bootstrap; else that of the default route."
+        ),
+        "nccl_conf_path": Value("path", "/etc/nccl.conf", says="The file; NCCL itself reads no other place."),
+        "nccl_conf_backup": Value("bool", True, says="Keep a dated copy beside every file that is replaced."),
+        "nccl_conf_extra": Value("dict", {}, says="The site's own variables, name to value; linted like the rest."),
+        "nccl_conf_accepted": Value(
+            "dict",
+            {},
+            says="Variables that something else than nccl.conf may set for jobs (`nccl_conf.environment` in"
+            " `docs/findings.md`): `NAME` or `NAME=VALUE`, to the reason why.",
+        ),
+        "nccl_conf_containers": Value(
+            "list",
+            [],
+            choices=("enroot", "docker", "kubernetes"),
+            says="Runtimes that get a file with which their containers see nccl.conf.",
+        ),
+    },
+    "nccl_tests": {
+        "nccl_tests_path": Value("path", "/opt/nccl-tests", says="Directory of the build."),
+        "nccl_tests_commit": Value(
+            "str",
+            "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432",
+            says="The commit, 40 hex digits; by default that of release 2.19.6. Empty: nothing is asked for, checked or"
+            " built.",
+        ),
+        "nccl_tests_repository": Value(
+            "str", "https://github.com/NVIDIA/nccl-tests.git", says="What git clones, where there is no tarball."
+        ),
+        "nccl_tests_tarball": Value(
+            "path", "", says="Archive of the sources on the node, for sites without access to the repository."
+        ),
+        "nccl_tests_sha256": Value("str", "", says="SHA-256 of the tarball."),
+        "nccl_tests_cuda_home": Value(
+            "path", "", says="Directory of the CUDA toolkit; empty: the usual places are searched."
+        ),
+        "nccl_tests_mpi": Value(
+            "str",
+            "auto",
+            choices=("auto", "required", "off"),
+            says="Build with MPI where there is MPI (`auto`), always (`required`), or never (`off`).",
+        ),
+        "nccl_tests_mpi_home": Value("path", "", says="Directory of the MPI; empty: mpicc and the usual places say."),
+        "nccl_tests_build_timeout": Value("int", 1800, says="Seconds for fetching and building."),
+        "nccl_tests_distribute": Value(
+            "bool",
+            False,
+            says="`false`: each host builds for itself. `true`: one of several equal hosts builds, and the others get"
+            " a copy through the control node, which they run as root: only where root on one of them may as well"
+            " be root on all (`docs/security.md`). Hosts are equal in commit, archive, CUDA, NCCL, MPI, GPU"
+            " architecture, CPU architecture, OS release, glibc and libstdc++.",
+        ),
+    },
+    "reboot": {
+        "reboot_timeout": Value(
+            "int",
+            1200,
+            says="Seconds that a node has to come back from a reboot (only with `busbar_max_disruption: reboot`).",
+        ),
+        "busbar_reboot_batches": Value(
+            "list",
+            [1, "10%"],
+            elements="raw",
+            says="How many nodes are rebooted at once, batch by batch; taken from the command line (`-e`).",
+        ),
+    },
+    "drain": {
+        "busbar_drain": Value(
+            "str",
+            "none",
+            choices=("none", "slurm"),
+            says="With `slurm`, a node that is to be rebooted is drained first, and resumed when it is back and in"
+            " order.",
+        ),
+        "drain_timeout": Value(
+            "int", 0, says="Seconds to wait for the jobs on a node; 0: a node with jobs is not drained."
+        ),
+        "drain_slurm_host": Value("str", "", says="Host on which `scontrol` works; empty: the node itself."),
+        "drain_slurm_node": Value("str", "", says="The node's name in Slurm; empty: its short name in the inventory."),
+    },
+    "perftest": {
+        "busbar_verify": Value(
+            "bool",
+            False,
+            says="Let `site.yml` prove the network between idle nodes, too; alike for all of `gpu_nodes`"
+            " (`docs/verify.md`).",
+        ),
+        "busbar_firmware": Value(
+            "dict",
+            {},
+            says="Firmware of the rails' NICs, PSID to version, such as `MT_0000000838: 28.43.2026`; else that of most"
+            " nodes.",
+        ),
+        "perftest_rounds": Value("int", 1, says="Partners of each node."),
+        "perftest_seconds": Value("int", 5, says="Seconds of each bandwidth test, 3 or more."),
+        "perftest_timeout": Value(
+            "int", 120, says="Seconds for all tests of a pass, the wait for the other end included."
+        ),
+        "perftest_share": Value(
+            "float", 0.9, says="Least bandwidth, as a share of what the rail's rate carries, 0 to 1."
+        ),
+        "perftest_latency": Value(
+            "float",
+            says="Most microseconds; 0: no bar; unset: by link layer and rate (`docs/verify.md`).",
+        ),
+        "perftest_memory": Value(
+            "str",
+            "auto",
+            choices=("auto", "host"),
+            says="Memory that is sent from and to. `auto`: the GPU's where `ib_write_bw` is built with CUDA.",
+        ),
+        "perftest_results_path": Value(
+            "str",
+            "busbar-results/verify",
+            says="Directory on the control node for figures and counters, from where the run was started; empty: none.",
+        ),
+    },
+    "nccl_benchmark": {
+        "nccl_benchmark_collectives": Value(
+            "list",
+            list(BENCHMARK_COLLECTIVES),
+            choices=BENCHMARK_COLLECTIVES,
+            says="What is measured on each node; an empty list asks for nothing.",
+        ),
+        "nccl_benchmark_min_bytes": Value("str", "1M", says="Smallest message, in bytes or with K, M or G."),
+        "nccl_benchmark_max_bytes": Value(
+            "str", "8G", says="Largest message, the smallest doubled some times: the bar is for this one."
+        ),
+        "busbar_model_parameters": Value(
+            "str",
+            "",
+            says="Size of your model, such as `7B`: its gradients in BF16 are measured as one message, too.",
+        ),
+        "busbar_baseline_max_age_days": Value(
+            "int", 30, says="In check mode the last result is judged; one of more days than these is `unknown`."
+        ),
+        "nccl_benchmark_iterations": Value("int", 20, says="Measured iterations of each size."),
+        "nccl_benchmark_timeout": Value("int", 600, says="Seconds granted to each program."),
+        "nccl_benchmark_environment": Value(
+            "dict", {}, says="Variables for the programs, such as `NCCL_NVLS_ENABLE`; neither logged nor stored."
+        ),
+        "nccl_benchmark_results_path": Value(
+            "str",
+            "busbar-results",
+            says="Directory on the control node for results and plots, from where the run was started; empty: none.",
+        ),
+    },
+    "drift_timer": {
+        "drift_timer_state": Value(
+            "str",
+            "present",
+            choices=("present", "absent"),
+            says="`absent` stops the timer and removes both units; the user and the history stay.",
+        ),
+        "drift_timer_schedule": Value("str", "02:00", says="When `busbar drift` runs, as systemd.time(7) has it."),
+        "drift_timer_delay": Value("str", "10m", says="Most that is added to that time by chance."),
+        "drift_timer_user": Value(
+            "str",
+            "busbar",
+            says="Who asks the nodes; made where there is none, with the home `/var/lib/busbar-drift`.",
+        ),
+        "drift_timer_directory": Value(
+            "path",
+            "",
+            says="Where the service runs: the checkout, or the folder with the site's inventory. An `ansible.cfg`"
+            " there is the run's. Has to be set.",
+        ),
+        "drift_timer_command": Value(
+            "list",
+            [],
+            says="How busbar is called, the first an absolute path, such as `[/usr/bin/python3, -m, busbar]` in a"
+            " clone; empty: `busbar` beside the Ansible that plays the role.",
+        ),
+        "drift_timer_inventory": Value(
+            "list", [], says="Inventories, below the directory where they are not absolute. Has to be set."
+        ),
+        "drift_timer_options": Value(
+            "list",
+            ["--html", "/var/lib/busbar-drift/drift.html"],
+            says="More options of `busbar drift` (`docs/drift.md`).",
+        ),
+        "drift_timer_keep_days": Value("int", 400, says="Days that nights are kept, 8 or more."),
+        "drift_timer_notify": Value(
+            "list",
+            [],
+            says="Program and arguments that get a night unlike the last, or one that failed, on standard input, such"
+            " as mail.",
+        ),
+        "drift_timer_webhook_file": Value(
+            "path", "", says="File with the https address to which such a night is posted."
+        ),
+        "drift_timer_environment": Value(
+            "dict",
+            {},
+            says="Variables of the service, such as `ANSIBLE_VAULT_PASSWORD_FILE`. No passwords: everybody can read a"
+            " unit.",
+        ),
+    },
+}
+VALUES: dict[str, Value] = {name: value for part in PARTS.values() for name, value in part.items()}
+
+
+def of_role(role: str) -> dict[str, Value]:
+    """The values that are defaults and arguments of a role: those that begin with its name."""
+    return {name: value for name, value in PARTS.get(role, {}).items() if name.startswith(f"{role}_")}
