@@ -12,13 +12,22 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
 
 from . import job_variables
+
+NOT_EXPORTED = Check(
+    "nccl_conf.lint.not_exported",
+    why="It is not exported, so no program that the script starts gets it.",
+    fix="Export it, or remove the line.",
+)
+"Does what the script starts get the variable that it sets (busbar lint alone)"
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
@@ -45,7 +54,7 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
             if of_file == "conf":
                 found = nccl_lint.lint(text, scanned, wanted, name)
                 # What to do about it is said below, for whoever types this command.
-                findings += [finding for finding in found if finding.check != "nccl_conf.lint.library"]
+                findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
             else:
                 findings += _job(text, of_file, name, scanned, wanted)
         except ReadError as error:
@@ -77,33 +86,21 @@ def _job(
     for one in job_variables.read(text, kind):
         where = f"{name}:{one.line}"
         if one.scope == "shell":
-            findings.append(_not_exported(one.name, where))
+            export = f"export {one.name}=..."
+            have, fix = f"{one.name} is set for the shell alone", f"Write {export}, or remove the line."
+            findings.append(NOT_EXPORTED.judge(f"{where} {one.name}", "drift", export, have, where, fix))
         elif one.value is not None and one.scope in ("environment", "command", "argument", "printed"):
             findings += nccl_lint.lint_variable(one.name, one.value, where, libraries, version, place="job")
     return findings
 
 
-def _not_exported(name: str, where: str) -> Finding:
-    return Finding(
-        check="nccl_conf.lint.not_exported",
-        subject=f"{where} {name}",
-        state="drift",
-        severity="major",
-        want=f"export {name}=...",
-        have=f"{name} is set for the shell alone",
-        source=where,
-        why="It is not exported, so no program that the script starts gets it.",
-        fix=f"Write export {name}=..., or remove the line.",
-    )
-
-
 def _conflicts(text: str, path: str) -> list[Finding]:
     """What is read before /etc/nccl.conf where this command runs, and says otherwise: the environment, ~/.nccl.conf."""
-    meant = nccl_lint.settings(nccl_lint.parse(text))
+    meant = grammar.settings(grammar.parse(text))
     findings = nccl_lint.conflicts(meant, os.environ, "the environment")
     own = os.path.expanduser("~/.nccl.conf")
     if os.path.exists(own) and not (path != "-" and os.path.samefile(own, path)):
-        findings += nccl_lint.conflicts(meant, nccl_lint.settings(nccl_lint.parse(_read(own, own))), own)
+        findings += nccl_lint.conflicts(meant, grammar.settings(grammar.parse(_read(own, own))), own)
     return findings
 
 

@@ -26,6 +26,7 @@ from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
 from . import environment as nccl_environment
+from . import grammar
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .environment import Environment
@@ -365,7 +366,7 @@ def with_topo_file(have: Have, host: Host, topology: Topology, profile: Profile,
     # Whoever has set a level has decided: LOC means no GPUDirect RDMA, and SYS does without a file.
     if derivation.blockers or "NCCL_NET_GDR_LEVEL" in derivation.meant or not nccl_topo_file.is_flat(topology, nics):
         return have
-    present = nccl_lint.settings(nccl_lint.parse(have.text or ""))
+    present = grammar.settings(grammar.parse(have.text or ""))
     there = nccl_topo_file.read(host, derivation.meant, present, have.environment)
     return replace(have, topo_file=nccl_topo_file.judge(there, topology, nics))
 
@@ -430,7 +431,7 @@ def _file_finding(have: Have, text: str, path: str) -> Finding:
 
 
 def _difference(old: str, new: str) -> str:
-    have, want = (nccl_lint.settings(nccl_lint.parse(text)) for text in (old, new))
+    have, want = (grammar.settings(grammar.parse(text)) for text in (old, new))
     names = [name for name in sorted(set(have) | set(want)) if have.get(name) != want.get(name)]
     return "differs in %s" % ", ".join(names) if names else "differs in comments or layout"
 

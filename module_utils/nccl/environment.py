@@ -22,8 +22,8 @@ from ..core import mounts
 from ..core.finding import SEVERITIES, Finding, printable
 from ..core.host import Host, ParseError, Problem, ReadError
 from ..core.systemd_files import unit_files
+from . import grammar, shell_assignments
 from . import lint as nccl_lint
-from . import shell_assignments
 from .library import Library
 from .variables import Version
 
@@ -134,7 +134,7 @@ def parse_pairs(text: str) -> List[_Pair]:
 def parse_nccl_conf(text: str) -> List[_Pair]:
     """As NCCL takes it, odd names such as ``export NCCL_DEBUG`` included. The first of a name counts."""
     found: Dict[str, _Pair] = {}
-    for line in nccl_lint.parse(text):
+    for line in grammar.parse(text):
         if line.name is not None and shell_assignments.MENTION.search(line.name) and line.name[0] != "#":
             found.setdefault(line.name, _Pair(line.name, line.value, line.number))
     return list(found.values())

@@ -9,7 +9,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Have, Variable, Want, derive, render
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, Setting
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof
@@ -164,7 +164,7 @@ def test_the_rendered_file_is_canonical(roce: Topology, hgx_h100_roce: Profile) 
             assert "=" not in line  # NCCL before 2.26 would take the comment for an assignment
         else:
             assert line.split("=", 1)[0] in derivation.meant
-    assert nccl_lint.settings(nccl_lint.parse(text)) == derivation.meant
+    assert grammar.settings(grammar.parse(text)) == derivation.meant
 
 
 def good_plan(topology: Topology, profile: Profile, have: Have, **options: Any) -> Any:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.grammar import parse
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.grammar import settings as first_definitions
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.library import Library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import conflicts, lint, parse
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import settings as first_definitions
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import conflicts, lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import known_names
 from hypothesis import given, settings
 from hypothesis import strategies as st
