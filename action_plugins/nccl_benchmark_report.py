@@ -18,7 +18,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, terminal
 
 display = Display()
@@ -184,7 +184,7 @@ def label_of(host: str) -> str:
 
 def short(size: float) -> str:
     """``1M`` for 1048576."""
-    return nccl_perf.size_text(round(size))
+    return size_text(round(size))
 
 
 __all__: Sequence[str] = ["ActionModule", "draw", "plot", "reported", "write"]

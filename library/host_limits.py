@@ -107,7 +107,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import container_lim
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 
 SPEC = {
     "nofile": {"type": "int", "default": 1048576},
@@ -132,7 +132,7 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if not 1024 <= given["nofile"] <= 1 << 30:
         raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
-    limits = host_limits.Want(given["nofile"], nccl_perf.parse_size(given["shm"]) if given["shm"] else 0)
+    limits = host_limits.Want(given["nofile"], parse_size(given["shm"]) if given["shm"] else 0)
     runtimes, resources = tuple(given["container_runtimes"]), tuple(given["kubernetes_rdma_resources"])
     want = container_limits.Want(runtimes, resources, limits)
 

@@ -114,14 +114,8 @@ options:
     description: How many runs are kept below O(result_directory).
     type: int
     default: 5
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/usr) and C(/var), for the question whether the node is idle.
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -201,7 +195,6 @@ withheld:
 """
 
 import contextlib
-import math
 import os
 import re
 import shlex
@@ -210,11 +203,11 @@ import signal
 import socket
 import tempfile
 import time
-from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from dataclasses import asdict, replace
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks, process_group, trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
@@ -224,10 +217,32 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     untrusted,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import MARKER, parse_marker
 
-LONGEST = 86400.0
+SPEC: Dict[str, Dict[str, Any]] = {
+    "binary": {"type": "path", "required": True},
+    "collective": {"type": "str", "choices": ["", *perf_output.COLLECTIVES], "default": ""},
+    "min_bytes": {"type": "str", "default": "8"},
+    "max_bytes": {"type": "str", "default": "8G"},
+    "step_factor": {"type": "int", "default": 2},
+    "gpus": {"type": "int", "default": 1},
+    "ranks": {"type": "int", "required": True},
+    "hosts": {"type": "list", "elements": "str", "default": []},
+    "launcher": {"type": "list", "elements": "str", "default": []},
+    "iterations": {"type": "int", "default": 20},
+    "warmup": {"type": "int", "default": 5},
+    "check": {"type": "bool", "default": True},
+    "timeout": {"type": "float", "default": 900},
+    "environment": {"type": "dict", "default": {}, "no_log": True},
+    "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
+    "bar_busbw": {"type": "float"},
+    "stored_result": {"type": "path", "default": ""},
+    "max_age_days": {"type": "float", "default": 30},
+    "require_idle": {"type": "bool", "default": True},
+    "keep": {"type": "int", "default": 5},
+    **module.ROOTS,
+}
 HELP_TIMEOUT = 20.0
 # Of the output, without NCCL's own lines, this much is judged and kept: 10,000 ranks print half of it.
 KEPT = 2_000_000
@@ -242,64 +257,53 @@ SEPARATORS = re.compile(r"[:\s]")
 MASKED_LENGTH = 8
 
 
+def main() -> None:
+    ansible = AnsibleModule(SPEC, supports_check_mode=True)
+    # Taken out, it cannot be returned; what of it may be a secret is masked also where the program quotes it.
+    environment = ansible.params.pop("environment")
+    ansible.no_log_values = set(filter(is_secret, ansible.no_log_values))
+    module.run(ansible, lambda host, given, check_mode: work(host, given, check_mode, environment))
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Mapping[str, Any]) -> Dict[str, Any]:
+    measurement = Measurement(host, given, environment)
+    wanted, directory = measurement.wanted, ""
+    found: Dict[str, Any] = {}
+    if not check_mode:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, stop)
+        with measurement.alone() as other_run:
+            plan = measurement.idle(other_run)
+            if all(finding.ok for finding in plan.findings):
+                run, directory = measurement.run()
+                judged, found = judge(run, wanted)
+                plan = merge(plan, judged)
+    elif not given["stored_result"]:
+        plan = perf.not_run(wanted, "not run in check mode")
+    else:
+        wanted = replace(wanted, max_age_days=given["max_age_days"])
+        try:
+            plan, found = judge(stored(given["stored_result"], host.system_root), wanted)
+        except (ParseError, ReadError) as error:
+            plan = perf.not_run(wanted, "not run in check mode; %s" % error)
+    nothing: Dict[str, Any] = {"measured": {}, "busbw": None, "finished_at": None, "simulated": False}
+    result = {**plan.result(), **nothing, **found, "commands": [shlex.join(wanted.command)]}
+    return dict(result, run_directory=directory, record=record_path(directory) if directory else "")
+
+
 def is_secret(value: str) -> bool:
     """Whether a value of the environment must be masked wherever it is quoted; figures and paths must not be."""
     return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
 
 
-class Task:
-    """One call of the module: the run that is wanted."""
+class Measurement:
+    """One call of the module: the run that is wanted, its environment, and the directory of this and earlier runs."""
 
-    def __init__(self, given: Dict[str, Any], environment: Dict[str, Any]) -> None:
-        self.binary: str = given["binary"]
+    def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        self.wanted = perf_run.wanted(given, socket.gethostname())
+        self.host = host
+        self.given = given
         self.directory: str = given["result_directory"]
-        for name in ("binary", "result_directory"):
-            if not given[name].startswith("/") or not given[name].isprintable():
-                raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
-        for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("keep", 1)):
-            if not least <= given[name] <= 1_000_000:
-                raise ParseError("%s is %d, expected %d or more" % (name, given[name], least))
-        for name in ("timeout", "max_age_days", "bar_busbw"):
-            value = given[name]
-            if value is not None and (not math.isfinite(value) or value <= 0):
-                raise ParseError("%s is %g, expected more than 0" % (name, value))
-        if given["timeout"] > LONGEST:
-            raise ParseError("timeout is %g, expected at most %g s" % (given["timeout"], LONGEST))
-        self.limit: float = given["timeout"]
-        self.kept: int = given["keep"]
-        self.host = Host(given["hardware_root"], given["system_root"]) if given["require_idle"] else None
-        self.root: str = given["system_root"]
-        if not given["launcher"] and given["ranks"] != given["gpus"]:
-            raise ParseError(
-                "without a launcher there is one process: %d ranks do not come from gpus: %d"
-                % (given["ranks"], given["gpus"])
-            )
-        collective = given["collective"] or nccl_perf.collective_of(self.binary)
-        if collective is None:
-            raise ParseError("binary: the name %r does not tell the collective; set it" % self.binary)
-        minimum, maximum = nccl_perf.parse_size(given["min_bytes"]), nccl_perf.parse_size(given["max_bytes"])
-        options = {
-            "-b": minimum,
-            "-e": maximum,
-            "-f": given["step_factor"],
-            "-g": given["gpus"],
-            "-n": given["iterations"],
-            "-w": given["warmup"],
-            "-c": int(given["check"]),
-        }
-        words = [word for option, value in options.items() for word in (option, str(value))]
-        self.wanted = nccl_perf.Wanted(
-            collective=collective,
-            ranks=given["ranks"],
-            hosts=tuple(given["hosts"] or [socket.gethostname()]),
-            sizes=nccl_perf.sizes(minimum, maximum, given["step_factor"]),
-            check=given["check"],
-            bar_busbw=given["bar_busbw"],
-            command=(*given["launcher"], self.binary, *words),
-        )
-        for host in self.wanted.hosts:
-            if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
-                raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
         self.environment = {
             "PATH": search_path(),
             "HOME": os.environ.get("HOME", "/"),
@@ -310,12 +314,12 @@ class Task:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[str]:
-        """Holds the lock of the result directory; yields who else holds it, "" for nobody. Raises ReadError."""
+        """Holds the lock of the result directory. Yields who else has it, "" for nobody. Raises ReadError."""
         # Of another name than earlier releases gave it, which others could open, and may still hold.
         path = os.path.join(self.directory, ".run.lock")
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            doubt = trusted.doubt(self.directory, self.root)
+            doubt = trusted.doubt(self.directory, self.host.system_root)
             if doubt:
                 raise untrusted(self.directory, doubt)
             lock = locks.open_file(path)
@@ -331,22 +335,22 @@ class Task:
             os.close(lock)
 
     def idle(self, other_run: str) -> Plan:
-        """Whether the run may begin; no finding where nobody asked."""
+        """Whether the run may begin. other_run: who holds the lock.   Nothing else is asked without require_idle."""
         if other_run:
-            return nccl_perf.idle(self.wanted, [other_run])
-        if self.host is None:
+            return perf.idle(self.wanted, [other_run])
+        if not self.given["require_idle"]:
             return Plan()
         found = busy.read(self.host)
-        return nccl_perf.idle(self.wanted, found.reasons, found.problems)
+        return perf.idle(self.wanted, found.reasons, found.problems)
 
     def library_path(self) -> Dict[str, str]:
-        """LD_LIBRARY_PATH of the build that the program is of: nothing in it says which libnccl it means."""
-        path = os.path.join(os.path.dirname(self.binary), nccl_tests_build.MARKER)
+        """LD_LIBRARY_PATH of the build that the program is from: no program says which libnccl it means."""
+        path = os.path.join(os.path.dirname(self.given["binary"]), MARKER)
         text = Host().read_system(path)
         if text is None or "LD_LIBRARY_PATH" in self.environment:
             return {}
         try:
-            return {"LD_LIBRARY_PATH": ":".join(nccl_tests_build.parse_marker(text).inputs.library_path)}
+            return {"LD_LIBRARY_PATH": ":".join(parse_marker(text).inputs.library_path)}
         except ParseError as error:
             raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
 
@@ -363,14 +367,14 @@ class Task:
         for place in (path, *(word for word in words if os.path.isfile(word) and os.access(word, os.X_OK)), *places):
             while place.startswith("/") and not os.path.lexists(place):
                 place = os.path.dirname(place)
-            doubt = trusted.doubt(place, self.root) if place.startswith("/") else ""
+            doubt = trusted.doubt(place, self.host.system_root) if place.startswith("/") else ""
             if doubt:
                 raise untrusted(place, doubt)
         return (path, *words)
 
-    def run(self) -> Tuple[nccl_perf.Run, str]:
-        """Runs the program in a directory of its own, and returns both. Raises ReadError."""
-        self.tidy(self.kept - 1)
+    def run(self) -> Tuple[perf_run.Run, str]:
+        """Runs the program. Returns what is kept of the run, and its directory. Raises ReadError."""
+        self.tidy(self.given["keep"] - 1)
         environment = {**self.environment, **self.library_path()}
         try:
             directory = tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
@@ -379,12 +383,12 @@ class Task:
         if environment.get("NCCL_DEBUG"):
             environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
         stdout, stderr = os.path.join(directory, "stdout"), os.path.join(directory, "stderr")
-        run = nccl_perf.Run(self.wanted.command, None, "", self.limit, 0.0)
+        run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
         try:
             command = self.trusted(environment)
             if self.knows_json(directory, environment):
                 command += ("-J", os.path.join(directory, RESULT_JSON))
-            ended = process_group.run(command, directory, environment, self.limit, stdout, stderr)
+            ended = process_group.run(command, directory, environment, run.limit, stdout, stderr)
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
             run = replace(run, ending="not started: %s" % error)
@@ -396,7 +400,7 @@ class Task:
         return run, directory
 
     def tidy(self, keep: int) -> None:
-        """Removes all but the newest runs, and what killed ones have left of the environment. Raises ReadError."""
+        """Removes all but the newest runs, and what killed runs have left of the environment. Raises ReadError."""
         runs = [name for name in os.listdir(self.directory) if RUN.fullmatch(name)]
         # Two runs of one second have the same time in their names.
         runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
@@ -411,19 +415,21 @@ class Task:
                     raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
 
     def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
-        """Whether the program has -J, by its own usage text; one that cannot even print that has not."""
+        """Whether the program has -J, by its own usage text; a program that cannot even print that has not."""
         path = os.path.join(directory, "usage")
         try:
-            process_group.run([self.binary, "-h"], directory, environment, HELP_TIMEOUT, path, path + ".stderr")
+            process_group.run(
+                [self.given["binary"], "-h"], directory, environment, HELP_TIMEOUT, path, path + ".stderr"
+            )
         except ReadError:
             return False
         return "[-J," in output(path)
 
-    def keep(self, run: nccl_perf.Run, directory: str) -> None:
+    def keep(self, run: perf_run.Run, directory: str) -> None:
         link = os.path.join(self.directory, "latest")
         try:
             with open(record_path(directory), "x", encoding="utf-8") as stream:
-                stream.write(nccl_perf.record(run))
+                stream.write(perf_run.record(run))
             new = os.path.join(directory, "latest")
             os.symlink(os.path.basename(directory), new)
             os.replace(new, link)
@@ -431,8 +437,8 @@ class Task:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error
 
 
-def checked(environment: Dict[str, Any]) -> Dict[str, str]:
-    """Raises ParseError, which names the variable and never its value."""
+def checked(environment: Mapping[str, Any]) -> Dict[str, str]:
+    """The option ``environment`` as texts. Raises ParseError, which names the variable and never its value."""
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
             raise ParseError("environment: %r is no name of a variable" % name)
@@ -442,7 +448,7 @@ def checked(environment: Dict[str, Any]) -> Dict[str, str]:
 
 
 def take_json(directory: str) -> Optional[str]:
-    """The complete one of the JSON files, without the environment; none of them is left on disk. Raises ReadError.
+    """The complete JSON file of a run, without the environment. No JSON file is left on disk. Raises ReadError.
 
     Processes that write to one name make path, path.0, path.1 and so on, and those that die leave a part.
     """
@@ -456,7 +462,7 @@ def take_json(directory: str) -> Optional[str]:
         finally:
             remove(path)
         with contextlib.suppress(ParseError):  # then the text of stdout has to do
-            taken.append(nccl_perf.redact(text))
+            taken.append(perf_output.redact(text))
     return taken[0] if taken else None
 
 
@@ -468,7 +474,7 @@ def remove(path: str) -> None:
 
 
 def text_of(path: str) -> str:
-    """ "" where there is no such file. Raises ReadError."""
+    """The text of a file, up to OUTPUT_LIMIT; "" where there is none. Raises ReadError."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read(process_group.OUTPUT_LIMIT)
@@ -480,34 +486,35 @@ def text_of(path: str) -> str:
 
 def output(path: str) -> str:
     """What of a program's output is judged and kept."""
-    return nccl_perf.without_log(text_of(path))[:KEPT]
+    return perf_output.without_log(text_of(path))[:KEPT]
 
 
 def record_path(directory: str) -> str:
     return os.path.join(directory, "record.json")
 
 
-def stored(path: str, root: str) -> nccl_perf.Run:
-    """Raises ReadError and ParseError. root: stands for "/" where a record is believed."""
+def stored(path: str, root: str) -> perf_run.Run:
+    """The record of an earlier run. root: the system root. Raises ReadError, also where others than root may change it,
+    and ParseError."""
     text = Host().read_system(path)
     if text is None:
         raise ReadError(path, "there is no stored result")
     doubt = trusted.doubt(path, root)
     if doubt:
         raise ReadError(path, "is not believed, because %s; %s" % (doubt, trusted.WAY_OUT))
-    return nccl_perf.parse_record(text)
+    return perf_run.parse_record(text)
 
 
-def judge(run: nccl_perf.Run, wanted: nccl_perf.Wanted) -> Tuple[Plan, Dict[str, Any]]:
-    """The plan, and what is returned beside it."""
-    result, problem = nccl_perf.read(run)
-    plan = nccl_perf.judge(result, wanted, run, time.time(), problem)
+def judge(run: perf_run.Run, wanted: perf_run.Wanted) -> Tuple[Plan, Dict[str, Any]]:
+    """The findings on a run, and what the module returns of it beside them."""
+    result, problem = perf.read(run)
+    plan = perf.judge(result, wanted, run, time.time(), problem)
     if result is None:
         return plan, {"finished_at": run.finished}
     return plan, {
         "finished_at": run.finished,
-        "measured": nccl_perf.to_dict(result),
-        "busbw": nccl_perf.reached(result, wanted),
+        "measured": asdict(result),
+        "busbw": perf.reached(result, wanted),
         "simulated": result.simulated,
     }
 
@@ -515,91 +522,6 @@ def judge(run: nccl_perf.Run, wanted: nccl_perf.Wanted) -> Tuple[Plan, Dict[str,
 def stop(number: int, _frame: object) -> None:
     """As an exception, so that the program is ended on the way out."""
     raise SystemExit(128 + number)
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "binary": {"type": "path", "required": True},
-            "collective": {
-                "type": "str",
-                "choices": [
-                    "",
-                    "all_reduce",
-                    "all_gather",
-                    "reduce_scatter",
-                    "broadcast",
-                    "reduce",
-                    "alltoall",
-                    "alltoallv",
-                    "scatter",
-                    "gather",
-                    "sendrecv",
-                    "hypercube",
-                ],
-                "default": "",
-            },
-            "min_bytes": {"type": "str", "default": "8"},
-            "max_bytes": {"type": "str", "default": "8G"},
-            "step_factor": {"type": "int", "default": 2},
-            "gpus": {"type": "int", "default": 1},
-            "ranks": {"type": "int", "required": True},
-            "hosts": {"type": "list", "elements": "str", "default": []},
-            "launcher": {"type": "list", "elements": "str", "default": []},
-            "iterations": {"type": "int", "default": 20},
-            "warmup": {"type": "int", "default": 5},
-            "check": {"type": "bool", "default": True},
-            "timeout": {"type": "float", "default": 900},
-            "environment": {"type": "dict", "default": {}, "no_log": True},
-            "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
-            "bar_busbw": {"type": "float"},
-            "stored_result": {"type": "path", "default": ""},
-            "max_age_days": {"type": "float", "default": 30},
-            "require_idle": {"type": "bool", "default": True},
-            "keep": {"type": "int", "default": 5},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    # Taken out, it cannot be returned; what of it may be a secret is masked also where the program quotes it.
-    environment = given.pop("environment")
-    module.no_log_values = set(filter(is_secret, module.no_log_values))
-    directory = ""
-    found: Dict[str, Any] = {}
-    try:
-        task = Task(given, environment)
-        if not module.check_mode:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, stop)
-            with task.alone() as other_run:
-                plan = task.idle(other_run)
-                if all(finding.ok for finding in plan.findings):
-                    run, directory = task.run()
-                    judged, found = judge(run, task.wanted)
-                    plan = merge(plan, judged)
-        elif not given["stored_result"]:
-            plan = nccl_perf.not_run(task.wanted, "not run in check mode")
-        else:
-            wanted = replace(task.wanted, max_age_days=given["max_age_days"])
-            try:
-                plan, found = judge(stored(given["stored_result"], task.root), wanted)
-            except (ParseError, ReadError) as error:
-                plan = nccl_perf.not_run(wanted, "not run in check mode; %s" % error)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = plan.result()
-    result.update(
-        commands=[shlex.join(task.wanted.command)],
-        measured=found.get("measured", {}),
-        busbw=found.get("busbw"),
-        finished_at=found.get("finished_at"),
-        simulated=found.get("simulated", False),
-        run_directory=directory,
-        record=record_path(directory) if directory else "",
-    )
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size, size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import parse_size, size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset
 
 SCOPE = "node"
@@ -64,8 +65,8 @@ class Run:
 
     @property
     def subject(self) -> str:
-        """As nccl_perf words it."""
-        return subject(self.collective, self.gpus, self.max_bytes)
+        """As the findings of nccl_perf have it."""
+        return perf_run.subject(self.collective, self.gpus, self.max_bytes)
 
     @property
     def name(self) -> str:
@@ -80,10 +81,6 @@ class Run:
             program=f"{self.collective}_perf",
             step_factor=STEP_FACTOR,
         )
-
-
-def subject(collective: str, ranks: int, size: int) -> str:
-    return "%s %d ranks %s" % (collective, ranks, size_text(size))
 
 
 def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_a_healthy_node_clears_its_bar_and_is_as_predicted(samples: Path, collective: str) -> None:
     data = json.loads((samples / "h200x8" / f"{collective}.json").read_text())
-    row = nccl_perf.parse_json(json.dumps(data)).rows[-1]
+    row = perf_output.parse_json(json.dumps(data)).rows[-1]
     assert row.out_of_place is not None
     measured = row.out_of_place.busbw
     assert measured is not None

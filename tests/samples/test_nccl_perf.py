@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
 
 M, G = 1 << 20, 1 << 30
 
 
 def wanted(least: int, most: int, factor: int, collective: str = "all_reduce", host: str = "vm") -> Wanted:
-    return Wanted(collective, 8, (host,), nccl_perf.sizes(least, most, factor), bar_busbw=340.0)
+    return Wanted(collective, 8, (host,), perf_run.sizes(least, most, factor), bar_busbw=340.0)
 
 
 def judged(
@@ -22,10 +22,10 @@ def judged(
 ) -> tuple[float | None, dict[str, str]]:
     """busbw at the largest size, and check -> state of what is not ok."""
     run = Run(("program",), rc, "", 60.0, 1.0, stdout=stdout, json=json)
-    result, problem = nccl_perf.read(run)
+    result, problem = perf.read(run)
     assert result is not None, problem
-    plan = nccl_perf.judge(result, asked, run, 1.0, problem)
-    return nccl_perf.reached(result, asked), {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
+    plan = perf.judge(result, asked, run, 1.0, problem)
+    return perf.reached(result, asked), {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_text_of_eight_h200(samples: Path, capture: str, asked: Wanted, busbw: f
 def test_text_among_nccl_s_own_lines(samples: Path) -> None:
     stdout = (samples / "h200x8/all_reduce_nccl_debug_info.txt").read_text()
     assert stdout.count("NCCL INFO") > 500
-    assert nccl_perf.without_log(stdout).count("NCCL INFO") == 0
+    assert perf_output.without_log(stdout).count("NCCL INFO") == 0
     # The capture is the head of a longer run: that no table is there must not pass.
     _busbw, found = judged(wanted(8, 8 * G, 2), stdout)
     assert {"ran", "sizes", "correct", "busbw"} <= set(found)
@@ -74,7 +74,7 @@ def test_the_layout_of_years_ago_without_validation_proves_no_correctness(sample
 def test_no_row_of_a_real_table_is_refused(samples: Path) -> None:
     counted = 0
     for path in [*samples.glob("nccl-tests/*.log"), *samples.glob("h200x8/*.txt"), *samples.glob("h200x8/*.json")]:
-        read = nccl_perf.parse_json if path.suffix == ".json" else nccl_perf.parse_text
+        read = perf_output.parse_json if path.suffix == ".json" else perf_output.parse_text
         try:
             result = read(path.read_text())
         except ParseError:
@@ -87,5 +87,5 @@ def test_no_row_of_a_real_table_is_refused(samples: Path) -> None:
         for row in result.rows:
             asked = Wanted(collective, 8, ("vm",), (max(1, row.size),))
             alone = replace(result, rows=(replace(row, size=max(1, row.size)),))
-            counted += row.size == 0 or nccl_perf.reached(alone, asked) is not None
+            counted += row.size == 0 or perf.reached(alone, asked) is not None
     assert counted > 150

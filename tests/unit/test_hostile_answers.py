@@ -31,7 +31,7 @@ from ansible_collections.busbar.fabric.plugins.action import (
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     consistency,
@@ -245,11 +245,11 @@ def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
 
 
 RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()
-ROW = nccl_perf.Row(1 << 33, "float", "sum", None, nccl_perf.Placement(1.0, 2.0, 445.0, 0.0), None)
+ROW = perf_output.Row(1 << 33, "float", "sum", None, perf_output.Placement(1.0, 2.0, 445.0, 0.0), None)
 MEASURED = {
     **PLAN,
     "passed": ["nccl_perf.busbw[live]@all_reduce 8 ranks 8G"],
-    "measured": json.loads(json.dumps(nccl_perf.to_dict(nccl_perf.Result("all_reduce", "2.17", rows=(ROW,))))),
+    "measured": json.loads(json.dumps(asdict(perf_output.Result("all_reduce", "2.17", rows=(ROW,))))),
     "busbw": 445.0,
     "finished_at": 1.7e9,
     "simulated": False,

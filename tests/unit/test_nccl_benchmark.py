@@ -8,7 +8,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark, site_values
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -114,8 +114,8 @@ def host(runs: list[nccl_benchmark.Run], results: list[dict[str, Any]], stored: 
 
 def test_a_subject_is_the_same_in_the_run_and_in_its_judgement() -> None:
     run = wanted()[0]
-    sizes = nccl_perf.sizes(run.min_bytes, run.max_bytes, 2)
-    assert nccl_perf.Wanted(run.collective, run.gpus, ("node01",), sizes).subject == run.subject
+    sizes = perf_run.sizes(run.min_bytes, run.max_bytes, 2)
+    assert perf_run.Wanted(run.collective, run.gpus, ("node01",), sizes).subject == run.subject
 
 
 def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:

@@ -3,13 +3,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import Placement, Rank, Result, Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_output import Placement, Rank, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +103,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_text_of_today() -> None:
-    result = nccl_perf.parse_text(output())
+    result = perf_output.parse_text(output())
     assert (result.collective, result.version) == ("all_reduce", "2.19.6")
     assert (result.nccl_headers, result.nccl_library) == ("2.28.9", "2.28.9")
     assert result.rank_count == 4
@@ -116,7 +117,7 @@ def test_text_of_today() -> None:
 
 def test_text_with_a_git_hash_in_the_version() -> None:
     head = VERSION.replace("2.19.6", "2.20.0 a1b2c3d")
-    result = nccl_perf.parse_text(output(head=head))
+    result = perf_output.parse_text(output(head=head))
     assert (result.version, result.nccl_library) == ("2.20.0", "2.28.9")
 
 
@@ -133,7 +134,7 @@ def test_layouts_up_to_2_11_have_an_error_and_each_their_own_columns(
 ) -> None:
     ranks = "# Using devices\n#   Rank  0 Pid 112424 on localhost device  0 [0x0a] A100-SXM4-40GB\n"
     rows = "".join(row(size, "34.27 0.10 0.05 5e-07", "33.57 0.10 0.05 N/A", middle) for size in SIZES)
-    result = nccl_perf.parse_text(output(rows, columns, head="", ranks=ranks))
+    result = perf_output.parse_text(output(rows, columns, head="", ranks=ranks))
     assert (result.version, result.collective) == (None, None)
     assert result.ranks == (Rank(0, "localhost", 0, None, None),)
     assert len(result.rows) == 3
@@ -156,7 +157,7 @@ PER_ITERATION = " ".join(["size count type redop root"] + ["time algbw busbw #wr
 )
 def test_columns_are_found_by_their_header(columns: str, figures: str, end: str) -> None:
     rows = "".join(row(size, figures).rstrip("\n") + end + "\n" for size in SIZES)
-    result = nccl_perf.parse_text(output(rows, columns))
+    result = perf_output.parse_text(output(rows, columns))
     assert [r.size for r in result.rows] == list(SIZES)
     assert {r.out_of_place for r in result.rows} == {r.in_place for r in result.rows}
     assert result.rows[0].in_place == Placement(251.46, 4.17, 6.25, 0.0, of_cpu="cputime" in columns)
@@ -164,7 +165,7 @@ def test_columns_are_found_by_their_header(columns: str, figures: str, end: str)
 
 def test_every_form_of_a_figure() -> None:
     rows = row(M, "1.6e+05 6e-03 1e-02 1.2e+07", "nan inf -nan N/A")
-    result = nccl_perf.parse_text(output(rows))
+    result = perf_output.parse_text(output(rows))
     assert result.rows[0].out_of_place == Placement(160000.0, 0.006, 0.01, 1.2e7)
     assert result.rows[0].in_place == Placement(None, None, None, None)
 
@@ -180,7 +181,7 @@ LOGS = [
 @pytest.mark.parametrize("log", LOGS)
 def test_lines_of_nccl_between_rows_are_passed_over(log: str) -> None:
     rows = "".join(f"{row(size)}{log}\n" for size in SIZES)
-    assert nccl_perf.parse_text(output(rows)) == nccl_perf.parse_text(output())
+    assert perf_output.parse_text(output(rows)) == perf_output.parse_text(output())
 
 
 @pytest.mark.parametrize("root", ["-1", "0"])
@@ -193,17 +194,17 @@ def test_lines_of_nccl_inside_a_row_do_not_tear_it(log: str, cells: int, root: s
         words = row(size, middle=f"float sum {root}").split()
         rows += " ".join(words[:cells]) + log + "\n  " + " ".join(words[cells:]) + "\n"
     untouched = output("".join(row(size, middle=f"float sum {root}") for size in SIZES))
-    assert nccl_perf.parse_text(output(rows)) == nccl_perf.parse_text(untouched)
+    assert perf_output.parse_text(output(rows)) == perf_output.parse_text(untouched)
 
 
 def test_a_log_line_of_an_unknown_host_inside_a_row() -> None:
     rows = "".join(row(size).replace("-1", "-1" + LOGS[3] + "\n", 1) for size in SIZES)
-    assert len(nccl_perf.parse_text(output(rows)).rows) == 3
+    assert len(perf_output.parse_text(output(rows)).rows) == 3
 
 
 def test_a_torn_row_is_left_out_not_guessed() -> None:
     torn = "     2097152        524288     float     sum      -1   251.59    4.17\n"
-    result = nccl_perf.parse_text(output(row(SIZES[0]) + torn + row(SIZES[2])))
+    result = perf_output.parse_text(output(row(SIZES[0]) + torn + row(SIZES[2])))
     assert [r.size for r in result.rows] == [SIZES[0], SIZES[2]]
 
 
@@ -212,14 +213,14 @@ def test_a_torn_row_is_left_out_not_guessed() -> None:
 )
 def test_labels_of_a_launcher_are_taken_off(label: str) -> None:
     labelled = "".join(label + line + "\n" for line in output().splitlines())
-    assert nccl_perf.parse_text(labelled) == nccl_perf.parse_text(output())
+    assert perf_output.parse_text(labelled) == perf_output.parse_text(output())
 
 
 def test_several_tables_are_kept_apart_by_type_and_operation() -> None:
     rows = "".join(
         row(size, middle=f"{kind} {op} -1") for kind in ("half", "float") for op in ("sum", "max") for size in SIZES
     )
-    result = nccl_perf.parse_text(output(rows))
+    result = perf_output.parse_text(output(rows))
     assert len(result.rows) == 12
     assert {(r.type, r.op) for r in result.rows} == {
         ("half", "sum"),
@@ -231,7 +232,7 @@ def test_several_tables_are_kept_apart_by_type_and_operation() -> None:
 
 def test_a_reduced_maximum_is_seen() -> None:
     ranks = devices() + "#\n# Reducing maxBytes to 2097152 due to memory limitation\n"
-    assert nccl_perf.parse_text(output(ranks=ranks)).reduced_to == 2097152
+    assert perf_output.parse_text(output(ranks=ranks)).reduced_to == 2097152
 
 
 @pytest.mark.parametrize(
@@ -247,18 +248,18 @@ def test_a_reduced_maximum_is_seen() -> None:
     ],
 )
 def test_failures_are_kept_as_errors(line: str) -> None:
-    assert nccl_perf.parse_text(VERSION + line + "\n").errors == (line.strip(),)
+    assert perf_output.parse_text(VERSION + line + "\n").errors == (line.strip(),)
 
 
 def test_errors_are_printable_and_bounded() -> None:
     text = "".join(f"node01: Test CUDA failure {i} '\x1b[31m{'x' * 1000}'\n" for i in range(100))
-    errors = nccl_perf.parse_text(text).errors
+    errors = perf_output.parse_text(text).errors
     assert len(errors) == 20
     assert all(len(error) <= 300 and error.isprintable() for error in errors)
 
 
 def test_a_usage_text_is_no_result() -> None:
-    result = nccl_perf.parse_text("invalid option '?'\nUSAGE: all_reduce_perf \n\t[-t,--nthreads <num threads>] \n")
+    result = perf_output.parse_text("invalid option '?'\nUSAGE: all_reduce_perf \n\t[-t,--nthreads <num threads>] \n")
     assert result.usage
     assert result.rows == ()
 
@@ -266,11 +267,11 @@ def test_a_usage_text_is_no_result() -> None:
 @pytest.mark.parametrize("text", ["", "\n", "hello", "# comment", "1 2 float sum -1 1 1 1 0 1 1 1 0", "\x00\x01"])
 def test_text_of_something_else_is_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"no output of nccl-tests"):
-        nccl_perf.parse_text(text)
+        perf_output.parse_text(text)
 
 
 def test_a_row_without_a_header_is_no_row() -> None:
-    assert nccl_perf.parse_text(devices() + row(M)).rows == ()
+    assert perf_output.parse_text(devices() + row(M)).rows == ()
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
@@ -278,7 +279,7 @@ def test_a_row_without_a_header_is_no_row() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_json(version: int) -> None:
-    result = nccl_perf.parse_json(json.dumps(report(version=version)))
+    result = perf_output.parse_json(json.dumps(report(version=version)))
     assert (result.collective, result.nccl_library, result.version) == ("all_reduce", "2.28.9", None)
     assert result.ranks == (Rank(0, "node01", 0, "0000:10:00.0", 0), Rank(2, "node02", 0, "0000:10:00.0", 0))
     assert result.rank_count == 4
@@ -294,7 +295,7 @@ def test_json_oddities() -> None:
     place = {"cpu_time": 9.5, "alg_bw": "nan", "bus_bw": 1.5, "nwrong": None}
     data["results"][0].update(out_of_place=place, in_place=None)
     data["average_bus_bandwidth"]["bandwidth"] = "nan"
-    result = nccl_perf.parse_json(json.dumps(data))
+    result = perf_output.parse_json(json.dumps(data))
     assert result.rows[0].out_of_place == Placement(9.5, None, 1.5, None, of_cpu=True)
     assert result.rows[0].in_place is None
     assert (result.out_of_bounds, result.out_of_bounds_ok, result.average_busbw) == (3, False, None)
@@ -303,7 +304,7 @@ def test_json_oddities() -> None:
 
 def test_a_bare_inf_is_survived() -> None:
     text = json.dumps(report()).replace("6.255", "inf").replace("4.17", "-inf").replace(", ", ",").replace(": ", ":")
-    result = nccl_perf.parse_json(text)
+    result = perf_output.parse_json(text)
     assert result.rows[0].out_of_place == Placement(M / 4170, None, None, 0.0)
 
 
@@ -311,18 +312,18 @@ def test_a_failed_run_that_was_closed_has_no_footer() -> None:
     data = report()
     for key in ("results", "out_of_bounds", "average_bus_bandwidth", "errors"):
         del data[key]
-    result = nccl_perf.parse_json(json.dumps(data))
+    result = perf_output.parse_json(json.dumps(data))
     assert (result.rows, result.out_of_bounds, result.out_of_bounds_ok) == ((), None, None)
 
 
 def test_the_environment_is_nowhere_in_redacted_json_or_messages() -> None:
     text = json.dumps(report())
     assert "s3cret" in text
-    assert "s3cret" not in nccl_perf.redact(text)
-    assert nccl_perf.parse_json(nccl_perf.redact(text)) == nccl_perf.parse_json(text)
+    assert "s3cret" not in perf_output.redact(text)
+    assert perf_output.parse_json(perf_output.redact(text)) == perf_output.parse_json(text)
     for end in range(0, len(text), 7):
         with pytest.raises(ParseError) as caught:
-            nccl_perf.parse_json(text[:end])
+            perf_output.parse_json(text[:end])
         assert "s3cret" not in str(caught.value)
         assert caught.value.__cause__ is None
 
@@ -343,13 +344,13 @@ def test_the_environment_is_nowhere_in_redacted_json_or_messages() -> None:
 )
 def test_json_of_another_shape_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ParseError):
-        nccl_perf.parse_json(json.dumps(report(**change)))
+        perf_output.parse_json(json.dumps(report(**change)))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "null", "[" * 100_000, '{"version": ' + "9" * 5000 + "}"])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        nccl_perf.parse_json(text)
+        perf_output.parse_json(text)
 
 
 # -- any text --------------------------------------------------------------------------------------------------------
@@ -363,23 +364,23 @@ def survives(parse: Any, text: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text() | st.lists(st.sampled_from(output().split(" ") + ["\n", "NCCL INFO", "[0]"])).map(" ".join))
 def test_any_text_is_a_value_or_a_parse_error(text: str) -> None:
-    for parse in (nccl_perf.parse_text, nccl_perf.parse_json, nccl_perf.parse_record):
+    for parse in (perf_output.parse_text, perf_output.parse_json, perf_run.parse_record):
         survives(parse, text)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_mutations_of_good_text_are_survived_and_judged(data: st.DataObject) -> None:
-    source = data.draw(st.sampled_from([output(), json.dumps(report()), nccl_perf.record(run())]))
+    source = data.draw(st.sampled_from([output(), json.dumps(report()), perf_run.record(run())]))
     start = data.draw(st.integers(0, len(source)))
     end = start + data.draw(st.integers(0, 20))
     text = source[:start] + data.draw(st.text(max_size=10)) + source[end:]
-    survives(nccl_perf.parse_text, text)
-    survives(nccl_perf.parse_json, text)
-    survives(nccl_perf.parse_record, text)
+    survives(perf_output.parse_text, text)
+    survives(perf_output.parse_json, text)
+    survives(perf_run.parse_record, text)
     changed = run(stdout=text)
-    result, problem = nccl_perf.read(changed)
-    nccl_perf.judge(result, WANTED, changed, NOW, problem)
+    result, problem = perf.read(changed)
+    perf.judge(result, WANTED, changed, NOW, problem)
 
 
 @settings(max_examples=60, deadline=None)
@@ -397,7 +398,7 @@ def test_any_value_in_any_place_of_the_json_is_survived(value: Any, data: st.Dat
         place = place[data.draw(st.sampled_from(nested))]
     key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else list(range(len(place)))))
     place[key] = value
-    survives(nccl_perf.parse_json, json.dumps(changed))
+    survives(perf_output.parse_json, json.dumps(changed))
 
 
 # -- judgement -------------------------------------------------------------------------------------------------------
@@ -410,15 +411,15 @@ def run(**changes: Any) -> Run:
 def states(wanted: Wanted = WANTED, now: float = NOW, **changes: Any) -> dict[str, str]:
     """check -> state, without the ones that are ok."""
     done = run(**changes)
-    result, problem = nccl_perf.read(done)
-    plan = nccl_perf.judge(result, wanted, done, now, problem)
+    result, problem = perf.read(done)
+    plan = perf.judge(result, wanted, done, now, problem)
     assert not plan.changes
     return {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
 
 
 def test_a_good_run_is_ok_in_everything_that_was_asked() -> None:
     done = run()
-    plan = nccl_perf.judge(nccl_perf.parse_text(done.stdout), replace(WANTED, bar_busbw=6.0), done, NOW)
+    plan = perf.judge(perf_output.parse_text(done.stdout), replace(WANTED, bar_busbw=6.0), done, NOW)
     asked = ["ran", "fresh", "sizes", "ranks", "correct", "nonzero", "busbw"]
     assert [f.check for f in plan.findings] == [f"nccl_perf.{name}" for name in asked]
     assert all(f.ok for f in plan.findings)
@@ -426,8 +427,8 @@ def test_a_good_run_is_ok_in_everything_that_was_asked() -> None:
 
 
 def test_json_and_text_together_give_figures_and_every_rank() -> None:
-    done = run(json=nccl_perf.redact(json.dumps(report())))
-    result, problem = nccl_perf.read(done)
+    done = run(json=perf_output.redact(json.dumps(report())))
+    result, problem = perf.read(done)
     assert result is not None
     assert problem == ""
     assert len(result.ranks) == 4
@@ -532,8 +533,8 @@ def test_programs_that_ran_alone_under_a_launcher_are_found_out() -> None:
     """The signature of a build without MPI: every process is rank 0 of 1 and ends with 0."""
     alone = output("".join(row(size, "T 115.2 0.00 0") for size in SIZES), ranks=devices(("node01",)))
     done = run(stdout=alone * 4)
-    result, problem = nccl_perf.read(done)
-    findings = {f.check: f for f in nccl_perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok}
+    result, problem = perf.read(done)
+    findings = {f.check: f for f in perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok}
     assert set(findings) == {"nccl_perf.ranks", "nccl_perf.nonzero"}
     assert "rank 0 is there 4 times" in str(findings["nccl_perf.ranks"].have)
     assert findings["nccl_perf.nonzero"].because == findings["nccl_perf.ranks"].id
@@ -591,7 +592,7 @@ OLD_ALLTOALL = "size count type redop time algbw busbw error time algbw busbw er
 def test_the_old_layout_of_alltoall_is_read_and_a_cut_one_is_not() -> None:
     wanted = replace(WANTED, collective="alltoall", bar_busbw=3)
     rows = [row(size, "T 4.17 3.13 0e+00", "T 4.17 3.13 N/A", middle="float") for size in SIZES]
-    result = nccl_perf.parse_text(output("".join(rows), OLD_ALLTOALL, head=""))
+    result = perf_output.parse_text(output("".join(rows), OLD_ALLTOALL, head=""))
     assert [(r.size, r.op, r.root) for r in result.rows] == [(size, None, None) for size in SIZES]
     assert result.rows[0].out_of_place == Placement(251.46, 4.17, 3.13, None, 0.0)
     assert states(wanted, stdout=output("".join(rows), OLD_ALLTOALL, head="")) == {}
@@ -631,8 +632,8 @@ def test_a_row_counts_whose_figures_are_of_one_measurement(
     def counts() -> bool:
         shown = [float(float_text(figure)) for figure in figures]
         place = Placement(shown[0], shown[1], shown[2], 0.0)
-        one = nccl_perf.Row(size, "float", None, None, place, place)
-        return nccl_perf.reached(Result(rows=(one,)), wanted) is not None
+        one = perf_output.Row(size, "float", None, None, place, place)
+        return perf.reached(Result(rows=(one,)), wanted) is not None
 
     assert counts()
     figures[spoilt] *= times
@@ -645,8 +646,8 @@ def test_figures_that_do_not_agree_are_named() -> None:
     # Rows of two runs that were mixed up, each with all of its cells.
     rows = row(SIZES[0]) + row(SIZES[1]) + row(SIZES[2], "251.46 4.17 6.25 0")
     done = run(stdout=output(rows))
-    result, problem = nccl_perf.read(done)
-    found = {f.check: f for f in nccl_perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok}
+    result, problem = perf.read(done)
+    found = {f.check: f for f in perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok}
     assert set(found) == {"nccl_perf.sizes", "nccl_perf.nonzero"}
     assert str(found["nccl_perf.sizes"].have).startswith("missing: 4M; does not count: the row of 4M, whose time")
 
@@ -670,16 +671,16 @@ def test_a_result_of_another_command_is_not_the_one_that_was_wanted() -> None:
 
 def test_wrong_values_are_the_cause_of_their_exit_code() -> None:
     done = run(rc=7, stdout=output(foot=FAILED))
-    result, problem = nccl_perf.read(done)
-    findings = {f.check: f for f in nccl_perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok}
+    result, problem = perf.read(done)
+    findings = {f.check: f for f in perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok}
     assert findings["nccl_perf.ran"].because == findings["nccl_perf.correct"].id
     assert findings["nccl_perf.correct"].because is None
 
 
 def test_what_is_unknown_for_want_of_a_run_has_one_cause() -> None:
     done = run(rc=3, stdout="node01: Test NCCL failure common.cu:1 'unhandled system error'\n")
-    result, problem = nccl_perf.read(done)
-    ran, *rest = [f for f in nccl_perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok]
+    result, problem = perf.read(done)
+    ran, *rest = [f for f in perf.judge(result, WANTED, done, NOW, problem).findings if not f.ok]
     assert "exit code 3 (NCCL error): node01: Test NCCL failure" in str(ran.have)
     assert {f.because for f in rest} == {ran.id}
 
@@ -705,11 +706,11 @@ def test_what_is_unknown_for_want_of_a_run_has_one_cause() -> None:
     ],
 )
 def test_exit_codes_by_release(rc: int, version: str | None, meaning: str) -> None:
-    assert meaning in nccl_perf.exit_meaning(rc, version)
+    assert meaning in perf.exit_meaning(rc, version)
 
 
 def test_not_run_is_unknown() -> None:
-    (finding,) = nccl_perf.not_run(WANTED, "not run in check mode").findings
+    (finding,) = perf.not_run(WANTED, "not run in check mode").findings
     assert (finding.check, finding.state, finding.have) == ("nccl_perf.ran", "unknown", "not run in check mode")
 
 
@@ -718,43 +719,21 @@ def test_not_run_is_unknown() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     done = run(json=json.dumps({"version": 3}), left_behind=(1, 2), rc=None, ending="timeout", stderr="é\n")
-    assert nccl_perf.parse_record(nccl_perf.record(done)) == done
+    assert perf_run.parse_record(perf_run.record(done)) == done
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1}', "[" * 100_000])
 def test_other_files_are_no_record(text: str) -> None:
     with pytest.raises(ParseError):
-        nccl_perf.parse_record(text)
-
-
-@pytest.mark.parametrize(("text", "size"), [("8", 8), ("64k", 65536), ("1M", M), (" 8G ", 8 * 1024**3)])
-def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
-    assert nccl_perf.parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        *((8, "8"), (1000, "1000"), (512 * 1024, "512K"), (8 * 1024**3, "8G"), (14 * 10**9, "14GB")),
-        *((2_600_000_000, "2.6GB"), (16_060_522_496, "15684104K"), (1_234_567_890, "1234567890")),
-    ],
-)
-def test_a_size_is_said_exactly_and_as_short_as_can_be(size: int, text: str) -> None:
-    assert nccl_perf.size_text(size) == text
-
-
-@pytest.mark.parametrize("text", ["", "0", "-8", "8GB", "1.5G", "1T", "x", "999999999999999G"])
-def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ParseError, match="expected bytes"):
-        nccl_perf.parse_size(text)
+        perf_run.parse_record(text)
 
 
 def test_the_sizes_of_a_run() -> None:
-    assert nccl_perf.sizes(8, 100, 2) == (8, 16, 32, 64)
-    assert nccl_perf.sizes(8, 8, 2) == (8,)
+    assert perf_run.sizes(8, 100, 2) == (8, 16, 32, 64)
+    assert perf_run.sizes(8, 8, 2) == (8,)
     for bad in ((9, 8, 2), (8, 16, 1)):
         with pytest.raises(ParseError):
-            nccl_perf.sizes(*bad)
+            perf_run.sizes(*bad)
 
 
 @pytest.mark.parametrize(
@@ -768,10 +747,10 @@ def test_the_sizes_of_a_run() -> None:
     ],
 )
 def test_the_collective_of_a_program(program: str, collective: str | None) -> None:
-    assert nccl_perf.collective_of(program) == collective
+    assert perf_output.collective_of(program) == collective
 
 
 def test_a_result_is_plain_data() -> None:
-    data = nccl_perf.to_dict(nccl_perf.parse_text(output()))
+    data = asdict(perf_output.parse_text(output()))
     assert json.loads(json.dumps(data))["rows"][0]["out_of_place"]["busbw"] == 6.25
     assert set(data) == set(Result.__dataclass_fields__)

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf as nccl_perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, intent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -118,10 +118,10 @@ def test_every_answer_of_a_node_is_checked_and_every_key_of_it_has_a_type(name: 
         (answer.info, rail_info.HostInfo),
         (answer.session, perftest.Session),
         (answer.result, perftest.Result),
-        (answer.rank, nccl_perf.Rank),
-        (answer.placement, nccl_perf.Placement),
-        (answer.row, nccl_perf.Row),
-        (answer.measured, nccl_perf.Result),
+        (answer.rank, perf_output.Rank),
+        (answer.placement, perf_output.Placement),
+        (answer.row, perf_output.Row),
+        (answer.measured, perf_output.Result),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -1,0 +1,166 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One run of a program of nccl-tests: what is wanted, what was kept of it, and the file that it is kept in."""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Iterable, List, Mapping, Optional, Tuple
+
+from ..core.host import ParseError
+from ..core.size import parse_size, size_text
+from .perf_output import collective_of, expect, quoted, real
+
+LONGEST = 86400.0
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The run that is asked for.
+
+    ranks: GPUs that take part, over all hosts.   hosts: their names; what follows the first dot does not count.
+    sizes: bytes, ascending.   check: the values are verified.   bar_busbw: GB/s, at the largest size.
+    max_age_days: of a stored result.   command: what a stored result must come from.
+    """
+
+    collective: str
+    ranks: int
+    hosts: Tuple[str, ...]
+    sizes: Tuple[int, ...]
+    check: bool = True
+    bar_busbw: Optional[float] = None
+    max_age_days: Optional[float] = None
+    command: Tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What is judged, under the same name every night. Of a run on one host, that host's name is no part of it."""
+        found = subject(self.collective, self.ranks, self.sizes[-1])
+        if len(self.hosts) == 1:
+            return found
+        names = ",".join(short_names(self.hosts)) if len(self.hosts) <= 4 else "%d hosts" % len(self.hosts)
+        return "%s %s" % (found, names)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is kept of one run.
+
+    ending: "" where the program ended by itself, "timeout", "overflow", or "not started: REASON".
+    limit: seconds granted.   finished: seconds since 1970.   left_behind: processes that did not die.
+    json: the file that -J wrote, without its environment; None where there is none.   stdout: without NCCL's own lines.
+    """
+
+    command: Tuple[str, ...]
+    rc: Optional[int]
+    ending: str
+    limit: float
+    finished: float
+    left_behind: Tuple[int, ...] = ()
+    json: Optional[str] = None
+    stdout: str = ""
+    stderr: str = ""
+
+
+def subject(collective: str, ranks: int, size: int) -> str:
+    """``all_reduce 8 ranks 8G``. size: bytes of the largest message."""
+    return "%s %d ranks %s" % (collective, ranks, size_text(size))
+
+
+def short_names(hosts: Iterable[str]) -> List[str]:
+    """Each host once, in order: nccl-tests cuts a host's name at its first dot."""
+    return sorted({host.partition(".")[0].lower() for host in hosts})
+
+
+def wanted(given: Mapping[str, Any], here: str) -> Wanted:
+    """The run that the module's options ask for. here: this host's name. Raises ParseError that names the option."""
+    for name in ("binary", "result_directory"):
+        if not given[name].startswith("/") or not given[name].isprintable():
+            raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
+    for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("keep", 1)):
+        if not least <= given[name] <= 1_000_000:
+            raise ParseError("%s is %d, expected %d or more" % (name, given[name], least))
+    for name in ("timeout", "max_age_days", "bar_busbw"):
+        value = given[name]
+        if value is not None and (not math.isfinite(value) or value <= 0):
+            raise ParseError("%s is %g, expected more than 0" % (name, value))
+    if given["timeout"] > LONGEST:
+        raise ParseError("timeout is %g, expected at most %g s" % (given["timeout"], LONGEST))
+    if not given["launcher"] and given["ranks"] != given["gpus"]:
+        raise ParseError(
+            "without a launcher there is one process: %d ranks do not come from gpus: %d"
+            % (given["ranks"], given["gpus"])
+        )
+    collective = given["collective"] or collective_of(given["binary"])
+    if collective is None:
+        raise ParseError("binary: the name %r does not tell the collective; set it" % given["binary"])
+    minimum, maximum = parse_size(given["min_bytes"]), parse_size(given["max_bytes"])
+    options = {
+        "-b": minimum,
+        "-e": maximum,
+        "-f": given["step_factor"],
+        "-g": given["gpus"],
+        "-n": given["iterations"],
+        "-w": given["warmup"],
+        "-c": int(given["check"]),
+    }
+    hosts = tuple(given["hosts"] or [here])
+    asked = sizes(minimum, maximum, given["step_factor"])
+    for host in hosts:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
+            raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
+    words = [word for option, value in options.items() for word in (option, str(value))]
+    command = (*given["launcher"], given["binary"], *words)
+    return Wanted(collective, given["ranks"], hosts, asked, given["check"], given["bar_busbw"], command=command)
+
+
+def sizes(minimum: int, maximum: int, factor: int) -> Tuple[int, ...]:
+    """The sizes in bytes that -b, -e and -f make nccl-tests run. Raises ParseError."""
+    if minimum > maximum:
+        raise ParseError("the smallest size, %d, is larger than the largest, %d" % (minimum, maximum))
+    if factor < 2:
+        raise ParseError("the step factor is %d, expected 2 or more" % factor)
+    found = []
+    while minimum <= maximum:
+        found.append(minimum)
+        minimum *= factor
+    return tuple(found)
+
+
+def record(run: Run) -> str:
+    """The run as a file, for a later judgement."""
+    return json.dumps({"format": _FORMAT, **asdict(run)}, indent=1) + "\n"
+
+
+def parse_record(text: str) -> Run:
+    """The run that ``record`` wrote. Raises ParseError."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("no record of a run: %s" % error) from None
+    data = expect(dict, data, "the record")
+    if data.get("format") != _FORMAT:
+        raise ParseError("the record has format %s, expected %d" % (quoted(data.get("format")), _FORMAT))
+    names = {field.name for field in fields(Run)}
+    if set(data) - {"format"} != names:
+        raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
+    limit, finished = real(data["limit"]), real(data["finished"])
+    if limit is None or finished is None:
+        raise ParseError("the record has no limit or no time")
+    return Run(
+        command=tuple(expect(str, word, "command") for word in expect(list, data["command"], "command")),
+        rc=None if data["rc"] is None else expect(int, data["rc"], "rc"),
+        ending=expect(str, data["ending"], "ending"),
+        limit=limit,
+        finished=finished,
+        left_behind=tuple(expect(int, pid, "left_behind") for pid in expect(list, data["left_behind"], "left_behind")),
+        json=None if data["json"] is None else expect(str, data["json"], "json"),
+        stdout=expect(str, data["stdout"], "stdout"),
+        stderr=expect(str, data["stderr"], "stderr"),
+    )
