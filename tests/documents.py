@@ -3,16 +3,22 @@
 """What is written from declarations: ``make docs``. ``tests/unit/test_documents.py`` fails where a file is stale.
 
 Site values (``plugin_utils/site_values.py``): each role's defaults, the options of its argument specs and the table of
-its README.md, and the tables of docs/variables.md. The rest of these files is written by hand, and stays.
+its README.md, and the tables of docs/variables.md. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
+plugin_utils, and the text below it): the tables of docs/findings.md. The rest of these files is written by hand, and
+stays.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT / "collections") not in sys.path:
     sys.path.insert(0, str(ROOT / "collections"))
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
@@ -34,6 +42,32 @@ HEADINGS = {
     "site": "Every run",
     "perftest": "Between nodes: `playbooks/verify.yml`",
     "drift_timer": "The control node: role `drift_timer`, which is no part of a node's intent",
+}
+# Nouns of checks in the order of docs/findings.md, with who asks.
+NOUNS = {
+    "platform": "role `platform`",
+    "ofed": "role `mofed`",
+    "iommu": "role `iommu`",
+    "kernel_args": "module `kernel_args`, in tasks of the site's own",
+    "pcie_path": "role `pcie_path`",
+    "host_limits": "role `host_limits`",
+    "netdev_mtu": "role `mtu`",
+    "multirail": "role `multirail`",
+    "roce_qos": "role `roce_qos`",
+    "gpudirect": "role `nvidia_peermem`",
+    "nccl_conf": "role `nccl_conf`",
+    "nccl_tests": "role `nccl_tests`",
+    "reboot": "role `reboot`",
+    "drain": "role `drain`",
+    "consistency": "`playbooks/verify.yml`, all nodes of a kind compared",
+    "rail_ping": "`playbooks/verify.yml`, packets between rails",
+    "perftest": "`playbooks/verify.yml`, RDMA between idle nodes",
+    "counters": "`playbooks/verify.yml`, what the NICs counted meanwhile",
+    "nccl_perf": "role `nccl_benchmark`",
+    "nccl_benchmark": "role `nccl_benchmark`, before anything is measured",
+    "lock": "every run, before it writes",
+    "run": "every run",
+    "drift_timer": "role `drift_timer`, on the control node",
 }
 TYPES = {
     "str": "text",
@@ -63,6 +97,8 @@ def documents() -> dict[Path, str]:
     page = ROOT / "docs" / "variables.md"
     found[page] = _between(page, "decisions", decisions(site_values.VALUES))
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
+    page = ROOT / "docs" / "findings.md"
+    found[page] = _between(page, "checks", nouns(declared(), by_hand(page.read_text())))
     return found
 
 
@@ -76,6 +112,70 @@ def main() -> None:
     for path in stale():
         path.write_text(wanted[path])
         print(f"written: {path.relative_to(ROOT)}")
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A check as it stands in the code. asks: the text below it."""
+
+    check: Check
+    asks: str
+    path: Path
+
+    @property
+    def noun(self) -> str:
+        return self.check.id.partition(".")[0]
+
+
+def declared(root: Path = ROOT) -> list[Declared]:
+    """All checks, the noun's own file first, in the order in which they are declared.
+
+    Raises ValueError that names file and line: a Check that is no value of a module, whose id is not written out, has
+    no text below it, or is declared twice.
+    """
+    found: dict[str, Declared] = {}
+    for path in sorted([*(root / "module_utils").rglob("*.py"), *(root / "plugin_utils").glob("*.py")]):
+        places = list(_declarations(path))
+        if not places:
+            continue
+        name = ".".join(path.relative_to(root).with_suffix("").parts)
+        module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.{name}")
+        for line, constant, asks in places:
+            check = getattr(module, constant)
+            if check.id in found:
+                raise ValueError(f"{path}:{line}: {check.id} is declared a second time")
+            found[check.id] = Declared(check, asks, path)
+    return sorted(found.values(), key=lambda each: (each.noun, each.path.stem != each.noun))
+
+
+def _declarations(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, name and text of each check that a file declares. Raises ValueError as ``declared`` does."""
+    tree = ast.parse(path.read_text())
+    calls = {node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Check"}
+    for statement, below in zip(tree.body, [*tree.body[1:], None], strict=False):
+        if not isinstance(statement, ast.Assign) or statement.value not in calls:
+            continue
+        call = statement.value
+        assert isinstance(call, ast.Call)
+        calls.remove(call)
+        where = f"{path}:{statement.lineno}"
+        name, check = statement.targets[0], _written(call.args[0] if call.args else None)
+        if not isinstance(name, ast.Name) or not check:
+            raise ValueError(f"{where}: a check is NAME = Check(ID, ...), its id written out")
+        asks = _written(below.value if isinstance(below, ast.Expr) else None)
+        if not asks:
+            raise ValueError(f"{where}: below {check} stands no text that says what it asks")
+        yield statement.lineno, name.id, asks
+    for call in calls:
+        raise ValueError(f"{path}:{call.lineno}: a check is declared as a value of the module, NAME = Check(ID, ...)")
+
+
+def _written(node: ast.expr | None) -> str:
+    """The words of a text that is written out in the code; empty where it is none."""
+    return " ".join(node.value.split()) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------- YAML
@@ -172,6 +272,53 @@ def decisions(values: Mapping[str, Value]) -> list[str]:
             of.setdefault(value.decision, []).append(f"`{name}`")
     rows = [(", ".join(names), said.because, said.without) for said, names in of.items()]
     return _table(("decide", "because", "without it"), rows)
+
+
+def nouns(checks: Sequence[Declared], hand: Mapping[str, str]) -> list[str]:
+    """docs/findings.md: a heading and a table for each noun. hand: what ids ask that no code declares yet.
+
+    Raises ValueError where NOUNS lacks one.
+    """
+    rows: dict[str, list[Sequence[str]]] = {}
+    for each in checks:
+        row = (
+            f"`{each.check.id}`",
+            each.check.severity,
+            _mended(each.check),
+            _to_page(each.asks[0].upper() + each.asks[1:]),
+        )
+        rows.setdefault(each.noun, []).append(row)
+    for check, asks in hand.items():
+        if not any(each.check.id == check or fnmatch(each.check.id, check) for each in checks):
+            rows.setdefault(check.partition(".")[0], []).append((f"`{check}`", "", "", asks))
+    if not set(rows) <= set(NOUNS):
+        raise ValueError(f"NOUNS of {Path(__file__).name} does not say who asks {min(set(rows) - set(NOUNS))}")
+    lines: list[str] = []
+    for noun, who in NOUNS.items():
+        if noun in rows:
+            heads = ("check", "severity", "mended by", "asks")
+            lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
+    return lines[1:]
+
+
+def by_hand(page: str) -> dict[str, str]:
+    """What each id of the tables of docs/findings.md asks, as the page has it: id -> text."""
+    found: dict[str, str] = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        ids = re.findall(r"`([a-z0-9_.*]+)`", cells[0]) if line.startswith("| `") else []
+        if ids and "." in ids[0]:
+            noun = ids[0].partition(".")[0]
+            found.update({each if "." in each else f"{noun}.{each}": cells[-1] for each in ids})
+    return found
+
+
+def _mended(check: Check) -> str:
+    """Who mends what is not ok, and what that costs a running node, where the declaration says it for every case."""
+    run = advice.parse(check.fix)
+    if run is None or not run.mends or not run.tags:
+        return "a person" if check.fix else "see `fix`"
+    return f"role `{run.tags[0]}`" + ("" if check.disruption == "none" else f" ({check.disruption})")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
