@@ -3,7 +3,8 @@
 """What is written from declarations: ``make docs``. ``tests/unit/test_documents.py`` fails where a file is stale.
 
 Site values (``plugin_utils/site_values.py``): each role's defaults, the options of its argument specs and the table of
-its README.md, and the tables of docs/variables.md. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
+its README.md, and the tables of docs/variables.md. The first two paragraphs of a role's README.md: what argument specs
+and Galaxy say of it. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
 plugin_utils, and the text below it): the tables of docs/findings.md. The rest of these files is written by hand, and
 stays.
 """
@@ -35,6 +36,24 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import V
 
 WIDTH = 120
 SOURCE = "plugin_utils/site_values.py"
+# {}: what the role does.
+GALAXY = """\
+---
+# Written by make docs: README.md says what the role does.
+galaxy_info:
+  author: Busbar contributors
+  description: {}
+  license: GPL-3.0-or-later
+  min_ansible_version: "2.19"
+  platforms:
+    - name: EL
+      versions: ["9", "10"]
+    - name: Debian
+      versions: [bookworm, trixie]
+    - name: Ubuntu
+      versions: [jammy, noble]
+dependencies: []
+"""
 # Between these lines of a Markdown page stands what is generated. {}: its name, where a page has several.
 BEGIN, END = "<!-- {}: written by make docs -->", "<!-- end of {} -->"
 # Headings of docs/variables.md; every other part is a role's.
@@ -87,9 +106,10 @@ def documents() -> dict[Path, str]:
     found: dict[Path, str] = {}
     for role in sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir()):
         values = site_values.of_role(role.name)
+        short, long = said(role / "README.md")
         found[role / "defaults" / "main.yml"] = defaults(values)
-        specs = role / "meta" / "argument_specs.yml"
-        found[specs] = _with_options(specs, options(values))
+        found[role / "meta" / "argument_specs.yml"] = argument_specs(role.name, short, long, values)
+        found[role / "meta" / "main.yml"] = galaxy(short)
         of_readme = site_values.PARTS.get(role.name, {})
         if of_readme:
             readme = role / "README.md"
@@ -110,6 +130,7 @@ def stale() -> list[Path]:
 def main() -> None:
     wanted = documents()
     for path in stale():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path])
         print(f"written: {path.relative_to(ROOT)}")
 
@@ -192,20 +213,44 @@ def defaults(values: Mapping[str, Value]) -> str:
     return _text(lines)
 
 
-def options(values: Mapping[str, Value]) -> list[str]:
-    """Lines of argument_specs.yml: the options of the entry point main."""
-    if not values:
-        return [f"    options: {{}} # written by make docs: {SOURCE}"]
-    lines = [f"    options: # written by make docs: {SOURCE}"]
+def argument_specs(role: str, short: str, long: str, values: Mapping[str, Value]) -> str:
+    """meta/argument_specs.yml, with the one entry point main. short, long: what the role does."""
+    lines = [
+        "---",
+        f"# Written by make docs: README.md says what the role does, {SOURCE} declares its values.",
+        "argument_specs:",
+        "  main:",
+        f"    short_description: {_scalar(short)}",
+        "    description:",
+        "      - >-",
+        *_wrapped(_marked(long), " " * 8, " " * 8),
+        f"      - The result is in C({role}_result).",
+        "    options:" if values else "    options: {}",
+    ]
     for name, value in values.items():
-        said = re.sub(r"`([^`]*)`", r"C(\1)", value.says)
-        lines += [f"      {name}:", *_described(said, 8), f"        type: {value.type}"]
+        lines += [f"      {name}:", *_described(_marked(value.says), 8), f"        type: {value.type}"]
         if value.type == "list":
             lines.append(f"        elements: {value.elements}")
         if value.choices:
             lines.append(f"        choices: {flow(value.choices)}")
         lines.append(f"        default: {flow(value.default)}")
-    return lines
+    return _text(lines)
+
+
+def galaxy(short: str) -> str:
+    """meta/main.yml of a role."""
+    return GALAXY.format(_scalar(short))
+
+
+def said(readme: Path) -> tuple[str, str]:
+    """What a role does, in a sentence without markup and its full stop, and in a paragraph of Markdown.
+
+    Raises ValueError where the first two paragraphs below the heading of a README.md are no such thing.
+    """
+    heading, short, long, *_rest = [*readme.read_text().split("\n\n"), "", ""]
+    if not heading.startswith("# busbar.fabric.") or not re.fullmatch(r"[^`\n]+\.", short) or not long[:1].isalnum():
+        raise ValueError(f"{readme}: begins with its heading, a sentence on one line, and a paragraph that says more")
+    return short.removesuffix("."), " ".join(long.split())
 
 
 def flow(value: Any) -> str:
@@ -234,17 +279,13 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def _with_options(path: Path, lines: Sequence[str]) -> str:
-    """The file's text with these options; whatever stands around them is kept. Raises ValueError."""
-    before, after = [], list(path.read_text().splitlines())
-    while after and not after[0].startswith("    options:"):
-        before.append(after.pop(0))
-    if not after:
-        raise ValueError(f"{path}: has no line '    options:' below argument_specs and main")
-    after.pop(0)
-    while after and (after[0].startswith("     ") or not after[0].strip()):
-        after.pop(0)
-    return _text([*before, *lines, *after])
+def _scalar(text: str) -> str:
+    return text if _is_plain(text) else json.dumps(text)
+
+
+def _marked(text: str) -> str:
+    """Markdown in the markup of Ansible's documentation."""
+    return re.sub(r"\*(\w[^*]*)\*", r"I(\1)", re.sub(r"`([^`]*)`", r"C(\1)", text))
 
 
 # ------------------------------------------------------------------------------------------------------------ Markdown

@@ -78,20 +78,26 @@ def test_what_is_written_by_hand_around_a_table_stays_and_a_missing_mark_is_name
         documents._between(page, "x", ["new"])
 
 
-def test_options_take_the_place_of_options_and_of_nothing_else(tmp_path: Path) -> None:
-    specs = tmp_path / "argument_specs.yml"
-    head, tail = "---\nargument_specs:\n  main:\n", "  other:\n    options: {}\n"
-    specs.write_text(f"{head}    options:\n      old:\n        type: str\n{tail}")
-    lines = documents.options({"new": Value("list", [], elements="int", says="Said.")})
-    text = documents._with_options(specs, lines)
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert yaml.safe_load(text)["argument_specs"]["main"]["options"] == {
-        "new": {"description": "Said.", "type": "list", "elements": "int", "default": []}
+@pytest.mark.parametrize(
+    "text",
+    ["", "# busbar.fabric.x\n", "# busbar.fabric.x\n\nNo stop\n\nMore.\n", "# busbar.fabric.x\n\nOne.\n\n```yaml\n"],
+)
+def test_a_role_that_does_not_say_what_it_does_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "README.md").write_text(text)
+    with pytest.raises(ValueError, match=r"README\.md: begins with"):
+        documents.said(tmp_path / "README.md")
+
+
+def test_what_a_role_does_is_text_for_people_and_for_ansible(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# busbar.fabric.x\n\nDo it: now.\n\nFor *every* `a: b`\nthere is.\n\nMore.\n")
+    short, long = documents.said(tmp_path / "README.md")
+    specs = yaml.safe_load(documents.argument_specs("x", short, long, {"x_a": Value("list", [], says="Said.")}))
+    assert specs["argument_specs"]["main"] == {
+        "short_description": "Do it: now",
+        "description": ["For I(every) C(a: b) there is.", "The result is in C(x_result)."],
+        "options": {"x_a": {"description": "Said.", "type": "list", "elements": "str", "default": []}},
     }
-    specs.write_text("---\n")
-    with pytest.raises(ValueError, match="has no line"):
-        documents._with_options(specs, lines)
+    assert yaml.safe_load(documents.galaxy(short))["galaxy_info"]["description"] == "Do it: now"
 
 
 def _declaring(folder: Path, text: str) -> list[str]:
