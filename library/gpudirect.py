@@ -31,19 +31,9 @@ options:
     type: str
     choices: [auto, peermem, dmabuf, "off"]
     default: auto
-  max_disruption:
-    description: Most that the run may cost; nothing that this module does costs anything.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr) and C(/boot), and the tools.
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.disruption
 """
 
 EXAMPLES = r"""
@@ -97,53 +87,50 @@ backup_files:
 """
 
 from dataclasses import replace
-from typing import List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import peermem
+
+SPEC = {
+    "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
-    def plan(failed: Optional[gpudirect.Failure] = None) -> Plan:
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    failed: Optional[peermem.Failure] = None
+    plans: List[Plan] = []
+
+    def look() -> Plan:
         have = gpudirect.read(host, given["mode"])
-        return gpudirect.plan(have, given["mode"], failed).limit(given["max_disruption"])
+        plans.append(gpudirect.plan(have, given["mode"], failed).limit(given["max_disruption"]))
+        return plans[-1]
 
-    backups: List[str] = []
-    failed = None
-    try:
-        host.require_roots()
-        planned = after = plan()
-        if planned.changed and not module.check_mode:
-            for change in planned.changes:
-                backup = apply.write(host, replace(change, backup=change.path not in gpudirect.OWN))
-                backups += [backup] if backup else []
-            failed = gpudirect.load(host) if planned.commands else None
-            # What counts is what is there now, not what was meant to be.
-            after = plan(failed)
-    except ReadError as error:
-        module.fail_json(msg=str(error))
-    result = apply.result(planned, after)
-    result["changed"] = bool(planned.changes) or (bool(planned.commands) and failed is None)
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
+    def make(host: Host, plan: Plan) -> List[str]:
+        nonlocal failed
+        backups = apply.execute(host, replace(plan, commands=()))
+        failed = peermem.load(host) if plan.commands else None
+        return backups
+
+    result = apply.converge(host, check_mode, look, make)
+    planned = plans[0]
     if planned.commands:
+        result["changed"] = bool(planned.changes) or failed is None
         # What a module's loading mends is live.
-        result["repaired"] += [f.id for f in planned.findings if f.check == "gpudirect.path" and f.id not in still]
-    module.exit_json(**result, notes=gpudirect.notes(planned), backup_files=backups)
+        left = [] if check_mode else [finding["id"] for finding in result["findings"]]
+        mended = [finding.id for finding in planned.findings if finding.check == gpudirect.PATH.id]
+        result["repaired"] += [id for id in mended if id not in left]
+    return dict(result, notes=gpudirect.notes(planned))
 
 
 if __name__ == "__main__":

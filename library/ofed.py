@@ -23,19 +23,6 @@ attributes:
     support: full
     description: Shows the files; packages and builds are in RV(commands).
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   flavour:
     description: Whose drivers. V(inbox) are the distribution's.
     type: str
@@ -76,19 +63,10 @@ options:
     elements: str
     choices: [lustre]
     default: []
-  max_disruption:
-    description: Highest class of disruption that may be activated.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr), C(/lib) and C(/boot).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
+  - busbar.fabric.node.disruption
 """
 
 EXAMPLES = r"""
@@ -139,109 +117,93 @@ withheld:
 """
 
 import os
-from typing import Callable, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import ofed, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy, guard
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy, guard, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 
+SPEC = {
+    **module.PROFILE,
+    "flavour": {"type": "str", "choices": ["doca-ofed", "mlnx-ofed", "inbox"], "default": "doca-ofed"},
+    "version": {"type": "str", "default": ""},
+    "package": {"type": "str", "default": ""},
+    "manage": {"type": "bool", "default": True},
+    "repository_top": {"type": "str", "default": "https://linux.mellanox.com/public/repo"},
+    "repository": {"type": "str", "default": ""},
+    "repository_key": {"type": "str", "default": "", "no_log": False},
+    "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+    "third_party": {"type": "list", "elements": "str", "choices": ["lustre"], "default": []},
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 # Packages first, then what their scripts have not built, then what was not foreseen.
 _ROUNDS = 4
 _PACKAGES = {"doca-ofed": "doca-ofed", "mlnx-ofed": "mlnx-ofed-all", "inbox": ""}
+# Whether nvidia_peermem is asked for; None where that depends on the driver.
+_PEERMEM = {"auto": None, "peermem": True, "dmabuf": False, "off": False}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "flavour": {"type": "str", "choices": ["doca-ofed", "mlnx-ofed", "inbox"], "default": "doca-ofed"},
-            "version": {"type": "str", "default": ""},
-            "package": {"type": "str", "default": ""},
-            "manage": {"type": "bool", "default": True},
-            "repository_top": {"type": "str", "default": "https://linux.mellanox.com/public/repo"},
-            "repository": {"type": "str", "default": ""},
-            "repository_key": {"type": "str", "default": "", "no_log": False},
-            "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
-            "third_party": {"type": "list", "elements": "str", "choices": ["lustre"], "default": []},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    try:
-        host.require_roots()
-        asked = profile.asked(given)
-        machine = topology.read(host, ask_nvidia_smi=False)
-        if not rails.match(machine, asked).nics:
-            note = "OFED was not asked for: none of the NICs of profile %s is there" % given["profile_name"]
-            module.exit_json(**apply.result(Plan(), Plan()), notes=[note] if asked.rails else [])
-        want = _want(host, given, asked)
-        # The driver serves all of them at once.
-        devices = [nic.pci for nic in machine.nics if nic.device.driver == "mlx5_core"]
-
-        def plan(failed: Mapping[Tuple[str, ...], str]) -> Plan:
-            found = ofed.plan(ofed.read(host, want), want, failed)
-            allowed = found.limit(given["max_disruption"])
-            if all(command.disruption == "none" for command in allowed.commands):
-                return allowed
-            users = busy.read(host, devices, guard.connection())
-            return ofed.unload_first(found.refuse(users.against), users.unload_first).limit(given["max_disruption"])
-
-        planned = after = done = plan({})
-        if planned.changed and not module.check_mode:
-            done, after = _apply(host, planned, plan)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = apply.result(planned, after)
-    result.update({name: done.result()[name] for name in ("diff", "commands")})
-    module.exit_json(**result, notes=[])
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
-def _want(host: Host, given: Dict[str, object], asked: profile.Profile) -> ofed.Want:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    asked = profile.asked(given)
+    node = topology.read(host, ask_nvidia_smi=False)
+    if not rails.match(node, asked).nics:
+        note = "OFED was not asked for: none of the NICs of profile %s is there" % given["profile_name"]
+        return dict(apply.result(Plan(), Plan()), notes=[note] if asked.rails else [])
     machine = os.uname().machine
-    repository = str(given["repository"])
-    flavour, version = str(given["flavour"]), str(given["version"])
+    want = _want(host, given, ofed.needs_umad(asked.gpus.models), machine)
+    # The driver serves all of them at once.
+    devices = [nic.pci for nic in node.nics if nic.device.driver == ofed_state.MLX5]
+    failed: Dict[Tuple[str, ...], str] = {}
+
+    def look() -> Plan:
+        found = ofed.plan(ofed_state.read(host, _PEERMEM[given["gpudirect"]], machine), want, failed)
+        allowed = found.limit(given["max_disruption"])
+        if all(command.disruption == "none" for command in allowed.commands):
+            return allowed
+        users = busy.read(host, devices, guard.connection())
+        return ofed.unload_first(found.refuse(users.against), users.unload_first).limit(given["max_disruption"])
+
+    planned = after = look()
+    rounds: List[Plan] = []
+    while after.changed and not check_mode and len(rounds) < _ROUNDS:
+        rounds.append(after)
+        failed.update(_execute(host, after))
+        after = look()
+    done = merge(*rounds).result() if rounds else planned.result()
+    return dict(apply.result(planned, after), diff=done["diff"], commands=done["commands"], notes=[])
+
+
+def _want(host: Host, given: Mapping[str, Any], umad: bool, machine: str) -> ofed.Want:
+    repository, flavour, version = given["repository"], given["flavour"], given["version"]
     if not repository and flavour != "inbox":
         system = packages.read_system(host)
-        repository = ofed.repository_url(str(given["repository_top"]), flavour, version, system, machine)
+        repository = ofed.repository_url(given["repository_top"], flavour, version, system, machine)
     return ofed.Want(
         flavour=flavour,
         version=version,
-        package=str(given["package"]) or _PACKAGES[flavour],
-        manage=bool(given["manage"]),
+        package=given["package"] or _PACKAGES[flavour],
+        manage=given["manage"],
         repository=repository,
-        key=str(given["repository_key"]),
-        peermem={"auto": None, "peermem": True}.get(str(given["gpudirect"]), False),
-        umad=ofed.needs_umad(asked.gpus.models),
-        machine=machine,
-        third_party=tuple(given["third_party"]),  # type: ignore[arg-type]
+        key=given["repository_key"],
+        umad=umad,
+        third_party=tuple(given["third_party"]),
     )
 
 
-def _apply(host: Host, planned: Plan, plan: Callable[[Mapping[Tuple[str, ...], str]], Plan]) -> Tuple[Plan, Plan]:
-    """(all that was done, the plan of what is there then)."""
-    failed: Dict[Tuple[str, ...], str] = {}
-    done: List[Plan] = []
-    after = planned
-    for _round in range(_ROUNDS):
-        if not after.changed:
-            break
-        done.append(after)
-        failed.update(_round_of(host, after))
-        after = plan(failed)
-    return merge(*done), after
+def _execute(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
+    """argv -> words of what failed. A module that cannot be built for one kernel keeps no other from being built.
 
-
-def _round_of(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
-    """What failed. A module that cannot be built for one kernel keeps no other from being built."""
+    Raises ReadError where a file cannot be written.
+    """
     failed: Dict[Tuple[str, ...], str] = {}
     for change in plan.changes:
         apply.write(host, change)

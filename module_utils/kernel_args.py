@@ -18,12 +18,11 @@ from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError
 from .core.plan import Command, FileChange, Plan
+from .driver.kernels import GRUB_CFG, GRUB_DEFAULT
 
 ACTIVE = "/proc/cmdline"
-GRUB_DEFAULT = "/etc/default/grub"
 # After 50-cloudimg-settings.cfg, which sets a variable of its own anew.
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"
-GRUB_CFG = "/boot/grub/grub.cfg"
 BLS_ENTRIES = "/boot/loader/entries"
 GRUBENV = "/boot/grub2/grubenv"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"

@@ -10,35 +10,27 @@ Sources: host.md 4.1, 6; field.md F1, F9-F14, F30, F44; dkms(8), depmod.d(5), sy
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import dkms, packages
-from .core import advice, mounts, os_release
-from .core.finding import Finding, printable, unreadable
-from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
-from .core.mounts import Mount
+from .core import advice
+from .core.check import Check
+from .core.finding import Finding
 from .core.plan import Command, FileChange, Plan, merge
-from .dkms import Build, Kernels, ModuleFile
-from .machine.pci import natural_key, parse_text, read_value
-from .packages import Packages, System
+from .driver import kernels, packages
+from .driver.dkms import Build
+from .driver.ofed_state import MLX5, OPENIBD, REPOSITORY, UMAD_LIST, Have
+from .driver.packages import Packages, System
+from .machine.pci import natural_key
 
 FLAVOURS = ("doca-ofed", "mlnx-ofed", "inbox")
-OPENIBD = "openibd.service"
 MASK = Command(("systemctl", "mask", "--runtime", OPENIBD), "packages must not restart the driver")
 UNMASK = Command(("systemctl", "unmask", "--runtime", OPENIBD), "openibd may be started again")
 RESTART = Command(("systemctl", "restart", OPENIBD), "load the driver that is installed", "driver", 300.0)
-UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
 UMAD_TEXT = "# Written by Busbar (role mofed): the fabric manager needs it on this platform.\nib_umad\n"
-PEER_MEMORY = "ib_register_peer_memory_client"
-_MASKED = "/run/systemd/system/" + OPENIBD
-_MLX5 = "mlx5_core"
 _KERNEL_MODULE = "mlnx-ofed-kernel"
-_NAME = "mofed"  # of the files of our repository
 _BUILD_TIMEOUT = 3600.0
-_INFO = ("ofed_info", "-s")
-_VERSION = re.compile(r"(?:MLNX_OFED_LINUX|OFED-internal)-([0-9]+\.[0-9]+(?:[.-][0-9]+)*):?")
-# Metapackages of one flavour: what they pull in goes or stays with them.
+# Metapackages of each flavour: what they pull in goes or stays with them.
 _METAS = {
     "doca-ofed": re.compile(r"doca-(ofed|all|networking|roce|host-basic)(-.*)?"),
     "mlnx-ofed": re.compile(r"mlnx-ofed-(?!kernel(?!-only)).*"),
@@ -48,12 +40,98 @@ _OF_KERNEL = re.compile(
     r"(mlnx-ofed-kernel-(dkms|utils|modules)|mlnx-(nfsrdma|nvme)-dkms|kmod-mlnx-.*|mlnx-ofa_kernel.*)"
 )
 _OF_OFED = re.compile(r"mlnx-.*|isert?|srp|knem|xpmem|kernel-mft(-dkms)?")
-_SYMVERS = (
-    "/usr/src/ofa_kernel/%(machine)s/%(kernel)s/Module.symvers",
-    "/usr/src/ofa_kernel/%(kernel)s/Module.symvers",
-    "/usr/src/ofa_kernel/default/Module.symvers",
-)
+# Of a finding's `have`: it may quote what tools have printed.
+_LONGEST = 300
+_MANAGER = "the package manager"
 _RUN = advice.run("mofed")
+
+REPOSITORY_FILES = Check(
+    "ofed.repository",
+    why="packages come from one release of one repository, signed with the key that the site has given",
+    fix=_RUN,
+    aspect="persisted",
+)
+"are repository, key and pin as rendered"
+PACKAGES = Check(
+    "ofed.packages",
+    why="the fleet runs one release of OFED; drivers and libraries of two do not fit",
+    fix=_RUN,
+    severity="critical",
+    aspect="persisted",
+)
+"is the metapackage there, of the release asked for"
+HOLD = Check(
+    "ofed.hold",
+    why="an upgrade of everything would replace the driver below running jobs",
+    fix=_RUN,
+    aspect="persisted",
+)
+"is the metapackage held back from upgrades"
+CONFLICT = Check(
+    "ofed.conflict",
+    why="packages of two OFEDs replace each other's files at every upgrade",
+    fix=_RUN,
+    aspect="persisted",
+)
+"is there nothing left of another OFED"
+HEADERS = Check(
+    "ofed.headers",
+    why="DKMS builds drivers from source when a kernel is installed, and without headers it silently does not",
+    fix=_RUN,
+    aspect="persisted",
+)
+"can modules be built for each installed kernel"
+DKMS = Check(
+    "ofed.dkms",
+    why="a kernel without them boots with the inbox drivers or with none, and says nothing",
+    fix=_RUN,
+    aspect="persisted",
+)
+"are OFED's and NVIDIA's modules built for each of them"
+MODULE = Check(
+    "ofed.module",
+    why="modprobe takes the first mlx5_core that depmod has found, whatever packages are installed",
+    fix=_RUN,
+    aspect="persisted",
+)
+"which `mlx5_core` would modprobe take: OFED's, or the kernel's own"
+LOADED = Check(
+    "ofed.loaded",
+    why="what is installed works after a reboot, or after openibd was restarted where nothing uses it",
+    severity="critical",
+    disruption="driver",
+)
+"is what is installed what is loaded; if not, it waits for a reboot"
+NVIDIA = Check(
+    "ofed.nvidia",
+    why="nvidia-peermem refuses to load with an ib_core other than the one that it was built for",
+    fix=_RUN,
+    aspect="persisted",
+)
+"was nvidia-peermem built for this `ib_core`, by the checksum of its symbol"
+DEPENDENTS = Check(
+    "ofed.dependents",
+    why="OFED replaces the RDMA modules that this uses; without its counterpart it does not come back after a boot",
+    fix=_RUN,
+    aspect="persisted",
+)
+"have NFS, NVMe and Lustre over RDMA what they need beside OFED"
+IB_UMAD = Check(
+    "ofed.ib_umad",
+    why="without ib_umad the fabric manager of this platform does not start, and no GPU talks to another",
+    fix=_RUN,
+    aspect="persisted",
+)
+"B200 and later: is `ib_umad` loaded, which the fabric manager needs, and at boot"
+OPENIBD_MASK = Check(
+    "ofed.openibd",
+    why="Busbar masks openibd while it installs packages; a run that was killed leaves the mask until the next boot",
+    fix=_RUN,
+    severity="minor",
+)
+"has a killed run left openibd masked"
+READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
+"could the files and tools that this is judged by be read"
 
 
 @dataclass(frozen=True)
@@ -61,9 +139,8 @@ class Want:
     """flavour: one of FLAVOURS.   version: of DOCA or MLNX_OFED; "" asks for none in particular.
 
     package: the metapackage.   manage: False only reports.   repository: its URL.   key: armoured text.
-    peermem: whether nvidia_peermem is asked for, None where that depends on the driver (busbar_gpudirect: auto).
-    umad: the platform's fabric manager needs ib_umad.   machine: as uname -m.
-    third_party: file systems whose modules the site rebuilds itself.
+    umad: the platform's fabric manager needs ib_umad.   third_party: file systems whose modules the site rebuilds
+    itself.
     """
 
     flavour: str
@@ -72,75 +149,27 @@ class Want:
     manage: bool
     repository: str
     key: str
-    peermem: Optional[bool]
     umad: bool
-    machine: str
     third_party: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class User:
-    """Something on the node that uses RDMA modules which OFED replaces.   what: for people.   kind: nfs, nvme,
-    lustre.
+class _Case:
+    """A node of which enough is known to plan, and what is wanted there.
+
+    failed: argv -> last words of each command of an earlier plan that did not end well.
     """
 
-    kind: str
-    what: str
-
-
-@dataclass(frozen=True)
-class Have:
-    """release: what ofed_info says, "" for inbox.   modules: kernel -> mlx5_core there.   loaded: its srcversion, None
-    where it is not loaded.   files: Busbar's own, path -> text.
-
-    peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
-    open_driver: NVIDIA's modules are the open ones, which need no nvidia-peermem.   umad: ib_umad is loaded.
-    lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.   systemd, openibd: there are such.
-    """
-
-    system: Optional[System] = None
-    packages: Optional[Packages] = None
-    release: Optional[str] = None
-    kernels: Kernels = field(default_factory=Kernels)
-    builds: Optional[Tuple[Build, ...]] = ()
-    modules: Mapping[str, Optional[ModuleFile]] = field(default_factory=dict)
-    loaded: Optional[str] = None
-    files: Mapping[str, Optional[str]] = field(default_factory=dict)
-    peer: Mapping[str, str] = field(default_factory=dict)
-    built: Mapping[str, str] = field(default_factory=dict)
-    open_driver: Optional[bool] = None
-    umad: bool = False
-    users: Tuple[User, ...] = ()
-    lustre_loaded: bool = False
-    masked: bool = False
-    systemd: bool = False
-    openibd: bool = False
-    problems: Tuple[Problem, ...] = ()
-
-
-# -- pure parsers ----------------------------------------------------------------------------------------------------
-
-
-def parse_release(text: str) -> str:
-    """24.10-2.1.8.0 of ``MLNX_OFED_LINUX-24.10-2.1.8.0:``, the same of DOCA's ``OFED-internal-``. Raises ParseError."""
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise ParseError("%r, expected MLNX_OFED_LINUX-<version>: or OFED-internal-<version>:" % text[:80])
-    return match.group(1)
-
-
-def over_rdma(mounted: Sequence[Mount]) -> List[User]:
-    found = []
-    for mount in mounted:
-        if mount.kind in ("nfs", "nfs4") and "proto=rdma" in mount.options:
-            found.append(User("nfs", "NFS over RDMA at %s" % printable(mount.folder)))
-        if mount.kind == "lustre" and "@o2ib" in mount.source:
-            found.append(User("lustre", "Lustre over o2ib at %s" % printable(mount.folder)))
-    return found
+    have: Have
+    want: Want
+    failed: Mapping[Tuple[str, ...], str]
+    system: System
+    packages: Packages
+    builds: Tuple[Build, ...]
 
 
 def repository_url(top: str, flavour: str, version: str, system: System, machine: str) -> str:
-    """Where a vendor's tree, or a mirror of it, has the packages of one release."""
+    """Where a vendor's tree, or a mirror of it, has the packages of one release.   machine: as uname -m."""
     if flavour == "doca-ofed":
         folder, arch = "doca", {"aarch64": "arm64-sbsa"}.get(machine, machine)
     else:
@@ -149,206 +178,85 @@ def repository_url(top: str, flavour: str, version: str, system: System, machine
 
 
 def needs_umad(models: Sequence[str]) -> bool:
-    """The fabric manager of the NVLink 5 platforms talks to its switches by way of ib_umad."""
+    """Of GPU models: the fabric manager of the NVLink 5 platforms talks to its switches by way of ib_umad."""
     return any(re.search(r"\bG?B[23]00\b", model) for model in models)
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
-
-
-def read(host: Host, want: Want) -> Have:
-    problems: List[Problem] = []
-    kernels = dkms.read_kernels(host, problems)
-    system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
-    modules = {kernel: dkms.read_module(host, kernel, _MLX5, problems) for kernel in kernels.installed}
-    peer, built, open_driver = _peer_memory(host, want, kernels, problems)
-    return Have(
-        system=system,
-        packages=packages.read(host, system, problems) if system else None,
-        release=read_release(host, problems),
-        kernels=kernels,
-        builds=dkms.read_builds(host, problems),
-        modules=modules,
-        loaded=_loaded(host, problems),
-        files=_files(host, system, problems),
-        peer=peer,
-        built=built,
-        open_driver=open_driver,
-        umad=bool(host.listdir("/sys/module/ib_umad")),
-        users=_users(host, problems),
-        lustre_loaded=bool(host.listdir("/sys/module/ko2iblnd")),
-        masked=host.read_system(_MASKED) == "",
-        systemd=host.has("systemctl"),
-        openibd=any(
-            host.mode_system(path) is not None
-            for path in ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" + OPENIBD, "/etc/init.d/openibd")
-        ),
-        problems=tuple(dict.fromkeys(problems)),
-    )
-
-
-def read_release(host: Host, problems: List[Problem]) -> Optional[str]:
-    """ "" for inbox drivers; None plus a Problem where it is not known."""
-    try:
-        output = host.run(_INFO)
-        return parse_release(output.stdout) if output.rc == 0 else ""
-    except ToolMissing:
-        return ""
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(" ".join(_INFO), str(error)))
-    return None
-
-
-def _loaded(host: Host, problems: List[Problem]) -> Optional[str]:
-    folder = "/sys/module/" + _MLX5
-    if not host.listdir(folder):
-        return None
-    return read_value(host, folder + "/srcversion", parse_text, problems) or ""
-
-
-def _files(host: Host, system: Optional[System], problems: List[Problem]) -> Dict[str, Optional[str]]:
-    """A file that cannot be read is left out, and is not written then."""
-    found: Dict[str, Optional[str]] = {}
-    for path in (*(packages.paths(system, _NAME) if system else ()), UMAD_LIST):
-        try:
-            found[path] = host.read_system(path)
-        except ReadError as error:
-            problems.append(error.problem)
-    return found
-
-
-def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
-    found = over_rdma(read_value(host, mounts.PATH, mounts.parse, problems) or [])
-    for name in host.listdir("/sys/class/nvme"):
-        if read_value(host, "/sys/class/nvme/%s/transport" % name, parse_text, problems) == "rdma":
-            found.append(User("nvme", "NVMe over RDMA: %s" % name))
-    return tuple(found)
-
-
-def _peer_memory(
-    host: Host, want: Want, kernels: Kernels, problems: List[Problem]
-) -> Tuple[Dict[str, str], Dict[str, str], Optional[bool]]:
-    """Of the kernels that count: checksums on OFED's side and on NVIDIA's, and whether the driver is the open one."""
-    peer: Dict[str, str] = {}
-    built: Dict[str, str] = {}
-    open_driver = None
-    if want.peermem is False:
-        return peer, built, None
-    for kernel in sorted({kernels.running, kernels.default} - {None}, key=str):
-        nvidia = dkms.read_module(host, str(kernel), "nvidia", problems)
-        if nvidia is not None and open_driver is None:
-            open_driver = nvidia.license.startswith("Dual")
-        if want.peermem is None and open_driver is not False:
-            continue
-        symbols = _symbols_of_ofed(host, str(kernel), want.machine, problems)
-        module = dkms.read_module(host, str(kernel), "nvidia_peermem", problems)
-        if module is None or PEER_MEMORY not in symbols:
-            continue
-        needed = _dump(host, module.path, problems)
-        if needed is not None:
-            peer[str(kernel)], built[str(kernel)] = symbols[PEER_MEMORY], needed.get(PEER_MEMORY, "")
-    return peer, built, open_driver
-
-
-def _symbols_of_ofed(host: Host, kernel: str, machine: str, problems: List[Problem]) -> Dict[str, str]:
-    for pattern in _SYMVERS:
-        path = pattern % {"machine": machine, "kernel": kernel}
-        try:
-            text = host.read_system(path)
-            if text is not None:
-                return dkms.parse_symbols(text)
-        except ReadError as error:
-            problems.append(error.problem)
-        except ParseError as error:
-            problems.append(Problem(path, str(error)))
-    return {}
-
-
-def _dump(host: Host, path: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
-    argv = ("modprobe", "--dump-modversions", path)
-    return attempt(lambda: dkms.parse_symbols(host.ask(argv)), " ".join(argv), problems)
-
-
-# -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def plan(have: Have, want: Want, failed: Optional[Mapping[Tuple[str, ...], str]] = None) -> Plan:
     """failed: argv -> last words of the commands of an earlier plan that did not end well; they are not planned again.
 
     Order: files, headers, packages, modules of the kernels, NVIDIA's against them, what is loaded.
+    Raises ParseError for a repository's key or URL that cannot be one.
     """
-    failed = failed or {}
-    problems = Plan(tuple(unreadable("ofed.readable", problem) for problem in have.problems))
+    problems = Plan(tuple(READABLE.unreadable(problem) for problem in have.problems))
     if have.system is None or have.packages is None or have.builds is None:
         return problems
-    installed = _installed(have, want, failed)
+    case = _Case(have, want, failed or {}, have.system, have.packages, have.builds)
+    installed = _installed(case)
     # A metapackage alone that is missing takes no driver with it.
-    there = any(_OF_KERNEL.fullmatch(name) for name in _packages_of(have).installed)
-    decides = "ofed.conflict" if want.flavour == "inbox" else "" if there else "ofed.packages"
-    cause = next((finding.id for finding in installed.findings if finding.check == decides and not finding.ok), None)
-    modules = _modules(have, want, failed, cause)
-    loaded = _loaded_plan(have, want, modules, bool(installed.commands or modules.commands))
-    return _once(merge(problems, installed, modules, _nvidia(have, want, failed), loaded, _umad(have, want)))
+    there = any(_OF_KERNEL.fullmatch(name) for name in case.packages.installed)
+    decides = [CONFLICT.id] if want.flavour == "inbox" else [] if there else [PACKAGES.id]
+    cause = next((finding.id for finding in installed.findings if finding.check in decides and not finding.ok), None)
+    modules = merge(*(_of_kernel(case, kernel, cause) for kernel in have.kernels.installed))
+    loaded = _loaded(case, modules, bool(installed.commands or modules.commands))
+    return merge(problems, _tidy(merge(installed, modules, _nvidia(case), loaded, _umad(case))))
 
 
-def _installed(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str]) -> Plan:
-    """Repository, packages and hold."""
-    repository = _repository(have, want) if want.manage else Plan()
-    headers = _headers(have, want, failed)
-    conflict, superfluous = _conflict(have, want)
-    users, more, refused = _dependents(have, want)
-    found, missing = _package(have, want, failed)
-    names = [*([found.subject] if missing and found else []), *more]
+def _tidy(whole: Plan) -> Plan:
+    """A command that two findings ask for runs once, at its first place; no finding quotes a tool at length."""
+    findings = tuple(replace(f, have=f.have and f.have[:_LONGEST]) for f in whole.findings)
+    return Plan(findings, whole.changes, tuple(dict.fromkeys(whole.commands)), tuple(dict.fromkeys(whole.reboot)))
+
+
+# -- repository, packages and hold -----------------------------------------------------------------------------------
+
+
+def _installed(case: _Case) -> Plan:
+    have, want = case.have, case.want
+    repository = _repository(case) if want.manage else Plan()
+    headers = _headers(case)
+    conflict, superfluous = _conflict(case)
+    users, more, refused = _dependents(case)
+    package, missing = _package(case)
+    names = [*([want.package] if missing else []), *more]
     ready = want.manage and not refused and all(f.state in ("ok", "drift") for f in repository.findings)
-    commands: List[Command] = []
-    if ready and (names or (repository.changes and want.flavour != "inbox")):
-        commands.append(packages.refresh(_system_of(have)))
-    commands += headers.commands
+    lists = ready and (names or (repository.changes and want.flavour != "inbox"))
+    first = [packages.refresh(case.system)] if lists else []
     work = []
     if ready and superfluous:
-        work.append(packages.remove(_system_of(have), superfluous, "remove what another OFED has left"))
+        work.append(packages.remove(case.system, superfluous, "remove what another OFED has left"))
     if ready and names:
-        work.append(packages.install(_system_of(have), names, "install %s" % " ".join(names)))
-    work = [command for command in work if command.argv not in failed]
+        work.append(packages.install(case.system, names, "install %s" % " ".join(names)))
+    work = [command for command in work if command.argv not in case.failed]
     if work and have.systemd:
         work = [MASK, *work, UNMASK]
     elif want.manage and have.masked:
         work = [UNMASK]
-    findings = [conflict, found, *users]
-    held, hold = _hold(have, want, bool(names) and bool(work), found)
-    findings += [held, _mask_left(have, want)]
-    plan_of_packages = Plan(tuple(f for f in findings if f is not None), commands=tuple(work))
-    return merge(repository, Plan(headers.findings, commands=tuple(commands)), plan_of_packages, Plan(commands=hold))
+    return merge(
+        repository,
+        Plan(headers.findings, commands=(*first, *headers.commands)),
+        Plan((conflict, *package, *users), commands=tuple(work)),
+        _hold(case, bool(names and work), package),
+        _mask_left(case),
+    )
 
 
-def _system_of(have: Have) -> System:
-    if have.system is None:
-        raise ValueError("a plan without knowing the system")
-    return have.system
-
-
-def _repository(have: Have, want: Want) -> Plan:
-    system = _system_of(have)
-    paths = packages.paths(system, _NAME)
-    why = "packages come from one release of one repository, signed with the key that the site has given"
+def _repository(case: _Case) -> Plan:
+    have, want = case.have, case.want
+    paths = packages.paths(case.system, REPOSITORY)
     wanted: Mapping[str, Optional[str]] = dict.fromkeys(paths)
     if want.flavour != "inbox":
         if not want.key or not want.version:
             missing = "mofed_repository_key" if not want.key else "mofed_version"
-            fix = (
-                "set %s in the inventory (docs/mofed.md), or mofed_manage: false where OFED is managed otherwise"
-                % missing
-            )
-            found = _finding("repository", paths[1], "unknown", "the vendor's", "%s is not set" % missing, why, fix)
-            return Plan((found,))
+            said = "%s is not set" % missing
+            fix = "set %s in the inventory (docs/mofed.md), or mofed_manage: false where OFED is managed otherwise"
+            return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "the vendor's", said, fix=fix % missing),))
         pins = {want.package: "%s*" % want.version}
-        wanted = packages.render(system, packages.Repository(_NAME, want.repository, want.key, pins))
+        wanted = packages.render(case.system, packages.Repository(REPOSITORY, want.repository, want.key, pins))
     unread = [path for path in paths if path not in have.files]
     if unread:
         fix = "look at %s" % unread[0]
-        return Plan((_finding("repository", paths[1], "unknown", "as rendered", "cannot be read", why, fix),))
+        return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "as rendered", "cannot be read", fix=fix),))
     changes = tuple(
         FileChange(path, have.files[path], wanted[path]) for path in paths if have.files[path] != wanted[path]
     )
@@ -356,199 +264,179 @@ def _repository(have: Have, want: Want) -> Plan:
         return Plan()
     text = "as rendered" if want.flavour != "inbox" else "absent (mofed_flavour: inbox)"
     said = ", ".join(change.described() for change in changes) or text
-    return Plan((_finding("repository", paths[1], "drift" if changes else "ok", text, said, why, _RUN),), changes)
+    return Plan((REPOSITORY_FILES.judge(paths[1], "drift" if changes else "ok", text, said),), changes)
 
 
-def _package(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str]) -> Tuple[Optional[Finding], bool]:
-    """The finding about the metapackage, and whether it has to be installed."""
+def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
+    """What is said of the metapackage, nothing where the drivers are inbox, and whether it has to be installed."""
+    have, want = case.have, case.want
     if want.flavour == "inbox":
-        return None, False
-    known = _packages_of(have)
-    version = known.installed.get(want.package)
+        return (), False
+    version = case.packages.installed.get(want.package)
     good = version is not None and (
         not want.version or re.match(re.escape(want.version) + r"(?![0-9])", version) is not None
     )
-    why = "the fleet runs one release of OFED; drivers and libraries of two do not fit"
-    text, fix = version or "absent", _RUN if want.manage else "install it, or set mofed_flavour to what this host has"
+    text = version or "absent"
+    fix = _RUN if want.manage else "install it, or set mofed_flavour to what this host has"
     if not want.manage and version is None and have.release:
         # Somebody's own way of installing it: what it says of itself counts.
         good = not want.version or have.release.startswith(want.version)
         text = "no package, but ofed_info says %s" % have.release
-    words = next((said for argv, said in failed.items() if "update" in argv or want.package in argv), None)
+    words = next((said for argv, said in case.failed.items() if "update" in argv or want.package in argv), None)
     if words is not None and not good:
-        tool = "apt-get" if _system_of(have).kind == "apt" else "dnf"
+        tool = "apt-get" if case.system.kind == "apt" else "dnf"
         text = "%s; installing it failed: %s" % (text, words)
         fix = "run %s install %s by hand, read what it says, then run this again" % (tool, want.package)
     wanted = " ".join(filter(None, (want.package, want.version)))
-    finding = _finding("packages", want.package, "ok" if good else "drift", wanted, text, why, fix, severity="critical")
-    return finding, not good and want.manage and words is None
+    finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, _MANAGER, fix)
+    return (finding,), not good and want.manage and words is None
 
 
-def _packages_of(have: Have) -> Packages:
-    if have.packages is None:
-        raise ValueError("a plan without knowing the packages")
-    return have.packages
-
-
-def _conflict(have: Have, want: Want) -> Tuple[Optional[Finding], List[str]]:
-    """Of two flavours the libraries of one meet the kernel modules of the other."""
+def _conflict(case: _Case) -> Tuple[Finding, List[str]]:
+    """Of two flavours the libraries of one meet the kernel modules of the other. The packages that are too many."""
+    want = case.want
     patterns = [pattern for flavour, pattern in _METAS.items() if flavour != want.flavour]
     if want.flavour == "inbox":
         patterns.append(_OF_KERNEL)
-    others = sorted(name for name in _packages_of(have).installed if any(p.fullmatch(name) for p in patterns))
-    why = "packages of two OFEDs replace each other's files at every upgrade"
+    others = sorted(name for name in case.packages.installed if any(p.fullmatch(name) for p in patterns))
     fix = _RUN if want.manage else "remove them, or set mofed_flavour to what this host has"
     said = ", ".join(others[:4]) + (" and %d more" % (len(others) - 4) if len(others) > 4 else "")
     state = "drift" if others else "ok"
-    finding = _finding("conflict", "packages", state, "none but %s" % want.flavour, said or "none", why, fix)
-    return finding, others
+    return CONFLICT.judge("packages", state, "none but %s" % want.flavour, said or "none", _MANAGER, fix), others
 
 
-def _hold(
-    have: Have, want: Want, coming: bool, cause: Optional[Finding]
-) -> Tuple[Optional[Finding], Tuple[Command, ...]]:
+def _hold(case: _Case, coming: bool, package: Sequence[Finding]) -> Plan:
+    """coming: packages are about to be installed.   package: what is said of the metapackage."""
+    want = case.want
     if want.flavour == "inbox" or not want.manage:
-        return None, ()
-    known = _packages_of(have)
-    names = [name for name in (want.package, "mlnx-ofed-kernel-dkms") if name in known.installed]
-    loose = [name for name in names if name not in known.held]
-    why = "an upgrade of everything would replace the driver below running jobs"
-    finding = _finding(
-        "hold",
-        want.package,
-        "ok" if names and not loose else "drift",
-        "held",
-        "held" if names and not loose else "%s not held" % ", ".join(loose) if names else "absent",
-        why,
-        _RUN,
-        because=None if names or cause is None else cause.id,
-    )
-    targets = [want.package] if coming and want.package not in names else []
-    targets += loose
-    return finding, packages.hold(_system_of(have), targets) if targets and (names or coming) else ()
+        return Plan()
+    names = [name for name in (want.package, "mlnx-ofed-kernel-dkms") if name in case.packages.installed]
+    loose = [name for name in names if name not in case.packages.held]
+    good = bool(names) and not loose
+    text = "held" if good else "%s not held" % ", ".join(loose) if names else "absent"
+    because = None if names else package[0].id
+    finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, _MANAGER, because=because)
+    targets = [*([want.package] if coming and want.package not in names else []), *loose]
+    return Plan((finding,), commands=packages.hold(case.system, targets) if targets else ())
 
 
-def _mask_left(have: Have, want: Want) -> Optional[Finding]:
-    if not have.masked:
-        return None
-    why = "Busbar masks openibd while it installs packages; a run that was killed leaves the mask until the next boot"
-    fix = _RUN if want.manage else "systemctl unmask --runtime %s" % OPENIBD
-    return _finding("openibd", OPENIBD, "drift", "not masked", "masked", why, fix, aspect="live", severity="minor")
+def _mask_left(case: _Case) -> Plan:
+    if not case.have.masked:
+        return Plan()
+    fix = _RUN if case.want.manage else "systemctl unmask --runtime %s" % OPENIBD
+    return Plan((OPENIBD_MASK.judge(OPENIBD, "drift", "not masked", "masked", fix=fix),))
 
 
-def _dependents(have: Have, want: Want) -> Tuple[List[Finding], List[str], bool]:
+def _dependents(case: _Case) -> Tuple[List[Finding], List[str], bool]:
     """Findings, packages that have to come along, and whether OFED must not be touched before somebody has looked."""
+    want = case.want
     if want.flavour == "inbox":
         return [], [], False
     findings: List[Finding] = []
     more: List[str] = []
     refused = False
-    known = _packages_of(have).installed
-    why = "OFED replaces the RDMA modules that this uses; without its counterpart it does not come back after a boot"
-    of_apt = _system_of(have).kind == "apt"
-    for user in have.users:
+    for user in case.have.users:
         if user.kind == "lustre":
-            good = "lustre" in want.third_party or (have.lustre_loaded and want.package in known)
-            fix = "build Lustre's client for this OFED, then set mofed_third_party: [lustre]"
+            wanted = "ko2iblnd"
+            good = "lustre" in want.third_party or (case.have.lustre_loaded and want.package in case.packages.installed)
+            state = "ok" if good else "unknown"
             text = "works with this OFED" if good else "not known whether ko2iblnd fits %s" % want.package
-            findings.append(_finding("dependents", user.what, "ok" if good else "unknown", "ko2iblnd", text, why, fix))
+            fix = "build Lustre's client for this OFED, then set mofed_third_party: [lustre]"
             refused = refused or not good
-            continue
-        package = {"nfs": "mlnx-nfsrdma", "nvme": "mlnx-nvme"}[user.kind]
-        package = package + "-dkms" if of_apt else "kmod-" + package
-        good = package in known
-        fix = _RUN if want.manage else "install %s" % package
-        text = package if good else "%s is absent" % package
-        findings.append(_finding("dependents", user.what, "ok" if good else "drift", package, text, why, fix))
-        more += [] if good or not want.manage or package in more else [package]
+        else:
+            package = {"nfs": "mlnx-nfsrdma", "nvme": "mlnx-nvme"}[user.kind]
+            wanted = package + "-dkms" if case.system.kind == "apt" else "kmod-" + package
+            good = wanted in case.packages.installed
+            state = "ok" if good else "drift"
+            text = wanted if good else "%s is absent" % wanted
+            fix = _RUN if want.manage else "install %s" % wanted
+            more += [] if good or not want.manage or wanted in more else [wanted]
+        findings.append(DEPENDENTS.judge(user.what, state, wanted, text, fix=fix))
     return findings, more, refused
 
 
 # -- modules of the kernels ------------------------------------------------------------------------------------------
 
 
-def _matters(have: Have, kernel: str) -> str:
+def _matters(case: _Case, kernel: str) -> str:
     """Severity of what is wrong with one kernel: the one that runs and the one that boots next come first."""
-    kernels = have.kernels
-    return "critical" if kernel in (kernels.running, kernels.default) or kernels.default is None else "major"
+    known = case.have.kernels
+    return "critical" if kernel in (known.running, known.default) or known.default is None else "major"
 
 
-def _headers(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str]) -> Plan:
-    if want.flavour == "inbox" and not have.builds:
+def _headers(case: _Case) -> Plan:
+    want, known = case.want, case.have.kernels
+    if want.flavour == "inbox" and not case.builds:
         return Plan()
     findings, commands = [], []
-    for kernel in have.kernels.installed:
-        package = packages.headers(_system_of(have), kernel)
-        command = packages.install(_system_of(have), [package], "without headers no module is built for %s" % kernel)
-        there = kernel in have.kernels.headers
-        mend = want.manage and command.argv not in failed and _matters(have, kernel) == "critical"
+    for kernel in known.installed:
+        package = packages.headers(case.system, kernel)
+        command = packages.install(case.system, [package], "without headers no module is built for %s" % kernel)
+        there, said = kernel in known.headers, case.failed.get(command.argv)
+        mend = want.manage and said is None and _matters(case, kernel) == "critical"
         fix = _RUN if mend else "install %s, or remove this kernel" % package
-        if command.argv in failed:
-            fix = "%s could not be installed (%s): add the repository that has it, or remove this kernel" % (
-                package,
-                failed[command.argv],
-            )
-        why = "DKMS builds drivers from source when a kernel is installed, and without headers it silently does not"
-        text = "there" if there else "%s/%s/build is empty or absent" % (dkms.MODULES, kernel)
-        findings.append(
-            _finding("headers", kernel, "ok" if there else "drift", package, text, why, fix, _matters(have, kernel))
-        )
+        if said is not None:
+            fix = "%s could not be installed (%s): add the repository that has it, or remove this kernel"
+            fix = fix % (package, said)
+        text = "there" if there else "%s/%s/build is empty or absent" % (kernels.MODULES, kernel)
+        state, severity = "ok" if there else "drift", _matters(case, kernel)
+        findings.append(HEADERS.judge(kernel, state, package, text, fix=fix, severity=severity))
         commands += [command] if not there and mend else []
     return Plan(tuple(findings), commands=tuple(commands))
 
 
-def _modules(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str], cause: Optional[str]) -> Plan:
-    """What DKMS has built, and what modprobe would load, for every kernel."""
-    plans = []
-    for kernel in have.kernels.installed:
-        built = _built(have, want, kernel, failed)
-        first = next((finding.id for finding in built.findings if not finding.ok), cause)
-        plans.append(merge(built, _module(have, want, kernel, first)))
-    return merge(*plans)
+def _of_kernel(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
+    """What DKMS has built for a kernel, and what modprobe would load there.
+
+    cause: id of the finding that a wrong module follows from, where all is built.
+    """
+    built = _built(case, kernel)
+    first = next((finding.id for finding in built.findings if not finding.ok), cause)
+    return merge(built, _module(case, kernel, first))
 
 
-def _built(have: Have, want: Want, kernel: str, failed: Mapping[Tuple[str, ...], str]) -> Plan:
+def _built(case: _Case, kernel: str) -> Plan:
     """One finding for a kernel: what is not built for it is not built for one reason."""
     wrong: List[str] = []
     commands: List[Command] = []
-    words: List[str] = []
+    logs: List[str] = []
     # OFED before NVIDIA: its symbols have to be there when nvidia-peermem is built.
-    newest = sorted(_newest(have, want).items(), key=lambda item: (item[0] == "nvidia", item[0] != _KERNEL_MODULE))
+    newest = sorted(_newest(case).items(), key=lambda item: (item[0] == "nvidia", item[0] != _KERNEL_MODULE))
+    if not newest:
+        return Plan()
     for name, version in newest:
-        same = [b for b in have.builds or () if (b.name, b.version, b.kernel) == (name, version, kernel)]
-        state = same[0].state if same else "not built"
+        same = (b.state for b in case.builds if (b.name, b.version, b.kernel) == (name, version, kernel))
+        state = next(same, "not built")
         if state == "installed":
             continue
         command = _dkms("install", name, version, kernel)
-        said = failed.get(command.argv)
+        said = case.failed.get(command.argv)
         wrong.append("%s/%s is %s%s" % (name, version, state, "" if said is None else " (%s)" % said))
-        words += [] if said is None else ["/var/lib/dkms/%s/%s/build/make.log" % (name, version)]
+        logs += [] if said is None else ["/var/lib/dkms/%s/%s/build/make.log" % (name, version)]
         commands += [command] if said is None else []
-    if not newest:
-        return Plan()
-    headers = None if kernel in have.kernels.headers else "ofed.headers[persisted]@%s" % kernel
-    fix = _RUN if want.manage else " && ".join(map(str, commands))
-    if words:
-        fix = "read %s; this release may not support kernel %s" % (words[0], kernel)
-    finding = _finding(
-        *("dkms", kernel, "drift" if wrong else "ok"),
-        ", ".join("%s/%s" % item for item in newest),
-        "; ".join(wrong) or "installed",
-        "a kernel without them boots with the inbox drivers or with none, and says nothing",
-        fix or _RUN,
-        severity=_matters(have, kernel),
+    fix = _RUN if case.want.manage else " && ".join(map(str, commands))
+    if logs:
+        fix = "read %s; this release may not support kernel %s" % (logs[0], kernel)
+    there = kernel in case.have.kernels.headers
+    finding = DKMS.judge(
+        kernel,
+        "drift" if wrong else "ok",
+        want=", ".join("%s/%s" % item for item in newest),
+        have="; ".join(wrong) or "installed",
         source="dkms status",
-        because=headers,
+        fix=fix,
+        because=None if there else HEADERS.at(kernel),
+        severity=_matters(case, kernel),
     )
     # Where the headers are on their way the packages' scripts or the next look at the node see to it.
-    return Plan((finding,), commands=tuple(commands) if headers is None and want.manage else ())
+    return Plan((finding,), commands=tuple(commands) if there and case.want.manage else ())
 
 
-def _newest(have: Have, want: Want) -> Dict[str, str]:
+def _newest(case: _Case) -> Dict[str, str]:
     """Of the modules that belong to OFED and to the NVIDIA driver: name -> version."""
     found: Dict[str, str] = {}
-    for build in have.builds or ():
-        ours = build.name == "nvidia" or (want.flavour != "inbox" and _OF_OFED.fullmatch(build.name) is not None)
+    for build in case.builds:
+        ours = build.name == "nvidia" or (case.want.flavour != "inbox" and _OF_OFED.fullmatch(build.name) is not None)
         if ours and natural_key(build.version) > natural_key(found.get(build.name, "")):
             found[build.name] = build.version
     return found
@@ -559,53 +447,45 @@ def _dkms(action: str, name: str, version: str, kernel: str, force: bool = False
     return Command(argv, "kernel %s has to have %s" % (kernel, name), timeout=_BUILD_TIMEOUT)
 
 
-def _module(have: Have, want: Want, kernel: str, cause: Optional[str]) -> Plan:
-    found = have.modules.get(kernel)
-    of_ofed = want.flavour != "inbox"
+def _module(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
+    found = case.have.modules.get(kernel)
+    of_ofed = case.want.flavour != "inbox"
     good = found is not None and found.inbox != of_ofed
-    why = "modprobe takes the first mlx5_core that depmod has found, whatever packages are installed"
-    text = found.path if found else "there is no mlx5_core"
-    wanted = "OFED's mlx5_core" if of_ofed else "the kernel's own mlx5_core"
-    depmod = Command(("depmod", kernel), "find the modules that are installed for %s" % kernel)
-    built = any((b.name, b.kernel, b.state) == (_KERNEL_MODULE, kernel, "installed") for b in have.builds or ())
-    mend = not good and of_ofed and built and want.manage
-    fix = _RUN if mend else "look at modinfo -k %s -n mlx5_core and at dkms status" % kernel
-    finding = _finding(
-        *("module", kernel, "ok" if good else "drift", wanted, text, why, fix, _matters(have, kernel)),
-        because=None if good else cause,
+    built = any((b.name, b.kernel, b.state) == (_KERNEL_MODULE, kernel, "installed") for b in case.builds)
+    mend = not good and of_ofed and built and case.want.manage
+    finding = MODULE.judge(
+        kernel,
+        "ok" if good else "drift",
+        want="OFED's mlx5_core" if of_ofed else "the kernel's own mlx5_core",
+        have=found.path if found else "there is no mlx5_core",
         source="modinfo -k %s mlx5_core" % kernel,
+        fix=_RUN if mend else "look at modinfo -k %s -n mlx5_core and at dkms status" % kernel,
+        because=cause,
+        severity=_matters(case, kernel),
     )
+    depmod = Command(("depmod", kernel), "find the modules that are installed for %s" % kernel)
     return Plan((finding,), commands=(depmod,) if mend else ())
 
 
-def _nvidia(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str]) -> Plan:
+def _nvidia(case: _Case) -> Plan:
+    have = case.have
     findings: List[Finding] = []
     commands: List[Command] = []
-    why = "nvidia-peermem refuses to load with an ib_core other than the one that it was built for"
     for kernel in sorted(have.peer):
         good = have.built[kernel] == have.peer[kernel]
-        text = (
-            "built for this ib_core"
-            if good
-            else "built without peer memory"
-            if not have.built[kernel]
-            else "built for another ib_core"
-        )
-        version = next((b.version for b in have.builds or () if b.name == "nvidia" and b.kernel == kernel), None)
-        work = (
-            [_dkms(action, "nvidia", version, kernel, force=True) for action in ("build", "install")] if version else []
-        )
-        words = next((failed[command.argv] for command in work if command.argv in failed), None)
-        mend = bool(work) and words is None and want.manage
+        text = "built without peer memory" if not have.built[kernel] else "built for another ib_core"
+        version = next((b.version for b in case.builds if b.name == "nvidia" and b.kernel == kernel), None)
+        work = [_dkms(do, "nvidia", version, kernel, force=True) for do in ("build", "install")] if version else []
+        words = next((case.failed[command.argv] for command in work if command.argv in case.failed), None)
+        mend = bool(work) and words is None and case.want.manage
+        text = "built for this ib_core" if good else text
         fix = _RUN if mend else "rebuild it with OFED's headers: %s" % " && ".join(map(str, work))
         if not work:
             fix = "replace NVIDIA's precompiled package by the DKMS one, or set busbar_gpudirect: dmabuf"
         if words is not None:
             text, fix = "%s; %s" % (text, words), "read /var/lib/dkms/nvidia/%s/build/make.log" % version
-        state = "ok" if good else "drift"
-        findings.append(
-            _finding("nvidia", kernel, state, "built for this OFED", text, why, fix, _matters(have, kernel))
-        )
+        state, severity = "ok" if good else "drift", _matters(case, kernel)
+        findings.append(NVIDIA.judge(kernel, state, "built for this OFED", text, fix=fix, severity=severity))
         commands += work if mend and not good else []
     return Plan(tuple(findings), commands=tuple(commands))
 
@@ -613,31 +493,28 @@ def _nvidia(have: Have, want: Want, failed: Mapping[Tuple[str, ...], str]) -> Pl
 # -- what is loaded --------------------------------------------------------------------------------------------------
 
 
-def _loaded_plan(have: Have, want: Want, modules: Plan, mending: bool) -> Plan:
+def _loaded(case: _Case, modules: Plan, mending: bool) -> Plan:
     """mending: what is installed for the running kernel is about to be another."""
+    have, want = case.have, case.want
     running = have.kernels.running
     found = have.modules.get(running) if running else None
     if found is None or running is None:
         return Plan()
-    wrong = next((f for f in modules.findings if f.check == "ofed.module" and f.subject == running and not f.ok), None)
+    wrong = next((f for f in modules.findings if f.check == MODULE.id and f.subject == running and not f.ok), None)
     same = have.loaded is not None and have.loaded == found.srcversion
     good = same and wrong is None
     what = "OFED's mlx5_core" if want.flavour != "inbox" else "the kernel's own mlx5_core"
     text = "mlx5_core is not loaded" if have.loaded is None else "another mlx5_core than %s" % found.path
-    finding = _finding(
-        "loaded",
-        _MLX5,
+    finding = LOADED.judge(
+        MLX5,
         "ok" if good else "drift",
-        what,
-        found.path if same else text,
-        "what is installed works after a reboot, or after openibd was restarted where nothing uses it",
-        advice.allow(_RUN, "reboot") + "; if it is the same then, the initramfs holds the old one:"
+        want=what,
+        have=found.path if same else text,
+        source="/sys/module/%s/srcversion" % MLX5,
+        fix=advice.allow(_RUN, "reboot") + "; if it is the same then, the initramfs holds the old one:"
         " update-initramfs -u -k %s or dracut -f --kver %s" % (running, running),
-        severity="critical",
-        aspect="live",
-        source="/sys/module/%s/srcversion" % _MLX5,
-        disruption="none" if good else "driver",
         because=None if wrong is None else wrong.because or wrong.id,
+        disruption="none" if good else None,
     )
     # Booting again with the wrong one installed loads the wrong one.
     waits = not good and (wrong is None or mending)
@@ -649,39 +526,31 @@ def _loaded_plan(have: Have, want: Want, modules: Plan, mending: bool) -> Plan:
     )
 
 
-def _umad(have: Have, want: Want) -> Plan:
+def _umad(case: _Case) -> Plan:
+    have = case.have
     text = have.files.get(UMAD_LIST)
-    why = "without ib_umad the fabric manager of this platform does not start, and no GPU talks to another"
-    if not want.umad:
-        change = FileChange(UMAD_LIST, text, None)
+    if not case.want.umad:
         if text is None:
             return Plan()
-        finding = _finding("ib_umad", UMAD_LIST, "drift", "absent", "superfluous", why, _RUN, "minor")
-        return Plan((finding,), (change,))
-    findings = [
-        _finding(
-            *("ib_umad", "ib_umad", "ok" if have.umad else "drift", "loaded", "loaded" if have.umad else "not loaded"),
-            *(why, _RUN if want.manage else "modprobe ib_umad", "critical"),
-            aspect="live",
-            source="/sys/module/ib_umad",
-        )
-    ]
-    commands = () if have.umad or not want.manage else (Command(("modprobe", "ib_umad"), why),)
-    if not want.manage:
-        return Plan(tuple(findings))
-    good = text == UMAD_TEXT
-    findings.append(
-        _finding(
-            "ib_umad",
-            UMAD_LIST,
-            "ok" if good else "drift",
-            "loaded at boot",
-            "as rendered" if good else "absent or edited",
-            why,
-            _RUN,
-        )
+        superfluous = IB_UMAD.judge(UMAD_LIST, "drift", "absent", "superfluous", severity="minor")
+        return Plan((superfluous,), (FileChange(UMAD_LIST, text, None),))
+    live = IB_UMAD.judge(
+        "ib_umad",
+        "ok" if have.umad else "drift",
+        want="loaded",
+        have="loaded" if have.umad else "not loaded",
+        source="/sys/module/ib_umad",
+        fix=_RUN if case.want.manage else "modprobe ib_umad",
+        severity="critical",
+        aspect="live",
     )
-    return Plan(tuple(findings), () if good else (FileChange(UMAD_LIST, text, UMAD_TEXT),), commands)
+    if not case.want.manage:
+        return Plan((live,))
+    good = text == UMAD_TEXT
+    said = "as rendered" if good else "absent or edited"
+    at_boot = IB_UMAD.judge(UMAD_LIST, "ok" if good else "drift", "loaded at boot", said)
+    changes = () if good else (FileChange(UMAD_LIST, text, UMAD_TEXT),)
+    return Plan((live, at_boot), changes, () if have.umad else (Command(("modprobe", "ib_umad"), IB_UMAD.why),))
 
 
 def unload_first(plan: Plan, modules: Sequence[str]) -> Plan:
@@ -693,42 +562,3 @@ def unload_first(plan: Plan, modules: Sequence[str]) -> Plan:
             commands += [Command(("modprobe", "-r", name), why, "driver") for name in modules]
         commands.append(command)
     return replace(plan, commands=tuple(commands))
-
-
-# -- findings --------------------------------------------------------------------------------------------------------
-
-
-def _finding(
-    check: str,
-    subject: str,
-    state: str,
-    want: str,
-    have: str,
-    why: str,
-    fix: str,
-    severity: str = "major",
-    aspect: str = "persisted",
-    source: str = "",
-    disruption: str = "none",
-    because: Optional[str] = None,
-) -> Finding:
-    sources = {"packages": "the package manager", "conflict": "the package manager", "hold": "the package manager"}
-    return Finding(
-        check="ofed.%s" % check,
-        subject=subject,
-        state=state,
-        severity=severity,
-        want=want,
-        have=printable(have)[:300],
-        source=source or sources.get(check, subject),
-        why=why,
-        fix="" if state == "ok" else fix,
-        aspect=aspect,
-        disruption=disruption,
-        because=None if state == "ok" else because,
-    )
-
-
-def _once(whole: Plan) -> Plan:
-    """A command that two findings ask for runs once, at its first place."""
-    return Plan(whole.findings, whole.changes, tuple(dict.fromkeys(whole.commands)), tuple(dict.fromkeys(whole.reboot)))

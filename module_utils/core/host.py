@@ -274,6 +274,17 @@ def attempt(step: Callable[[], T], source: str, problems: List[Problem]) -> Opti
     return None
 
 
+def read_each(host: Host, paths: Sequence[str], problems: List[Problem]) -> Dict[str, Optional[str]]:
+    """Path -> text of files below the system root, None where there is none; what cannot be read is a Problem only."""
+    found: Dict[str, Optional[str]] = {}
+    for path in paths:
+        try:
+            found[path] = host.read_system(path)
+        except ReadError as error:
+            problems.append(error.problem)
+    return found
+
+
 def _under(root: str, path: str) -> str:
     if "\0" in path:
         raise ReadError(repr(path), "is not a file name: it holds a zero byte")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import dkms
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import dkms, kernels, module_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,21 +79,21 @@ def test_whatever_dkms_prints_it_is_builds_or_a_clear_error(text: str) -> None:
     ],
 )
 def test_a_modules_place_tells_whose_it_is(path: str, inbox: bool) -> None:
-    assert dkms.parse_modinfo(f"filename:       {path}\nsrcversion: ABC\n").inbox is inbox
+    assert module_file.parse(f"filename:       {path}\nsrcversion: ABC\n").inbox is inbox
 
 
 def test_modinfo_without_a_file_is_an_error() -> None:
     with pytest.raises(ParseError):
-        dkms.parse_modinfo("version: 1\n")
+        module_file.parse("version: 1\n")
 
 
 def test_checksums_of_both_sides_read_alike() -> None:
     symvers = "0x1a2b3c4d\tib_register_peer_memory_client\tdrivers/infiniband/core/ib_core\tEXPORT_SYMBOL\t\n"
     dumped = "0x1a2b3c4d\tib_register_peer_memory_client\n0x00000001\tmodule_layout\n"
-    assert dkms.parse_symbols(symvers) == {"ib_register_peer_memory_client": "0x1a2b3c4d"}
-    assert dkms.parse_symbols(dumped)["ib_register_peer_memory_client"] == "0x1a2b3c4d"
+    assert module_file.parse_symbols(symvers) == {"ib_register_peer_memory_client": "0x1a2b3c4d"}
+    assert module_file.parse_symbols(dumped)["ib_register_peer_memory_client"] == "0x1a2b3c4d"
     with pytest.raises(ParseError):
-        dkms.parse_symbols("modprobe: ERROR: something\n")
+        module_file.parse_symbols("modprobe: ERROR: something\n")
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_checksums_of_both_sides_read_alike() -> None:
     ],
 )
 def test_the_first_entry_boots_unless_grub_is_told_otherwise(settings_of_grub: str, expected: str | None) -> None:
-    assert dkms.boot_default(settings_of_grub, CFG) == expected
+    assert kernels.boot_default(settings_of_grub, CFG) == expected
 
 
 def test_without_an_entry_nobody_knows_what_boots() -> None:
-    assert dkms.boot_default("", "set timeout=5\n") is None
+    assert kernels.boot_default("", "set timeout=5\n") is None
 
 
 def _kernel(root: Path, release: str, image: bool, headers: bool) -> None:
@@ -134,14 +134,14 @@ def test_installed_kernels_are_those_with_an_image(tmp_path: Path) -> None:
     (tmp_path / "boot/grub").mkdir()
     (tmp_path / "boot/grub/grub.cfg").write_text(CFG)
     problems: list[Problem] = []
-    kernels = dkms.read_kernels(Host(str(tmp_path), str(tmp_path)), problems)
+    found = kernels.read(Host(str(tmp_path), str(tmp_path)), problems)
     assert problems == []
-    assert kernels == dkms.Kernels(
+    assert found == kernels.Kernels(
         "6.8.0-60-generic", ("6.8.0-60-generic", "6.8.0-71-generic"), "6.8.0-71-generic", ("6.8.0-60-generic",)
     )
 
 
 def test_a_host_that_does_not_say_its_kernel_is_a_problem(tmp_path: Path) -> None:
     problems: list[Problem] = []
-    dkms.read_kernels(Host(str(tmp_path), str(tmp_path)), problems)
-    assert [problem.source for problem in problems] == [dkms.RELEASE]
+    kernels.read(Host(str(tmp_path), str(tmp_path)), problems)
+    assert [problem.source for problem in problems] == [kernels.RELEASE]

@@ -10,26 +10,30 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ofed
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
-    DROPIN,
-    LEGACY_MASK,
-    LIST,
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists, ofed_state, peermem
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import parse as parse_modinfo
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.peermem import (
     NO_API,
     NO_SYMBOLS,
     NOT_INSTALLED,
     NOT_SIGNED,
-    OPENIBD_DROPIN,
     OTHER_DRIVER,
     OTHER_KERNEL,
     OTHER_OFED,
-    UNIT,
     Failure,
     Reason,
     classify,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
+    DROPIN,
+    LEGACY_MASK,
+    LIST,
+    OPENIBD_DROPIN,
+    UNIT,
     judge,
 )
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
@@ -185,7 +189,7 @@ def test_a_failed_load_is_classified(text: str, reason: Reason | None) -> None:
 
 
 def test_every_reason_has_its_own_way_out() -> None:
-    reasons = {reason for _sign, reason in gpudirect._SIGNS}
+    reasons = {reason for _sign, reason in peermem.SIGNS}
     fixes = {reason.fix % {"version": "580.95.05"} for reason in reasons}
     assert len(fixes) == len(reasons) == 7
     assert "dkms install --force nvidia/580.95.05" in NO_SYMBOLS.fix % {"version": "580.95.05"}
@@ -567,7 +571,7 @@ def test_what_others_forbid_stays_and_nothing_is_loaded(node: Node, path: str, t
 
 def test_an_install_line_that_loads_it_after_all_is_no_block() -> None:
     line = "install nvidia_peermem /sbin/modprobe ib_core; /sbin/modprobe --ignore-install nvidia-peermem\n"
-    assert gpudirect.blocks(line, "nvidia_peermem") == []
+    assert module_lists.blocks(line, "nvidia_peermem") == []
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -576,16 +580,16 @@ def test_an_install_line_that_loads_it_after_all_is_no_block() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet=st.sampled_from("nvidia_peermem-blacklist install\\\n#;:=.,0123456789 \r\"'CONFIG_ID")))
 def test_parsers_parse_or_say_why(text: str) -> None:
-    gpudirect.listed(text)
-    gpudirect.unlisted(text, "nvidia_peermem")
+    module_lists.listed(text)
+    module_lists.unlisted(text, "nvidia_peermem")
     classify(text)
     for parse in (
         gpudirect.parse_release,
         gpudirect.parse_config,
         lambda said: gpudirect.ids(os_release.parse(said)),
-        ofed.parse_release,
+        ofed_state.parse_release,
         gpudirect.parse_page_size,
-        gpudirect.parse_modinfo,
+        parse_modinfo,
     ):
         with suppress(ParseError):
             parse(text)
@@ -605,18 +609,18 @@ BLOCKS = st.lists(
 @given(LINES)
 def test_taking_a_module_out_of_a_list_leaves_the_rest(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
-    after = gpudirect.unlisted(text, "nvidia_peermem") or ""
-    assert gpudirect.listed(after) == [name for name in gpudirect.listed(text) if name != "nvidia_peermem"]
+    after = module_lists.unlisted(text, "nvidia_peermem") or ""
+    assert module_lists.listed(after) == [name for name in module_lists.listed(text) if name != "nvidia_peermem"]
 
 
 @settings(max_examples=100, deadline=None)
 @given(BLOCKS)
 def test_taking_blocks_out_is_done_once_and_spares_files_without(lines: list[str]) -> None:
     text = "\n".join(lines)
-    after = gpudirect.unblocked(text, "nvidia_peermem")
-    assert gpudirect.blocks(after, "nvidia_peermem") == []
-    assert gpudirect.unblocked(after, "nvidia_peermem") == after
-    if not gpudirect.blocks(text, "nvidia_peermem"):
+    after = module_lists.unblocked(text, "nvidia_peermem")
+    assert module_lists.blocks(after, "nvidia_peermem") == []
+    assert module_lists.unblocked(after, "nvidia_peermem") == after
+    if not module_lists.blocks(text, "nvidia_peermem"):
         assert after == text
 
 

@@ -6,26 +6,30 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import ofed, packages
+from ansible_collections.busbar.fabric.plugins.module_utils import ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.dkms import Build, Kernels, ModuleFile
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Have, User, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.packages import Packages, System
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.dkms import Build
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.kernels import Kernels
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import ModuleFile
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.ofed_state import Have, User
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Packages, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Want
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 APT = System("apt", "ubuntu24.04")
 RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
 URL = "https://mirror/doca/3.2.1/ubuntu24.04/x86_64/"
-WANT = Want("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, None, False, "x86_64")
+WANT = Want("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, False)
 VERSION = "25.10.OFED.25.10.1.7.1.1"
 
 
 def _own(kernel: str) -> ModuleFile:
-    return ModuleFile(f"/lib/modules/{kernel}/updates/dkms/mlx5_core.ko", "AAAA", "25.10-1.7.1")
+    return ModuleFile(f"/lib/modules/{kernel}/updates/dkms/mlx5_core.ko", "AAAA")
 
 
 def _inbox(kernel: str) -> ModuleFile:
@@ -33,7 +37,7 @@ def _inbox(kernel: str) -> ModuleFile:
 
 
 def healthy(**changes: Any) -> Have:
-    files: dict[str, str | None] = dict.fromkeys([*packages.paths(APT, "mofed"), ofed.UMAD_LIST])
+    files: dict[str, str | None] = dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST])
     files.update(packages.render(APT, packages.Repository("mofed", URL, KEY, {"doca-ofed": "3.2.1*"})))
     have = Have(
         system=APT,
@@ -63,7 +67,7 @@ def fresh(**changes: Any) -> Have:
         builds=(),
         modules={kernel: _inbox(kernel) for kernel in (RUNNING, NEXT)},
         loaded="BBBB",
-        files=dict.fromkeys([*packages.paths(APT, "mofed"), ofed.UMAD_LIST]),
+        files=dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST]),
         openibd=False,
     )
     return replace(bare, **changes)
@@ -296,7 +300,7 @@ def test_the_fabric_manager_of_nvlink_5_gets_ib_umad() -> None:
     plan = ofed.plan(healthy(), replace(WANT, umad=True))
     assert [check for check, _subject, _state in roots(plan)] == ["ofed.ib_umad", "ofed.ib_umad"]
     assert words(plan) == ["modprobe ib_umad"]
-    there = healthy(umad=True, files={**healthy().files, ofed.UMAD_LIST: ofed.UMAD_TEXT})
+    there = healthy(umad=True, files={**healthy().files, ofed_state.UMAD_LIST: ofed.UMAD_TEXT})
     assert roots(ofed.plan(there, replace(WANT, umad=True))) == []
     assert [change.after for change in ofed.plan(there, WANT).changes] == [None]
 
@@ -316,9 +320,9 @@ def test_what_could_not_be_read_is_unknown_and_nothing_is_done() -> None:
     ],
 )
 def test_both_forms_of_ofed_info_are_read(text: str, version: str) -> None:
-    assert ofed.parse_release(text) == version
+    assert ofed_state.parse_release(text) == version
     with pytest.raises(ParseError):
-        ofed.parse_release("OFED-9.9")
+        ofed_state.parse_release("OFED-9.9")
 
 
 def test_mounts_over_rdma_are_told_from_others() -> None:
@@ -326,7 +330,7 @@ def test_mounts_over_rdma_are_told_from_others() -> None:
         "server:/a /a nfs4 rw,proto=rdma,port=20049 0 0\nserver:/b /b nfs4 rw,proto=tcp 0 0\n"
         "10.0.0.1@o2ib:/fs /l lustre rw 0 0\n10.0.0.1@tcp:/fs /m lustre rw 0 0\n/dev/sda / ext4 rw 0 0\n"
     )
-    assert [user.kind for user in ofed.over_rdma(mounts.parse(text))] == ["nfs", "lustre"]
+    assert [user.kind for user in ofed_state.over_rdma(mounts.parse(text))] == ["nfs", "lustre"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
-from .core import os_release
-from .core.host import Host, ParseError, Problem, ReadError
-from .core.plan import Command
+from ..core import os_release
+from ..core.host import Host, ParseError, Problem, attempt
+from ..core.plan import Command
 
 VERSIONLOCK = "/etc/dnf/plugins/versionlock.list"
 # Building drivers takes its time.
@@ -23,6 +23,7 @@ INSTALL_TIMEOUT = 3600.0
 _DPKG = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}\t${Package}\t${Version}\n")
 _RPM = ("rpm", "-qa", "--queryformat", "%{NAME}\t%{VERSION}-%{RELEASE}\n")
 _APT_GET = ("apt-get", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Options::=--force-confold")
+_HELD = "--allow-change-held-packages"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Packages:
 
 @dataclass(frozen=True)
 class Repository:
-    """url: of a flat repository.   key: armoured text.   pins: package -> version, as a pattern."""
+    """name: of its files.   url: of a flat repository.   key: armoured text.   pins: package -> pattern of versions."""
 
     name: str
     url: str
@@ -52,7 +53,7 @@ class Repository:
 
 
 def system_of(found: Mapping[str, str]) -> System:
-    """found: of os-release. Raises ParseError for what is neither Debian's nor Red Hat's."""
+    """found: the values of os-release. Raises ParseError for a distribution that is neither Debian's nor Red Hat's."""
     version, names = found.get("VERSION_ID", ""), {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
     if found.get("ID") == "ubuntu" and version:
         return System("apt", "ubuntu%s" % version)
@@ -64,13 +65,13 @@ def system_of(found: Mapping[str, str]) -> System:
 
 
 def parse_dpkg(text: str) -> Packages:
-    """Raises ParseError."""
+    """Of what _DPKG prints. Raises ParseError."""
     installed, held = {}, []
     for line in filter(None, text.splitlines()):
         fields = line.split("\t")
         if len(fields) != 3 or not fields[1] or re.fullmatch(r"[uihrp][ncHUFWti][ R]", fields[0]) is None:
             raise ParseError("%r, expected a state such as 'ii ', a name and a version" % line[:80])
-        # Unpacked and half-configured ones are not installed: what needs them may not work.
+        # An unpacked or half-configured package is not installed: what needs it may not work.
         if fields[0][1] == "i":
             installed[fields[1]] = fields[2]
             held += [fields[1]] if fields[0][0] == "h" else []
@@ -78,7 +79,7 @@ def parse_dpkg(text: str) -> Packages:
 
 
 def parse_rpm(text: str, versionlock: str) -> Packages:
-    """Raises ParseError."""
+    """text: what _RPM prints.   versionlock: text of that file. Raises ParseError."""
     installed: Dict[str, str] = {}
     for line in filter(None, text.splitlines()):
         fields = line.split("\t")
@@ -97,26 +98,25 @@ def read_system(host: Host) -> System:
 
 
 def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packages]:
+    """None plus a Problem where the package manager did not answer or was not understood."""
     argv = _DPKG if system.kind == "apt" else _RPM
-    try:
+
+    def ask() -> Packages:
         output = host.run(argv)
         if output.rc != 0:
             raise ParseError("ended with %d and said: %.120s" % (output.rc, output.last_words))
         if system.kind == "apt":
             return parse_dpkg(output.stdout)
         return parse_rpm(output.stdout, host.read_system(VERSIONLOCK) or "")
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(argv[0], str(error)))
-    return None
+
+    return attempt(ask, argv[0], problems)
 
 
 # -- what is written -------------------------------------------------------------------------------------------------
 
 
 def paths(system: System, name: str) -> Tuple[str, ...]:
-    """Of the key, the repository and (apt only) the pins."""
+    """Files of a repository of this name: its key, its address and (apt only) its pins."""
     if system.kind == "dnf":
         return ("/etc/pki/rpm-gpg/RPM-GPG-KEY-busbar-%s" % name, "/etc/yum.repos.d/busbar-%s.repo" % name)
     return (
@@ -127,7 +127,7 @@ def paths(system: System, name: str) -> Tuple[str, ...]:
 
 
 def render(system: System, repository: Repository) -> Dict[str, str]:
-    """path -> text. Raises ParseError for a key or a URL that cannot be one."""
+    """path -> text, of the files that ``paths`` names. Raises ParseError for a key or a URL that cannot be one."""
     begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
     key = repository.key.strip()
     if not key.startswith(begin) or not key.endswith(end):
@@ -160,30 +160,27 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
 
 
 def refresh(system: System) -> Command:
-    why = "read what the repository offers"
-    if system.kind == "dnf":
-        return Command(("dnf", "-y", "makecache", "--repo=busbar-mofed"), why, timeout=INSTALL_TIMEOUT)
-    return Command((*_APT_GET, "update"), why, timeout=INSTALL_TIMEOUT)
+    argv = ("dnf", "-y", "makecache", "--repo=busbar-mofed") if system.kind == "dnf" else (*_APT_GET, "update")
+    return Command(argv, "read what the repository offers", timeout=INSTALL_TIMEOUT)
 
 
 def install(system: System, names: Sequence[str], why: str) -> Command:
-    if system.kind == "dnf":
-        return Command(("dnf", "-y", "install", *names), why, timeout=INSTALL_TIMEOUT)
-    return Command((*_APT_GET, "--allow-change-held-packages", "install", *names), why, timeout=INSTALL_TIMEOUT)
+    argv = ("dnf", "-y", "install") if system.kind == "dnf" else (*_APT_GET, _HELD, "install")
+    return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
 
 
 def remove(system: System, names: Sequence[str], why: str) -> Command:
-    if system.kind == "dnf":
-        return Command(("dnf", "-y", "remove", *names), why, timeout=INSTALL_TIMEOUT)
-    return Command((*_APT_GET, "--allow-change-held-packages", "purge", *names), why, timeout=INSTALL_TIMEOUT)
+    argv = ("dnf", "-y", "remove") if system.kind == "dnf" else (*_APT_GET, _HELD, "purge")
+    return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
 
 
 def hold(system: System, names: Sequence[str]) -> Tuple[Command, ...]:
+    """Commands after which no upgrade takes these packages along."""
     why = "no upgrade may take the driver along"
     if system.kind == "apt":
         return (Command(("apt-mark", "hold", *names), why),)
     return (
-        Command(("dnf", "-y", "install", "python3-dnf-plugin-versionlock"), why, timeout=INSTALL_TIMEOUT),
+        install(system, ["python3-dnf-plugin-versionlock"], why),
         Command(("dnf", "-y", "versionlock", "add", *names), why),
     )
 

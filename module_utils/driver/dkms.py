@@ -1,0 +1,53 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""DKMS: which driver modules it has built for which kernel.
+
+A kernel update whose modules could not be built boots with the inbox drivers, or with none, and says nothing.
+Sources: dkms(8), 2.x and 3.x; host.md 6.3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+from ..core.host import Host, ParseError, Problem, attempt
+
+STATUS = ("dkms", "status")
+# 3.x: name/version, kernel, arch: state. 2.x: name, version, kernel, arch: state. Not built for any: without kernel.
+_LINE = re.compile(
+    r"(?P<name>[^\s,/:]+)(?:/|, )(?P<version>[^\s,/]+?)"
+    r"(?:, (?P<kernel>[^\s,]+), (?P<arch>[^\s,:]+)(?: \([^)]*\))?)?: (?P<state>[a-z]+)(?P<rest>.*)"
+)
+_STATES = ("added", "built", "installed", "broken")
+
+
+@dataclass(frozen=True)
+class Build:
+    """One line of dkms status.   kernel: "" for a module that is only added.   state: one of _STATES."""
+
+    name: str
+    version: str
+    kernel: str
+    state: str
+
+
+def parse_status(text: str) -> Tuple[Build, ...]:
+    """What ``dkms status`` prints. Raises ParseError at a line that is in none of its forms."""
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        match = _LINE.fullmatch(line)
+        if match is None or match["state"] not in _STATES:
+            raise ParseError(
+                "%r, expected a line such as 'nvidia/580.82.07, 6.8.0-60-generic, x86_64: installed'" % line
+            )
+        found.append(Build(match["name"], match["version"], match["kernel"] or "", match["state"]))
+    return tuple(found)
+
+
+def read(host: Host, problems: List[Problem]) -> Optional[Tuple[Build, ...]]:
+    """All builds; () without DKMS; None plus a Problem where DKMS did not answer or was not understood."""
+    if not host.has(STATUS[0]):
+        return ()
+    return attempt(lambda: parse_status(host.ask(STATUS, timeout=60.0)), " ".join(STATUS), problems)

@@ -1,0 +1,80 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The kernels that a node could boot, and the one that boots next. Source: host.md 3.4, 6.3."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, Optional, Sequence, Tuple
+
+from ..core.host import Host, Problem, ReadError, ToolMissing, attempt
+from ..machine.pci import parse_text, read_value
+
+RELEASE = "/proc/sys/kernel/osrelease"
+MODULES = "/lib/modules"
+GRUB_DEFAULT = "/etc/default/grub"
+GRUB_CFG = "/boot/grub/grub.cfg"
+_GRUBBY = ("grubby", "--default-kernel")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Releases, as uname -r prints them.
+
+    running: None where it could not be read.   installed: those that could be booted.
+    default: the one that boots next, None where not known.   headers: those that a module can be built for.
+    """
+
+    running: Optional[str] = None
+    installed: Tuple[str, ...] = ()
+    default: Optional[str] = None
+    headers: Tuple[str, ...] = ()
+
+
+def boot_default(default_grub: str, grub_cfg: str) -> Optional[str]:
+    """The kernel of GRUB's first entry; None where another one may be booted.
+
+    default_grub, grub_cfg: texts of GRUB_DEFAULT and GRUB_CFG, "" for a file that is not there.
+    """
+    values = re.findall(r"^\s*GRUB_DEFAULT=(.*)$", default_grub, re.MULTILINE)
+    if values and values[-1].strip().strip("\"'") != "0":
+        return None
+    match = re.search(r"^\s*linux(?:efi|16)?\s+\S*/vmlinuz-(\S+)", grub_cfg, re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def read_running(host: Host, problems: List[Problem]) -> Optional[str]:
+    """Release of the running kernel; None plus a Problem where /proc does not say it."""
+    before = len(problems)
+    release = read_value(host, RELEASE, parse_text, problems)
+    if release is None and len(problems) == before:
+        problems.append(Problem(RELEASE, "is not there"))
+    return release
+
+
+def read(host: Host, problems: List[Problem]) -> Kernels:
+    running = read_running(host, problems)
+    installed: List[str] = []
+    headers: List[str] = []
+    try:
+        for release in host.listdir_system(MODULES):
+            folder = "%s/%s" % (MODULES, release)
+            # A removed kernel leaves what DKMS has built for it.
+            images = ("/boot/vmlinuz-%s" % release, "%s/vmlinuz" % folder)
+            if release == running or any(host.mode_system(path) is not None for path in images):
+                installed.append(release)
+                headers += [release] if host.listdir_system(folder + "/build") else []
+    except ReadError as error:
+        problems.append(error.problem)
+    default = attempt(lambda: _default(host, installed), " ".join(_GRUBBY), problems)
+    return Kernels(running, tuple(installed), default, tuple(headers))
+
+
+def _default(host: Host, installed: Sequence[str]) -> Optional[str]:
+    """Of the installed kernels the one that grubby or GRUB's own files name. Raises ReadError."""
+    try:
+        found: Optional[str] = host.run(_GRUBBY).stdout.strip().rpartition("vmlinuz-")[2]
+    except ToolMissing:
+        found = boot_default(host.read_system(GRUB_DEFAULT) or "", host.read_system(GRUB_CFG) or "")
+    return found if found in installed else None

@@ -1,0 +1,74 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A kernel module's file, as modinfo describes it, and the checksums of the symbols that modules share.
+
+Sources: modinfo(8); modprobe(8); depmod.d(5); the kernel's Documentation/kbuild/modules.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Tuple
+
+from ..core.host import Host, ParseError, Problem, attempt
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """A module that modprobe would load for one kernel.   srcversion: "" where modinfo tells none.
+
+    license: of the NVIDIA module tells open from closed.   depends: names, with _ for -; None where modinfo tells none.
+    """
+
+    path: str
+    srcversion: str = ""
+    license: str = ""
+    depends: Optional[Tuple[str, ...]] = None
+
+    @property
+    def inbox(self) -> bool:
+        """It came with the kernel: what is added later lies in updates/, extra/ or weak-updates/."""
+        return self.path == "(builtin)" or re.match(r"(/usr)?/lib/modules/[^/]+/kernel/", self.path) is not None
+
+
+def plain(name: str) -> str:
+    """A module's name as the kernel has it, which sees no difference between - and _."""
+    return name.strip().replace("-", "_")
+
+
+def parse(text: str) -> ModuleFile:
+    """Of what ``modinfo`` prints: the first value of each field. Raises ParseError."""
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name, value.strip())
+    if not found.get("filename"):
+        raise ParseError("says no filename")
+    depends = tuple(plain(name) for name in found["depends"].split(",") if name.strip()) if "depends" in found else None
+    return ModuleFile(found["filename"], found.get("srcversion", ""), found.get("license", ""), depends)
+
+
+def parse_symbols(text: str) -> Dict[str, str]:
+    """Symbol -> checksum, of a Module.symvers and of modprobe --dump-modversions alike. Raises ParseError."""
+    found = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        words = line.split()
+        if len(words) < 2 or re.fullmatch(r"0x[0-9a-f]{8}", words[0]) is None:
+            raise ParseError("%r, expected a checksum and a symbol" % line[:80])
+        found[words[1]] = words[0]
+    return found
+
+
+def ask(host: Host, argv: Tuple[str, ...]) -> Optional[ModuleFile]:
+    """What a ``modinfo`` command describes; None where there is no such module. Raises ReadError and ParseError."""
+    output = host.run(argv)
+    absent = output.rc != 0 and "not found" in output.stderr
+    return None if absent else parse(output.answer())
+
+
+def read(host: Host, kernel: str, module: str, problems: List[Problem]) -> Optional[ModuleFile]:
+    """What modprobe would load for this kernel; None without such a module, None plus a Problem where not known."""
+    argv = ("modinfo", "-k", kernel, module)
+    return attempt(lambda: ask(host, argv), " ".join(argv), problems)

@@ -1,0 +1,206 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""OFED on a node: its release, its packages and repository, its modules for each kernel, and who uses them.
+
+Sources: host.md 4.1, 6; ofed_info(1); modinfo(8); proc(5) on mounts; sysfs of nvme.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core import mounts, os_release
+from ..core.finding import printable
+from ..core.host import Host, ParseError, Problem, ToolMissing, attempt, read_each
+from ..core.mounts import Mount
+from ..machine.pci import parse_text, read_value
+from . import dkms, kernels, module_file, packages
+from .dkms import Build
+from .kernels import Kernels
+from .module_file import ModuleFile
+from .packages import Packages, System
+
+OPENIBD = "openibd.service"
+OPENIBD_PLACES = ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" + OPENIBD, "/etc/init.d/openibd")
+REPOSITORY = "mofed"  # the name of our repository's files
+UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
+MLX5 = "mlx5_core"
+PEER_MEMORY = "ib_register_peer_memory_client"
+_MASKED = "/run/systemd/system/" + OPENIBD
+_INFO = ("ofed_info", "-s")
+_VERSION = re.compile(r"(?:MLNX_OFED_LINUX|OFED-internal)-([0-9]+\.[0-9]+(?:[.-][0-9]+)*):?")
+_SYMVERS = (
+    "/usr/src/ofa_kernel/%(machine)s/%(kernel)s/Module.symvers",
+    "/usr/src/ofa_kernel/%(kernel)s/Module.symvers",
+    "/usr/src/ofa_kernel/default/Module.symvers",
+)
+
+
+@dataclass(frozen=True)
+class User:
+    """Something on the node that uses RDMA modules which OFED replaces.   what: for people.
+
+    kind: nfs, nvme, lustre.
+    """
+
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Have:
+    """release: what ofed_info says, "" for inbox.   modules: kernel -> its mlx5_core, None without.
+    loaded: srcversion of the mlx5_core that is loaded, "" where it tells none, None where it is not loaded.
+    files: path of each of Busbar's own -> text, None where it is absent; a file that could not be read is left out.
+
+    peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
+    open_driver: NVIDIA's modules are the open ones, which need no nvidia-peermem.   umad: ib_umad is loaded.
+    lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.   systemd, openibd: the node has them.
+    system, packages, builds: None where not known.
+    """
+
+    system: Optional[System] = None
+    packages: Optional[Packages] = None
+    release: Optional[str] = None
+    kernels: Kernels = field(default_factory=Kernels)
+    builds: Optional[Tuple[Build, ...]] = ()
+    modules: Mapping[str, Optional[ModuleFile]] = field(default_factory=dict)
+    loaded: Optional[str] = None
+    files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    peer: Mapping[str, str] = field(default_factory=dict)
+    built: Mapping[str, str] = field(default_factory=dict)
+    open_driver: Optional[bool] = None
+    umad: bool = False
+    users: Tuple[User, ...] = ()
+    lustre_loaded: bool = False
+    masked: bool = False
+    systemd: bool = False
+    openibd: bool = False
+    problems: Tuple[Problem, ...] = ()
+
+
+def parse_release(text: str) -> str:
+    """24.10-2.1.8.0 of ``MLNX_OFED_LINUX-24.10-2.1.8.0:``, the same of DOCA's ``OFED-internal-``. Raises ParseError."""
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        raise ParseError("%r, expected MLNX_OFED_LINUX-<version>: or OFED-internal-<version>:" % text[:80])
+    return match.group(1)
+
+
+def over_rdma(mounted: Sequence[Mount]) -> List[User]:
+    """The file systems that are mounted by way of RDMA."""
+    found = []
+    for mount in mounted:
+        if mount.kind in ("nfs", "nfs4") and "proto=rdma" in mount.options:
+            found.append(User("nfs", "NFS over RDMA at %s" % printable(mount.folder)))
+        if mount.kind == "lustre" and "@o2ib" in mount.source:
+            found.append(User("lustre", "Lustre over o2ib at %s" % printable(mount.folder)))
+    return found
+
+
+def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
+    """peermem: whether nvidia_peermem is asked for, None where that depends on the driver.   machine: as uname -m.
+
+    Raises ReadError for a folder of /sys, or a place of openibd, that cannot be looked at.
+    """
+    problems: List[Problem] = []
+    known = kernels.read(host, problems)
+    system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
+    modules = {kernel: module_file.read(host, kernel, MLX5, problems) for kernel in known.installed}
+    peer, built, open_driver = _peer_memory(host, peermem, machine, known, problems)
+    return Have(
+        system=system,
+        packages=packages.read(host, system, problems) if system else None,
+        release=read_release(host, problems),
+        kernels=known,
+        builds=dkms.read(host, problems),
+        modules=modules,
+        loaded=_loaded(host, problems),
+        files=read_each(host, (*(packages.paths(system, REPOSITORY) if system else ()), UMAD_LIST), problems),
+        peer=peer,
+        built=built,
+        open_driver=open_driver,
+        umad=bool(host.listdir("/sys/module/ib_umad")),
+        users=_users(host, problems),
+        lustre_loaded=bool(host.listdir("/sys/module/ko2iblnd")),
+        masked=host.read_system(_MASKED) == "",
+        systemd=host.has("systemctl"),
+        openibd=any(host.mode_system(path) is not None for path in OPENIBD_PLACES),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def read_release(host: Host, problems: List[Problem]) -> Optional[str]:
+    """What ofed_info says; "" for inbox drivers, None plus a Problem where it is not known."""
+
+    def ask() -> str:
+        try:
+            output = host.run(_INFO)
+        except ToolMissing:
+            return ""
+        return parse_release(output.stdout) if output.rc == 0 else ""
+
+    return attempt(ask, " ".join(_INFO), problems)
+
+
+def _loaded(host: Host, problems: List[Problem]) -> Optional[str]:
+    folder = "/sys/module/" + MLX5
+    if not host.listdir(folder):
+        return None
+    return read_value(host, folder + "/srcversion", parse_text, problems) or ""
+
+
+def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
+    found = over_rdma(read_value(host, mounts.PATH, mounts.parse, problems) or [])
+    for name in host.listdir("/sys/class/nvme"):
+        if read_value(host, "/sys/class/nvme/%s/transport" % name, parse_text, problems) == "rdma":
+            found.append(User("nvme", "NVMe over RDMA: %s" % name))
+    return tuple(found)
+
+
+def _peer_memory(
+    host: Host, peermem: Optional[bool], machine: str, known: Kernels, problems: List[Problem]
+) -> Tuple[Dict[str, str], Dict[str, str], Optional[bool]]:
+    """(peer, built, open_driver), as in Have, of the kernel that runs and the one that boots next."""
+    peer: Dict[str, str] = {}
+    built: Dict[str, str] = {}
+    open_driver = None
+    if peermem is False:
+        return peer, built, None
+    for kernel in sorted(filter(None, {known.running, known.default})):
+        nvidia = module_file.read(host, kernel, "nvidia", problems)
+        if nvidia is not None and open_driver is None:
+            open_driver = nvidia.license.startswith("Dual")
+        if peermem is None and open_driver is not False:
+            continue
+        symbols = _symbols_of_ofed(host, kernel, machine, problems)
+        module = module_file.read(host, kernel, "nvidia_peermem", problems)
+        if module is None or PEER_MEMORY not in symbols:
+            continue
+        needed = _dump(host, module.path, problems)
+        if needed is not None:
+            peer[kernel], built[kernel] = symbols[PEER_MEMORY], needed.get(PEER_MEMORY, "")
+    return peer, built, open_driver
+
+
+def _symbols_of_ofed(host: Host, kernel: str, machine: str, problems: List[Problem]) -> Dict[str, str]:
+    """Symbol -> checksum, of the first place that has them for this kernel; {} where none has."""
+    for pattern in _SYMVERS:
+        path = pattern % {"machine": machine, "kernel": kernel}
+        found = attempt(partial(_symbols, host, path), path, problems)
+        if found is not None:
+            return found
+    return {}
+
+
+def _symbols(host: Host, path: str) -> Optional[Dict[str, str]]:
+    text = host.read_system(path)
+    return None if text is None else module_file.parse_symbols(text)
+
+
+def _dump(host: Host, path: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
+    argv = ("modprobe", "--dump-modversions", path)
+    return attempt(lambda: module_file.parse_symbols(host.ask(argv)), " ".join(argv), problems)
