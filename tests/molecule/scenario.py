@@ -1,47 +1,64 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What verify and the drift test of every scenario share. Only for pytest as molecule starts it."""
+"""What the tests of a scenario and the drift test share. Only for pytest as molecule starts it."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from busbar.lab import store
 
-SCENARIO = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"])
+TOP = Path(__file__).resolve().parent
 EPHEMERAL = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
-ROLE = SCENARIO.parent.parent.name
 LAB = EPHEMERAL / "lab"
 [NODE] = store.nodes(LAB)
-
-
-def verdict(name: str) -> dict[str, Any]:
-    """The node's part of a findings file: ``check`` of the fresh node, ``run`` of the last real run."""
-    data = json.loads((EPHEMERAL / f"{name}.json").read_text())
-    assert data["checked"] == [ROLE]
-    assert data["check_mode"] is (name != "run")
-    return dict(data["hosts"][NODE])
+# Whose scenarios have this node: `molecule test` in a role's directory is about that role alone.
+ROLES = (os.environ.get("BUSBAR_MOLECULE_ROLES") or Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]).name).split(",")
 
 
 def checks(of_node: dict[str, Any]) -> list[str]:
     return sorted(finding["check"] for finding in of_node["findings"])
 
 
-def play(*arguments: str, check: bool) -> dict[str, Any]:
-    """Plays converge.yml again, as molecule does, and gives the node's part of its findings file."""
-    name = "drift-check" if check else "run"
-    findings = f"busbar_findings_path={EPHEMERAL / name}.json"
-    done = run_playbook("-e", findings, *(["--check"] if check else []), *arguments)
+def play(roles: Sequence[str], *arguments: str, check: bool) -> dict[str, Any]:
+    """Plays these roles again, as molecule has, and gives the node's part of what they have found together."""
+    name = "drift-check" if check else "drift-run"
+    findings = json.dumps({"molecule_findings": str(EPHEMERAL / f"{name}.json")})
+    done = run_playbook(roles, "-e", findings, *(["--check"] if check else []), *arguments)
     assert done.returncode == 0, done.stdout
-    return verdict(name)
+    return _verdict(name, roles, check)
 
 
-def run_playbook(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_playbook(roles: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     argv = ["ansible-playbook", "-i", str(EPHEMERAL / "inventory"), "-i", str(LAB / "inventory"), *arguments]
-    return subprocess.run(
-        [*argv, SCENARIO / "converge.yml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    argv += ["-e", json.dumps({"molecule_roles": roles}), str(TOP / "converge.yml")]
+    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def _verdict(name: str, roles: Sequence[str], check_mode: bool) -> dict[str, Any]:
+    data = json.loads((EPHEMERAL / f"{name}.json").read_text())
+    assert sorted(data["checked"]) == sorted(roles)
+    assert data["check_mode"] is check_mode
+    return dict(data["hosts"][NODE])
+
+
+class Role:
+    """The role whose scenario a test file belongs to, on the node that it may share with others."""
+
+    def __init__(self, test_file: str) -> None:
+        self.name = Path(test_file).parents[3].name
+
+    def verdict(self, name: str) -> dict[str, Any]:
+        """What this role has found: "check" on the fresh node, "run" in molecule's last real run."""
+        return _verdict(f"{name}-{self.name}", [self.name], name == "check")
+
+    def play(self, *arguments: str, check: bool) -> dict[str, Any]:
+        return play([self.name], *arguments, check=check)
+
+    def run_playbook(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_playbook([self.name], *arguments)

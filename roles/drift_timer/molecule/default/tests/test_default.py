@@ -8,8 +8,9 @@ from typing import Any
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import checks, play, verdict
+from tests.molecule.scenario import Role, checks
 
+ROLE = Role(__file__)
 SERVICE, TIMER = "busbar-drift.service", "busbar-drift.timer"
 STATE = "/var/lib/busbar-drift"
 
@@ -28,13 +29,13 @@ def runs(host: Host, code: int) -> dict[str, Any]:
 
 
 def test_the_fresh_machine_was_told_what_would_be_done() -> None:
-    found = verdict("check")
+    found = ROLE.verdict("check")
     assert checks(found) == ["drift_timer.enabled", "drift_timer.units", "drift_timer.user"]
     assert sorted(found["repaired"]) == sorted(finding["id"] for finding in found["findings"])
 
 
 def test_the_converged_machine_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
 
 
@@ -55,17 +56,17 @@ def test_the_user_has_a_home_and_no_password(host: Host) -> None:
 
 
 def test_the_timer_fires_and_what_it_starts_has_all_it_needs(host: Host) -> None:
-    assert checks(play("-e", "drift_timer_schedule=*:*:0/3", check=False)) == []
+    assert checks(ROLE.play("-e", "drift_timer_schedule=*:*:0/3", check=False)) == []
     told = runs(host, 2)
     assert (told["cwd"], told["user"], told["HOME"]) == ("/srv/site", "busbar", STATE)
     assert told["argv"] == [
-        *("/opt/busbar/bin/busbar", "drift", "-i", "inventory", "--history", f"{STATE}/drift.sqlite"),
+        *("/srv/busbar/bin/busbar", "drift", "-i", "inventory", "--history", f"{STATE}/drift.sqlite"),
         *("--keep-days", "400", "--notify", "mail -s '100 % Busbar' ops@example.org"),
         *("--html", f"{STATE}/drift.html"),
     ]
     assert told["ANSIBLE_CONFIG"] == "/srv/site/ansible.cfg"
     assert told["ANSIBLE_VAULT_PASSWORD_FILE"] == "/srv/site/price $5"
-    assert told["PATH"].startswith("/opt/busbar/bin:")
+    assert told["PATH"].startswith("/srv/busbar/bin:")
     assert host.file(STATE).mode == 0o750
     log = host.check_output(f"journalctl --output=cat --identifier=busbar-drift --unit={SERVICE}")
     assert "998 of 1,000 hosts checked in full" in log
@@ -73,7 +74,7 @@ def test_the_timer_fires_and_what_it_starts_has_all_it_needs(host: Host) -> None
     assert host.check_output(f"systemctl show {SERVICE} --property=Result --value") == "success"
     host.check_output(f"systemctl stop {TIMER} && echo 4 > /srv/site/exit")
     assert host.run(f"systemctl start {SERVICE}").rc == 1
-    found = play(check=True)
+    found = ROLE.play(check=True)
     assert checks(found) == ["drift_timer.enabled", "drift_timer.last_run", "drift_timer.units"]
     assert "exit-code, status 4" in [finding["have"] for finding in found["findings"]]
     host.check_output(f"systemctl reset-failed {SERVICE}")
@@ -81,7 +82,7 @@ def test_the_timer_fires_and_what_it_starts_has_all_it_needs(host: Host) -> None
 
 def test_absent_leaves_history_and_user_and_nothing_that_starts(host: Host) -> None:
     host.check_output(f"touch {STATE}/drift.sqlite")
-    assert checks(play("-e", "drift_timer_state=absent", check=False)) == []
+    assert checks(ROLE.play("-e", "drift_timer_state=absent", check=False)) == []
     assert host.check_output("find /etc/systemd /run/systemd/generator -name 'busbar-drift*'") == ""
     assert host.check_output(f"systemctl show {TIMER} --property=LoadState,ActiveState").split() == [
         "LoadState=not-found",
@@ -89,4 +90,4 @@ def test_absent_leaves_history_and_user_and_nothing_that_starts(host: Host) -> N
     ]
     assert host.file(f"{STATE}/drift.sqlite").exists
     assert host.user("busbar").exists
-    assert checks(play(check=False)) == []
+    assert checks(ROLE.play(check=False)) == []

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import checks, verdict
+from tests.molecule.scenario import Role, checks
 
+ROLE = Role(__file__)
 LOGIN, SERVICE = "/etc/security/limits.d/99-busbar.conf", "/etc/systemd/system.conf.d/99-busbar.conf"
 DAEMON_JSON, DROPIN = "/etc/docker/daemon.json", "/etc/systemd/system/containerd.service.d/99-busbar.conf"
 CAP_SYS_RESOURCE = 1 << 24
 
 
 def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    found = verdict("check")
+    found = ROLE.verdict("check")
     assert checks(found) == [f"host_limits.{check}" for check in ("containerd", "docker", "login", "service")]
     assert sorted(found["repaired"]) == [
         f"host_limits.containerd[persisted]@{DROPIN}",
@@ -27,7 +28,7 @@ def test_the_fresh_node_was_told_what_would_be_done() -> None:
 
 
 def test_the_converged_node_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] >= 9
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import checks, verdict
+from tests.molecule.scenario import Role, checks
 
+ROLE = Role(__file__)
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"
 
 
 def test_the_fresh_node_was_told_what_would_be_done() -> None:
     # This boot has the arguments, the next one would not.
-    found = verdict("check")
+    found = ROLE.verdict("check")
     assert checks(found) == ["iommu.args", "iommu.args"]
     assert {finding["aspect"] for finding in found["findings"]} == {"persisted"}
     assert sorted(found["repaired"]) == ["iommu.args[persisted]@intel_iommu=on", "iommu.args[persisted]@iommu=pt"]
 
 
 def test_the_converged_node_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] == 9
 

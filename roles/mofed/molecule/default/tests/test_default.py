@@ -11,8 +11,9 @@ from pathlib import Path
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import store
-from tests.molecule.scenario import LAB, NODE, checks, play, run_playbook, verdict
+from tests.molecule.scenario import LAB, NODE, Role, checks
 
+ROLE = Role(__file__)
 REPOSITORY = "/opt/busbar-lab/repository/doca/3.2.1"
 UNPACKED = "/var/lib/busbar/ofed"
 SOURCES = "/etc/apt/sources.list.d/busbar-mofed.sources"
@@ -20,13 +21,13 @@ KEY = "/etc/apt/keyrings/busbar-mofed.asc"
 
 
 def test_the_fresh_node_was_told_what_is_missing_and_nothing_was_foretold_wrong() -> None:
-    found = verdict("check")
+    found = ROLE.verdict("check")
     roots = sorted(finding["check"] for finding in found["findings"] if finding["because"] is None)
     assert roots == ["ofed.packages", "ofed.repository"]
 
 
 def test_what_is_installed_waits_for_a_reboot_and_for_nothing_else() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert checks(found) == ["ofed.loaded"]
     assert found["findings"][0]["state"] == "withheld"
 
@@ -54,7 +55,7 @@ def test_modprobe_would_load_the_module_of_ofed(host: Host) -> None:
 def test_a_reboot_brings_it_into_effect(host: Host) -> None:
     store.reboot(LAB, NODE)
     assert "/updates/dkms/" in host.check_output("modinfo -n mlx5_core")
-    found = play(check=False)
+    found = ROLE.play(check=False)
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] >= 8
 
@@ -69,20 +70,20 @@ def test_an_archive_is_taken_for_a_repository_if_it_is_the_one_that_the_inventor
     given = ["-e", f"mofed_archive={archive}", "-e", "mofed_archive_repository=x86_64"]
 
     wrong = "0" * 64
-    refused = run_playbook(*given, "-e", f"mofed_archive_sha256={wrong}")
+    refused = ROLE.run_playbook(*given, "-e", f"mofed_archive_sha256={wrong}")
     assert refused.returncode != 0
     assert f"mofed_archive_sha256 says {wrong}" in " ".join(refused.stdout.split())
     assert not host.file(f"{UNPACKED}/{wrong}/x86_64").exists
     assert not host.file(f"{UNPACKED}/{wrong}.archive").exists
 
     given += ["-e", f"mofed_archive_sha256={sha256}"]
-    assert checks(play(*given, check=True)) == ["ofed.repository"]
+    assert checks(ROLE.play(*given, check=True)) == ["ofed.repository"]
     assert not host.file(f"{UNPACKED}/{sha256}").exists
-    assert play(*given, check=False)["findings"] == []
+    assert ROLE.play(*given, check=False)["findings"] == []
     assert f"URIs: file://{UNPACKED}/{sha256}/x86_64/" in host.file(SOURCES).content_string
     assert f"file:{UNPACKED}/{sha256}/x86_64" in host.check_output("apt-cache policy doca-ofed")
-    again = play(*given, check=False)
+    again = ROLE.play(*given, check=False)
     assert (again["findings"], again["repaired"]) == ([], [])
     assert not host.file(f"{UNPACKED}/{sha256}.archive").exists
 
-    assert play(check=False)["findings"] == []
+    assert ROLE.play(check=False)["findings"] == []

@@ -7,8 +7,9 @@ import json
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import store
-from tests.molecule.scenario import LAB, NODE, checks, play, verdict
+from tests.molecule.scenario import LAB, NODE, Role, checks
 
+ROLE = Role(__file__)
 RAILS = 8
 FOLDER = "/etc/systemd/network"
 
@@ -18,14 +19,14 @@ def mtus(host: Host) -> dict[str, int]:
 
 
 def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    found = verdict("check")
+    found = ROLE.verdict("check")
     expected = [f"netdev_mtu.{check}" for check in ("active_mtu", "live", "persisted") for _rail in range(RAILS)]
     assert checks(found) == expected
     assert len(found["repaired"]) == len(expected)
 
 
 def test_the_converged_node_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] == 4 * RAILS
 
@@ -50,5 +51,5 @@ def test_a_boot_keeps_the_mtu(host: Host) -> None:
     host.check_output("ip link set dev enp26s0np0 mtu 1500")
     store.reboot(LAB, NODE)
     assert mtus(host) == before
-    found = play(check=True)
+    found = ROLE.play(check=True)
     assert (found["findings"], found["passed"]) == ([], 4 * RAILS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import qos, store
-from tests.molecule.scenario import LAB, NODE, checks, play, verdict
+from tests.molecule.scenario import LAB, NODE, Role, checks
 
+ROLE = Role(__file__)
 RAILS = 8
 SYSCTLS, FOLDER = "/etc/sysctl.d/98-busbar-multirail.conf", "/etc/systemd/network"
 RAIL3, ADDRESS3 = "enp94s0np0", "10.19.0.2"
@@ -23,7 +24,7 @@ def routing(host: Host) -> str:
 
 
 def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    found = verdict("check")
+    found = ROLE.verdict("check")
     # Of each rail, now and after a boot.
     expected = [f"multirail.{check}" for check in ("rules", "sysctl") for _rail in range(2 * RAILS)]
     assert checks(found) == expected
@@ -31,7 +32,7 @@ def test_the_fresh_node_was_told_what_would_be_done() -> None:
 
 
 def test_the_converged_node_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] == 4 * RAILS + 1
 
@@ -54,7 +55,7 @@ def test_what_comes_from_a_rails_address_goes_by_its_table(host: Host) -> None:
 
 def test_a_run_that_has_nothing_to_do_calls_no_tool_that_changes_something() -> None:
     before = qos.writes(str(LAB / NODE / "hw"))
-    assert play(check=False)["findings"] == []
+    assert ROLE.play(check=False)["findings"] == []
     assert qos.writes(str(LAB / NODE / "hw")) == before
 
 
@@ -64,5 +65,5 @@ def test_a_boot_keeps_values_and_rules(host: Host) -> None:
     store.reboot(LAB, NODE)
     assert live(host, RAIL3) == VALUES
     assert f"from {ADDRESS3} lookup 1003" in routing(host)
-    found = play(check=True)
+    found = ROLE.play(check=True)
     assert (found["findings"], found["passed"]) == ([], 4 * RAILS + 1)

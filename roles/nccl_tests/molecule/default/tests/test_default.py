@@ -9,8 +9,9 @@ import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import nccl_tests
-from tests.molecule.scenario import checks, verdict
+from tests.molecule.scenario import Role, checks
 
+ROLE = Role(__file__)
 BUILD = "/opt/nccl-tests"
 
 
@@ -20,12 +21,12 @@ def marker(host: Host) -> dict[str, Any]:
 
 
 def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    assert checks(verdict("check")) == ["nccl_tests.build"]
-    assert verdict("check")["repaired"] == ["nccl_tests.build[persisted]@/opt/nccl-tests"]
+    assert checks(ROLE.verdict("check")) == ["nccl_tests.build"]
+    assert ROLE.verdict("check")["repaired"] == ["nccl_tests.build[persisted]@/opt/nccl-tests"]
 
 
 def test_the_converged_node_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] >= 3
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import verdict
+from tests.molecule.scenario import Role
+
+ROLE = Role(__file__)
 
 
 def test_a_node_that_waits_for_nothing_is_not_rebooted(host: Host) -> None:
     for name in ("check", "run"):
-        found = verdict(name)
+        found = ROLE.verdict(name)
         assert (found["findings"], found["repaired"]) == ([], [])
     assert host.check_output("systemctl is-system-running") == "running"

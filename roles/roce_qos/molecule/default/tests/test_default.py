@@ -7,8 +7,9 @@ from pathlib import Path
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import qos, store
-from tests.molecule.scenario import LAB, NODE, checks, play, verdict
+from tests.molecule.scenario import LAB, NODE, Role, checks
 
+ROLE = Role(__file__)
 HARDWARE = str(LAB / NODE / "hw")
 MACHINE = store.healthy(LAB, NODE)
 RAILS = [rdma for rdma in MACHINE.rdma if rdma.rail is not None]
@@ -17,7 +18,7 @@ OUT_OF_THE_BOX = ("dscp2prio", "pause", "pfc", "tos", "traffic_class", "trust")
 
 
 def test_the_fresh_node_was_told_what_would_be_done_on_each_of_eight_rails() -> None:
-    found = verdict("check")
+    found = ROLE.verdict("check")
     of_ports = [finding for finding in found["findings"] if finding["check"] != "roce_qos.unit"]
     assert {finding["state"] for finding in of_ports} == {"drift"}
     assert sorted(finding["id"] for finding in of_ports) == sorted(
@@ -28,7 +29,7 @@ def test_the_fresh_node_was_told_what_would_be_done_on_each_of_eight_rails() -> 
 
 
 def test_the_converged_node_has_no_finding() -> None:
-    found = verdict("run")
+    found = ROLE.verdict("run")
     assert (found["findings"], found["repaired"]) == ([], [])
     assert found["passed"] >= 8 * 9
 
@@ -49,7 +50,7 @@ def test_ports_of_no_rail_are_left_alone() -> None:
 def test_what_is_right_is_not_written_again() -> None:
     before = qos.writes(HARDWARE)
     assert len(before) >= 3 * 8
-    assert checks(play(check=False)) == []
+    assert checks(ROLE.play(check=False)) == []
     assert qos.writes(HARDWARE) == before
 
 
@@ -78,7 +79,7 @@ def test_without_mlnx_qos_dcb_says_the_same_and_sets_it(host: Host) -> None:
     host.check_output("mv /usr/bin/mlnx_qos /root/")
     try:
         host.check_output(f"ethtool -A {netdev} rx on")  # which takes PFC from it
-        done = play(check=False)
+        done = ROLE.play(check=False)
     finally:
         host.check_output("mv /root/mlnx_qos /usr/bin/")
     assert (done["findings"], state(netdev).pfc) == ([], 1 << 3)
@@ -88,16 +89,17 @@ def test_without_mlnx_qos_dcb_says_the_same_and_sets_it(host: Host) -> None:
 def test_what_a_reload_of_the_driver_takes_the_unit_gives_back_and_nothing_loops(host: Host) -> None:
     address, netdev = next(iter(NETDEVS.items()))
     unit, before = f"busbar-roce-qos@{address}.service", qos.writes(HARDWARE)
+    boots = runs(host, unit)
     for number in (1, 2):
         host.check_output(f"busbar-lab-roce driver-load {netdev}")
-        assert runs(host, unit) == number
+        assert runs(host, unit) == boots + number
         # The firmware has kept trust and PFC, so that the link stays up.
         assert (tos(address), state(netdev).pfc, state(netdev).bounces) == (106, 1 << 3, 1)
     assert not [line for line in qos.writes(HARDWARE)[len(before) :] if "pfc" in line]
     # With all of it lost PFC bounces the link, and that starts nothing.
     host.check_output(f"busbar-lab-roce factory {netdev} && busbar-lab-roce add {netdev}")
     assert (state(netdev).trust, state(netdev).pfc, state(netdev).bounces) == ("dscp", 1 << 3, 3)
-    assert runs(host, unit) == 3
+    assert runs(host, unit) == boots + 3
     assert host.service(unit).is_running
 
 
@@ -111,7 +113,7 @@ def test_a_run_of_the_unit_that_fails_is_told_and_the_role_has_it_run_again(host
     for tool in tools:
         host.check_output(f"mv /root/{tool.rpartition('/')[2]} {tool}")
     assert not host.service(f"busbar-roce-qos@{address}.service").is_running
-    found = play(check=False)
+    found = ROLE.play(check=False)
     assert (found["findings"], found["repaired"]) == ([], [f"roce_qos.unit[live]@{address}"])
     assert host.service(f"busbar-roce-qos@{address}.service").is_running
 
