@@ -28,19 +28,6 @@ attributes:
     support: full
     description: By port, the settings that a run changes.
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both. Nothing is asked for on InfiniBand.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   roce:
     description:
       - The site's C(busbar_roce), of which C(dscp), C(priority), C(cnp_dscp) and C(cnp_priority) are used.
@@ -105,19 +92,10 @@ options:
     description: Switch global pause off where PFC is asked for.
     type: bool
     default: true
-  max_disruption:
-    description: Most that the run may cost; V(link) lets it change PFC and pause.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/usr) with the tools.
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.disruption
+  - busbar.fabric.node.profile
 """
 
 EXAMPLES = r"""
@@ -168,74 +146,71 @@ withheld:
   returned: success
 """
 
+from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import merge
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS, Want
+
+_NUMBERS = {"type": "list", "elements": "int"}
+SPEC = {
+    "roce": {"type": "dict", "default": {}},
+    "trust": {"type": "str", "choices": ["", *chain.TRUSTS], "default": ""},
+    "dscp2prio": {"type": "dict", "default": {}},
+    "pfc": _NUMBERS,
+    "prio2tc": _NUMBERS,
+    "tsa": {"type": "list", "elements": "str"},
+    "tc_bandwidth": _NUMBERS,
+    "cable_length": {"type": "int"},
+    "prio2buffer": _NUMBERS,
+    "buffer_size": _NUMBERS,
+    "ecn": _NUMBERS,
+    "tos": {"type": "int"},
+    "traffic_class": {"type": "int"},
+    "dcbx": {"type": "str", "choices": list(OWNERS), "default": ""},
+    "pause_off": {"type": "bool", "default": True},
+    **module.PROFILE,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "roce": {"type": "dict", "default": {}},
-            "trust": {"type": "str", "choices": ["", "dscp", "pcp"], "default": ""},
-            "dscp2prio": {"type": "dict", "default": {}},
-            "pfc": {"type": "list", "elements": "int"},
-            "prio2tc": {"type": "list", "elements": "int"},
-            "tsa": {"type": "list", "elements": "str"},
-            "tc_bandwidth": {"type": "list", "elements": "int"},
-            "cable_length": {"type": "int"},
-            "prio2buffer": {"type": "list", "elements": "int"},
-            "buffer_size": {"type": "list", "elements": "int"},
-            "ecn": {"type": "list", "elements": "int"},
-            "tos": {"type": "int"},
-            "traffic_class": {"type": "int"},
-            "dcbx": {"type": "str", "choices": ["", "os", "firmware"], "default": ""},
-            "pause_off": {"type": "bool", "default": True},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    asked = profile.asked(given)
+    want = Want.of(chain.resolve(given["roce"], given), given)
+    machine = topology.read(host, ask_nvidia_smi=False)
+    is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
+    ports = port.ports(machine, rails.match(machine, asked)) if is_roce else ()
+    permit = apply.Permission(host, [one.pci for one in ports], given["max_disruption"])
+    at_boot = unit.intent(ports, want, given, host.hardware_root, host.system_root)
+    missing = unit.missing_rail(machine, asked) if is_roce else None
+    have = qos.read(host, ports, want)
+    live = permit(qos.plan(have, want))
+    files = unit.plan(unit.read(host, at_boot), at_boot, ports, missing)
+    planned = after = merge(live, files)
+    steps: List[Command] = list(planned.commands)
+    if planned.changed and not check_mode:
+        done, failed = execute.execute(host, have, want, permit)
+        unit.execute(host, files)
+        steps = [*done, *files.commands]
+        # What counts is what is there now, not what was meant to be.
+        live = permit(qos.plan(qos.read(host, ports, want), want, failed))
+        after = merge(live, unit.plan(unit.read(host, at_boot), at_boot, ports, missing))
+    return dict(
+        apply.result(planned, after, apply.either),
+        changed=bool(steps or files.changes),
+        commands=[str(step) for step in steps],
+        diff=qos.diff(planned) + unit.diff(files),
+        notes=qos.notes(want.chain, asked, ports),
     )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    try:
-        host.require_roots()
-        asked = profile.asked(given)
-        want = roce_qos.want(roce_chain.resolve(given["roce"], given), given)
-        machine = topology.read(host, ask_nvidia_smi=False)
-        is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
-        ports = roce_qos.ports(machine, rails.match(machine, asked)) if is_roce else ()
-        permit = apply.Permission(host, [port.pci for port in ports], given["max_disruption"])
-        boot = roce_unit.intent(ports, want, given, host.hardware_root, host.system_root)
-        missing = roce_unit.missing_rail(machine, asked) if is_roce else None
-        have = roce_qos.read(host, ports, want)
-        live = permit(roce_qos.plan(have, want))
-        unit = roce_unit.plan(roce_unit.read(host, boot), boot, ports, missing)
-        planned = after = merge(live, unit)
-        steps = list(planned.commands)
-        if planned.changed and not module.check_mode:
-            done, failed = roce_qos.execute(host, have, want, permit)
-            roce_unit.execute(host, unit)
-            steps = [*done, *unit.commands]
-            # What counts is what is there now, not what was meant to be.
-            live = permit(roce_qos.plan(roce_qos.read(host, ports, want), want, failed))
-            after = merge(live, roce_unit.plan(roce_unit.read(host, boot), boot, ports, missing))
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = apply.result(planned, after, apply.either)
-    result.update(changed=bool(steps or unit.changes), commands=[str(step) for step in steps])
-    result["diff"] = roce_qos.diff(planned) + roce_unit.diff(unit)
-    module.exit_json(**result, notes=roce_qos.undecided(want.chain, asked) + roce_qos.notes(ports))
 
 
 if __name__ == "__main__":

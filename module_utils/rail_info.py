@@ -15,8 +15,10 @@ from .machine.profile import Profile, active_port
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
-from .roce import chain as roce_chain
 from .roce import qos as roce_qos
+from .roce.chain import Chain
+from .roce.port import ports
+from .roce.want import Want
 
 DRIVER = "/sys/module/%s/version"
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -131,9 +133,9 @@ def _qos(host: Host, machine: Topology, found: Rails, dscp: Optional[int]) -> Di
     if dscp is None:
         return {}
     # Values do not matter here: it is what the reader is to ask for.
-    asked = roce_qos.Want(chain=roce_chain.Chain(trust="dscp", dscp2prio={dscp: 0}, pfc=()))
+    asked = Want(chain=Chain(trust="dscp", dscp2prio={dscp: 0}, pfc=()))
     said: Dict[str, Optional[str]] = {}
-    for state in roce_qos.read(host, roce_qos.ports(machine, found), asked).ports:
+    for state in roce_qos.read(host, ports(machine, found), asked).ports:
         known = not any(noun in state.gaps for noun in ("trust", "dscp2prio", "pfc"))
         dcb = state.dcb
         if known and dcb.trust is not None and dcb.pfc is not None:

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import multirail, ne
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
@@ -279,7 +279,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     settings = roce_chain.settings(values)
     try:
         chain = roce_chain.resolve(values["busbar_roce"], settings, roce_chain.PREFIX)
-        roce_qos.want(chain, settings, roce_chain.PREFIX)
+        Want.of(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}

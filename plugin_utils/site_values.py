@@ -17,8 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import ADDRESS_FAMILIES
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
 
 BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 
@@ -333,7 +333,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "roce_qos_dcbx": Value(
             "str",
             "",
-            choices=roce_qos.OWNERS,
+            choices=OWNERS,
             says="Who owns the port: `os` takes it over from the firmware, `firmware` leaves it to the switch; empty:"
             " the kernel, and a port that is the firmware's is reported.",
         ),

@@ -143,6 +143,19 @@ def unreadable(check: str, problem: Problem) -> Finding:
     )
 
 
+def one_cause(findings: Iterable[Finding], states: Tuple[str, ...]) -> Tuple[Finding, ...]:
+    """The same findings; those in one of the states with the same ``have`` follow from the first of them."""
+    first: Dict[Tuple[str, Optional[str]], Finding] = {}
+    result = []
+    for finding in findings:
+        if finding.because is None and finding.state in states:
+            cause = first.setdefault((finding.state, finding.have), finding)
+            if cause is not finding:
+                finding = replace(finding, because=cause.id)
+        result.append(finding)
+    return tuple(result)
+
+
 def worst_first(findings: Iterable[Finding]) -> List[Finding]:
     """Roots before consequences, then by severity, state, check and subject."""
     return sorted(

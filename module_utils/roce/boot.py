@@ -25,8 +25,10 @@ from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange, Plan
 from ..machine import pci, topology
 from ..machine.rails import Rails
-from . import chain as roce_chain
-from . import qos as roce_qos
+from . import chain, qos
+from .execute import execute
+from .port import Port, ports
+from .want import Want
 
 # Below the system root. What the last run of each port came to; gone with the next boot.
 RESULTS = "/run/busbar-roce-qos"
@@ -49,10 +51,10 @@ class Intent:
     hardware_root: str = "/"
     system_root: str = "/"
 
-    def want(self) -> roce_qos.Want:
+    def want(self) -> Want:
         """Raises ParseError."""
         try:
-            return roce_qos.want(roce_chain.resolve(self.roce, self.settings), self.settings)
+            return Want.of(chain.resolve(self.roce, self.settings), self.settings)
         except TypeError as error:
             raise ParseError("holds a setting of another type: %s" % error) from error
 
@@ -129,7 +131,7 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
     port = _wait(host, address, intent.ports[address], patience)
     if port is None:
         return Result("failed", ("%s: no netdev came within %g s: look at dmesg" % (address, patience),))
-    want = intent.want()
+    wanted = intent.want()
     users: List[Busy] = []
 
     def permit(found: Plan) -> Plan:
@@ -140,8 +142,8 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
             users.append(Busy(tuple(reasons), tuple(problems)))
         return found.refuse(users[0].against)
 
-    done, failed = roce_qos.execute(host, roce_qos.read(host, (port,), want), want, permit)
-    after = permit(roce_qos.plan(roce_qos.read(host, (port,), want), want, failed))
+    done, failed = execute(host, qos.read(host, (port,), wanted), wanted, permit)
+    after = permit(qos.plan(qos.read(host, (port,), wanted), wanted, failed))
     said = [str(step) for step in done]
     said += [
         "%s of %s: %s; wanted: %s; %s" % (finding.check, finding.subject, finding.have, finding.want, finding.fix)
@@ -152,7 +154,7 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
     return Result("ok" if good else "failed", tuple(said))
 
 
-def _wait(host: Host, address: str, has_rdma: bool, patience: float) -> Optional[roce_qos.Port]:
+def _wait(host: Host, address: str, has_rdma: bool, patience: float) -> Optional[Port]:
     """The port, once its netdev and its RDMA device are there; None where there is no netdev in time."""
     end = time.monotonic() + patience
     while True:
@@ -163,11 +165,11 @@ def _wait(host: Host, address: str, has_rdma: bool, patience: float) -> Optional
         time.sleep(0.5)
 
 
-def _port(host: Host, address: str) -> Optional[roce_qos.Port]:
+def _port(host: Host, address: str) -> Optional[Port]:
     machine = topology.read(host, ask_nvidia_smi=False)
     # As if it were the only rail: of a bond the other members come with it.
     rail = dict(enumerate(nic for nic in machine.nics if nic.pci == address))
-    return next((port for port in roce_qos.ports(machine, Rails(rail, {}, None)) if port.pci == address), None)
+    return next((port for port in ports(machine, Rails(rail, {}, None)) if port.pci == address), None)
 
 
 def _port_of(host: Host, function: str) -> str:

@@ -9,161 +9,79 @@ iproute2 6.1 they are wrong by a factor of 125. Source: iproute2 dcb/*.c of 6.1 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ..core.host import ParseError
+from .port import Dcb
 
 TOOL = "dcb"
-TSA = ("strict", "cbs", "ets", "vendor", "???")  # ??? is a number that dcb has no name for
-# Selectors of the APP table; a priority for what no entry names is a bare number.
-_SELECTORS = (
-    ("ethtype_prio", "dscp_prio", "stream_port_prio", "dgram_port_prio", "port_prio", "pcp_prio")
-)  # fmt: skip
-_DCBX_FLAGS = ("host", "lld_managed", "cee", "ieee", "static")
-
-Pairs = Tuple[Tuple[Union[int, str], int], ...]
-
-
-@dataclass(frozen=True)
-class Pfc:
-    """delay: in bit times by the man page; mlx5 takes it for metres of cable. requests, indications: only with -s."""
-
-    pfc_cap: int
-    macsec_bypass: bool
-    delay: int
-    prio_pfc: Tuple[bool, ...]
-    requests: Optional[Tuple[int, ...]] = None
-    indications: Optional[Tuple[int, ...]] = None
-
-
-@dataclass(frozen=True)
-class App:
-    """(protocol, priority) by selector. A PCP may be a name such as ``3de``. default_prio: bare priorities."""
-
-    ethtype_prio: Pairs = ()
-    default_prio: Tuple[int, ...] = ()
-    dscp_prio: Tuple[Tuple[int, int], ...] = ()
-    stream_port_prio: Pairs = ()
-    dgram_port_prio: Pairs = ()
-    port_prio: Pairs = ()
-    pcp_prio: Pairs = ()
-
-
-@dataclass(frozen=True)
-class Ets:
-    """Lists of eight: bandwidth in per cent and algorithm by traffic class, traffic class by priority."""
-
-    willing: bool
-    ets_cap: int
-    cbs: bool
-    tc_bw: Tuple[int, ...]
-    pg_bw: Tuple[int, ...]
-    tc_tsa: Tuple[str, ...]
-    prio_tc: Tuple[int, ...]
-    reco_tc_bw: Tuple[int, ...]
-    reco_tc_tsa: Tuple[str, ...]
-    reco_prio_tc: Tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Bytes; prio_buffer is the receive buffer of priorities 0 to 7."""
-
-    prio_buffer: Tuple[int, ...]
-    buffer_size: Tuple[int, ...]
-    total_size: int
-
-
-@dataclass(frozen=True)
-class Maxrate:
-    """As printed, by traffic class: in 6.1 and before the unit is not the one it says."""
-
-    tc_maxrate: Tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Dcbx:
-    """host: the kernel owns the settings; without it firmware does."""
-
-    host: bool = False
-    lld_managed: bool = False
-    cee: bool = False
-    ieee: bool = False
-    static: bool = False
-
-
-Object = Union[Pfc, App, Ets, Buffer, Maxrate, Dcbx]
-T = TypeVar("T")
+_TSA = ("strict", "cbs", "ets", "vendor", "???")  # ??? is a number that dcb has no name for
+# Parts of the APP table; a priority for what no entry names is a bare number.
+_APP = (
+    *("ethtype_prio", "dscp_prio", "stream_port_prio", "dgram_port_prio", "port_prio", "pcp_prio"),
+    "default_prio",
+)
+_ETS = (
+    *("willing", "ets_cap", "cbs", "tc_bw", "pg_bw", "tc_tsa", "prio_tc"),
+    *("reco_tc_bw", "reco_tc_tsa", "reco_prio_tc"),
+)
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
+# Each parser adds to what is known of a port. It raises ParseError, also for a key that is not known: a value passed
+# over may be the one that matters.
 
 
-def parse_pfc(text: str) -> Pfc:
-    """All parsers raise ParseError, also for a key that is not known."""
-    data = _load(text, ("pfc_cap", "macsec_bypass", "delay", "prio_pfc"), ("requests", "indications"))
-    return Pfc(
-        pfc_cap=_number(data, "pfc_cap", 8),
-        macsec_bypass=_flag(data["macsec_bypass"], "macsec_bypass"),
-        delay=_number(data, "delay", 0xFFFF),
-        prio_pfc=tuple(_flag(one, "prio_pfc") for one in _eight(data, "prio_pfc")),
-        requests=_numbers(data, "requests", 1 << 64) if "requests" in data else None,
-        indications=_numbers(data, "indications", 1 << 64) if "indications" in data else None,
-    )
+def parse_dcbx(text: str, found: Dcb) -> Dcb:
+    data = _load(text, (), ("host", "lld_managed", "cee", "ieee", "static"))
+    # Without this flag firmware owns the settings.
+    return replace(found, owner="os" if _flag(data.get("host", False), "host") else "firmware")
 
 
-def parse_app(text: str) -> App:
-    data = _load(text, (), (*_SELECTORS, "default_prio"))
-    found: Dict[str, Any] = {name: _pairs(data[name], name) for name in _SELECTORS if name in data}
-    default = data.get("default_prio", [])
-    if not isinstance(default, list):
-        raise ParseError("default_prio is %.80r, expected a list of priorities" % (default,))
-    wrong = [dscp for dscp, _priority in found.get("dscp_prio", ()) if not isinstance(dscp, int) or dscp > 63]
+def parse_app(text: str, found: Dcb) -> Dcb:
+    pairs = _load(text, (), _APP).get("dscp_prio", [])
+    if not isinstance(pairs, list):
+        raise ParseError("dscp_prio is %.80r, expected a list of pairs" % (pairs,))
+    wrong = [pair for pair in pairs if not isinstance(pair, list) or len(pair) != 2]
     if wrong:
-        raise ParseError("dscp_prio names DSCP %r, expected 0 to 63" % wrong[0])
-    return App(default_prio=tuple(_integer(one, "default_prio", 7) for one in default), **found)
+        raise ParseError("dscp_prio holds %.80r, expected a pair of protocol and priority" % (wrong[0],))
+    dscp2prio = tuple((_integer(dscp, "dscp_prio", 63), _integer(to, "dscp_prio", 7)) for dscp, to in pairs)
+    # mlx5 trusts the DSCP as soon as one entry is there.
+    return replace(found, trust="dscp" if dscp2prio else "pcp", dscp2prio=dscp2prio)
 
 
-def parse_ets(text: str) -> Ets:
-    data = _load(text, tuple(Ets.__dataclass_fields__), ())
-    return Ets(
-        willing=_flag(data["willing"], "willing"),
-        ets_cap=_number(data, "ets_cap", 8),
-        cbs=_flag(data["cbs"], "cbs"),
-        tc_bw=_numbers(data, "tc_bw", 100),
-        pg_bw=_numbers(data, "pg_bw", 100),
-        tc_tsa=_algorithms(data, "tc_tsa"),
-        prio_tc=_numbers(data, "prio_tc", 7),
-        reco_tc_bw=_numbers(data, "reco_tc_bw", 100),
-        reco_tc_tsa=_algorithms(data, "reco_tc_tsa"),
-        reco_prio_tc=_numbers(data, "reco_prio_tc", 7),
-    )
+def parse_ets(text: str, found: Dcb) -> Dcb:
+    data = _load(text, _ETS, ())
+    algorithms = _eight(data, "tc_tsa")
+    wrong = [one for one in algorithms if one not in _TSA]
+    if wrong:
+        raise ParseError("tc_tsa holds %.80r, expected one of %s" % (wrong[0], ", ".join(_TSA[:4])))
+    bandwidth = _numbers(data, "tc_bw", 100)
+    return replace(found, prio2tc=_numbers(data, "prio_tc", 7), tsa=tuple(algorithms), bandwidth=bandwidth)
 
 
-def parse_buffer(text: str) -> Buffer:
+def parse_pfc(text: str, found: Dcb) -> Dcb:
+    data = _load(text, ("pfc_cap", "macsec_bypass", "delay", "prio_pfc"), ("requests", "indications"))
+    states = [_flag(one, "prio_pfc") for one in _eight(data, "prio_pfc")]
+    on = tuple(priority for priority, state in enumerate(states) if state)
+    return replace(found, pfc=on, cable_length=_integer(data["delay"], "delay", 0xFFFF))
+
+
+def parse_buffer(text: str, found: Dcb) -> Dcb:
     data = _load(text, ("prio_buffer", "buffer_size", "total_size"), ())
-    return Buffer(
-        _numbers(data, "prio_buffer", 7), _numbers(data, "buffer_size", 1 << 32), _number(data, "total_size", 1 << 32)
-    )
+    sizes = _numbers(data, "buffer_size", 1 << 32)
+    return replace(found, prio2buffer=_numbers(data, "prio_buffer", 7), buffer_size=sizes)
 
 
-def parse_maxrate(text: str) -> Maxrate:
-    return Maxrate(_numbers(_load(text, ("tc_maxrate",), ()), "tc_maxrate", 1 << 64))
-
-
-def parse_dcbx(text: str) -> Dcbx:
-    data = _load(text, (), _DCBX_FLAGS)
-    return Dcbx(**{name: _flag(data.get(name, False), name) for name in _DCBX_FLAGS})
-
-
-def render(one: Object) -> str:
-    """The JSON as dcb prints it; the parser of its kind takes it back."""
-    data = asdict(one)
-    # Empty parts of the APP table, statistics not asked for and flags that are off are left out.
-    optional = (*_SELECTORS, "default_prio", "requests", "indications", *_DCBX_FLAGS)
-    kept = {name: value for name, value in data.items() if name not in optional or value not in (None, False, ())}
-    return json.dumps(kept, separators=(",", ":")) + "\n"
+# By the name that dcb has for each of its objects.
+PARSERS: Mapping[str, Callable[[str, Dcb], Dcb]] = {
+    "dcbx": parse_dcbx,
+    "app": parse_app,
+    "ets": parse_ets,
+    "pfc": parse_pfc,
+    "buffer": parse_buffer,
+}
 
 
 def _load(text: str, needed: Sequence[str], allowed: Sequence[str]) -> Dict[str, Any]:
@@ -194,10 +112,6 @@ def _flag(value: object, name: str) -> bool:
     return value
 
 
-def _number(data: Dict[str, Any], name: str, most: int) -> int:
-    return _integer(data[name], name, most)
-
-
 def _eight(data: Dict[str, Any], name: str) -> List[Any]:
     value = data[name]
     if not isinstance(value, list) or len(value) != 8:
@@ -209,31 +123,11 @@ def _numbers(data: Dict[str, Any], name: str, most: int) -> Tuple[int, ...]:
     return tuple(_integer(one, name, most) for one in _eight(data, name))
 
 
-def _algorithms(data: Dict[str, Any], name: str) -> Tuple[str, ...]:
-    value = _eight(data, name)
-    wrong = [one for one in value if one not in TSA]
-    if wrong:
-        raise ParseError("%s holds %.80r, expected one of %s" % (name, wrong[0], ", ".join(TSA[:4])))
-    return tuple(value)
-
-
-def _pairs(value: object, name: str) -> Pairs:
-    if not isinstance(value, list):
-        raise ParseError("%s is %.80r, expected a list of pairs" % (name, value))
-    found: List[Tuple[Union[int, str], int]] = []
-    for pair in value:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ParseError("%s holds %.80r, expected a pair of protocol and priority" % (name, pair))
-        protocol = pair[0] if name == "pcp_prio" and isinstance(pair[0], str) else _integer(pair[0], name, 0xFFFF)
-        found.append((protocol, _integer(pair[1], name, 7)))
-    return tuple(found)
-
-
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
 def show(kind: str, netdev: str) -> Tuple[str, ...]:
-    """kind: pfc, app, ets, buffer, maxrate, dcbx."""
+    """kind: of PARSERS."""
     return (TOOL, "-j", kind, "show", "dev", netdev)
 
 
@@ -242,7 +136,7 @@ def set_host(netdev: str) -> Tuple[str, ...]:
     return (TOOL, "dcbx", "set", "dev", netdev, "host", "cee", "ieee")
 
 
-def replace_dscp(netdev: str, pairs: Iterable[Tuple[int, int]]) -> Tuple[str, ...]:
+def set_dscp2prio(netdev: str, pairs: Iterable[Tuple[int, int]]) -> Tuple[str, ...]:
     """A port that trusts the PCP turns to DSCP with the first entry: then write all 64."""
     return (TOOL, "app", "replace", "dev", netdev, "dscp-prio", *_mapping(pairs))
 
@@ -259,8 +153,9 @@ def set_pfc(netdev: str, priorities: Iterable[int]) -> Tuple[str, ...]:
     return (TOOL, "pfc", "set", "dev", netdev, "prio-pfc", *states)
 
 
-def set_delay(netdev: str, delay: int) -> Tuple[str, ...]:
-    return (TOOL, "pfc", "set", "dev", netdev, "delay", str(delay))
+def set_cable_length(netdev: str, metres: int) -> Tuple[str, ...]:
+    """mlx5 takes the delay, bit times by the man page, for metres of cable."""
+    return (TOOL, "pfc", "set", "dev", netdev, "delay", str(metres))
 
 
 def set_prio2tc(netdev: str, classes: Sequence[int]) -> Tuple[str, ...]:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What gives the ports their RoCE settings again after a boot or a reload of the driver: a udev rule, a unit, a script.
 
-The script is roce_boot.py with all that it imports, in one file for the system's own Python; it gets what is wanted,
+The script is boot.py with all that it imports, in one file for the system's own Python; it gets what is wanted,
 and not a list of calls. The rule wants the unit for a port when its netdev comes, and gives that netdev the name of a
 device unit by PCI address, which the unit is bound to: so it runs once for each time that the netdev comes. A link that
 goes down and up adds none.
@@ -19,15 +19,18 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import apply
 from ..core import advice, bundle
+from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import Command, FileChange, Plan
 from ..machine import platform
 from ..machine.profile import Profile
 from ..machine.topology import Topology
-from . import boot as roce_boot
-from . import qos as roce_qos
+from . import boot
 from .boot import Intent, Result
+from .nouns import asked
+from .port import Port
+from .want import Want
 
 SCRIPT = "/usr/local/lib/busbar/roce_qos.py"
 INTENT = "/etc/busbar/roce_qos.json"
@@ -44,7 +47,6 @@ SETTINGS = (
     *("ecn", "tos", "traffic_class", "dcbx", "pause_off"),
 )
 _RUN = advice.run("roce_qos")
-_WHY = "a reboot or a reload of the driver takes trust, PFC, ECN and ToS away, and nothing else sets them again"
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0
 _UNIT_TEXT = """\
@@ -94,6 +96,16 @@ from %s.roce import boot
 sys.exit(boot.main(sys.argv[1:]))
 """
 
+AT_BOOT = Check(
+    "roce_qos.unit",
+    why="a reboot or a reload of the driver takes trust, PFC, ECN and ToS away, and nothing else sets them again",
+    fix=_RUN,
+    aspect="persisted",
+)
+"""Is what sets all of it again after a boot or a reload of the driver as written (`persisted`); what its last run for
+each port came to (`live`)"""
+_unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get what is asked for whenever their netdevs come")
+
 
 @dataclass(frozen=True)
 class Have:
@@ -112,15 +124,15 @@ class Have:
 
 
 def intent(
-    ports: Sequence[roce_qos.Port], want: roce_qos.Want, given: Mapping[str, Any], hardware_root: str, system_root: str
+    ports: Sequence[Port], want: Want, given: Mapping[str, Any], hardware_root: str, system_root: str
 ) -> Optional[Intent]:
     """None where nothing is asked of any port. given: options of the module."""
-    asked = set(roce_qos.asked(want))
-    those = [port for port in ports if asked & set(port.nouns) and not (port.gap and port.gap.state == "unsupported")]
-    if not those:
+    able = [port for port in ports if any(map(port.has, asked(want)))]
+    able = [port for port in able if port.gap is None or port.gap.state != "unsupported"]
+    if not able:
         return None
     return Intent(
-        ports={port.pci: port.rdma is not None for port in those},
+        ports={port.pci: port.rdma is not None for port in able},
         roce=given["roce"],
         settings={name: given[name] for name in SETTINGS if given[name] is not None},
         hardware_root=hardware_root,
@@ -130,8 +142,7 @@ def intent(
 
 def missing_rail(topology: Topology, profile: Profile) -> Optional[Finding]:
     """The finding of a rail that is not there. What is done at boot must not shrink to the rails that are left."""
-    found = platform.plan(topology, profile).findings
-    return next((finding for finding in found if finding.check == "platform.rail_device" and not finding.ok), None)
+    return platform.missing(topology, profile, platform.RAIL_DEVICE)
 
 
 def read(host: Host, wanted: Optional[Intent]) -> Have:
@@ -156,10 +167,10 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
 
 def _result(host: Host, address: str) -> List[Result]:
     """One, or none where the unit has not run since the boot."""
-    path = roce_boot.result_path(address)
+    path = boot.result_path(address)
     try:
         text = host.read_system(path)
-        return [] if text is None else [roce_boot.parse_result(text)]
+        return [] if text is None else [boot.parse_result(text)]
     except ReadError as error:
         return [Result("unread", (str(error),))]
     except ParseError as error:
@@ -181,21 +192,19 @@ def render(wanted: Intent) -> Dict[str, str]:
 @functools.lru_cache(maxsize=None)
 def _script() -> str:
     """The same for every intent; a run asks for it before and after what it does."""
-    code = bundle.plain(bundle.closure([roce_boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
+    code = bundle.plain(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
     return _SCRIPT_HEAD % hashlib.sha256(code.encode("utf-8")).hexdigest() + code
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def plan(
-    have: Have, wanted: Optional[Intent], ports: Sequence[roce_qos.Port], missing: Optional[Finding] = None
-) -> Plan:
+def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: Optional[Finding] = None) -> Plan:
     """missing: as missing_rail returned it; what is written stays as it is then."""
     if wanted is not None and not have.udev:
         text = "%s is not there: without udev and systemd nothing does it" % _SYSTEMD_RULES[0]
         way_out = "%s after every boot and every reload of the driver" % _RUN
-        return Plan((_unit("unsupported", text, way_out),))
+        return Plan((_unit("unsupported", have=text, fix=way_out),))
     results = _results(have, wanted, ports) if wanted is not None and have.files[SCRIPT] is not None else []
     again = tuple(
         Command(("systemctl", "restart", _instance(finding.identity)), "run it again", timeout=_START_TIMEOUT)
@@ -203,7 +212,8 @@ def plan(
         if finding.state == "drift" and have.systemctl
     )
     if missing is not None and (wanted is not None or any(have.files.values())):
-        return Plan((_unit("unknown", "not judged while a rail is missing", missing.fix, missing.id), *results))
+        found = _unit("unknown", have="not judged while a rail is missing", fix=missing.fix, because=missing)
+        return Plan((found, *results))
     texts = render(wanted) if wanted is not None else {}
     changes = tuple(
         FileChange(path, have.files[path], texts.get(path), mode_before=have.modes.get(path))
@@ -213,15 +223,16 @@ def plan(
     reload = Command(("systemctl", "daemon-reload"), "systemd has to know the unit")
     commands = (reload,) if have.systemctl and UNIT in [change.path for change in changes] else ()
     if changes:
-        found: Tuple[Finding, ...] = (_unit("drift", ", ".join(map(_described, changes)), _RUN),)
+        own = [_unit("drift", have=", ".join(map(_described, changes)))]
     elif texts and have.masked:
         name = have.masked[0].rpartition("/")[2]
         text = "%s stands in front of it: the port gets nothing" % ", ".join(have.masked)
         # No run of ours mends that, so it is not drift, which a run would count as repaired.
-        found = (_unit("not_owned", text, "see who has masked it and why; then systemctl unmask %s" % name),)
+        fix = "see who has masked it and why; then systemctl unmask %s" % name
+        own = [_unit("not_owned", have=text, fix=fix)]
     else:
-        found = (_unit("ok", "as written"),) if texts else ()
-    return Plan((*found, *results), changes, commands + again)
+        own = [_unit("ok", have="as written")] if texts else []
+    return Plan((*own, *results), changes, commands + again)
 
 
 def execute(host: Host, planned: Plan) -> None:
@@ -246,7 +257,7 @@ def diff(planned: Plan) -> List[Dict[str, str]]:
     return found
 
 
-def _results(have: Have, wanted: Intent, ports: Sequence[roce_qos.Port]) -> List[Finding]:
+def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]:
     """Of each port where the unit has run."""
     found = []
     for port in ports:
@@ -255,11 +266,17 @@ def _results(have: Have, wanted: Intent, ports: Sequence[roce_qos.Port]) -> List
             continue
         state = {"ok": "ok", "failed": "drift"}.get(result.state, "unknown")
         text = "; ".join(result.said) if result.state != "started" else "it has not ended: it is at work, or was killed"
-        fix = "look at journalctl -b -u %s, then %s" % (_instance(port.pci), _RUN)
-        finding = _unit(state, "all is as asked for" if state == "ok" else printable(text)[:300], fix)
-        about = {"subject": port.label, "source": roce_boot.result_path(port.pci), "aspect": "live"}
-        about["want"] = "its last run left the port as asked for"
-        found.append(Finding(**{**asdict(finding), **about}))
+        found.append(
+            AT_BOOT.judge(
+                port.label,
+                state,
+                want="its last run left the port as asked for",
+                have="all is as asked for" if state == "ok" else printable(text)[:300],
+                source=boot.result_path(port.pci),
+                fix="look at journalctl -b -u %s, then %s" % (_instance(port.pci), _RUN),
+                aspect="live",
+            )
+        )
     return found
 
 
@@ -271,19 +288,3 @@ def _described(change: FileChange) -> str:
     if change.before is not None and change.before == change.after:
         return "%s has mode %04o" % (change.path, change.mode_before or 0)
     return change.described("written")
-
-
-def _unit(state: str, have: str, fix: str = "", because: Optional[str] = None) -> Finding:
-    return Finding(
-        check="roce_qos.unit",
-        subject=UNIT,
-        state=state,
-        severity="major",
-        want="the ports get what is asked for whenever their netdevs come",
-        have=have,
-        source=UNIT,
-        why=_WHY,
-        fix="" if state == "ok" else fix,
-        aspect="persisted",
-        because=because,
-    )

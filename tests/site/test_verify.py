@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from busbar.lab import qos, store
-from busbar.lab.machine import GpuProcess, Machine, to_dict
-from busbar.lab.machines import hgx_h200_roce
+from busbar.lab.machine import GpuProcess, Machine, hgx_h200_roce, to_dict
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node01", "node02")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import dcb
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.dcb import App, Buffer, Dcbx, Ets, Maxrate, Pfc
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 EIGHT = [0] * 8
 PFC = {"pfc_cap": 8, "macsec_bypass": False, "delay": 7, "prio_pfc": [False] * 3 + [True] + [False] * 4}
-ETS = {
+ETS: dict[str, Any] = {
     "willing": False,
     "ets_cap": 8,
     "cbs": False,
@@ -30,32 +30,40 @@ ETS = {
 
 
 def test_pfc_is_read_with_and_without_statistics() -> None:
-    pfc = dcb.parse_pfc(json.dumps(PFC))
-    assert pfc == Pfc(8, False, 7, (False, False, False, True, False, False, False, False))
-    counted = dcb.parse_pfc(json.dumps({**PFC, "requests": EIGHT, "indications": [5] * 8}))
-    assert (counted.requests, counted.indications) == ((0,) * 8, (5,) * 8)
+    counted = {**PFC, "requests": EIGHT, "indications": [5] * 8}
+    for data in (PFC, counted):
+        assert dcb.parse_pfc(json.dumps(data), Dcb()) == Dcb(pfc=(3,), cable_length=7)
 
 
-def test_a_port_without_dscp_entries_prints_an_empty_object() -> None:
-    assert dcb.parse_app("{}") == App()
-    assert dcb.parse_app('{"dscp_prio":[[26,3],[48,6]]}').dscp_prio == ((26, 3), (48, 6))
+def test_a_port_without_dscp_entries_prints_an_empty_object_and_trusts_the_pcp() -> None:
+    assert dcb.parse_app("{}", Dcb()) == Dcb(trust="pcp")
+    found = dcb.parse_app('{"dscp_prio":[[26,3],[48,6]]}', Dcb())
+    assert found == Dcb(trust="dscp", dscp2prio=((26, 3), (48, 6)))
 
 
-def test_other_parts_of_the_app_table_are_kept() -> None:
+def test_other_parts_of_the_app_table_make_no_trust_in_the_dscp() -> None:
     table = {
         "ethtype_prio": [[35078, 3]],
         "default_prio": [0, 1],
         "dgram_port_prio": [[4791, 3]],
         "pcp_prio": [["3de", 3]],
     }
-    assert dcb.parse_app(json.dumps(table)) == App(
-        ethtype_prio=((35078, 3),), default_prio=(0, 1), dgram_port_prio=((4791, 3),), pcp_prio=(("3de", 3),)
-    )
+    assert dcb.parse_app(json.dumps(table), Dcb()) == Dcb(trust="pcp")
 
 
 def test_a_flag_of_dcbx_that_is_off_is_left_out() -> None:
-    assert dcb.parse_dcbx('{"host":true,"cee":true,"ieee":true}') == Dcbx(host=True, cee=True, ieee=True)
-    assert dcb.parse_dcbx('{"cee":true,"ieee":true}').host is False
+    assert dcb.parse_dcbx('{"host":true,"cee":true,"ieee":true}', Dcb()).owner == "os"
+    assert dcb.parse_dcbx('{"cee":true,"ieee":true}', Dcb()).owner == "firmware"
+
+
+def test_classes_and_buffers_are_lists_of_eight() -> None:
+    assert dcb.parse_ets(json.dumps(ETS), Dcb()) == Dcb(
+        prio2tc=(0, 0, 0, 1, 0, 0, 0, 0), tsa=tuple(ETS["tc_tsa"]), bandwidth=(40, 60, 0, 0, 0, 0, 0, 0)
+    )
+    data = {"prio_buffer": [0, 0, 0, 1, 0, 0, 0, 0], "buffer_size": [9, *EIGHT[1:]], "total_size": 262016}
+    assert dcb.parse_buffer(json.dumps(data), Dcb()) == Dcb(
+        prio2buffer=(0, 0, 0, 1, 0, 0, 0, 0), buffer_size=(9, 0, 0, 0, 0, 0, 0, 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,76 +74,69 @@ def test_a_flag_of_dcbx_that_is_off_is_left_out() -> None:
         (dcb.parse_pfc, {**PFC, "prio_pfc": [True] * 7}, "expected eight values"),
         (dcb.parse_pfc, {**PFC, "prio_pfc": [1] * 8}, "expected true or false"),
         (dcb.parse_pfc, {**PFC, "delay": True}, "delay holds True, expected a number"),
-        (dcb.parse_app, {"dscp_prio": [[64, 3]]}, "names DSCP 64"),
+        (dcb.parse_app, {"dscp_prio": [[64, 3]]}, "dscp_prio holds 64, expected a number from 0 to 63"),
         (dcb.parse_app, {"dscp_prio": [["AF31", 3]]}, "dscp_prio holds 'AF31'"),
         (dcb.parse_app, {"dscp_prio": [[26, 8]]}, "dscp_prio holds 8"),
         (dcb.parse_app, {"dscp_prio": [26]}, "expected a pair"),
         (dcb.parse_app, {"dscp_prio": {"26": 3}}, "expected a list of pairs"),
-        (dcb.parse_app, {"default_prio": 3}, "expected a list of priorities"),
+        (dcb.parse_app, {"dscp_prio": [], "vlan_prio": []}, "unknown key 'vlan_prio'"),
         (dcb.parse_ets, {**ETS, "tc_tsa": ["ats"] * 8}, "tc_tsa holds 'ats'"),
         (dcb.parse_ets, {**ETS, "tc_bw": [101] * 8}, "tc_bw holds 101"),
         (dcb.parse_buffer, {"prio_buffer": [8] * 8, "buffer_size": EIGHT, "total_size": 1}, "prio_buffer holds 8"),
-        (dcb.parse_maxrate, {"tc_maxrate": [-1] * 8}, "tc_maxrate holds -1"),
+        (dcb.parse_buffer, {"prio_buffer": EIGHT, "buffer_size": [-1] * 8, "total_size": 1}, "buffer_size holds -1"),
+        (dcb.parse_ets, {**ETS, "prio_tc": [8] * 8}, "prio_tc holds 8"),
         (dcb.parse_dcbx, {"host": 1}, "host holds 1"),
         (dcb.parse_dcbx, [], "is not a JSON object"),
     ],
 )
-def test_what_is_not_known_is_refused(parse: Callable[[str], object], data: Any, says: str) -> None:
+def test_what_is_not_known_is_refused(parse: Callable[[str, Dcb], object], data: Any, says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        parse(json.dumps(data))
+        parse(json.dumps(data), Dcb())
 
 
 @pytest.mark.parametrize("output", ["", "Attribute read: No such device", "pfc-cap 8 macsec-bypass off", "[" * 100000])
 def test_what_is_not_json_is_refused(output: str) -> None:
     with pytest.raises(ParseError, match="is not JSON"):
-        dcb.parse_pfc(output)
+        dcb.parse_pfc(output, Dcb())
 
 
-small, byte = st.integers(0, 7), st.integers(0, 100)
+def eight(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(values, min_size=8, max_size=8)
 
 
-def eight(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.lists(values, min_size=8, max_size=8).map(tuple)
-
-
-pairs = st.lists(st.tuples(st.integers(0, 63), small), max_size=64).map(tuple)
-counters = eight(st.integers(0, 2**64))
-KINDS: dict[Callable[[str], Any], st.SearchStrategy[Any]] = {
-    dcb.parse_pfc: st.builds(
-        Pfc,
-        st.integers(0, 8),
-        st.booleans(),
-        st.integers(0, 65535),
-        eight(st.booleans()),
-        st.none() | counters,
-        counters,
-    ),
-    dcb.parse_app: st.builds(App, pairs, st.lists(small, max_size=3).map(tuple), pairs, pairs, pairs, pairs, pairs),
-    dcb.parse_ets: st.builds(
-        Ets,
-        st.booleans(),
-        st.integers(0, 8),
-        st.booleans(),
-        eight(byte),
-        eight(byte),
-        eight(st.sampled_from(dcb.TSA)),
-        eight(small),
-        eight(byte),
-        eight(st.sampled_from(dcb.TSA)),
-        eight(small),
-    ),
-    dcb.parse_buffer: st.builds(Buffer, eight(small), eight(st.integers(0, 2**32)), st.integers(0, 2**32)),
-    dcb.parse_maxrate: st.builds(Maxrate, counters),
-    dcb.parse_dcbx: st.builds(Dcbx, *[st.booleans()] * 5),
-}
-
-
-@given(st.data(), st.sampled_from([None, 2]))
+@given(
+    eight(st.booleans()),
+    eight(st.integers(0, 7)),
+    eight(st.integers(0, 100)),
+    st.dictionaries(st.integers(0, 63), st.integers(0, 7)),
+)
 @settings(max_examples=100)
-def test_every_object_is_rendered_and_read_back_pretty_printed_or_not(data: st.DataObject, indent: int | None) -> None:
-    for parse, objects in KINDS.items():
-        one = data.draw(objects)
-        assert parse(json.dumps(json.loads(dcb.render(one)), indent=indent)) == one
+def test_each_object_adds_its_values_and_leaves_the_others(
+    on: list[bool], priorities: list[int], numbers: list[int], table: dict[int, int]
+) -> None:
+    tsa = [("strict", "ets", "vendor", "cbs")[number % 4] for number in numbers]
+    objects = {
+        "pfc": {**PFC, "prio_pfc": on},
+        "ets": {**ETS, "prio_tc": priorities, "tc_bw": numbers, "tc_tsa": tsa},
+        "buffer": {"prio_buffer": priorities, "buffer_size": numbers, "total_size": 0},
+        "app": {"dscp_prio": [*map(list, table.items())]} if table else {},
+        "dcbx": {"host": True} if on[0] else {},
+    }
+    found = Dcb()
+    for kind, indent in zip(objects, (None, 2, None, 2, None), strict=True):
+        found = dcb.PARSERS[kind](json.dumps(objects[kind], indent=indent), found)
+    assert found == Dcb(
+        owner="os" if on[0] else "firmware",
+        trust="dscp" if table else "pcp",
+        dscp2prio=tuple(table.items()),
+        pfc=tuple(priority for priority in range(8) if on[priority]),
+        prio2tc=tuple(priorities),
+        tsa=tuple(tsa),
+        bandwidth=tuple(numbers),
+        cable_length=7,
+        prio2buffer=tuple(priorities),
+        buffer_size=tuple(numbers),
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,13 +144,13 @@ def test_every_object_is_rendered_and_read_back_pretty_printed_or_not(data: st.D
     [
         (lambda: dcb.show("pfc", "eth1"), "-j pfc show dev eth1"),
         (lambda: dcb.set_host("eth1"), "dcbx set dev eth1 host cee ieee"),
-        (lambda: dcb.replace_dscp("eth1", [(26, 3), (48, 6)]), "app replace dev eth1 dscp-prio 26:3 48:6"),
+        (lambda: dcb.set_dscp2prio("eth1", [(26, 3), (48, 6)]), "app replace dev eth1 dscp-prio 26:3 48:6"),
         (lambda: dcb.flush_dscp("eth1"), "app flush dev eth1 dscp-prio"),
         (
             lambda: dcb.set_pfc("eth1", [3]),
             "pfc set dev eth1 prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off",
         ),
-        (lambda: dcb.set_delay("eth1", 30), "pfc set dev eth1 delay 30"),
+        (lambda: dcb.set_cable_length("eth1", 30), "pfc set dev eth1 delay 30"),
         (
             lambda: dcb.set_prio2tc("eth1", [0, 0, 0, 3, 0, 0, 6, 0]),
             "ets set dev eth1 prio-tc 0:0 1:0 2:0 3:3 4:0 5:0 6:6 7:0",

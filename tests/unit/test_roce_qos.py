@@ -20,10 +20,19 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Dcb, Have, Pause, Port, State, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
+    DCB,
+    NOUNS,
+    asked,
+    parse_pause,
+    parse_traffic_class,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import OF_RDMA, Dcb, Pause, Port, State, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
-from busbar.lab import machines, store
+from busbar.lab import machine, store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHAIN = resolve({"dscp": 26}, {"traffic_class": 106})
@@ -41,9 +50,20 @@ WANT = Want(
     pause_off=True,
 )
 PORT = Port(label="0000:1b:00.0 mlx5_0 eth1", pci="0000:1b:00.0", netdev="eth1", rdma="mlx5_0")
+SYSFS = "/sys/class/net/eth1/ecn"
+TOS = "/sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos"
+FORCED = "/sys/class/infiniband/mlx5_0/tc/1/traffic_class"
+NUMBERS = {
+    f"{SYSFS}/roce_np/enable/3": 1,
+    f"{SYSFS}/roce_rp/enable/3": 1,
+    f"{SYSFS}/roce_np/cnp_dscp": 48,
+    f"{SYSFS}/roce_np/cnp_802p_prio": 6,
+    TOS: 106,
+    FORCED: 106,
+}
 GOOD = State(
     port=PORT,
-    backend="mlnx_qos",
+    tool="mlnx_qos",
     dcb=Dcb(
         owner="os",
         trust="dscp",
@@ -56,15 +76,9 @@ GOOD = State(
         prio2buffer=(0, 0, 0, 1, 0, 0, 0, 0),
         buffer_size=(20000, 200000, 0, 0, 0, 0, 0, 0),
     ),
-    np={3: True},
-    rp={3: True},
-    cnp_dscp=48,
-    cnp_priority=6,
-    tos=106,
-    traffic_class=106,
+    numbers=NUMBERS,
     pause=Pause(False, False, False),
 )
-SYSFS = "/sys/class/net/eth1/ecn"
 
 
 def planned(state: State, want: Want = WANT, lldpad: bool = False) -> Plan:
@@ -83,13 +97,17 @@ def with_dcb(**changed: Any) -> State:
     return replace(GOOD, dcb=replace(GOOD.dcb, **changed))
 
 
+def with_number(path: str, value: int) -> State:
+    return replace(GOOD, numbers={**NUMBERS, path: value})
+
+
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def test_a_port_that_is_as_wanted_has_a_good_answer_to_each_question_and_no_write() -> None:
     for backend in ("mlnx_qos", "dcb"):
-        plan = planned(replace(GOOD, backend=backend))
-        assert sorted(found(plan)) == sorted(roce_qos.NOUNS)
+        plan = planned(replace(GOOD, tool=backend))
+        assert sorted(found(plan)) == sorted(NOUNS)
         assert ({finding.state for finding in plan.findings}, plan.changed) == ({"ok"}, False)
 
 
@@ -166,33 +184,33 @@ DRIFT = [
         "ethtool -A eth1 autoneg off rx off tx off",
         "",
     ),
-    (replace(GOOD, rp={3: False}), "ecn", "roce_rp off for 3", f"echo 1 > {SYSFS}/roce_rp/enable/3", ""),
+    (with_number(f"{SYSFS}/roce_rp/enable/3", 0), "ecn", "roce_rp off for 3", f"echo 1 > {SYSFS}/roce_rp/enable/3", ""),
     (
-        replace(GOOD, cnp_dscp=4),
+        with_number(f"{SYSFS}/roce_np/cnp_dscp", 4),
         "cnp",
         "DSCP 4, priority 6",
         f"echo 48 > {SYSFS}/roce_np/cnp_dscp",
         "",
     ),
     (
-        replace(GOOD, tos=0),
+        with_number(TOS, 0),
         "tos",
         "0",
-        "echo 106 > /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos",
+        f"echo 106 > {TOS}",
         "",
     ),
     (
-        replace(GOOD, tos=0, tos_by_tool=True),
+        replace(with_number(TOS, 0), tos_by_tool=True),
         "tos",
         "0",
         "cma_roce_tos -d mlx5_0 -p 1 -t 106",
         "",
     ),
     (
-        replace(GOOD, traffic_class=-1),
+        with_number(FORCED, -1),
         "traffic_class",
         "none forced",
-        "echo 106 > /sys/class/infiniband/mlx5_0/tc/1/traffic_class",
+        f"echo 106 > {FORCED}",
         "",
     ),
 ]
@@ -203,7 +221,7 @@ def test_what_differs_is_named_and_written_and_nothing_else(
     state: State, noun: str, have: str, by_mlnx_qos: str, by_dcb: str
 ) -> None:
     for backend, command in (("mlnx_qos", by_mlnx_qos), ("dcb", by_dcb or by_mlnx_qos)):
-        plan = planned(replace(state, backend=backend))
+        plan = planned(replace(state, tool=backend))
         wrong = {name: finding for name, finding in found(plan).items() if not finding.ok}
         assert (wrong[noun].state, wrong[noun].have, wrong[noun].because) == ("drift", have, None)
         assert [f.because for name, f in wrong.items() if name != noun] in ([], [wrong[noun].id])
@@ -214,11 +232,11 @@ def test_what_differs_is_named_and_written_and_nothing_else(
 def test_the_map_follows_from_trust_and_holds_what_is_not_the_default() -> None:
     want = Want(chain=resolve({"dscp": 26, "priority": 4}, {}))
     state = with_dcb(trust="pcp", dscp2prio=(), pfc=(4,))
-    state = replace(state, np={4: True}, rp={4: True})
+    state = replace(state, numbers={**NUMBERS, **{f"{SYSFS}/roce_{side}/enable/4": 1 for side in ("np", "rp")}})
     plan = planned(state, want)
     assert found(plan)["dscp2prio"].because == found(plan)["trust"].id
     assert commands(plan) == ["mlnx_qos -i eth1 --trust dscp", "mlnx_qos -i eth1 --dscp2prio set,26,4"]
-    (command,) = commands(planned(replace(state, backend="dcb"), want))
+    (command,) = commands(planned(replace(state, tool="dcb"), want))
     assert " 26:4 27:3 " in command
 
 
@@ -251,20 +269,20 @@ WRONG = with_dcb(owner="firmware", trust="pcp", dscp2prio=(), pfc=())
 
 
 def test_a_port_that_firmware_owns_is_reported_and_left_alone() -> None:
-    plan = planned(replace(WRONG, tos=0))
+    plan = planned(replace(WRONG, numbers={**NUMBERS, TOS: 0}))
     owner = found(plan)["dcbx"]
     assert (owner.state, owner.have) == ("not_owned", "firmware and the switch own the port")
     for noun in ("trust", "dscp2prio", "pfc"):
         assert (found(plan)[noun].state, found(plan)[noun].because) == ("not_owned", owner.id)
     assert found(plan)["ets"].state == "ok"
-    assert commands(plan) == ["echo 106 > /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos"]
+    assert commands(plan) == [f"echo 106 > {TOS}"]
 
 
 @pytest.mark.parametrize(
     ("backend", "command"), [("mlnx_qos", "mlnx_qos -i eth1 -d os"), ("dcb", "dcb dcbx set dev eth1 host cee ieee")]
 )
 def test_it_is_taken_over_first_where_that_is_asked_for(backend: str, command: str) -> None:
-    plan = planned(replace(WRONG, backend=backend), replace(WANT, dcbx="os"))
+    plan = planned(replace(WRONG, tool=backend), replace(WANT, dcbx="os"))
     assert {f.state for f in plan.findings if not f.ok} == {"drift"}
     assert commands(plan)[0] == command
     assert len(plan.commands) == 3
@@ -281,7 +299,7 @@ def test_what_the_switch_is_to_set_is_judged_and_not_written() -> None:
 def test_a_port_is_handed_over_by_mlnx_qos_only() -> None:
     want = replace(WANT, dcbx="firmware")
     assert commands(planned(GOOD, want)) == ["mlnx_qos -i eth1 -d fw"]
-    plan = planned(replace(GOOD, backend="dcb"), want)
+    plan = planned(replace(GOOD, tool="dcb"), want)
     assert (found(plan)["dcbx"].state, plan.changed) == ("unsupported", False)
 
 
@@ -345,9 +363,9 @@ def test_the_difference_of_a_port_is_what_is_written() -> None:
 
 
 def test_pause_matters_only_beside_pfc() -> None:
-    assert roce_qos.want(CHAIN, {"pause_off": True}).pause_off
-    assert not roce_qos.want(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
-    assert roce_qos.asked(roce_qos.want(resolve({}, {}), {"pause_off": True})) == ()
+    assert Want.of(CHAIN, {"pause_off": True}).pause_off
+    assert not Want.of(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
+    assert asked(Want.of(resolve({}, {}), {"pause_off": True})) == ()
 
 
 @pytest.mark.parametrize(
@@ -367,7 +385,7 @@ def test_pause_matters_only_beside_pfc() -> None:
 )
 def test_a_value_that_cannot_be_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        roce_qos.want(CHAIN, given)
+        Want.of(CHAIN, given)
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -375,9 +393,9 @@ def test_a_value_that_cannot_be_is_named(given: dict[str, Any], says: str) -> No
 
 def test_pause_is_what_is_configured_and_not_what_was_negotiated() -> None:
     text = "Pause parameters for eth1:\nAutonegotiate:\toff\nRX:\t\ton\nTX:\t\toff\nRX negotiated: off\n\n"
-    assert roce_qos.parse_pause(text) == Pause(False, True, False)
+    assert parse_pause(text) == Pause(False, True, False)
     with pytest.raises(ParseError, match="names no Autonegotiate"):
-        roce_qos.parse_pause("Pause parameters for eth1:\nCannot get device pause settings: Operation not supported\n")
+        parse_pause("Pause parameters for eth1:\nCannot get device pause settings: Operation not supported\n")
 
 
 @pytest.mark.parametrize(
@@ -391,12 +409,12 @@ def test_pause_is_what_is_configured_and_not_what_was_negotiated() -> None:
     ],
 )
 def test_the_forced_class_stands_in_the_first_line(text: str, value: int) -> None:
-    assert roce_qos.parse_traffic_class(text) == value
+    assert parse_traffic_class(text) == value
 
 
 def test_a_forced_class_in_other_words_is_refused() -> None:
     with pytest.raises(ParseError, match="'Global tclass=none' is not a line"):
-        roce_qos.parse_traffic_class("Global tclass=none")
+        parse_traffic_class("Global tclass=none")
 
 
 # -- a simulated node ------------------------------------------------------------------------------------------------
@@ -552,7 +570,7 @@ class Node:
         for file in roce_unit.OWN:
             (self.path / "sys" / file[1:]).unlink(missing_ok=True)
         self.host = Host(str(self.path / "hw"), str(self.path / "sys"))
-        self.ports = roce_qos.ports(*self.machine("hgx-h200", "ethernet"))
+        self.ports = ports(*self.machine("hgx-h200", "ethernet"))
         for name in ("mlnx_qos", "dcb", "ethtool"):
             self.without(name)
             tool = self.path / "sys/usr/local/sbin" / name
@@ -620,7 +638,7 @@ def platform(name: str) -> dict[str, Any]:
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made once: that takes longer than what is tried on it. ``node`` takes back what a test has changed."""
     folder = tmp_path_factory.mktemp("roce_qos") / "lab"
-    store.create(folder, {"node02": machines.hgx_h200_roce})
+    store.create(folder, {"node02": machine.hgx_h200_roce})
     return folder / "node02"
 
 
@@ -684,7 +702,7 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
     assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
     nouns = {check.partition("[")[0] for check in second["passed"]}
-    assert nouns == {f"roce_qos.{noun}" for noun in (*roce_qos.NOUNS, "unit")}
+    assert nouns == {f"roce_qos.{noun}" for noun in (*NOUNS, "unit")}
 
 
 def test_the_same_by_dcb(call: Run, node: Node) -> None:
@@ -831,10 +849,10 @@ BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BU
 def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: str) -> None:
     (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
     state = roce_qos.read_port(node.host, node.ports[0], WANT)
-    assert (state.backend, state.gaps) == ("dcb", {})
+    assert (state.tool, state.gaps) == ("dcb", {})
     node.without("dcb")
     state = roce_qos.read_port(node.host, node.ports[0], WANT)
-    assert {gap.state for noun, gap in state.gaps.items() if noun in roce_qos.DCB} == {"unknown"}
+    assert {gap.state for noun, gap in state.gaps.items() if noun in DCB} == {"unknown"}
 
 
 def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node) -> None:
@@ -856,8 +874,8 @@ def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node)
         for tool in ("mlnx_qos", "dcb"):
             port = replace(node.ports[0], is_mellanox=tool == "mlnx_qos")
             state = roce_qos.read_port(node.host, port, wanted)
-            assert state.backend == tool
-            assert {noun: gap.state for noun, gap in state.gaps.items() if noun in roce_qos.DCB} == gaps
+            assert state.tool == tool
+            assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
 
 
 def test_an_unreadable_attribute_is_unknown_and_not_written(call: Run, node: Node) -> None:
@@ -926,18 +944,18 @@ def site_profile(node: Node, address: str) -> rails.Rails:
 
 def test_the_ports_are_those_of_the_rails_in_their_order(node: Node) -> None:
     assert [port.rdma for port in node.ports] == [
-        rdma.name for rdma in machines.hgx_h200_roce("node02").rdma if rdma.rail is not None
+        rdma.name for rdma in machine.hgx_h200_roce("node02").rdma if rdma.rail is not None
     ]
-    assert {port.nouns for port in node.ports} == {roce_qos.NOUNS}
+    assert {(port.of_port, port.of_rdma, port.gap) for port in node.ports} == {(True, True, None)}
 
 
 def test_every_member_of_a_bond_is_a_port_and_the_rdma_device_is_asked_once(node: Node) -> None:
     found = topology.read(node.host, ask_nvidia_smi=False)
     bond = next(nic for nic in found.nics if nic.rdma is not None and nic.rdma.name == "mlx5_bond_0")
-    both = roce_qos.ports(found, site_profile(node, bond.pci))
+    both = ports(found, site_profile(node, bond.pci))
     assert [port.pci for port in both] == [bond.pci, bond.pci[:-1] + "1"]
     assert [port.rdma for port in both] == ["mlx5_bond_0", None]
-    assert [noun in both[1].nouns for noun in ("pfc", "ecn", "tos", "traffic_class")] == [True, True, False, False]
+    assert [both[1].has(noun) for noun in ("pfc", "ecn", "tos", "traffic_class")] == [True, True, False, False]
 
 
 def virtual_function(node: Node) -> tuple[topology.Topology, rails.Rails]:
@@ -948,7 +966,7 @@ def virtual_function(node: Node) -> tuple[topology.Topology, rails.Rails]:
 
 def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
     found, match = virtual_function(node)
-    (port,) = roce_qos.ports(found, match)
+    (port,) = ports(found, match)
     plan = roce_qos.plan(roce_qos.read(node.host, (port,), WANT), WANT)
     seen = {finding.check: finding.state for finding in plan.findings}
     assert (seen["roce_qos.pfc"], seen["roce_qos.ecn"], plan.changed) == ("unsupported", "unsupported", False)
@@ -961,9 +979,9 @@ def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
 def test_in_a_guest_the_port_is_the_hypervisors(node: Node) -> None:
     found, match = virtual_function(node)
     guest = replace(found, virtualization=replace(found.virtualization, is_vm=True))
-    (port,) = roce_qos.ports(guest, match)
-    assert port.nouns == ("tos", "traffic_class")
-    assert "hypervisor" in roce_qos.notes((port,))[0]
+    (port,) = ports(guest, match)
+    assert [noun for noun in NOUNS if port.has(noun)] == ["tos", "traffic_class"]
+    assert "hypervisor" in roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), (port,))[0]
 
 
 def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node: Node) -> None:
@@ -971,7 +989,7 @@ def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node:
     nic = match.nics[0]
     assert nic.rdma is not None
     infiniband = replace(nic, rdma=replace(nic.rdma, ports=(replace(nic.rdma.ports[0], link_layer="InfiniBand"),)))
-    those = roce_qos.ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
+    those = ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
     plan = roce_qos.plan(roce_qos.read(node.host, those, WANT), WANT)
     by_port: dict[str, set[str]] = {}
     for finding in plan.findings:
@@ -987,11 +1005,11 @@ def test_a_subfunction_cannot(tmp_path: Path) -> None:
     (tmp_path / "sys/class/net/eth1/device").symlink_to("../../../devices/mlx5_core.sf.4")
     state = roce_qos.read_port(Host(str(tmp_path), str(tmp_path)), PORT, WANT)
     unsupported = {noun for noun, gap in state.gaps.items() if gap.state == "unsupported" and "subfunction" in gap.have}
-    assert unsupported == set(roce_qos.NOUNS) - set(roce_qos.OF_RDMA)
+    assert unsupported == set(NOUNS) - set(OF_RDMA)
 
 
 def test_a_nic_of_another_maker_is_asked_by_dcb(node: Node) -> None:
     other = replace(node.ports[0], is_mellanox=False)
-    assert roce_qos.read_port(node.host, other, WANT).backend == "dcb"
+    assert roce_qos.read_port(node.host, other, WANT).tool == "dcb"
     node.without("dcb")
-    assert roce_qos.read_port(node.host, other, WANT).backend == "mlnx_qos"
+    assert roce_qos.read_port(node.host, other, WANT).tool == "mlnx_qos"

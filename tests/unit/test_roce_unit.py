@@ -23,24 +23,25 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import boot as roce_boot
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Gap, Port, ports
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import qos, tree
-from busbar.lab.machines import hgx_h200_roce
+from busbar.lab.machine import hgx_h200_roce
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
 GIVEN: dict[str, Any] = dict.fromkeys(roce_unit.SETTINGS)
 GIVEN.update(roce={"dscp": 26}, pause_off=True, traffic_class=106)
-WANT = roce_qos.want(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
+WANT = Want.of(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
 ONE, OTHER = "0000:1b:00.0", "0000:2b:00.0"
 PORTS = tuple(
-    roce_qos.Port(label=f"{address} mlx5_{number} eth{number}", pci=address, netdev=f"eth{number}", rdma="mlx5_0")
+    Port(label=f"{address} mlx5_{number} eth{number}", pci=address, netdev=f"eth{number}", rdma="mlx5_0")
     for number, address in enumerate((ONE, OTHER))
 )
 WANTED = Intent({ONE: True, OTHER: True}, {"dscp": 26}, {"pause_off": True}, "/", "/")
@@ -143,13 +144,13 @@ def test_the_last_run_of_each_port_is_a_finding_of_its_own() -> None:
 
 
 def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
-    gap = roce_qos.Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
+    gap = Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
     ports = (*PORTS, replace(PORTS[0], pci="0000:3b:00.2", gap=gap), replace(PORTS[1], pci="0000:4b:00.0", rdma=None))
     found = roce_unit.intent(ports, WANT, GIVEN, "/", "/")
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
     assert found.settings == {"pause_off": True, "traffic_class": 106}
-    nothing = roce_qos.want(roce_chain.resolve({}, {}), {})
+    nothing = Want.of(roce_chain.resolve({}, {}), {})
     assert roce_unit.intent(PORTS, nothing, GIVEN, "/", "/") is None
     assert roce_unit.intent((), WANT, GIVEN, "/", "/") is None
 
@@ -167,7 +168,7 @@ def test_the_rule_is_for_these_ports_and_their_virtual_functions_and_starts_only
 
 def test_what_is_written_is_what_is_read_again() -> None:
     assert roce_boot.parse_intent(roce_unit.render(WANTED)[INTENT]) == WANTED
-    assert WANTED.want() == roce_qos.want(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
+    assert WANTED.want() == Want.of(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ class Node:
         tree.write(hgx_h200_roce("node02"), self.hw, self.sys)
         asked = profile.for_fabric(profile.parse(PROFILE, "hgx-h200"), "ethernet")
         machine = topology.read(self.host, ask_nvidia_smi=False)
-        self.ports = roce_qos.ports(machine, rails.match(machine, asked))
+        self.ports = ports(machine, rails.match(machine, asked))
         self.wanted = roce_unit.intent(self.ports, WANT, GIVEN, str(self.hw), str(self.sys))
         self.missing = roce_unit.missing_rail(machine, asked)
         roce_unit.execute(self.host, self.plan())

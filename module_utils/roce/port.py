@@ -1,0 +1,169 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The Ethernet ports of the rails, and what is set at each: RoCE's settings as mlnx_qos, dcb and sysfs tell them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Dict, Mapping, Optional, Tuple
+
+from ..machine import netdev, rdma
+from ..machine.profile import active_port
+from ..machine.rails import Rails
+from ..machine.topology import Nic, Topology
+
+# Belongs to the RDMA device, the rest to the port.
+OF_RDMA = ("tos", "traffic_class")
+_MELLANOX = 0x15B3
+
+Eight = Optional[Tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Why a setting is not known. state: of the finding, unknown or, where the port cannot have it, unsupported."""
+
+    state: str
+    have: str
+    source: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """One Ethernet port of a rail, of a bond each member.
+
+    of_rdma, of_port: whether the settings of the RDMA device (OF_RDMA) and those of the port are asked of it.
+    gap: why nothing is known of the port's settings and, where ``silent``, of the RDMA device's.
+    rdma: None for a member of a bond whose RDMA device is with another member.
+    """
+
+    label: str
+    pci: str
+    netdev: str
+    rdma: Optional[str]
+    rdma_port: int = 1
+    is_mellanox: bool = True
+    of_rdma: bool = True
+    of_port: bool = True
+    gap: Optional[Gap] = None
+    silent: bool = False
+
+    @property
+    def number(self) -> int:
+        """In the names of firmware's variables: each port of a card is a function."""
+        return int(self.pci[-1]) + 1
+
+    def has(self, noun: str) -> bool:
+        """Whether the noun is asked of this port at all."""
+        return self.of_rdma if noun in OF_RDMA else self.of_port
+
+    def gap_of(self, noun: str) -> Optional[Gap]:
+        return None if noun in OF_RDMA and not self.silent else self.gap
+
+
+@dataclass(frozen=True)
+class Dcb:
+    """What mlnx_qos or dcb says of a port; None: it does not say it.
+
+    owner: of DCBX, os or firmware.   lldpad: mlnx_qos has seen it run.   trust: pcp, dscp, both, none.
+    dscp2prio: (DSCP, priority) in the order of the kernel's list, which means nothing. A DSCP that is not in it has
+        priority 0; without trust in the DSCP the map is not in force.
+    pfc: priorities with PFC.   prio2tc, prio2buffer: by priority.
+    tsa, bandwidth (per cent): by traffic class, None for a class that no priority uses.
+    cable_length: metres.   buffer_size: bytes, by receive buffer.
+    """
+
+    owner: Optional[str] = None
+    lldpad: bool = False
+    trust: Optional[str] = None
+    dscp2prio: Tuple[Tuple[int, int], ...] = ()
+    pfc: Optional[Tuple[int, ...]] = None
+    prio2tc: Eight = None
+    tsa: Optional[Tuple[Optional[str], ...]] = None
+    bandwidth: Optional[Tuple[Optional[int], ...]] = None
+    cable_length: Optional[int] = None
+    prio2buffer: Eight = None
+    buffer_size: Eight = None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Global pause as it is configured, which need not be what was negotiated."""
+
+    autonegotiate: bool
+    rx: bool
+    tx: bool
+
+
+@dataclass(frozen=True)
+class State:
+    """A port as it is. gaps: noun -> why it is not known; its value means nothing then.
+
+    tool: mlnx_qos or dcb, whose words ``dcb`` holds; "" where neither was asked or is there.
+    numbers: path of an attribute in sysfs or configfs -> its value. A forced traffic class is -1 for none.
+    tos_by_tool: the ToS is cma_roce_tos's to read and write, because configfs is not mounted.
+    """
+
+    port: Port
+    tool: str = ""
+    dcb: Dcb = field(default_factory=Dcb)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    tos_by_tool: bool = False
+    pause: Optional[Pause] = None
+    gaps: Mapping[str, Gap] = field(default_factory=dict)
+
+
+def ports(topology: Topology, rails: Rails) -> Tuple[Port, ...]:
+    """The ports of all rails in rail order, those of a bond after the member that has the RDMA device."""
+    found: Dict[str, Port] = {}
+    for _number, nic in sorted(rails.nics.items()):
+        masters = {one.master for one in nic.netdevs if nic.role == "bond" and one.master}
+        members = [nic] + [
+            other for other in topology.nics if other is not nic and any(d.master in masters for d in other.netdevs)
+        ]
+        for member in members:
+            port = _port(member, topology.virtualization.is_vm)
+            found.setdefault(port.label, port)
+    return tuple(found.values())
+
+
+def _port(nic: Nic, in_guest: bool) -> Port:
+    gap = None
+    active = active_port(nic)
+    is_infiniband = active is not None and active.link_layer == "InfiniBand"
+    port = Port(
+        label=nic.label,
+        pci=nic.pci,
+        netdev=nic.netdevs[0].name if nic.netdevs else "",
+        rdma=nic.rdma.name if nic.rdma is not None else None,
+        rdma_port=active.number if active is not None else 1,
+        is_mellanox=nic.device.vendor == _MELLANOX,
+        of_rdma=nic.rdma is not None,
+    )
+    if nic.role == "vf" and in_guest:
+        # The port, and with it everything else, is the hypervisor's.
+        return replace(port, of_rdma=True, of_port=False)
+    if nic.role == "vf":
+        gap = Gap(
+            "unsupported",
+            "a virtual function: its port is set at the physical function",
+            nic.device.source,
+            "name the physical functions in the profile",
+        )
+    elif is_infiniband:
+        gap = Gap(
+            "unsupported",
+            "an InfiniBand port",
+            rdma.DEVICES,
+            "set the port to Ethernet (mlxconfig -d %s set LINK_TYPE_P%d=2, then reboot), or correct busbar_fabric"
+            % (nic.pci, port.number),
+        )
+    elif not nic.netdevs:
+        gap = Gap(
+            "unknown",
+            "no netdev: nothing can be asked of the port",
+            netdev.INTERFACES,
+            "look for %s in dmesg; reload its driver" % nic.pci,
+        )
+    return replace(port, gap=gap, silent=nic.role != "vf" and is_infiniband)
