@@ -61,7 +61,8 @@ DOCKER = Check(
     fix=host_limits.RUN,
     aspect="persisted",
 )
-"Is Docker there where asked for, and does daemon.json give the limits and `/dev/shm`; `not_owned` for a snap's"
+"""Where asked for: is Docker installed, and does its daemon.json give containers the limits and `/dev/shm`;
+`not_owned` for a snap's Docker"""
 DOCKER_LOADED = Check(
     "host_limits.docker_loaded",
     why="dockerd takes default-ulimits when it is started, and not by a reload",

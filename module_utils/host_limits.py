@@ -42,13 +42,15 @@ LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
 SERVICE = Check("host_limits.service", why=_MEMLOCK, fix=RUN, aspect="persisted")
 "Will a service get unlimited locked memory and enough files"
 CONTAINERD = Check("host_limits.containerd", why=_MEMLOCK, fix=RUN, aspect="persisted")
-"Is containerd there where asked for, and does its unit give the limits; `not_owned` for that of k3s and rke2"
+"""Where asked for: is containerd installed, and does its unit give containers the limits; `not_owned` for the
+containerd of k3s and rke2"""
 UNIT = Check(
     "host_limits.unit",
     why="a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
     aspect="persisted",
 )
-"Say units and drop-ins of slurmd, dockerd, kubelet, `user@.service` and `user.conf` no less, for their next start"
+"""Do slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) get no less by a unit or
+drop-in of their own: what they will have at their next start"""
 GROUP = Check(
     "host_limits.group",
     why="a line for a group or a user counts before that for all (*), whatever file it is in",
@@ -62,7 +64,8 @@ DAEMON = Check(
     # Running jobs may not outlive a restart of their container runtime.
     disruption="driver",
 )
-"Have slurmd, containerd, dockerd and kubelet the limits that jobs inherit; of several processes the worst counts"
+"""Have slurmd, containerd, dockerd and the kubelet, as they run, the limits that jobs inherit; of several
+processes of one name the worst counts"""
 SHM = Check(
     "host_limits.shm",
     why="NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",

@@ -35,7 +35,8 @@ _WANTED = {
 }
 _WHY = "translated by the IOMMU, GPUDirect goes through the root complex at a fraction of its speed, or fails"
 ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
-"Will the next boot have the kernel argument (persisted), has this one (live); live alone is a pending reboot"
+"""Will the next boot have the kernel argument (persisted), has this boot (live); where it is persisted and not
+live, a reboot is pending"""
 DOMAINS = Check(
     "iommu.domains",
     why=_WHY,
@@ -51,7 +52,7 @@ AMD_IOMMU = Check(
     severity="minor",
     disruption="reboot",
 )
-"Is there an `amd_iommu=on`, which the kernel ignores"
+"Is there no `amd_iommu=on`, which the kernel ignores"
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ ARGS = Check(
     why="asked for by the site",
     fix="run the module again without --check",
 )
-"Will the next boot have the argument that a site asks for by the module `kernel_args` (persisted), has this one (live)"
+"""Will the next boot have the kernel argument that a site asks for by the module `kernel_args` (persisted), has
+this boot (live)"""
 
 
 @dataclass(frozen=True)

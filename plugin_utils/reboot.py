@@ -36,9 +36,9 @@ VERIFIED = Check(
 )
 "Did the node come back with what it was rebooted for"
 PENDING = Check("reboot.pending", why=_WHY, disruption="reboot")
-"Does nothing wait for a reboot; what does is told by the role that waits"
+"Does nothing on the node wait for a reboot; the finding of the role that waits says what does"
 ROLLOUT = Check("reboot.rollout", why=_WHY, disruption="reboot")
-"May the node be rebooted, or did one before it not come back"
+"May the node be rebooted, since every node before it came back"
 IDLE = Check(
     "reboot.idle",
     why=_WHY,

@@ -53,20 +53,20 @@ GPU_DRIVER = Check(
     fix="check nvidia-smi and dmesg for Xid errors, load the driver or reset the GPU; " + _RECHECK,
     severity="critical",
 )
-"Does the NVIDIA driver have each of them"
+"Does the NVIDIA driver have each GPU"
 GPU_MODEL = Check(
     "platform.gpu_model",
     why="bars, NVLinks and paths are those of the profile's GPU",
     fix="set busbar_platform to what this node is, or replace the GPU",
     severity="critical",
 )
-"Is it the profile's model"
+"Is each GPU of the profile's model"
 GPU_PCIE = Check(
     "platform.gpu_pcie",
     why="a GPU slot below its width or generation halves host copies and GPUDirect",
     fix="reseat the GPU or its riser, check the BIOS slot setting; " + _RECHECK,
 )
-"Has it its slot's width as it is, and the generation as it can be (an idle GPU trains its link down)"
+"Has each GPU's slot its full width now, and can it run at its full generation (an idle GPU trains its link down)"
 GPU_TOOL = Check(
     "platform.gpu_tool",
     why="NVLinks and the NVSwitch fabric have no other source than nvidia-smi",
@@ -119,27 +119,28 @@ RAIL_PCIE = Check(
     why="a slot below its width or generation caps the NIC; NCCL does not notice, it reads the maximum",
     fix="reseat the NIC or its riser, check the BIOS slot setting; " + _RECHECK,
 )
-"Has the rail's NIC the width and generation of its slot"
+"Has the slot of the rail's NIC its full width and generation"
 PCIE_LINK = Check(
     "platform.pcie_link",
     why="the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device says so itself",
     fix="reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
     " bifurcation) and AER errors in dmesg; " + _RECHECK,
 )
-"Is each link above, up to the CPU, as fast and wide as both ends can, and enough for its rails; not in a VM"
+"""Is each link above a GPU or a NIC, from switch to switch and to the CPU, as fast and as wide as both its ends
+can, and enough for the rails on it; not asked in a virtual machine"""
 RAIL_PATH = Check(
     "platform.rail_path",
     why="GPUDirect RDMA is only used, and only fast, over the short path",
     fix="put the NIC into the slot that the profile names, or capture the profile of this node type anew",
 )
-"Is the NIC as near to its GPUs as the profile says"
+"Is the rail's NIC as near to its GPUs as the profile says"
 RAIL_NUMA = Check(
     "platform.rail_numa",
     why="interrupts and proxy threads land on the wrong socket",
     fix="check the BIOS (NPS, SNC, slot affinity); in a virtual machine set numa: any in a site profile",
     severity="minor",
 )
-"Are the NIC and its GPUs on one NUMA node"
+"Are the rail's NIC and its GPUs on one NUMA node"
 RAIL_MTU = Check(
     "platform.rail_mtu",
     why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
@@ -155,7 +156,8 @@ RAIL_GID = Check(
     " and look at gids and gid_attrs/types of the port; " + _RECHECK,
     severity="critical",
 )
-"RoCE: has the rail a RoCE v2 GID, at whatever index, with an address that its interface has"
+"""RoCE: has the rail a RoCE v2 GID, at whatever index, with an address that its interface has; `unknown` where
+addresses or types cannot be read"""
 RAIL_ADDRESS = Check(
     "platform.rail_address",
     why="two rails with one address: both answer for it, and connections end on the wrong NIC or hang",

@@ -142,7 +142,7 @@ CONFLICT = Check(
     fix="Remove the variable from %s.",
     aspect="persisted",
 )
-"Does something that NCCL gets earlier set a variable of nccl.conf to something else; names file and line"
+"Does nothing that NCCL gets earlier set a variable of nccl.conf to something else; names file and line"
 
 _CANONICAL_LIMIT = 1000  # bytes of a name or value that no release cuts
 _BLANKS = " \t\v\f"

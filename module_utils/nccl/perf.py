@@ -49,7 +49,7 @@ IDLE = Check(
     why="a benchmark beside a job slows both, and its figure says nothing",
     fix="drain the node or wait for the job, then run the benchmark again",
 )
-"is nobody using the node; nothing is measured on one that is in use"
+"Is nobody using the node; nothing is measured on a node in use"
 
 RAN = Check(
     "nccl_perf.ran",
@@ -64,7 +64,7 @@ FRESH = Check(
     why="an old result says nothing about the cluster as it is now",
     fix="run the benchmark (not in check mode)",
 )
-"is the result of this command, and young enough"
+"Is the stored result of this command, and young enough"
 
 SIZES = Check(
     "nccl_perf.sizes",
