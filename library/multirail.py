@@ -23,19 +23,6 @@ attributes:
     support: full
     description: The difference of every file; live changes are in RV(commands).
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both. Nothing is asked for on InfiniBand.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   policy:
     description:
       - V(oci) is arp_ignore 2, arp_announce 1, rp_filter 2. V(nvidia) is arp_ignore 1, arp_announce 2, rp_filter 0 and
@@ -64,19 +51,10 @@ options:
       - Whether M(busbar.fabric.netdev_mtu) judges the same rails. An owner that is not clear is its finding then.
     type: bool
     default: false
-  max_disruption:
-    description: Most that the run may cost. Routes and rules of a running node cost V(link).
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/run) and C(/usr), and the tools.
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
+  - busbar.fabric.node.disruption
 """
 
 EXAMPLES = r"""
@@ -124,53 +102,52 @@ withheld:
   type: list
   elements: str
   returned: success
+backup_files:
+  description: Empty; the files are Busbar's own.
+  type: list
+  elements: str
+  returned: success
 """
 
+from typing import Any, Dict, Mapping
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils import multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+
+SPEC = {
+    "policy": {"type": "str", "choices": ["", *multirail.POLICIES, "custom"], "default": ""},
+    "values": {"type": "dict", "default": {}},
+    "source_routing": {"type": "bool", "default": False},
+    "gateway": {"type": "str", "choices": list(multirail.GATEWAYS), "default": "none"},
+    "mtu_judged": {"type": "bool", "default": False},
+    **module.PROFILE,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "policy": {"type": "str", "choices": ["", "oci", "nvidia", "custom"], "default": ""},
-            "values": {"type": "dict", "default": {}},
-            "source_routing": {"type": "bool", "default": False},
-            "gateway": {"type": "str", "choices": ["none", "first", "last"], "default": "none"},
-            "mtu_judged": {"type": "bool", "default": False},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    try:
-        host.require_roots()
-        policy = multirail.policy(given["policy"], given["values"], given["source_routing"])
-        want = multirail.Want(policy, given["gateway"], given["mtu_judged"])
-        asked = profile.asked(given)
-        nics = {}
-        if policy.name:
-            matched = rails.match(topology.read(host, ask_nvidia_smi=False), asked)
-            nics = netdev_mtu.ethernet_rails(matched, asked)
-        permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])
-        planned = after = permitted(multirail.plan(multirail.read(host, nics, policy), want))
-        if planned.changed and not module.check_mode:
-            apply.execute(host, planned)
-            # What counts is what is there now, not what was meant to be.
-            after = permitted(multirail.plan(multirail.read(host, nics, policy), want))
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = apply.result(planned, after, apply.either)
-    module.exit_json(**result, notes=multirail.undecided(policy, asked))
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    policy = multirail.policy(given["policy"], given["values"], given["source_routing"])
+    want = multirail.Want(policy, given["gateway"], given["mtu_judged"])
+    asked = profile.asked(given)
+    # Without a policy nobody needs to know which NIC is which rail.
+    machine = topology.read(host, ask_nvidia_smi=False) if policy.name else None
+    nics = rails.ethernet(rails.match(machine, asked), asked) if machine is not None else {}
+    permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])
+
+    def look() -> Plan:
+        return permitted(multirail.plan(multirail.read(host, nics, policy), want))
+
+    done = apply.converge(host, check_mode, look, mends=apply.either)
+    return dict(done, notes=multirail.undecided(policy, asked))
 
 
 if __name__ == "__main__":

@@ -27,35 +27,13 @@ attributes:
     support: full
     description: The difference of every file; live changes are in RV(commands).
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both. Nothing is asked for on InfiniBand.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   mtu:
     description: MTU in bytes, 1280 to 65535; none asks for nothing. RDMA sends 4096 bytes at once from 4192 on.
     type: int
-  max_disruption:
-    description: Most that the run may cost.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/run) and C(/usr), and the tools.
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
+  - busbar.fabric.node.disruption
 """
 
 EXAMPLES = r"""
@@ -110,62 +88,37 @@ backup_files:
   returned: success
 """
 
-from dataclasses import replace
-from typing import List
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 
+SPEC = {"mtu": {"type": "int"}, **module.PROFILE, **module.DISRUPTION, **module.ROOTS}
+
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "mtu": {"type": "int"},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    asked = profile.asked(given)
     if given["mtu"] is None:
-        try:
-            said = netdev_mtu.undecided(profile.asked(given))
-        except ParseError as error:
-            module.fail_json(msg=str(error))
-        module.exit_json(**apply.result(Plan(), Plan()), notes=said, backup_files=[])
+        return dict(apply.converge(host, check_mode, Plan), notes=netdev_mtu.undecided(asked))
     if not netdev_mtu.LEAST <= given["mtu"] <= netdev_mtu.MOST:
-        module.fail_json(msg="mtu is %d, expected %d to %d" % (given["mtu"], netdev_mtu.LEAST, netdev_mtu.MOST))
+        raise ParseError("mtu is %d, expected %d to %d" % (given["mtu"], netdev_mtu.LEAST, netdev_mtu.MOST))
     want = netdev_mtu.Want(given["mtu"])
-    backups: List[str] = []
-    try:
-        host.require_roots()
-        asked = profile.asked(given)
-        machine = topology.read(host, ask_nvidia_smi=False)
-        nics = tuple(netdev_mtu.ethernet_rails(rails.match(machine, asked), asked).values())
-        permitted = apply.Permission(host, [nic.pci for nic in nics], given["max_disruption"])
-        have = netdev_mtu.read(host, nics)
-        planned = after = permitted(netdev_mtu.plan(have, want))
-        if planned.changed and not module.check_mode:
-            for change in planned.changes:
-                backup = apply.write(host, replace(change, backup=netdev_mtu.keeps_backup(change.path)))
-                backups += [backup] if backup else []
-            for command in planned.commands:
-                apply.run(host, command)
-            # What counts is what is there now, not what was meant to be.
-            after = permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = apply.result(planned, after, netdev_mtu.mends)
-    module.exit_json(**result, notes=netdev_mtu.notes(have, want), backup_files=backups)
+    nics = tuple(rails.ethernet(rails.match(topology.read(host, ask_nvidia_smi=False), asked), asked).values())
+    permitted = apply.Permission(host, [nic.pci for nic in nics], given["max_disruption"])
+
+    def look() -> Plan:
+        return permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
+
+    done = apply.converge(host, check_mode, look, mends=netdev_mtu.mends)
+    return dict(done, notes=netdev_mtu.notes(nics, want))
 
 
 if __name__ == "__main__":

@@ -10,47 +10,64 @@ systemd-sysctl of 252; systemd.network(5); netplan(5) and netplan generate 0.106
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import netdev_mtu
-from .core import advice
-from .core.finding import Finding, printable, unreadable
-from .core.host import Host, ParseError, Problem, ReadError, attempt
+from .core import advice, sysctl_files
+from .core.check import Check
+from .core.finding import Finding
+from .core.host import Host, ParseError, Problem, attempt
 from .core.plan import Command, FileChange, Plan
+from .core.sysctl_files import Assignment
 from .machine import netdev, netdev_address
-from .machine.netdev_address import ADDRESSES, Address, parse_json
-from .machine.platform import ADDRESS_FAMILIES
+from .machine.netdev_address import ADDRESSES, Address
+from .machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
+from .machine.pci import parse_decimal, read_value
+from .machine.platform import RAIL_ADDRESS, RAIL_GID
 from .machine.profile import Profile, active_port, roce_rails
-from .machine.rdma import of_family
+from .machine.rdma import ADDRESS_FAMILIES, of_family
 from .machine.topology import Nic
-from .owner import owner as netdev_owner
+from .owner import device, netplan, networkd, owner
+from .owner.claim import Table
 from .owner.owner import Owner
 
 KEYS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 CONF = "/proc/sys/net/ipv4/conf"
-SYSCTL_FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
 # After the distributions' 50-default.conf and most sites' own, before 99-sysctl.conf, which is /etc/sysctl.conf.
 SYSCTL_FILE = "/etc/sysctl.d/98-busbar-multirail.conf"
-# Read by sysctl -p and sysctl --system, and at boot only where 99-sysctl.conf points at it.
-SYSCTL_MAIN = "/etc/sysctl.conf"
-NETPLAN_FOLDER, NETPLAN_FILE = "/etc/netplan", "90-busbar-multirail-%d.yaml"
-DROPIN = "90-busbar-multirail.conf"
 GATEWAYS = ("none", "first", "last")
-RULES = ("ip", "-j", "-4", "rule", "show")
-ROUTES = ("ip", "-j", "-4", "route", "show", "table", "all")
 # Rules of the kernel and of people are mostly at 0 and above 32765; tables 253 to 255 are the kernel's.
 FIRST_TABLE = 1000
-_COMMENT = "Written by Busbar (role multirail): a table for what comes from this rail's address."
 RUN = advice.run("multirail")
-WHY = {
-    "sysctl": "without them the wrong rail answers for an address, or the kernel drops what comes back by another rail;"
-    " it uses the larger of an interface's value and that of 'all'",
-    "rules": "without a table of its own a rail's traffic leaves by whichever rail has the first route to the subnet",
-    "conflict": "the kernel uses the larger of an interface's value and that of 'all', and a later file wins",
-}
+
+SETTINGS = Check(
+    "multirail.sysctl",
+    why="without them the wrong rail answers for an address, or the kernel drops what comes back by another rail; it"
+    " uses the larger of an interface's value and that of 'all'",
+    fix=RUN,
+    aspect="persisted",
+)
+"""Has each rail's interface the values of the policy, now (the larger of its own and that of `all`) and after a
+boot"""
+
+SOURCE_ROUTING = Check(
+    "multirail.rules",
+    why="without a table of its own a rail's traffic leaves by whichever rail has the first route to the subnet",
+    fix=RUN,
+    aspect="persisted",
+)
+"""With source routing: does what comes from the rail's address go by the rail's own table, now and after a boot"""
+
+CONFLICT = Check(
+    "multirail.conflict",
+    why="the kernel uses the larger of an interface's value and that of 'all', and a later file wins",
+    aspect="persisted",
+)
+"Does no other sysctl file, no live value of `all` and no earlier rule say otherwise; names file and line"
+
+READABLE = Check("multirail.readable", why="what cannot be read cannot be judged")
+"Could addresses, rules and routes be read"
 
 
 @dataclass(frozen=True)
@@ -119,40 +136,6 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """One line of a sysctl file. key: with slashes, below /proc/sys. value: None excludes the key from globs."""
-
-    key: str
-    value: Optional[str]
-    path: str
-    line: int
-
-    @property
-    def place(self) -> str:
-        return "%s:%d" % (self.path, self.line)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """priority, source address and table of ``ip rule``; source "" is all. other: it asks for more than the source."""
-
-    priority: int
-    source: str
-    table: str
-    other: bool = False
-
-
-@dataclass(frozen=True)
-class Route:
-    """destination: ``default`` or ``10.0.0.0/24``. gateway, source: "" for none."""
-
-    destination: str
-    gateway: str
-    source: str
-    netdev: str = ""
-
-
-@dataclass(frozen=True)
 class Rail:
     """number: of the rail. live: setting -> value, None where it cannot be read. routes: of its own table.
 
@@ -175,7 +158,16 @@ class Rail:
 
     @property
     def table(self) -> int:
+        """Number of its own table, and the priority of its rules."""
         return FIRST_TABLE + self.number
+
+    @property
+    def file(self) -> str:
+        """Our file for the boot; "" where the rail's owner is not clear, or takes no rules from a file of ours."""
+        owned = self.owner
+        if owned.unclear or not owned.claims or self.shared or owned.claims[0].refused[0]:
+            return ""
+        return owned.claims[0].table_file(self.number)
 
 
 @dataclass(frozen=True)
@@ -199,66 +191,6 @@ class Have:
 # -- sysctl files ----------------------------------------------------------------------------------------------------
 
 
-def normalized(key: str) -> str:
-    """With slashes, as systemd-sysctl does: the first separator decides, and a dot of a name is the other one."""
-    separators = [char for char in key if char in "./"]
-    if separators[:1] == ["."]:
-        key = key.translate({ord("."): "/", ord("/"): "."})
-    return re.sub("/+", "/", key).strip("/")
-
-
-def parse_sysctl(text: str, path: str) -> List[Assignment]:
-    """Lines that systemd-sysctl would refuse are passed over, as it does after a word in the journal."""
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.strip()
-        if not line or line[0] in "#;":
-            continue
-        key, equals, value = line.partition("=")
-        key = key.strip()
-        ignore_errors = key.startswith("-")
-        key = normalized(key[1:].strip() if ignore_errors else key)
-        if key and (equals or ignore_errors):
-            found.append(Assignment(key, value.strip() if equals else None, path, number))
-    return found
-
-
-def sysctl_files(host: Host) -> List[Tuple[str, str]]:
-    """Path and text in systemd-sysctl's order: by name, the first folder that has it. Raises ReadError."""
-    first: Dict[str, str] = {}
-    for folder in SYSCTL_FOLDERS:
-        for name in host.listdir_system(folder):
-            if name.endswith(".conf") and not name.startswith("."):
-                first.setdefault(name, "%s/%s" % (folder, name))
-    found = [(path, host.read_system(path)) for _name, path in sorted(first.items())]
-    return [(path, text) for path, text in found if text is not None]
-
-
-def _is_glob(key: str) -> bool:
-    return any(char in key for char in "*?[")
-
-
-def effective(assignments: Sequence[Assignment], key: str) -> Optional[Assignment]:
-    """The line that counts for one setting. One that names it wins over globs, wherever they are."""
-    table: Dict[str, Assignment] = {}
-    for one in assignments:
-        if one.key in table and table[one.key].value == one.value:
-            continue  # said already: it keeps its place
-        table.pop(one.key, None)
-        table[one.key] = one
-    if key in table:
-        # "-KEY" alone keeps globs away and sets nothing.
-        return table[key] if table[key].value is not None else None
-    globs = [one for one in table.values() if _is_glob(one.key) and one.value is not None and _fits(one.key, key)]
-    return globs[-1] if globs else None
-
-
-def _fits(pattern: str, key: str) -> bool:
-    """As glob(3) does it: an asterisk does not cross a slash."""
-    parts, names = pattern.split("/"), key.split("/")
-    return len(parts) == len(names) and all(fnmatchcase(name, part) for part, name in zip(parts, names))
-
-
 def conf_key(name: str, setting: str) -> str:
     return "net/ipv4/conf/%s/%s" % (name, setting)
 
@@ -273,33 +205,6 @@ def render_sysctl(rails: Sequence[Rail], policy: Policy) -> str:
     return "\n".join(lines) + "\n"
 
 
-# -- ip --------------------------------------------------------------------------------------------------------------
-
-
-def parse_rules(text: str) -> Tuple[Rule, ...]:
-    """Of RULES. Raises ParseError."""
-    found = []
-    for one in parse_json(text, RULES):
-        priority, source = one.get("priority"), str(one.get("src", "all"))
-        if not isinstance(priority, int):
-            raise ParseError("%r is not a rule: it has no priority" % str(one)[:80])
-        length = one.get("srclen", 32)
-        source = "" if source == "all" else source if length == 32 else "%s/%s" % (source, length)
-        other = bool(set(one) - {"priority", "src", "srclen", "table", "protocol"})
-        found.append(Rule(priority, source, str(one.get("table", "")), other))
-    return tuple(found)
-
-
-def parse_routes(text: str) -> Dict[str, Tuple[Route, ...]]:
-    """Table -> its routes, of ROUTES. Raises ParseError."""
-    found: Dict[str, Tuple[Route, ...]] = {}
-    for one in parse_json(text, ROUTES):
-        route = Route(*(str(one.get(key, "")) for key in ("dst", "gateway", "prefsrc", "dev")))
-        table = str(one.get("table", "main"))
-        found[table] = (*found.get(table, ()), route)
-    return found
-
-
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
@@ -307,9 +212,9 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
     """nics: rail number -> its NIC, of the rails that are Ethernet. Raises ReadError where our files cannot be read."""
     problems: List[Problem] = []
     # What cannot be read of an interface itself, netdev_mtu and platform say.
-    devices = netdev_owner.read_devices(host, netdev.read(host)[0], []) if nics else {}
+    devices = device.read(host, netdev.read(host)[0], []) if nics else {}
     routing = bool(nics) and policy.routing
-    owners = netdev_owner.read_owners(host, devices) if routing else {}
+    owners = owner.read(host, devices) if routing else {}
     addresses, rules, routes = _read_ip(host, problems) if routing else ({}, None, None)
     rails = []
     for number, nic in sorted(nics.items()):
@@ -318,30 +223,29 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
             problems.append(Problem(nic.label, "has no network interface"))
             continue
         name = own[0]
-        owner = owners.get(name, Owner())
+        claims = owners.get(name, Owner()).claims
+        kept = claims[0].table_file(number) if claims else ""
         rails.append(
             Rail(
                 number=number,
                 subject=nic.label,
                 netdev=name,
-                live={key: _live(host, name, key, problems) for key in policy.values},
+                live={key: _live(host, name, key) for key in policy.values},
                 addresses=tuple(one for one in addresses.get(name, ()) if one.family == 4),
                 routes=(routes or {}).get(str(FIRST_TABLE + number), ()),
-                owner=owner,
+                owner=owners.get(name, Owner()),
                 # Also other rails: what one rail's address is routed by must not be done for another.
-                shared=netdev_owner.shared(owner.claims[0], owners, (name,)) if owner.claims else (),
-                kept=host.read_system(own_path(owner, number)) if owner.claims else None,
+                shared=owner.shared(claims[0], owners, (name,)) if claims else (),
+                kept=host.read_system(kept) if kept else None,
                 no_gid=_no_gid(nic),
             )
         )
-    files = sysctl_files(host)
-    linked = any(path.endswith("/99-sysctl.conf") for path, _text in files)
-    main = "" if linked else host.read_system(SYSCTL_MAIN) or ""
+    assignments, main = sysctl_files.read(host)
     return Have(
         rails=tuple(_told_apart(rails)),
-        live_all={key: _live(host, "all", key, problems) for key in policy.values},
-        assignments=tuple(one for path, text in files for one in parse_sysctl(text, path)),
-        main=tuple(parse_sysctl(main, SYSCTL_MAIN)),
+        live_all={key: _live(host, "all", key) for key in policy.values},
+        assignments=tuple(assignments),
+        main=tuple(main),
         rules=None if routes is None else rules,
         sysctl=host.read_system(SYSCTL_FILE),
         leftover=_leftover(host, policy),
@@ -355,7 +259,7 @@ def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
     found = []
     for rail in rails:
         if any(taken.get(one.address, rail.netdev) != rail.netdev for one in rail.addresses):
-            rail = replace(rail, twice="platform.rail_address[live]@%s" % rail.subject.split(" ", 1)[0])
+            rail = replace(rail, twice=RAIL_ADDRESS.at(rail.subject))
         for one in rail.addresses:
             taken.setdefault(one.address, rail.netdev)
         found.append(rail)
@@ -365,19 +269,12 @@ def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
 def _no_gid(nic: Nic) -> Optional[str]:
     port = active_port(nic)
     found = [gid for family in ADDRESS_FAMILIES for gid in (of_family(port, family) if port is not None else ())]
-    return None if found else "platform.rail_gid[live]@%s" % nic.pci
+    return None if found else RAIL_GID.at(nic.pci)
 
 
-def _live(host: Host, name: str, key: str, problems: List[Problem]) -> Optional[int]:
-    path = "%s/%s/%s" % (CONF, name, key)
-    try:
-        text = host.read(path)
-        if text is None or not text.isdigit():
-            raise ReadError(path, "is not there" if text is None else "%r is not a number" % text[:40])
-        return int(text)
-    except ReadError as error:
-        problems.append(error.problem)
-        return None
+def _live(host: Host, name: str, key: str) -> Optional[int]:
+    """A kernel setting of an interface, or of ``all``; None where it cannot be read, which is a finding of its own."""
+    return read_value(host, "%s/%s/%s" % (CONF, name, key), parse_decimal, [])
 
 
 def _read_ip(
@@ -393,21 +290,9 @@ def _read_ip(
 def _leftover(host: Host, policy: Policy) -> Dict[str, str]:
     """Our files for what the policy does not ask for."""
     paths = [] if policy.values else [SYSCTL_FILE]
-    if not policy.routing:
-        folder, prefix = netdev_owner.NETWORKD_FOLDERS[0], NETPLAN_FILE.partition("%")[0]
-        plans = [name for name in host.listdir_system(NETPLAN_FOLDER) if name.startswith(prefix)]
-        dropins = [name for name in host.listdir_system(folder) if name.endswith(".network.d")]
-        paths += ["%s/%s" % (NETPLAN_FOLDER, name) for name in plans]
-        paths += ["%s/%s/%s" % (folder, name, DROPIN) for name in dropins]
+    paths += [] if policy.routing else netplan.table_files(host) + networkd.table_files(host)
     found = {path: host.read_system(path) for path in paths}
     return {path: text for path, text in found.items() if text is not None}
-
-
-def own_path(owner: Owner, number: int) -> str:
-    """Of our file with a rail's rules: a drop-in of its .network file, or a file of netplan's, one for each rail."""
-    if owner.claims[0].stack == "netplan":
-        return "%s/%s" % (NETPLAN_FOLDER, NETPLAN_FILE % number)
-    return "%s/%s.d/%s" % (netdev_owner.NETWORKD_FOLDERS[0], owner.claims[0].path.rpartition("/")[2], DROPIN)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -418,7 +303,7 @@ def plan(have: Have, want: Want) -> Plan:
     findings: List[Finding] = [finding for finding, _key in conflicts]
     values = want.policy.values
     if values and have.rails and not conflicts:
-        findings.append(_finding("conflict", SYSCTL_FILE, "ok", "no file says otherwise", "none does", "", SYSCTL_FILE))
+        findings.append(CONFLICT.judge(SYSCTL_FILE, "ok", "no file says otherwise", "none does"))
     changes: List[FileChange] = []
     commands: List[Command] = []
     because = {key: finding.id for finding, key in reversed(conflicts)}
@@ -434,19 +319,16 @@ def plan(have: Have, want: Want) -> Plan:
     for path, text in have.leftover.items():
         changes.append(FileChange(path, text, None))
         asked = "policy %s has no use for it" % want.policy.name if want.policy.name else "no policy is set"
-        check = "sysctl" if path == SYSCTL_FILE else "rules"
-        findings.append(_finding(check, path, "drift", "no such file (%s)" % asked, "it is there", RUN, path))
+        check = SETTINGS if path == SYSCTL_FILE else SOURCE_ROUTING
+        findings.append(check.judge(path, "drift", "no such file (%s)" % asked, "it is there"))
     if want.policy.routing:
         routing = _routing(have, want)
         findings += routing.findings
         changes += routing.changes
         commands += routing.commands
-    # What is wrong with a rail's own settings is in the findings about them.
-    findings += [
-        unreadable("multirail.readable", problem) for problem in have.problems if not problem.source.startswith(CONF)
-    ]
-    if any(change.path.startswith(NETPLAN_FOLDER) for change in changes):
-        commands.insert(0, Command(("netplan", "generate"), "what netplan makes of it, for the next boot"))
+    findings += [READABLE.unreadable(problem) for problem in have.problems]
+    if any(change.path.startswith(netplan.FOLDER) for change in changes):
+        commands.insert(0, netplan.GENERATE)
     return Plan(tuple(findings), tuple(changes), tuple(commands))
 
 
@@ -457,16 +339,16 @@ def _wanted_text(policy: Policy) -> str:
 def _with_ours(have: Have, text: str) -> List[Assignment]:
     """All lines as boot reads them once our file has this text."""
     others = [one for one in have.assignments if one.path != SYSCTL_FILE]
-    return sorted(others + parse_sysctl(text, SYSCTL_FILE), key=lambda one: one.path.rpartition("/")[2])
+    return sorted(others + sysctl_files.parse(text, SYSCTL_FILE), key=lambda one: one.path.rpartition("/")[2])
 
 
 def _kept_values(assignments: Sequence[Assignment], interface: str, key: str) -> Tuple[int, int]:
     """What the interface and 'all' have after a boot. An interface without a value is given that of 'default'."""
     values = []
     for name in (interface, "all"):
-        found = effective(assignments, conf_key(name, key))
+        found = sysctl_files.effective(assignments, conf_key(name, key))
         if found is None and name != "all":
-            found = effective(assignments, conf_key("default", key))
+            found = sysctl_files.effective(assignments, conf_key("default", key))
         text = found.value if found is not None else None
         values.append(int(text) if text is not None and text.isdigit() else 0)
     return values[0], values[1]
@@ -482,17 +364,16 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
     """With the setting that each is about: lines of other files that keep ours from taking effect, and a live 'all'."""
     found = []
     ours = SYSCTL_FILE.rpartition("/")[2]
-    rails = {conf_key(rail.netdev, key): (rail, key) for rail in have.rails for key in policy.values}
+    judged = {conf_key(rail.netdev, key): key for rail in have.rails for key in policy.values}
     for one in have.assignments + have.main:
-        at_boot = one.path != SYSCTL_MAIN
+        at_boot = one.path != sysctl_files.MAIN
         later = one.path.rpartition("/")[2] > ours or not at_boot
-        rail_key = rails.get(one.key)
-        if one.path == SYSCTL_FILE or rail_key is None or not later or one.value == str(policy.values[rail_key[1]]):
-            continue
-        found.append((_conflict(one, policy, rail_key[1], at_boot, "it comes after %s" % SYSCTL_FILE), rail_key[1]))
+        key = judged.get(one.key, "")
+        if key and later and one.path != SYSCTL_FILE and one.value != str(policy.values[key]):
+            found.append((_conflict(one, policy, key, at_boot, "it comes after %s" % SYSCTL_FILE), key))
     for key in policy.values:
         wanted = policy.values[key]
-        kept = effective(have.assignments, conf_key("all", key)) if have.rails else None
+        kept = sysctl_files.effective(have.assignments, conf_key("all", key)) if have.rails else None
         live = have.live_all.get(key)
         if kept is not None and (kept.value or "").isdigit() and int(kept.value or 0) > wanted:
             found.append((_conflict(kept, policy, key, True, "the larger of it and an interface's counts"), key))
@@ -500,8 +381,8 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
             name = "net.ipv4.conf.all.%s" % key
             fix = "sysctl -w %s=%d, and find out what set it: no sysctl file does" % (name, wanted)
             said = "%d now, in no file" % live
-            finding = _finding("conflict", name, "not_owned", "at most %d" % wanted, said, fix, name, "live")
-            found.append((finding, key))
+            wanted_text = "at most %d" % wanted
+            found.append((CONFLICT.judge(name, "not_owned", wanted_text, said, fix=fix, aspect="live"), key))
     return found
 
 
@@ -510,7 +391,7 @@ def _conflict(one: Assignment, policy: Policy, key: str, at_boot: bool, reason: 
     said = "%s = %s; %s" % (one.key, one.value, reason if at_boot else "sysctl -p and sysctl --system set it")
     wanted = "%s %d (policy %s)" % (key, policy.values[key], policy.name)
     severity = "major" if at_boot else "minor"
-    return _finding("conflict", one.place, "not_owned", wanted, said, fix, one.path, severity=severity)
+    return CONFLICT.judge(one.place, "not_owned", wanted, said, one.path, fix, severity=severity)
 
 
 def _live_sysctl(
@@ -540,8 +421,8 @@ def _live_sysctl(
     settings = ["%s=%d" % (conf_key(rail.netdev, key), policy.values[key]) for key in mendable]
     why = "%s of rail %d" % (", ".join(mendable), rail.number)
     commands = (Command(("sysctl", "-w", *settings), why),) if mendable else ()
-    finding = _finding("sysctl", rail.subject, state, _wanted_text(policy), said, fix, source, "live", because=cause)
-    return finding, commands
+    wanted = _wanted_text(policy)
+    return SETTINGS.judge(rail.subject, state, wanted, said, source, fix, cause, aspect="live"), commands
 
 
 def _kept_sysctl(
@@ -553,20 +434,21 @@ def _kept_sysctl(
     if left:
         cause = because.get(next(iter(left)))
         state, fix = "not_owned", "correct the file that is not Busbar's"
-    return _finding("sysctl", rail.subject, state, _wanted_text(policy), said, fix, SYSCTL_FILE, because=cause)
+    return SETTINGS.judge(rail.subject, state, _wanted_text(policy), said, SYSCTL_FILE, fix, cause)
 
 
 # -- source routing --------------------------------------------------------------------------------------------------
 
 
-def wanted_routes(rail: Rail, gateway: str) -> Tuple[Route, ...]:
-    """Of the rail's own table: its subnets, and a default route where a gateway is asked for."""
+def table_of(rail: Rail, gateway: str) -> Table:
+    """What is wanted of the rail: its subnets, and a default route where a gateway is asked for."""
     found: List[Route] = []
     for one in rail.addresses:
         if str(one.subnet) not in [route.destination for route in found]:
             found.append(Route(str(one.subnet), "", one.address, rail.netdev))
     vias = [via for via in (gateway_of(one, gateway) for one in rail.addresses) if via]
-    return (*found, *(Route("default", via, "", rail.netdev) for via in vias[:1]))
+    found += [Route("default", via, "", rail.netdev) for via in vias[:1]]
+    return Table(rail.table, tuple(one.address for one in rail.addresses), tuple(found))
 
 
 def gateway_of(address: Address, gateway: str) -> str:
@@ -591,11 +473,12 @@ def _routing(have: Have, want: Want) -> Plan:
             continue
         finding, mending = _live_rules(have, rail, want)
         commands += mending
-        text = render(rail, want.gateway) if _writable(rail) and rail.addresses else rail.kept
-        if text is not None and text != rail.kept:
-            is_netplan = rail.owner.claims[0].stack == "netplan"
-            path = own_path(rail.owner, rail.number)
-            changes.append(FileChange(path, rail.kept, text, 0o600 if is_netplan else 0o644))
+        text = rail.kept
+        if rail.file and rail.addresses:
+            claim = rail.owner.claims[0]
+            text = claim.with_table(table_of(rail, want.gateway))
+            if text != rail.kept:
+                changes.append(FileChange(rail.file, rail.kept, text, claim.mode))
         findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, text != rail.kept, want.mtu_judged)]
     return Plan(tuple(findings), tuple(changes), tuple(commands))
 
@@ -604,15 +487,7 @@ def _undecided_rules(rail: Rail, aspect: str) -> Finding:
     said = "not judged while another rail has one of its addresses, too"
     fix = "give %s its own address; run ip address show %s" % (rail.netdev, rail.netdev)
     wanted = "table %d for what comes from its address" % rail.table
-    return _finding("rules", rail.subject, "unknown", wanted, said, fix, " ".join(RULES), aspect, because=rail.twice)
-
-
-def _writable(rail: Rail) -> bool:
-    """Whether its owner takes rules from a file of ours."""
-    owner = rail.owner
-    if owner.unclear or not owner.claims or rail.shared or owner.claims[0].refused[0]:
-        return False
-    return owner.claims[0].stack in ("networkd", "netplan")
+    return SOURCE_ROUTING.judge(rail.subject, "unknown", wanted, said, " ".join(RULES), fix, rail.twice, aspect=aspect)
 
 
 def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Command]]:
@@ -620,7 +495,7 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
     commands: List[Command] = []
     table = str(rail.table)
     why = "rail %d (%s) has a table of its own; running connections may move to it" % (rail.number, rail.netdev)
-    for route in wanted_routes(rail, want.gateway):
+    for route in table_of(rail, want.gateway).routes:
         there = [one for one in rail.routes if (one.destination, one.netdev) == (route.destination, rail.netdev)]
         if not any(one.gateway == route.gateway and route.source in ("", one.source) for one in there):
             said.append("no route to %s in table %s" % (route.destination, table))
@@ -644,9 +519,16 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
     elif not own:
         state, have_text, fix = _no_address(rail)
     wanted = "table %s for what comes from %s" % (table, ", ".join(sorted(own)) or "its address")
-    cause, source = None if own else rail.no_gid, " ".join(RULES)
-    finding = _finding(
-        "rules", rail.subject, state, wanted, have_text, fix, source, "live", disruption="link", because=cause
+    finding = SOURCE_ROUTING.judge(
+        rail.subject,
+        state,
+        wanted,
+        have_text,
+        source=" ".join(RULES),
+        fix=fix,
+        because=None if own else rail.no_gid,
+        aspect="live",
+        disruption="link",
     )
     return finding, commands if state == "drift" else []
 
@@ -667,102 +549,38 @@ def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
             fix = "remove it where it is made, or: ip -4 rule del priority %d" % rule.priority
             subject = "rule %d from %s" % (rule.priority, rule.source)
             wanted = "no rule before %d" % rail.table
-            found.append(_finding("conflict", subject, "not_owned", wanted, said, fix, " ".join(RULES), "live"))
+            found.append(CONFLICT.judge(subject, "not_owned", wanted, said, " ".join(RULES), fix, aspect="live"))
     return found
 
 
 def _kept_rules(rail: Rail, changing: bool, mtu_judged: bool) -> Finding:
-    writable = _writable(rail)
-    path = own_path(rail.owner, rail.number) if writable else "who sets up %s" % rail.netdev
-    wanted = "table %d in %s" % (rail.table, path if writable else "the file of its owner")
+    path = rail.file or "who sets up %s" % rail.netdev
+    wanted = "table %d in %s" % (rail.table, rail.file or "the file of its owner")
     state, said, fix = ("drift", "%s is not as rendered" % path, RUN) if changing else ("ok", "as wanted", "")
     because = None
     if not rail.addresses:
         state, said, fix = _no_address(rail)
         because = rail.no_gid
-    elif not writable:
+    elif not rail.file:
         state, said, fix = _unwritable(rail)
         if mtu_judged and (rail.owner.unclear or not rail.owner.claims):
-            because = "netdev_mtu.owner[persisted]@%s" % rail.subject.split(" ", 1)[0]
-    return _finding("rules", rail.subject, state, wanted, said, fix, path, because=because)
+            because = netdev_mtu.OWNER.at(rail.subject)
+    return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because)
 
 
 def _unwritable(rail: Rail) -> Tuple[str, str, str]:
     """State, what there is, and the way out, where the rules of a rail cannot be kept by us."""
-    owner, name = rail.owner, rail.netdev
+    owned, name = rail.owner, rail.netdev
     add = "ip rule add from its address lookup %d priority %d, and its routes" % (rail.table, rail.table)
-    if owner.unclear:
-        return "unknown", owner.unclear, "let one file set %s up, in a way that can be read" % name
-    if not owner.claims:
+    if owned.unclear:
+        return "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
+    if not owned.claims:
         return "unknown", "no file sets %s up" % name, "give %s a file of its own, with its addresses" % name
-    claim = owner.claims[0]
+    claim = owned.claims[0]
     if claim.refused[0]:
         return "not_owned", claim.refused[0], claim.refused[1]
     if rail.shared:
-        said = "%s (%s) sets up %s, too" % (claim.path, claim.stack, ", ".join(rail.shared[:4]))
+        said = "%s sets up %s, too" % (claim, ", ".join(rail.shared[:4]))
         return "not_owned", said, "give every rail a file of its own"
     fix = "put into %s what does this at boot: %s" % (claim.path, add)
     return "not_owned", "%s belongs to %s, which Busbar gives no rules" % (claim.path, claim.stack), fix
-
-
-def render(rail: Rail, gateway: str) -> str:
-    return (render_netplan if rail.owner.claims[0].stack == "netplan" else render_networkd)(rail, gateway)
-
-
-def render_networkd(rail: Rail, gateway: str) -> str:
-    lines = ["# " + _COMMENT]
-    for one in rail.addresses:
-        lines += ["[RoutingPolicyRule]", "From=%s" % one.address, "Table=%d" % rail.table, "Priority=%d" % rail.table]
-        lines.append("")
-    for route in wanted_routes(rail, gateway):
-        lines.append("[Route]")
-        if route.gateway:
-            lines.append("Gateway=%s" % route.gateway)
-        else:
-            lines += ["Destination=%s" % route.destination, "Scope=link", "PreferredSource=%s" % route.source]
-        lines += ["Table=%d" % rail.table, ""]
-    return "\n".join(lines[:-1]) + "\n"
-
-
-def render_netplan(rail: Rail, gateway: str) -> str:
-    """netplan adds these lists to those that other files have for the same ID."""
-    lines = ["routing-policy:"]
-    for one in rail.addresses:
-        lines += ["  - from: %s" % one.address, "    table: %d" % rail.table, "    priority: %d" % rail.table]
-    lines.append("routes:")
-    for route in wanted_routes(rail, gateway):
-        if route.gateway:
-            lines += ["  - to: 0.0.0.0/0", "    via: %s" % route.gateway]
-        else:
-            lines += ["  - to: %s" % route.destination, "    scope: link", "    from: %s" % route.source]
-        lines.append("    table: %d" % rail.table)
-    return netdev_owner.render_netplan(_COMMENT, {rail.owner.claims[0].ident: lines})
-
-
-def _finding(
-    check: str,
-    subject: str,
-    state: str,
-    want: str,
-    have: str,
-    fix: str,
-    source: str,
-    aspect: str = "persisted",
-    severity: str = "major",
-    disruption: str = "none",
-    because: Optional[str] = None,
-) -> Finding:
-    return Finding(
-        check="multirail.%s" % check,
-        subject=printable(subject),
-        state=state,
-        severity=severity,
-        want=want,
-        have=printable(have),
-        source=source,
-        why=WHY[check],
-        fix="" if state == "ok" else fix,
-        aspect=aspect,
-        disruption=disruption,
-        because=because,
-    )

@@ -14,8 +14,8 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import ADDRESS_FAMILIES
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS

@@ -8,7 +8,7 @@ Sources: systemd.unit(5), systemd-system.conf(5).
 
 from __future__ import annotations
 
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from .host import Host
 
@@ -20,6 +20,8 @@ UNITS = (
     "/lib/systemd/system",
 )
 _CONFIGURATION = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
+_WANTS = ("/etc/systemd/system", "/run/systemd/generator", "/run/systemd/system", "/usr/lib/systemd/system")
+_TARGETS = ("multi-user", "network-online", "sysinit")
 
 
 def unit_files(host: Host, name: str) -> Dict[str, str]:
@@ -36,18 +38,32 @@ def configuration(host: Host, name: str) -> Dict[str, str]:
     return _files(host, paths, ["%s/%s.d" % (folder, name) for folder in _CONFIGURATION])
 
 
-def _files(host: Host, paths: Sequence[str], folders: Sequence[str]) -> Dict[str, str]:
-    dropins: Dict[str, str] = {}
+def by_name(host: Host, folders: Sequence[str], suffix: str) -> List[Tuple[str, str]]:
+    """Names that end with ``suffix``, in their order, each with the path in the first folder that has it. ReadError.
+
+    The rule of all ``*.d`` folders, also of those of netplan, NetworkManager and sysctl. Hidden files do not count.
+    """
+    found: Dict[str, str] = {}
     for folder in folders:
-        for entry in host.listdir_system(folder):
-            if entry.endswith(".conf"):
-                dropins.setdefault(entry, "%s/%s" % (folder, entry))
+        for name in host.listdir_system(folder):
+            if name.endswith(suffix) and not name.startswith("."):
+                found.setdefault(name, "%s/%s" % (folder, name))
+    return sorted(found.items())
+
+
+def wanted_at_boot(host: Host, unit: str) -> bool:
+    """Whether a target of the boot wants the unit. Raises ReadError."""
+    folders = ["%s/%s.target.wants" % (folder, target) for folder in _WANTS for target in _TARGETS]
+    return any(unit in host.listdir_system(folder) for folder in folders)
+
+
+def _files(host: Host, paths: Sequence[str], folders: Sequence[str]) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for path in paths:
         text = host.read_system(path)
         if text is not None:
             found[path] = text
             break
-    for _entry, path in sorted(dropins.items()):
+    for _name, path in by_name(host, folders, ".conf"):
         found[path] = host.read_system(path) or ""
     return found

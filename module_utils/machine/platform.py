@@ -25,7 +25,6 @@ from .topology import Nic, Topology, is_far_for_want_of_numa
 
 # Bytes: the largest that InfiniBand has, and what every ConnectX of the last ten years can.
 IB_MTU = 4096
-ADDRESS_FAMILIES = ("ipv4", "ipv6")
 # Of each interface; a Problem where they cannot be read, None where nobody has asked.
 Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
 

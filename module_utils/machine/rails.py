@@ -46,6 +46,17 @@ def match(topology: Topology, profile: Profile) -> Rails:
     return Rails(nics, missing, gpus)
 
 
+def ethernet(rails: Rails, profile: Profile) -> Dict[int, Nic]:
+    """Rail number -> NIC, where the profile asks for Ethernet and the port is that. InfiniBand has no such MTU."""
+    asked = {rail.number for rail in profile.rails if "Ethernet" in rail.link_layers}
+    found = {}
+    for number, nic in sorted(rails.nics.items()):
+        port = active_port(nic)
+        if number in asked and port is not None and port.link_layer == "Ethernet":
+            found[number] = nic
+    return found
+
+
 def gpu_indices(topology: Topology, profile: Profile) -> Optional[Dict[int, Gpu]]:
     """Profile GPU index -> GPU: by address where the profile names them, by PCI order if the count is right."""
     if profile.gpus.pci:

@@ -31,6 +31,8 @@ _PHYS_STATES = (
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2}X(?: [A-Z]+[0-9]*)?)\)")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", re.IGNORECASE)
 DEVINFO = ("ibv_devinfo",)
+# Of addresses that RoCE v2 makes GIDs of.
+ADDRESS_FAMILIES = ("ipv4", "ipv6")
 _LINK_LAYERS = ("InfiniBand", "Ethernet")
 _GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"

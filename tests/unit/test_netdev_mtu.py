@@ -18,7 +18,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Claim, Device, Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Link, Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
 from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as module
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -368,7 +375,7 @@ def test_ifupdown_follows_its_sources(roots: tuple[Path, Path], look: Look) -> N
     assert found(plan, "persisted", "ens2")[0] == "ok"
     after = applied(roots, look)
     assert found(after, "persisted") == ("ok", "MTU 9000 in /etc/network/interfaces.d/rails (ifupdown)")
-    assert not netdev_mtu.keeps_backup("/etc/network/interfaces.d/rails")  # ifupdown would read the copy
+    assert not plan.changes[0].backup  # ifupdown would read the copy
 
 
 def test_two_stanzas_of_one_file_are_edited_in_one_change(roots: tuple[Path, Path], look: Look) -> None:
@@ -511,8 +518,8 @@ def test_a_port_that_cannot_send_4096_is_unsupported_and_a_missing_tool_unknown(
 
 def test_a_small_mtu_of_the_inventory_is_a_note_and_no_finding(roots: tuple[Path, Path], look: Look) -> None:
     have = look()
-    assert netdev_mtu.notes(have, WANT) == []
-    assert netdev_mtu.notes(have, Want(1500)) == ["with an MTU of 1500 RDMA sends 1024 bytes; 4096 need 4192"]
+    assert netdev_mtu.notes(have.nics, WANT) == []
+    assert netdev_mtu.notes(have.nics, Want(1500)) == ["with an MTU of 1500 RDMA sends 1024 bytes; 4096 need 4192"]
     states = {f.state for f in netdev_mtu.plan(have, Want(1500)).findings if f.check == "netdev_mtu.active_mtu"}
     assert states == {"ok"}
 
@@ -548,8 +555,8 @@ def test_a_rail_without_an_interface_is_unknown_and_one_of_infiniband_is_not_ask
 @given(
     st.lists(
         st.builds(
-            Claim,
-            stack=st.sampled_from(["networkd", "NetworkManager", "ifupdown", "ifcfg", "netplan", "link"]),
+            lambda kind, **fields: kind(**fields),
+            kind=st.sampled_from([Networkd, NetworkManager, Ifupdown, Ifcfg, Netplan, Link]),
             path=st.sampled_from(["/a", "/etc/b"]),
             target=st.sampled_from(["/etc/b", "/etc/c"]),
             mtu=st.sampled_from([None, 1500, 9000]),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import owner as netdev_owner
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.owner import device, ifcfg, ifupdown, ini, netplan, networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,25 +26,23 @@ INI_LINES = st.lists(
 @given(INI_LINES, st.booleans())
 @settings(max_examples=100)
 def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: str, continued: bool) -> None:
-    after = netdev_owner.set_setting(text, "Link", "MTUBytes", "9000", continued)
-    values = [s.value for s in netdev_owner.settings(after, continued) if (s.section, s.key) == ("Link", "MTUBytes")]
+    after = ini.set_setting(text, "Link", "MTUBytes", "9000", continued)
+    values = [s.value for s in ini.settings(after, continued) if (s.section, s.key) == ("Link", "MTUBytes")]
     assert values[-1] == "9000"
-    assert netdev_owner.set_setting(after, "Link", "MTUBytes", "9000", continued) == after
-    ours = {(s.section, s.key) for s in netdev_owner.settings(after, continued)} - {("Link", "MTUBytes")}
-    theirs = {(s.section, s.key) for s in netdev_owner.settings(text, continued)} - {("Link", "MTUBytes")}
+    assert ini.set_setting(after, "Link", "MTUBytes", "9000", continued) == after
+    ours = {(s.section, s.key) for s in ini.settings(after, continued)} - {("Link", "MTUBytes")}
+    theirs = {(s.section, s.key) for s in ini.settings(text, continued)} - {("Link", "MTUBytes")}
     assert ours == theirs
 
 
 def test_an_ini_edit_changes_the_line_that_counts_and_no_other() -> None:
     text = "# mine\n[Link]\nMTUBytes=1500\n; MTUBytes=1\n[Network]\nDHCP=yes\n[Link]\n MTUBytes = 4200 \nX=\\\n 1\n"
-    after = netdev_owner.set_setting(text, "Link", "MTUBytes", "9000")
+    after = ini.set_setting(text, "Link", "MTUBytes", "9000")
     assert after == text.replace(" MTUBytes = 4200 ", "MTUBytes=9000")
-    assert netdev_owner.set_setting("[Link]\nName=a\n\n[Match]\n", "Link", "MTUBytes", "9") == (
+    assert ini.set_setting("[Link]\nName=a\n\n[Match]\n", "Link", "MTUBytes", "9") == (
         "[Link]\nMTUBytes=9\nName=a\n\n[Match]\n"
     )
-    assert netdev_owner.set_setting("[a]\nb=c", "ethernet", "mtu", "9", continued=False) == (
-        "[a]\nb=c\n\n[ethernet]\nmtu=9\n"
-    )
+    assert ini.set_setting("[a]\nb=c", "ethernet", "mtu", "9", continued=False) == ("[a]\nb=c\n\n[ethernet]\nmtu=9\n")
 
 
 # -- netplan ---------------------------------------------------------------------------------------------------------
@@ -78,14 +76,14 @@ network:
 
 
 def test_netplan_is_read_as_far_as_it_matters() -> None:
-    assert netdev_owner.parse_netplan(NETPLAN) == {
+    assert netplan.parse(NETPLAN) == {
         ("ethernets", "ens1"): 1500,
         ("ethernets", "ens 2"): None,
         ("ethernets", "ens3"): None,
         ("ethernets", "ens4"): None,
         ("vlans", "rail.100"): None,
     }
-    assert netdev_owner.parse_netplan("") == {}
+    assert netplan.parse("") == {}
 
 
 @pytest.mark.parametrize(
@@ -111,14 +109,14 @@ def test_netplan_is_read_as_far_as_it_matters() -> None:
 )
 def test_netplan_that_is_not_understood_is_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"line [0-9]+: "):
-        netdev_owner.parse_netplan(text)
+        netplan.parse(text)
 
 
 SCALARS = st.sampled_from(["true", "10.0.0.1/24", "a b", "x:y", "it's", "#no", "mtu", "mtu: 3", "", "1500"])
 DEEP = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(SCALARS, inner, max_size=2))
 DEFINITIONS = st.dictionaries(st.sampled_from(["addresses", "dhcp4", "match", "routes"]), DEEP, max_size=3)
 FILES = st.dictionaries(
-    st.sampled_from([*netdev_owner.NETPLAN_SECTIONS, "wifis"]),
+    st.sampled_from([*netplan.SECTIONS, "wifis"]),
     st.dictionaries(
         st.sampled_from(["ens1", "ens1.100", "bond0", "all-en"]),
         st.tuples(DEFINITIONS, st.none() | st.integers(0, 65535)),
@@ -141,11 +139,11 @@ def test_whatever_a_yaml_writer_makes_is_read_alike_or_refused(files: dict[str, 
     expected = {
         (section, name): data[section][name].get("mtu")
         for section, definitions in files.items()
-        if section in netdev_owner.NETPLAN_SECTIONS
+        if section in netplan.SECTIONS
         for name in definitions
     }
     try:
-        assert netdev_owner.parse_netplan(text) == expected
+        assert netplan.parse(text) == expected
     except ParseError:
         assert flow is None or any(mark in text for mark in ("? ", "'", "\\", '"', "&", "!", "|"))
 
@@ -154,7 +152,7 @@ def test_whatever_a_yaml_writer_makes_is_read_alike_or_refused(files: dict[str, 
 @settings(max_examples=100)
 def test_no_text_breaks_the_netplan_reader(text: str) -> None:
     try:
-        netdev_owner.parse_netplan("network:\n  ethernets:\n    a:\n" + text)
+        netplan.parse("network:\n  ethernets:\n    a:\n" + text)
     except ParseError as error:
         assert str(error).startswith("line ")
 
@@ -165,9 +163,9 @@ def test_a_netplan_file_of_ours_is_plain_yaml_and_read_by_our_own_reader() -> No
         "ethernets/ens2": ["mtu: 9000"],
         "ethernets/ens1": ["routes:", "  - to: a"],
     }
-    text = netdev_owner.render_netplan("Written by a test.", definitions)
+    text = netplan.render("Written by a test.", definitions)
     odd = 'a"b\\: #'
-    odd_text = netdev_owner.render_netplan("", {f"bonds/{odd}": ["mtu: 9"]})
+    odd_text = netplan.render("", {f"bonds/{odd}": ["mtu: 9"]})
     assert yaml.safe_load(odd_text)["network"]["bonds"] == {odd: {"mtu": 9}}
     assert text.startswith("# Written by a test.\n")
     assert yaml.safe_load(text) == {
@@ -177,7 +175,7 @@ def test_a_netplan_file_of_ours_is_plain_yaml_and_read_by_our_own_reader() -> No
             "vlans": {"v.100": {"mtu": 4200}},
         }
     }
-    assert netdev_owner.parse_netplan(text) == {
+    assert netplan.parse(text) == {
         ("ethernets", "ens1"): None,
         ("ethernets", "ens2"): 9000,
         ("vlans", "v.100"): 4200,
@@ -227,12 +225,12 @@ DEVICE = Device(
     ],
 )
 def test_a_match_section_is_satisfied_not_or_nobody_knows(match: str, answer: bool | None) -> None:
-    assert netdev_owner.matches(netdev_owner.settings("[Match]\n%s\n[Network]\nName=no" % match), DEVICE) is answer
+    assert networkd.matches(ini.settings("[Match]\n%s\n[Network]\nName=no" % match), DEVICE) is answer
 
 
 def test_an_unknown_address_is_no_mismatch() -> None:
-    found = netdev_owner.settings("[Match]\nPermanentMACAddress=b8:3f:d2:00:00:02\n")
-    assert netdev_owner.matches(found, replace(DEVICE, permanent=None)) is None
+    found = ini.settings("[Match]\nPermanentMACAddress=b8:3f:d2:00:00:02\n")
+    assert networkd.matches(found, replace(DEVICE, permanent=None)) is None
 
 
 # -- ifupdown --------------------------------------------------------------------------------------------------------
@@ -256,18 +254,18 @@ iface ens2 inet dhcp
 
 
 def test_an_mtu_goes_into_the_stanza_and_everything_else_stays() -> None:
-    after = netdev_owner.set_iface_mtu(IFACES, "ens1", 9000)
+    after = ifupdown.set_mtu(IFACES, "ens1", 9000)
     assert after == IFACES.replace("via 10.0.0.254\n", "via 10.0.0.254\n\tmtu 9000\n")
-    after = netdev_owner.set_iface_mtu(after, "ens2", 9000)
+    after = ifupdown.set_mtu(after, "ens2", 9000)
     assert after.endswith("iface ens2 inet dhcp\n    pre-up ip link set dev ens2 mtu 9000\n")
-    assert [one.mtus for one in netdev_owner.parse_interfaces(after)[0]] == [[], ["9000"], [], ["9000"]]
-    assert netdev_owner.set_iface_mtu(after, "ens3", 9000) == after
+    assert [one.mtus for one in ifupdown.parse(after)[0]] == [[], ["9000"], [], ["9000"]]
+    assert ifupdown.set_mtu(after, "ens3", 9000) == after
 
 
 def test_an_mtu_of_a_method_that_does_not_know_it_counts_for_nothing() -> None:
     text = "iface ens1 inet dhcp\n mtu 9000\n"
-    assert netdev_owner.parse_interfaces(text)[0][0].mtus == []
-    assert netdev_owner.set_iface_mtu(text, "ens1", 9000) == text + " pre-up ip link set dev ens1 mtu 9000\n"
+    assert ifupdown.parse(text)[0][0].mtus == []
+    assert ifupdown.set_mtu(text, "ens1", 9000) == text + " pre-up ip link set dev ens1 mtu 9000\n"
 
 
 IFACE_LINES = st.lists(
@@ -293,17 +291,17 @@ IFACE_LINES = st.lists(
 @given(IFACE_LINES)
 @settings(max_examples=100)
 def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: str) -> None:
-    after = netdev_owner.set_iface_mtu(text, "a", 9000)
-    mine = [one for one in netdev_owner.parse_interfaces(after)[0] if one.name == "a"]
+    after = ifupdown.set_mtu(text, "a", 9000)
+    mine = [one for one in ifupdown.parse(after)[0] if one.name == "a"]
     assert {value for one in mine for value in one.mtus} == ({"9000"} if mine else set())
-    assert netdev_owner.set_iface_mtu(after, "a", 9000) == after
+    assert ifupdown.set_mtu(after, "a", 9000) == after
     kept = [line for line in after.split("\n") if line and "9000" not in line]
     rest = iter(text.split("\n"))
     assert all(line in rest for line in kept)  # in their order
     foreign = [line for line in text.split("\n") if line and "mtu" not in line]
     assert foreign == [line for line in kept if "mtu" not in line]
-    others = [one.options for one in netdev_owner.parse_interfaces(text)[0] if one.name == "b"]
-    found = [one.options for one in netdev_owner.parse_interfaces(after)[0] if one.name == "b"]
+    others = [one.options for one in ifupdown.parse(text)[0] if one.name == "b"]
+    found = [one.options for one in ifupdown.parse(after)[0] if one.name == "b"]
     assert [[o[:2] for o in options] for options in others] == [[o[:2] for o in options] for options in found]
 
 
@@ -314,15 +312,15 @@ def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: s
 @settings(max_examples=50)
 def test_an_ifcfg_edit_keeps_foreign_lines_and_is_done_once(lines: list[str]) -> None:
     text = "\n".join(lines)
-    after = netdev_owner.set_ifcfg(text, "MTU", "9000")
-    assert netdev_owner.parse_ifcfg(after)["MTU"] == "9000"
-    assert netdev_owner.set_ifcfg(after, "MTU", "9000") == after
+    after = ifcfg.set_value(text, "MTU", "9000")
+    assert ifcfg.parse(after)["MTU"] == "9000"
+    assert ifcfg.set_value(after, "MTU", "9000") == after
     foreign = [line for line in lines if not line.startswith("MTU") and line]
     assert [line for line in after.split("\n") if not line.startswith("MTU") and line] == foreign
 
 
 def test_an_ifcfg_value_is_read_without_its_quotes_and_comment() -> None:
-    assert netdev_owner.parse_ifcfg("MTU='9000' # jumbo\nA=1 # b\nB=\nC") == {"MTU": "9000", "A": "1", "B": ""}
+    assert ifcfg.parse("MTU='9000' # jumbo\nA=1 # b\nB=\nC") == {"MTU": "9000", "A": "1", "B": ""}
 
 
 # -- ip --------------------------------------------------------------------------------------------------------------
@@ -330,8 +328,8 @@ def test_an_ifcfg_value_is_read_without_its_quotes_and_comment() -> None:
 
 def test_other_names_and_addresses_come_from_ip() -> None:
     text = '[{"ifname":"ens1","altnames":["enp27s0"],"permaddr":"b8:3f:d2:00:00:01"},{},{"ifname":"lo"}]'
-    found = netdev_owner.parse_links(text)
+    found = device.parse_links(text)
     assert (found["ens1"].altnames, found["ens1"].permanent) == (("enp27s0",), "b8:3f:d2:00:00:01")
     for bad in ("", "{}x", "[1]", '[{"a": 1}]'):
         with pytest.raises(ParseError):
-            netdev_owner.parse_links(bad)
+            device.parse_links(bad)

@@ -1,0 +1,94 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Files of sysctl settings, and which of their lines counts at boot.
+
+Sources: sysctl.d(5) and systemd-sysctl of 252.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from .host import Host
+from .systemd_files import by_name
+
+FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
+# Read by sysctl -p and sysctl --system, and at boot only where 99-sysctl.conf points at it.
+MAIN = "/etc/sysctl.conf"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One line of a sysctl file. key: with slashes, below /proc/sys. value: None excludes the key from globs."""
+
+    key: str
+    value: Optional[str]
+    path: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return "%s:%d" % (self.path, self.line)
+
+
+def normalized(key: str) -> str:
+    """With slashes, as systemd-sysctl does: the first separator decides, and a dot of a name is the other one."""
+    separators = [char for char in key if char in "./"]
+    if separators[:1] == ["."]:
+        key = key.translate({ord("."): "/", ord("/"): "."})
+    return re.sub("/+", "/", key).strip("/")
+
+
+def parse(text: str, path: str) -> List[Assignment]:
+    """Lines that systemd-sysctl would refuse are passed over, as it does after a word in the journal."""
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        key, equals, value = line.partition("=")
+        key = key.strip()
+        ignore_errors = key.startswith("-")
+        key = normalized(key[1:].strip() if ignore_errors else key)
+        if key and (equals or ignore_errors):
+            found.append(Assignment(key, value.strip() if equals else None, path, number))
+    return found
+
+
+def read(host: Host) -> Tuple[List[Assignment], List[Assignment]]:
+    """Lines in the order in which systemd-sysctl reads them at boot, and those of MAIN where it does not read that.
+
+    Raises ReadError.
+    """
+    paths = [path for _name, path in by_name(host, FOLDERS, ".conf")]
+    linked = any(path.endswith("/99-sysctl.conf") for path in paths)
+    at_boot = [one for path in paths for one in _lines(host, path)]
+    return at_boot, [] if linked else _lines(host, MAIN)
+
+
+def _lines(host: Host, path: str) -> List[Assignment]:
+    return parse(host.read_system(path) or "", path)
+
+
+def effective(assignments: Sequence[Assignment], key: str) -> Optional[Assignment]:
+    """The line that counts for one setting. One that names it wins over globs, wherever they are."""
+    table: Dict[str, Assignment] = {}
+    for one in assignments:
+        if one.key in table and table[one.key].value == one.value:
+            continue  # said already: it keeps its place
+        table.pop(one.key, None)
+        table[one.key] = one
+    if key in table:
+        # "-KEY" alone keeps globs away and sets nothing.
+        return table[key] if table[key].value is not None else None
+    globs = [one for one in table.values() if one.value is not None and _fits(one.key, key)]
+    return globs[-1] if globs else None
+
+
+def _fits(pattern: str, key: str) -> bool:
+    """Whether a key is a pattern that fits a name as glob(3) has it: an asterisk does not cross a slash."""
+    parts, names = pattern.split("/"), key.split("/")
+    return len(parts) == len(names) and all(fnmatchcase(name, part) for part, name in zip(parts, names))

@@ -1,0 +1,105 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A Claim says that a program sets an interface up at boot, by which file, and how we may write into it.
+
+Each program has a file beside this one, with what it reads and a kind of Claim of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Dict, List, Optional, Tuple
+
+from ..core.host import ParseError
+from ..core.plan import Command
+from ..machine.netdev_routing import Route
+
+TABLE_COMMENT = "Written by Busbar (role multirail): a table for what comes from this rail's address."
+
+
+@dataclass(frozen=True)
+class Table:
+    """A routing table of a rail's own. number: of the table, and the priority of its rules, one for each source.
+
+    sources: IPv4 addresses whose packets go by this table.
+    """
+
+    number: int
+    sources: Tuple[str, ...]
+    routes: Tuple[Route, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """path: file that sets the interface up. target: file that an MTU has to be written to, with its text and mode.
+
+    mtu: what the interface gets, None where nothing says; source: the file that says so. ident: what the program calls
+    the interface: a section of the target, a stanza, or section/ID of netplan. before: None where there is no target.
+    refused: why the MTU cannot be written there, and what to do; "" where it can. reload: makes the program read its
+    files again, None where nothing has to.
+
+    stack: the program's name. secret: whether its files may hold passwords. keeps_backup: whether an old file may
+    stay beside the new one. gathers: the target holds the MTUs of all interfaces, and nothing else.
+    """
+
+    path: str
+    target: str
+    mtu: Optional[int] = None
+    source: str = ""
+    ident: str = ""
+    before: Optional[str] = None
+    mode: int = 0o644
+    refused: Tuple[str, str] = ("", "")
+    reload: Optional[Command] = None
+    stack: ClassVar[str] = ""
+    secret: ClassVar[bool] = False
+    keeps_backup: ClassVar[bool] = True
+    gathers: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return "%s (%s)" % (self.path, self.stack)
+
+    def with_mtu(self, text: str, mtu: int) -> Optional[str]:
+        """The target's text with this MTU for the interface; None where no such file is needed."""
+        raise NotImplementedError
+
+    def overridden(self, mtu: int) -> bool:
+        """Whether a file that counts more than the target says something else."""
+        return False
+
+    def table_file(self, rail: int) -> str:
+        """Our file with the rules and routes of a rail; "" where the program takes none from a file of ours."""
+        return ""
+
+    def with_table(self, table: Table) -> str:
+        """The text of table_file."""
+        raise NotImplementedError
+
+
+# By interface: what sets it up, and what could not be read or understood of that.
+Claims = Dict[str, List[Claim]]
+Doubts = Dict[str, List[str]]
+
+
+def later(source: str, target: str) -> bool:
+    """Of two files whose names decide: whether ``source`` counts more than ``target``."""
+    return source.rpartition("/")[2] > target.rpartition("/")[2]
+
+
+def parse_mtu(text: str) -> int:
+    """``9000`` or ``9K``. Raises ParseError."""
+    match = re.fullmatch(r"([0-9]{1,5})([Kk]?)", text)
+    if match is None:
+        raise ParseError("MTU %r is not a number" % text[:40])
+    return int(match.group(1)) << (10 if match.group(2) else 0)
+
+
+def mtu_of(value: str, path: str, doubts: List[str]) -> Optional[int]:
+    """What ``value``, of the file ``path``, sets as MTU; None where it sets none, or is no number, which is a doubt."""
+    try:
+        # 0 means automatic, as no value does.
+        return (parse_mtu(value) or None) if value else None
+    except ParseError as error:
+        doubts.append("%s: %s" % (path, error))
+        return None

@@ -1,0 +1,185 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""ifupdown: stanzas of /etc/network/interfaces and of the files that it sources.
+
+Sources: interfaces(5) and ifup 0.8.41; host.md 2.4.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ..core.host import Host, ParseError
+from . import claim
+from .claim import Claims, Doubts, mtu_of
+from .device import Device
+
+FILE = "/etc/network/interfaces"
+_STANZAS = (
+    "iface",
+    "mapping",
+    "auto",
+    "source",
+    "source-directory",
+    "rename",
+    "no-auto-down",
+    "no-scripts",
+    "template",
+)
+# Where ifup knows the option "mtu"; it passes over it in the others without a word.
+_MTU_METHODS = ("static", "manual")
+_HOOKS = ("pre-up", "up", "post-up")
+
+
+@dataclass(frozen=True)
+class Ifupdown(claim.Claim):
+    """target: the file that has the interface's stanza, or the one that says its MTU. ident: the interface."""
+
+    stack: ClassVar[str] = "ifupdown"
+    secret: ClassVar[bool] = True
+    # It would read the copy, too: many source a whole folder.
+    keeps_backup: ClassVar[bool] = False
+
+    def with_mtu(self, text: str, mtu: int) -> Optional[str]:
+        return set_mtu(text, self.ident, mtu)
+
+
+def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
+    """Adds what has a stanza. Raises ReadError and ParseError."""
+    if not host.has("ifup"):
+        return
+    files: Dict[str, str] = {}
+    mapping = _gather(host, FILE, files)
+    for name in devices:
+        values: List[Tuple[str, str]] = []
+        mine = []
+        for path, text in files.items():
+            here = [one for one in parse(text)[0] if one.name == name]
+            mine += [path] if here else []
+            values += [(value, path) for one in here for value in one.mtus]
+        if not mine:
+            continue
+        if mapping:
+            doubts[name].append("%s has a mapping, which decides at run time" % FILE)
+        path = values[0][1] if values else mine[0]
+        numbers = [mtu_of(value, one, doubts[name]) for value, one in values]
+        sources = sorted({source for _value, source in values})
+        refused = ("several files set its MTU (%s)" % ", ".join(sources), "keep one") if len(sources) > 1 else ("", "")
+        mtu = min((number for number in numbers if number is not None), default=None)
+        mode = host.mode_system(path) or 0o644
+        claims[name].append(Ifupdown(path, path, mtu, path, name, files[path], mode, refused))
+
+
+def _gather(host: Host, path: str, files: Dict[str, str]) -> bool:
+    """The file and all that it sources, in order. Whether one has a mapping. Raises ReadError and ParseError."""
+    text = host.read_system(path)
+    if text is None or path in files:
+        return False
+    files[path] = text
+    _ifaces, sources, mapping = parse(text)
+    for kind, pattern in sources:
+        pattern = pattern if pattern.startswith("/") else "%s/%s" % (path.rpartition("/")[0], pattern)
+        folder, last = (pattern.rstrip("/"), "*") if kind == "source-directory" else pattern.rpartition("/")[::2]
+        if re.search(r"[$~`{}\\]|[*?\[]", folder) or re.search(r"[$~`{}\\]", last):
+            raise ParseError("%s: %s %s is not understood" % (path, kind, pattern))
+        for name in host.listdir_system(folder):
+            plain = kind == "source" or re.fullmatch(r"[A-Za-z0-9_-]+", name)
+            if plain and fnmatchcase(name, last) and (last[:1] == "." or not name.startswith(".")):
+                mapping = _gather(host, "%s/%s" % (folder, name), files) or mapping
+    return mapping
+
+
+@dataclass(frozen=True)
+class Iface:
+    """One iface stanza. options: (name, value, first line, last line). line: its own last one."""
+
+    name: str
+    family: str
+    method: str
+    line: int
+    options: Tuple[Tuple[str, str, int, int], ...]
+
+    @property
+    def mtus(self) -> List[str]:
+        """Every MTU that it sets, as it is written."""
+        found = []
+        for name, value, _first, _last in self.options:
+            words = value.split()
+            if name == "mtu" and self.method in _MTU_METHODS:
+                found.append(value)
+            elif name in _HOOKS and "mtu" in words[:-1]:
+                found.append(words[words.index("mtu") + 1])
+        return found
+
+
+def parse(text: str) -> Tuple[List[Iface], List[Tuple[str, str]], bool]:
+    """Stanzas, (source or source-directory, pattern), and whether a mapping is there."""
+    ifaces: List[Iface] = []
+    sources: List[Tuple[str, str]] = []
+    mapping, inside = False, False
+    for words, first, last in _logical(text):
+        if words[0] in _STANZAS or words[0].startswith("allow-"):
+            inside = words[0] == "iface" and len(words) >= 2
+            mapping = mapping or words[0] == "mapping"
+            if words[0] in ("source", "source-directory"):
+                sources += [(words[0], pattern) for pattern in words[1:]]
+            elif inside:
+                family, method = (words[2:4] + ["", ""])[:2]
+                ifaces.append(Iface(words[1], family, method, last, ()))
+        elif inside:
+            one = ifaces[-1]
+            option = (words[0], " ".join(words[1:]), first, last)
+            ifaces[-1] = Iface(one.name, one.family, one.method, one.line, (*one.options, option))
+    return ifaces, sources, mapping
+
+
+def _logical(text: str) -> Iterable[Tuple[List[str], int, int]]:
+    lines = text.split("\n")
+    at = 0
+    while at < len(lines):
+        first, line = at, lines[at]
+        at += 1
+        if line.lstrip().startswith("#"):
+            continue
+        while line.endswith("\\") and at < len(lines):
+            line = line[:-1] + lines[at]
+            at += 1
+        words = line.split()
+        if words:
+            yield words, first, at - 1
+
+
+def set_mtu(text: str, name: str, mtu: int) -> str:
+    """Every MTU of the interface's stanzas; where none has one, the first stanza gets a line. Others stay."""
+    mine = [one for one in parse(text)[0] if one.name == name]
+    lines = text.split("\n")
+    if not mine:
+        return text
+    if any(one.mtus for one in mine):
+        # From the end, so that line numbers hold.
+        for one in reversed(mine):
+            for option, value, first, last in reversed(one.options):
+                words = value.split()
+                if option == "mtu" and one.method in _MTU_METHODS and value != str(mtu):
+                    lines[first : last + 1] = ["%smtu %d" % (_indent(lines[first]), mtu)]
+                elif option in _HOOKS and "mtu" in words[:-1]:
+                    at = words.index("mtu") + 1
+                    if words[at] != str(mtu):
+                        words[at] = str(mtu)
+                        lines[first : last + 1] = ["%s%s %s" % (_indent(lines[first]), option, " ".join(words))]
+        return "\n".join(lines)
+    fitting = [one for one in mine if one.method in _MTU_METHODS and one.family == "inet"]
+    one = (fitting or mine)[0]
+    new = "mtu %d" % mtu if fitting else "pre-up ip link set dev %s mtu %d" % (name, mtu)
+    indent = _indent(lines[one.options[-1][2]]) if one.options else "    "
+    at = max([one.line] + [last for _name, _value, _first, last in one.options]) + 1
+    # A last line that goes on would take ours with it.
+    lines[at:at] = ([""] if lines[at - 1].endswith("\\") else []) + [indent + new]
+    return "\n".join(lines)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]

@@ -1,0 +1,73 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""INI files of systemd and NetworkManager: their settings with the lines they stand in, and one of them set to a value.
+
+Sources: systemd.syntax(7), nm-settings-keyfile(5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List
+
+
+@dataclass(frozen=True)
+class Setting:
+    """first, last: its lines, from 0."""
+
+    section: str
+    key: str
+    value: str
+    first: int
+    last: int
+
+
+# The key of a section's heading, which no line of a file can have.
+_HEADING = "\n"
+
+
+def settings(text: str, continued: bool = True) -> List[Setting]:
+    """In their order. continued: a backslash at the end joins lines, as for systemd and not in a keyfile."""
+    return [one for one in _ini(text, continued) if one.key != _HEADING]
+
+
+def _ini(text: str, continued: bool) -> List[Setting]:
+    found: List[Setting] = []
+    lines = text.split("\n")
+    section, at = "", 0
+    while at < len(lines):
+        first, line = at, lines[at].strip()
+        at += 1
+        if not line or line[0] in "#;":
+            continue
+        while continued and line.endswith("\\") and at < len(lines):
+            following = lines[at].strip()
+            at += 1
+            if following[:1] not in ("#", ";"):
+                line = line[:-1] + " " + following
+        key, equals, value = line.partition("=")
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1]
+            found.append(Setting(section, _HEADING, "", first, at - 1))
+        elif equals:
+            found.append(Setting(section, key.strip(), value.strip(), first, at - 1))
+    return found
+
+
+def set_setting(text: str, section: str, key: str, value: str, continued: bool = True) -> str:
+    """The text with this value; all other lines stay. The last one of a key counts."""
+    there = [setting for setting in _ini(text, continued) if setting.section == section]
+    lines = text.split("\n")
+    same = [setting for setting in there if setting.key == key]
+    if same:
+        last = same[-1]
+        if last.value != value:
+            lines[last.first : last.last + 1] = ["%s=%s" % (key, value)]
+        return "\n".join(lines)
+    headings = [setting.last for setting in there if setting.key == _HEADING]
+    if headings:
+        # At once: what ends the section may be a line that goes on.
+        lines.insert(headings[-1] + 1, "%s=%s" % (key, value))
+        return "\n".join(lines)
+    text = text if not text or text.endswith("\n") else text + "\n"
+    return "%s%s[%s]\n%s=%s\n" % (text, "\n" if text else "", section, key, value)

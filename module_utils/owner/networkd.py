@@ -1,0 +1,199 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""systemd-networkd, whose .network files set interfaces up, and udev, whose .link files may bring them an MTU.
+
+Sources: systemd.network(5), systemd.link(5), networkd's and udev's sources of 252; host.md 2.4.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ..core import systemd_files
+from ..core.host import Host
+from . import claim, ini, netplan
+from .claim import TABLE_COMMENT, Claims, Doubts, Table, mtu_of
+from .device import LINKS, Device, globs, same_mac
+from .ini import Setting
+
+FOLDERS = tuple(folder + "/systemd/network" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"))
+# Our drop-ins of a .network file, in a folder with its name.
+_DROPIN = FOLDERS[0] + "/%s.d/90-busbar-mtu.conf"
+_TABLE_DROPIN = FOLDERS[0] + "/%s.d/90-busbar-multirail.conf"
+
+
+@dataclass(frozen=True)
+class Networkd(claim.Claim):
+    """target: a drop-in of ours."""
+
+    stack: ClassVar[str] = "networkd"
+    keeps_backup: ClassVar[bool] = False
+
+    def with_mtu(self, text: str, mtu: int) -> Optional[str]:
+        return "# Written by Busbar (role mtu).\n[Link]\nMTUBytes=%d\n" % mtu
+
+    def overridden(self, mtu: int) -> bool:
+        return self.mtu not in (None, mtu) and self.source != self.path and claim.later(self.source, self.target)
+
+    def table_file(self, rail: int) -> str:
+        return _TABLE_DROPIN % self.path.rpartition("/")[2]
+
+    def with_table(self, table: Table) -> str:
+        lines = ["# " + TABLE_COMMENT]
+        for source in table.sources:
+            lines += ["[RoutingPolicyRule]", "From=%s" % source, "Table=%d" % table.number]
+            lines += ["Priority=%d" % table.number, ""]
+        for route in table.routes:
+            lines.append("[Route]")
+            if route.gateway:
+                lines.append("Gateway=%s" % route.gateway)
+            else:
+                lines += ["Destination=%s" % route.destination, "Scope=link", "PreferredSource=%s" % route.source]
+            lines += ["Table=%d" % table.number, ""]
+        return "\n".join(lines[:-1]) + "\n"
+
+
+@dataclass(frozen=True)
+class Link(claim.Claim):
+    """A .link file that brings an MTU, where nobody sets the interface up."""
+
+    stack: ClassVar[str] = "link"
+
+    def with_mtu(self, text: str, mtu: int) -> Optional[str]:
+        return ini.set_setting(text, "Link", "MTUBytes", str(mtu))
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file of FOLDERS. parts: (path, text) of the file itself and of its drop-ins, the one that counts most last."""
+
+    name: str
+    path: str
+    parts: Tuple[Tuple[str, str], ...]
+
+    @property
+    def settings(self) -> List[Setting]:
+        return [setting for _path, text in self.parts for setting in ini.settings(text)]
+
+    def last(self, section: str, key: str) -> Tuple[str, str]:
+        """The value that counts and the file that it is in; "" where nothing sets it."""
+        value, source = "", ""
+        for path, text in self.parts:
+            for setting in ini.settings(text):
+                if (setting.section, setting.key) == (section, key):
+                    value, source = setting.value, path
+        return value, source
+
+
+def table_files(host: Host) -> List[str]:
+    """Our drop-ins with rails' tables, of every .network file that has drop-ins. Raises ReadError."""
+    folders = [name for name in host.listdir_system(FOLDERS[0]) if name.endswith(".network.d")]
+    return [_TABLE_DROPIN % name[: -len(".d")] for name in folders]
+
+
+def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
+    """Adds what networkd sets up, netplan's part of it included. Raises ReadError."""
+    running = host.read_system("/run/systemd/netif/state") is not None
+    if not running and not systemd_files.wanted_at_boot(host, "systemd-networkd.service"):
+        return
+    files = config_files(host, ".network")
+    by_path = {one.path: one for one in files}
+    generated = netplan.Reader(host)
+    for name, device in devices.items():
+        one, doubt = first_match(files, device)
+        if doubt:
+            # What networkd itself took is as good, as long as it runs.
+            state = host.read_system("/run/systemd/netif/links/%s" % device.index) if device.index else None
+            taken = {setting.key: setting.value for setting in ini.settings(state or "")}
+            one = by_path.get(taken.get("NETWORK_FILE", ""))
+            if one is None:
+                doubts[name].append(doubt)
+                continue
+        if one is None or one.last("Link", "Unmanaged")[0] in ("yes", "true", "1", "on"):
+            continue
+        match = re.fullmatch(r"/run/systemd/network/10-netplan-(.+)\.network", one.path)
+        if match:
+            claims[name].append(generated.claim(one.path, match.group(1), doubts[name]))
+            continue
+        value, source = one.last("Link", "MTUBytes")
+        target = _DROPIN % one.name
+        mtu = mtu_of(value, source, doubts[name])
+        claims[name].append(Networkd(one.path, target, mtu, source, "Link", host.read_system(target)))
+
+
+def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[str]) -> Optional[Link]:
+    """The .link file that brings the device an MTU; None where none does. links: all .link files."""
+    named = [one for one in links if one.last("Link", "MTUBytes")[0] and not one.path.startswith("/run/")]
+    possible = [one for one in named if matches(one.settings, device) is not False]
+    one, doubt = first_match(links, device) if possible else (None, "")
+    if doubt:
+        # An MTU that may come from there is one that is not known.
+        doubts.append(doubt)
+    if one is None or one not in possible:
+        return None
+    value, source = one.last("Link", "MTUBytes")
+    refused = ("", "")
+    if not one.path.startswith("/etc/") or source != one.path:
+        refused = ("its MTU is in %s" % source, "set MTUBytes in a .link file below %s" % FOLDERS[0])
+    before, mode = host.read_system(one.path), host.mode_system(one.path) or 0o644
+    return Link(one.path, one.path, mtu_of(value, source, doubts), source, "Link", before, mode, refused)
+
+
+def config_files(host: Host, suffix: str) -> List[ConfigFile]:
+    """By name, whatever folder they are in; the first folder that has a name wins. An empty file masks. ReadError."""
+    found = []
+    for name, path in systemd_files.by_name(host, FOLDERS, suffix):
+        text = host.read_system(path)
+        if text:
+            dropins = systemd_files.by_name(host, ["%s/%s.d" % (folder, name) for folder in FOLDERS], ".conf")
+            parts = [(path, text)] + [(one, host.read_system(one) or "") for _name, one in dropins]
+            found.append(ConfigFile(name, path, tuple(parts)))
+    return found
+
+
+def first_match(files: Sequence[ConfigFile], device: Device) -> Tuple[Optional[ConfigFile], str]:
+    """The file that counts for a device, and what makes it uncertain."""
+    for one in files:
+        answer = matches(one.settings, device)
+        if answer is None:
+            said = "whether %s matches %s is not known (its [Match] section" % (one.path, device.name)
+            names = "; %s does not tell its other names" % " ".join(LINKS) if device.altnames is None else ""
+            return None, "%s%s)" % (said, names)
+        if answer:
+            return one, ""
+    return None, ""
+
+
+def matches(found: Iterable[Setting], device: Device) -> Optional[bool]:
+    """Whether the [Match] sections fit a device; None where that hangs on something that is not known here."""
+    wanted: Dict[str, List[str]] = {}
+    for setting in found:
+        if setting.section == "Match":
+            words = wanted.setdefault(setting.key, [])
+            if not setting.value:
+                words.clear()
+            words += setting.value.split()
+    answers = [_match(key, words, device) for key, words in wanted.items() if words]
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _match(key: str, words: Sequence[str], device: Device) -> Optional[bool]:
+    if any(quote in word for word in words for quote in "\"'\\"):
+        return None
+    if key in ("Name", "OriginalName"):
+        if any(globs(words, name) for name in (device.name, *(device.altnames or ()))):
+            return True
+        # What the kernel called it, before udev renamed it, is not known.
+        return None if key == "OriginalName" or device.altnames is None else False
+    if key in ("MACAddress", "PermanentMACAddress"):
+        mac = device.mac if key == "MACAddress" else device.permanent
+        return None if mac is None else any(same_mac(mac, word) for word in words)
+    values = {"Path": device.path, "Driver": device.driver, "Kind": device.kind}
+    values["Type"] = device.kind or ("ether" if device.ether else "infiniband")
+    if key not in values or (key == "Driver" and not device.driver):
+        return None
+    return globs(words, values[key])
