@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,20 +10,9 @@ import pytest
 
 from busbar.lab import containers, faults, ofed, repository, store
 
-from .conftest import ROOT, busbar, run
+from .conftest import busbar, run
 
 On = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def podman(*arguments: str) -> set[str]:
-    return set(subprocess.run(["podman", *arguments], capture_output=True, text=True, check=True).stdout.split("\n"))
-
-
-def everything(directory: Path) -> set[str]:
-    """All that podman has of one lab; others may come and go meanwhile. Images are no part of a lab."""
-    name = containers.Lab(directory).name
-    lists = (("ps", "--all", "--format", "{{.Names}}"), ("network", "ls", "--format", "{{.Name}}"))
-    return {entry for words in lists for entry in podman(*words) if entry.startswith(name)}
 
 
 def test_a_node_is_a_debian_that_has_booted_on_simulated_hardware(lab: Path, on: On) -> None:
@@ -104,48 +89,6 @@ def test_up_again_leaves_it_and_starts_what_was_stopped(lab: Path) -> None:
     assert "node02: running" in busbar("status", "-d", lab).stdout
 
 
-def test_killed_half_way_the_next_up_completes_and_down_leaves_nothing(tmp_path: Path) -> None:
-    directory = tmp_path / "lab"
-    volumes = podman("volume", "ls", "--format", "{{.Name}}")
-    argv = [sys.executable, "-m", "busbar", "lab", "up", "-d", str(directory), "--nodes", "node01"]
-    for moment in ("containers.json", "node01/share"):
-        with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True) as process:
-            while not (directory / moment).exists() and process.poll() is None:
-                time.sleep(0.01)
-            os.killpg(process.pid, signal.SIGKILL)
-    done = busbar("up", "-d", directory, "--nodes", "node01")
-    assert done.returncode == 0, done.stderr
-    assert busbar("status", "-d", directory).stdout == "node01: running, healthy (simulated)\n"
-    assert everything(directory) == {containers.Lab(directory).container("node01"), containers.Lab(directory).name}
-    assert busbar("down", "-d", directory).stdout == f"{directory}: removed\n"
-    assert everything(directory) == set()
-    assert podman("volume", "ls", "--format", "{{.Name}}") <= volumes
-    assert not directory.exists()
-    assert busbar("down", "-d", directory).stdout == f"{directory}: there is no lab\n"
-
-
-def test_two_at_once_do_not_meet(tmp_path: Path) -> None:
-    directory = tmp_path / "lab"
-    first = [sys.executable, "-m", "busbar", "lab", "up", "-d", str(directory), "--nodes", "node01"]
-    with subprocess.Popen(first, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        while not (directory / "containers.json").exists() and process.poll() is None:
-            time.sleep(0.01)
-        for action in ("up", "down"):
-            refused = busbar(action, "-d", directory)
-            assert (refused.returncode, "another busbar lab" in refused.stderr) == (2, True)
-    assert process.returncode == 0
-    assert busbar("down", "-d", directory).returncode == 0
-
-
-def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("x")
-    for action in ("up", "down"):
-        done = busbar(action, "-d", tmp_path)
-        assert done.returncode == 2
-        assert str(tmp_path) in done.stderr
-    assert (tmp_path / "precious").read_text() == "x"
-
-
 def test_nodes_start_with_ofed_installed_and_held(lab: Path, on: On) -> None:
     for name in ("node01", "node02"):
         assert on(name, "ofed_info", "-s").stdout == "OFED-internal-25.10-1.7.1:\n"
@@ -180,17 +123,18 @@ def site(lab: Path, tmp_path: Path) -> Site:
     return Site(lab, tmp_path)
 
 
-@pytest.fixture(scope="session")
-def _converged(_lab: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    code, out, _found = Site(_lab, tmp_path_factory.mktemp("converge")).play("--skip-tags", "nccl_benchmark")
-    assert code == 0, out
-
-
 def roots(findings: list[dict[str, Any]]) -> set[str]:
     return {finding["check"] for finding in findings if finding["because"] is None}
 
 
-def test_from_a_fresh_node_to_a_measured_one_and_again(site: Site) -> None:
+def unchanged(out: str) -> bool:
+    return all("changed=0" in line for line in out.splitlines() if line.startswith("node0") and "changed=" in line)
+
+
+@pytest.fixture(scope="session")
+def converged(_lab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the run that has made measured nodes of fresh ones."""
+    site = Site(_lab, tmp_path_factory.mktemp("converge"))
     code, out, found = site.play("--check")
     assert code == 2, out
     assert {check for findings in found.values() for check in roots(findings)} == {
@@ -206,42 +150,51 @@ def test_from_a_fresh_node_to_a_measured_one_and_again(site: Site) -> None:
     assert code == 0, out
     assert "VERDICT ok: 2 of 2 hosts ok" in out
     assert "BENCHMARK (simulated: no figure in it is a measurement): 14 of 14 runs ok on 2 hosts" in out
-    data = json.loads((site.folder / "results" / "latest" / "node01.json").read_text())
+    return site.folder / "results" / "latest"
+
+
+def test_a_converged_node_keeps_what_was_measured_and_waits_for_nothing(converged: Path, site: Site) -> None:
+    data = json.loads((converged / "node01.json").read_text())
     assert data["simulated"] is True
     assert len(data["runs"]) == 7
-    assert "simulated" in (site.folder / "results" / "latest" / "busbw.svg").read_text()
-
-    for arguments in (["--check"], []):
-        code, out, found = site.play(*arguments)
-        assert code == 0, out
-        assert all("changed=0" in line for line in out.splitlines() if line.startswith("node0") and "changed=" in line)
+    assert "simulated" in (converged / "busbw.svg").read_text()
+    code, out, _found = site.play("--check")
+    assert code == 0, out
+    assert unchanged(out)
 
 
-# -- faults, on nodes that are as they should be ---------------------------------------------------------------------
-
-MEASURED = sorted(name for name, fault in faults.FAULTS.items() if fault.measured)
+# -- faults, on nodes that are as they should be: one of each node at a time ------------------------------------------
 
 
-@pytest.mark.usefixtures("_converged")
-@pytest.mark.parametrize("name", MEASURED)
-def test_a_fault_that_only_a_benchmark_shows_is_its_only_root(site: Site, name: str) -> None:
-    store.break_(site.lab, "node01", name)
+@pytest.mark.usefixtures("converged")
+@pytest.mark.parametrize(("first", "second"), [("gpu-slow", "wrong-sums"), ("collective-hang", "gpu-busy")])
+def test_a_fault_that_only_a_benchmark_shows_is_its_nodes_only_root(site: Site, first: str, second: str) -> None:
+    store.break_(site.lab, "node01", first)
+    store.break_(site.lab, "node02", second)
     # Where every program hangs, two of them are enough to wait for.
     few = ["-e", '{"nccl_benchmark_timeout": 15, "nccl_benchmark_collectives": ["all_reduce", "sendrecv"]}']
-    code, out, found = site.play("--tags", "nccl_benchmark", *(few if name == "collective-hang" else []))
+    code, out, found = site.play("--tags", "nccl_benchmark", *(few if first == "collective-hang" else []))
     assert code == 2, out
-    assert found["node02"] == []
-    assert roots(found["node01"]) == {faults.named(name).check}, out
+    for node, name in (("node01", first), ("node02", second)):
+        assert roots(found[node]) == {faults.named(name).check}, out
 
 
-@pytest.mark.usefixtures("_converged")
-@pytest.mark.parametrize("name", ["nvlink-down", "gpu-lost", "fabric-not-ready"])
-def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, name: str) -> None:
-    store.break_(site.lab, "node01", name)
+def test_every_fault_that_only_a_benchmark_shows_is_one_of_these() -> None:
+    measured = {name for name, fault in faults.FAULTS.items() if fault.measured}
+    assert measured == {"gpu-slow", "wrong-sums", "collective-hang", "gpu-busy"}
+
+
+@pytest.mark.usefixtures("converged")
+@pytest.mark.parametrize(("first", "second"), [("nvlink-down", "gpu-lost"), ("fabric-not-ready", None)])
+def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, first: str, second: str | None) -> None:
+    store.break_(site.lab, "node01", first)
+    if second:
+        store.break_(site.lab, "node02", second)
     code, out, found = site.play()
     assert code == 2, out
-    assert roots(found["node01"]) == {faults.named(name).check}, out
-    assert any(finding["check"].startswith("nccl_perf.") for finding in found["node01"])
+    for node, name in (("node01", first), ("node02", second)):
+        assert roots(found[node]) == ({faults.named(name).check} if name else set()), out
+        assert any(finding["check"].startswith("nccl_perf.") for finding in found[node]) is bool(name)
 
 
 SECRET = "of-the-nodes-4711"
@@ -264,22 +217,24 @@ def somebody(on: On) -> Iterator[None]:
     on("node02", f"userdel --remove ops; rm /etc/sudoers.d/ops; usermod --password '{before}' root")
 
 
-@pytest.mark.usefixtures("_converged", "somebody")
-@pytest.mark.parametrize("method", ["sudo", "su"])
-def test_the_nightly_question_passes_through_ssh_and_become(site: Site, method: str) -> None:
+@pytest.mark.usefixtures("converged", "somebody")
+def test_the_nightly_question_passes_through_ssh_and_become(site: Site) -> None:
     """sudo hands our script on; su reads a password from where it would come, so the module goes."""
     store.break_(site.lab, "node02", "pfc-off")
     nightly = ("--check", "--limit", "node02", "--skip-tags", "nccl_benchmark")
     as_root = site.play(*nightly, playbook="playbooks/drift.yml")
-    who = {"ansible_user": "ops", "ansible_become": True, "ansible_become_method": method}
-    extra = json.dumps({**who, "ansible_become_password": SECRET})
-    code, out, found = site.play(*nightly, "-e", extra, "-vvv", playbook="playbooks/drift.yml")
-    assert (code, found) == (2, as_root[2]), out
-    assert roots(found["node02"]) == {faults.named("pfc-off").check}
-    assert ("AnsiballZ_host_audit" in out) == (method == "su")
-    assert SECRET not in json.dumps(found)
+    for method in ("sudo", "su"):
+        who = {"ansible_user": "ops", "ansible_become": True, "ansible_become_method": method}
+        extra = json.dumps({**who, "ansible_become_password": SECRET})
+        code, out, found = site.play(*nightly, "-e", extra, "-vvv", playbook="playbooks/drift.yml")
+        assert (code, found) == (2, as_root[2]), out
+        assert roots(found["node02"]) == {faults.named("pfc-off").check}
+        assert ("AnsiballZ_host_audit" in out) == (method == "su")
+        assert SECRET not in json.dumps(found)
 
 
-@pytest.mark.usefixtures("_converged")
-def test_after_all_of_them_were_repaired_nothing_is_left(site: Site) -> None:
-    assert site.play()[0] == 0
+@pytest.mark.usefixtures("converged")
+def test_after_all_of_them_were_repaired_a_run_finds_and_changes_nothing(site: Site) -> None:
+    code, out, found = site.play()
+    assert (code, found) == (0, {"node01": [], "node02": []}), out
+    assert unchanged(out)
