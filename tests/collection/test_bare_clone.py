@@ -47,12 +47,13 @@ def test_the_nightly_check_says_what_it_lacks_there(execute: Execute, only_core:
 def test_a_clone_runs_from_its_own_directory_and_from_another(
     execute: Execute, only_core: Path, clone: Path, lab: Path
 ) -> None:
-    ansible_playbook, inventory = only_core / "ansible-playbook", lab / "inventory"
-    inside = execute(ansible_playbook, "site.yml", "-i", inventory, cwd=clone)
+    # On the node for which every role has something to do.
+    ansible_playbook, arguments = only_core / "ansible-playbook", ("-i", lab / "inventory", "--limit", "node02")
+    inside = execute(ansible_playbook, "site.yml", *arguments, cwd=clone)
     assert inside.rc == 0, inside.out
-    assert "VERDICT ok: 2 of 2 hosts ok" in inside.out
-    assert inside.changed == {"node01": 5, "node02": 7}
-    outside = execute(ansible_playbook, clone / "site.yml", "-i", inventory)
+    assert "VERDICT ok: 1 of 1 hosts ok" in inside.out
+    assert inside.changed == {"node02": 7}
+    outside = execute(ansible_playbook, clone / "site.yml", *arguments)
     assert outside.rc == 0, outside.out
-    assert "VERDICT ok: 2 of 2 hosts ok" in outside.out
-    assert outside.changed == {"node01": 0, "node02": 0}
+    assert "VERDICT ok: 1 of 1 hosts ok" in outside.out
+    assert outside.changed == {"node02": 0}

@@ -90,20 +90,18 @@ def test_the_installed_collection_runs_by_name_from_anywhere(
     execute: Execute, bin_directory: Path, installed: Path, lab: Path
 ) -> None:
     def play() -> Any:
-        argv = [bin_directory / "ansible-playbook", "busbar.fabric.site", "-i", lab / "inventory"]
+        # On the node for which every role has something to do.
+        argv = [bin_directory / "ansible-playbook", "busbar.fabric.site", "-i", lab / "inventory", "--limit", "node02"]
         return execute(*argv, ANSIBLE_COLLECTIONS_PATH=installed)
 
     first = play()
     assert first.rc == 0, first.out
-    assert "VERDICT ok: 2 of 2 hosts ok" in first.out
-    assert first.changed == {"node01": 5, "node02": 7}
-    second = play()
-    assert second.rc == 0, second.out
-    assert "VERDICT ok: 2 of 2 hosts ok" in second.out
-    assert second.changed == {"node01": 0, "node02": 0}
+    assert "VERDICT ok: 1 of 1 hosts ok" in first.out
+    assert first.changed == {"node02": 7}
     store.break_(lab, "node02", "rail-missing")
     broken = play()
     assert broken.rc == 2, broken.out
+    assert broken.changed == {"node02": 0}
     assert "platform.rail_device" in broken.out
     assert "VERDICT ok" not in broken.out
 
