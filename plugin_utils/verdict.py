@@ -173,7 +173,8 @@ class _Row:
     @property
     def have(self) -> str:
         said = self.finding.have or "-"
-        return said + (" [%d more follow from this]" % self.follows if self.follows else "")
+        verb = "follows" if self.follows == 1 else "follow"
+        return said + (f" [{self.follows} more {verb} from this]" if self.follows else "")
 
 
 def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:

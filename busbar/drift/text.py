@@ -111,7 +111,7 @@ def _history(group: Mapping[str, Any]) -> str:
     parts += ["new on some" if group["standing"] else "new"] if group["new"] else []
     parts += [name.replace("_", " ") for name in sorted(group["origins"])]
     parts += ["flapping"] if group["flapping"] else []
-    parts += [f"{group['follows']} more follow"] if group["follows"] else []
+    parts += [f"{group['follows']} more follow{'s' if group['follows'] == 1 else ''}"] if group["follows"] else []
     return ", ".join(parts) or "not judged"
 
 
