@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import fetch
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive
 from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
 from ansible_collections.busbar.fabric.plugins.plugin_utils.answer import SAID
 
@@ -25,7 +25,7 @@ class ActionModule(fetch.ActionModule):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         path = Path(self._task.args["dest"])
         self._task.args = {**self._task.args, "flat": True}
-        limit = nccl_tests_build.ARCHIVE_LIMIT
+        limit = archive.LIMIT
         try:
             # Under a become method the file travels as text, a third larger and in a module's answer.
             with bounded.bounded(2 * limit), _no_file_larger_than(limit):

@@ -10,8 +10,7 @@ from typing import Any
 
 from ansible import constants
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_tests_share
 
 
 class ActionModule(ActionBase):
@@ -33,11 +32,11 @@ class ActionModule(ActionBase):
 
 
 def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """As nccl_tests_build.choose has them, with ``file``: the name here of what the host builds or gets."""
+    """What each host has to do, and ``file``: the name on the control node of the build that it makes or gets."""
     given = {host: answer.given(result, "nccl_tests_build") for host, result in results.items()}
     # By the host's place among the others: no answer names a file of the control node.
     names = {host: str(place) for place, host in enumerate(given)}
-    chosen = nccl_tests_build.choose(given)
+    chosen = nccl_tests_share.choose(given)
     return {host: {**step, "file": names[step["source"] or host]} for host, step in chosen.items()}
 
 

@@ -23,27 +23,14 @@ attributes:
     support: full
     description: The difference of every file.
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
   profile_name:
     description: Name of the profile; it stands in the file's comments.
     type: str
     required: true
-  fabric:
-    description: The site's fabric; needed where the profile exists with both.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   path:
     description: The file; NCCL itself reads no other place.
     type: path
     default: /etc/nccl.conf
-  backup:
-    description: Keep a dated copy beside every file that is replaced.
-    type: bool
-    default: true
   extra:
     description: The site's own variables, name to value. They are linted like the rest.
     type: dict
@@ -88,19 +75,11 @@ options:
     description: Interface for NCCL's bootstrap; where it is empty, that of the default route.
     type: str
     default: ""
-  max_disruption:
-    description: Most that activating a change may cost the node; changes above it are withheld and reported.
-    type: str
-    choices: [none, link, driver, reboot]
-    default: none
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr), C(/home) and C(/root).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
+  - busbar.fabric.node.backup
+  - busbar.fabric.node.disruption
 """
 
 EXAMPLES = r"""
@@ -161,112 +140,138 @@ withheld:
 """
 
 from dataclasses import replace
-from typing import Dict, List, Sequence, Tuple
+from functools import partial
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import containers as nccl_containers
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, parse_version
+
+SPEC = {
+    **module.PROFILE,
+    "profile_name": {"type": "str", "required": True},
+    "path": {"type": "path", "default": "/etc/nccl.conf"},
+    "extra": {"type": "dict", "default": {}},
+    "accepted": {"type": "dict", "default": {}},
+    "containers": {"type": "list", "elements": "str", "choices": ["enroot", "docker", "kubernetes"], "default": []},
+    "libraries": {"type": "list", "elements": "path", "default": []},
+    "nccl_version": {"type": "str", "default": ""},
+    "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+    "dscp": {"type": "int"},
+    "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
+    "management_interface": {"type": "str", "default": ""},
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
+
+
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    task = Task(host, given)
+    result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
+    return dict(result, variables=task.derivation.meant, notes=task.notes())
 
 
 class Task:
-    """One call of the module: what it was asked, and the host it asks."""
+    """What one call of the module was asked, and what of the host stays as it is while the files change.
 
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
-        given = module.params
-        self.host = Host(given["hardware_root"], given["system_root"])
-        self.host.require_roots()
-        self.path: str = given["path"]
-        check_paths("path", [self.path])
+    files: paths of all files that a look had to change.
+    """
+
+    def __init__(self, host: Host, given: Mapping[str, Any]) -> None:
+        """Raises ParseError, ReadError."""
+        self.host = host
+        self.given = given
+        check_paths("path", [given["path"]])
         check_paths("libraries", given["libraries"])
         self.profile = profile.for_fabric(
             profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None
         )
         if given["dscp"] is not None and not 0 <= given["dscp"] <= 63:
             raise ParseError("dscp is %d, expected 0 to 63" % given["dscp"])
-        errors = nccl_conf.extra_errors(given["extra"])
-        if errors:
-            raise ParseError("extra: %s" % "; ".join(errors))
-        self.accepted: Dict[str, str] = given["accepted"]
-        errors = nccl_conf.accepted_errors(self.accepted)
-        if errors:
-            raise ParseError("accepted: %s" % "; ".join(errors))
-        self.environment = nccl_environment.Environment()
-        self.want = nccl_conf.Want(
+        for name, errors in (
+            ("extra", conf.extra_errors(given["extra"])),
+            ("accepted", conf.accepted_errors(given["accepted"])),
+        ):
+            if errors:
+                raise ParseError("%s: %s" % (name, "; ".join(errors)))
+        self.version: Optional[Version] = None
+        if given["nccl_version"]:
+            try:
+                self.version = parse_version(given["nccl_version"])
+            except ParseError as error:
+                raise ParseError("nccl_version: %s" % error) from error
+        self.libraries: List[nccl_library.Library] = []
+        self.unreadable = Plan()
+        self.scan()
+        # Rails, paths and routes are all in sysfs and procfs.
+        self.machine = topology.read(host, ask_nvidia_smi=False)
+        self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
+        self.environment = environment.NOTHING
+        self.files: Set[str] = set()
+        want = conf.Want(
             gpudirect=given["gpudirect"],
             dscp=given["dscp"],
             address_family=given["address_family"],
             management_interface=given["management_interface"],
             extra={name: str(value) for name, value in given["extra"].items()},
         )
-        try:
-            self.version = nccl_variables.parse_version(given["nccl_version"]) if given["nccl_version"] else None
-        except ParseError as error:
-            raise ParseError("nccl_version: %s" % error) from error
-        self.libraries, self.unreadable = self.scan()
-
-    def scan(self) -> Tuple[List[nccl_library.Library], List[Finding]]:
-        """The jobs' libraries; those of the standard places where none is listed and no version is declared."""
-        paths = list(self.module.params["libraries"])
-        if not paths and self.version is None:
-            paths = list(nccl_library.find(self.host))
-        libraries: List[nccl_library.Library] = []
-        unreadable: List[Finding] = []
-        for path in paths:
-            try:
-                libraries.append(replace(nccl_library.scan(self.host.system(path)), path=path))
-            except ReadError as error:
-                unreadable.append(nccl_conf.unreadable_library(path, error.problem.message))
-        return libraries, unreadable
-
-    def derive(self, machine: topology.Topology) -> nccl_conf.Derivation:
         versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
-        return nccl_conf.derive(machine, self.profile, self.want, versions)
+        self.derivation = conf.derive(self.machine, self.profile, want, versions)
+        self.proofs = [] if self.derivation.blockers else [(one.path, self.prove(one)) for one in self.libraries]
 
-    def prove(self, derivation: nccl_conf.Derivation) -> List[Tuple[str, nccl_proof.Proof]]:
-        if derivation.blockers:
-            return []
-        text = nccl_conf.render(derivation.variables)
-        root = self.host.system_root
-        return [
-            (library.path, nccl_proof.prove(self.host.system(library.path), text, derivation.meant, base=root))
-            for library in self.libraries
-        ]
+    def scan(self) -> None:
+        """Of the jobs' libraries; of those in the standard places where none is listed and no version is declared."""
+        paths: Sequence[str] = self.given["libraries"]
+        if not paths and self.version is None:
+            paths = nccl_library.find(self.host)
+        for path in paths:
+            problems: List[Problem] = []
+            library = attempt(partial(nccl_library.scan, self.host.system(path)), path, problems)
+            if library is not None:
+                self.libraries.append(replace(library, path=path))
+            for problem in problems:
+                found = conf.LIBRARY.judge(path, "unknown", want="a libnccl.so.2", have=problem.message)
+                self.unreadable = merge(self.unreadable, Plan((found,)))
 
-    def plan(
-        self,
-        machine: topology.Topology,
-        derivation: nccl_conf.Derivation,
-        proofs: Sequence[Tuple[str, nccl_proof.Proof]],
-    ) -> Plan:
-        hcas = names(machine)
-        have = nccl_conf.read(self.host, self.path)
-        have = nccl_conf.with_topo_file(have, self.host, machine, self.profile, derivation)
+    def prove(self, library: nccl_library.Library) -> proof.Proof:
+        text = conf.render(self.derivation.variables)
+        return proof.prove(self.host.system(library.path), text, self.derivation.meant, base=self.host.system_root)
+
+    def look(self) -> Plan:
+        path = self.given["path"]
+        have = conf.read(self.host, path)
+        have = conf.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
         self.environment = have.environment
-        judged = (self.libraries, self.version, proofs, hcas, self.accepted)
-        main_plan = nccl_conf.plan(have, derivation, self.path, *judged)
-        extra = [
-            nccl_conf.plan_file(self.host.read_system(target), target, text)
-            for target, text in (
-                nccl_containers.render(runtime, self.path) for runtime in self.module.params["containers"]
-            )
-        ]
-        plan = merge(Plan(findings=tuple(self.unreadable)), main_plan, *extra)
-        return plan.limit(self.module.params["max_disruption"])
+        judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
+        plans = [self.unreadable, conf.plan(have, self.derivation, path, *judged)]
+        for runtime in self.given["containers"]:
+            target, text = containers.render(runtime, path)
+            plans.append(conf.plan_file(self.host.read_system(target), target, text))
+        found = merge(*plans).kept(self.given["backup"]).limit(self.given["max_disruption"])
+        self.files.update(change.path for change in found.changes)
+        return found
 
-
-def names(machine: topology.Topology) -> List[str]:
-    """Of the host's RDMA devices."""
-    return [nic.rdma.name for nic in machine.nics if nic.rdma is not None]
+    def notes(self) -> List[str]:
+        """Of the last look."""
+        judged = (self.derivation.meant, self.given["accepted"], self.libraries, self.version, self.hcas)
+        said = [*self.environment.notes, *environment.judge(self.environment, *judged)[1]]
+        if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
+            return said
+        unproven = (
+            "nccl.conf was linted against the table of NCCL %s and not proven: list the libraries that jobs use in"
+            " busbar_nccl_libraries"
+        )
+        return [unproven % self.given["nccl_version"], *said]
 
 
 def check_paths(name: str, paths: Sequence[str]) -> None:
@@ -274,82 +279,6 @@ def check_paths(name: str, paths: Sequence[str]) -> None:
     for path in paths:
         if not path.startswith("/") or not path.isprintable():
             raise ParseError("%s: %r is not an absolute path" % (name, path))
-
-
-def notes(task: Task, derivation: nccl_conf.Derivation, hcas: Sequence[str]) -> List[str]:
-    judged = (task.environment, derivation.meant, task.accepted, task.libraries, task.version, hcas)
-    return [*_about_proof(task, derivation), *task.environment.notes, *nccl_environment.judge(*judged)[1]]
-
-
-def _about_proof(task: Task, derivation: nccl_conf.Derivation) -> List[str]:
-    if task.libraries or task.unreadable or derivation.blockers:
-        return []
-    if task.version is not None:
-        return [
-            "nccl.conf was linted against the table of NCCL %s and not proven: list the libraries that jobs use in"
-            " busbar_nccl_libraries" % task.module.params["nccl_version"]
-        ]
-    return []
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "required": True},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "path": {"type": "path", "default": "/etc/nccl.conf"},
-            "backup": {"type": "bool", "default": True},
-            "extra": {"type": "dict", "default": {}},
-            "accepted": {"type": "dict", "default": {}},
-            "containers": {
-                "type": "list",
-                "elements": "str",
-                "choices": ["enroot", "docker", "kubernetes"],
-                "default": [],
-            },
-            "libraries": {"type": "list", "elements": "path", "default": []},
-            "nccl_version": {"type": "str", "default": ""},
-            "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
-            "dscp": {"type": "int"},
-            "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
-            "management_interface": {"type": "str", "default": ""},
-            "max_disruption": {"type": "str", "choices": ["none", "link", "driver", "reboot"], "default": "none"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    try:
-        task = Task(module)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    # Rails, paths and routes are all in sysfs and procfs.
-    machine = topology.read(task.host, ask_nvidia_smi=False)
-    derivation = task.derive(machine)
-    proofs = task.prove(derivation)
-    try:
-        planned = task.plan(machine, derivation, proofs)
-        after = planned
-        backups = []
-        if planned.changed and not module.check_mode:
-            backups = apply.execute(task.host, planned.kept(module.params["backup"]))
-            # Positive proof: what counts is what is there now, not what was meant to be.
-            after = task.plan(machine, derivation, proofs)
-    except ReadError as error:
-        module.fail_json(msg=str(error))
-    result = planned.result()
-    files = {change.path for change in planned.changes}
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result.update(
-        findings=after.result()["findings"],
-        passed=after.result()["passed"],
-        repaired=[f.id for f in planned.findings if f.state == "drift" and f.subject in files and f.id not in still],
-        variables=derivation.meant,
-        notes=notes(task, derivation, names(machine)),
-        backup_files=backups,
-    )
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

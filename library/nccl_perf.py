@@ -218,7 +218,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import MARKER, parse_marker
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "binary": {"type": "path", "required": True},

@@ -89,14 +89,8 @@ options:
   prebuilt_sha256:
     description: SHA-256 of O(prebuilt).
     type: str
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr), C(/home) and C(/root).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -126,7 +120,7 @@ repaired:
   elements: str
   returned: success
 build:
-  description: The marker of the build that is there now, see C(module_utils/nccl_tests_build.py); null for none.
+  description: The marker of the build that is there now, see C(module_utils/nccl_tests/marker.py); null for none.
   type: dict
   returned: success
 path:
@@ -188,310 +182,123 @@ log:
   returned: failure of a command
 """
 
-import json
-import os
-import shutil
-import time
-from contextlib import contextmanager, suppress
-from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.core import locks, redaction, trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
-    Host,
-    ParseError,
-    ReadError,
-    search_path,
-    untrusted,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import CommandFailed
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan
 
-# The part of a log that goes into a message: nvcc's last error and what make says of it.
-TAIL_LINES = 15
-# Sites that reach their git host through a proxy say so in the task's environment.
-PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "ALL_PROXY")
-
-
-class Builder:
-    """One build: a scratch directory beside the destination, a log, a deadline and the lock."""
-
-    def __init__(
-        self, host: Host, want: nccl_tests_build.Want, timeout: float, runtime: Optional[nccl_tests_build.Runtime]
-    ) -> None:
-        self.host = host
-        self.want = want
-        self.timeout = timeout
-        self.runtime = runtime
-        self.deadline = time.monotonic() + timeout
-        self.destination = os.path.realpath(host.system(want.path))
-        self.scratch = nccl_tests_build.scratch_directory(host, want)
-        self.log = os.path.join(self.scratch, nccl_tests_build.LOG)
-        self.failed_log = self.destination + ".failed.log"
-        self.lock = -1
-        self.environment = {
-            "PATH": search_path(),
-            "LC_ALL": "C",
-            "HOME": "/",
-            # nvcc's intermediate files go when the scratch directory goes.
-            "TMPDIR": self.scratch,
-            "GIT_TERMINAL_PROMPT": "0",
-            **{name: os.environ[name] for name in PROXIES if name in os.environ},
-        }
-
-    def make(self, made_from: nccl_tests_build.Inputs, jobs: int) -> None:
-        """Raises ReadError and CommandFailed; then the destination is as it was."""
-        with self.workspace():
-            try:
-                self.fetch()
-                self.link(made_from)
-                if made_from.mpi is not None:
-                    # The linker looks for what libmpi itself needs here, and not where -L says.
-                    folder = os.path.dirname(self.host.system(made_from.mpi.library))
-                    self.environment["LD_LIBRARY_PATH"] = folder
-                argv = nccl_tests_build.build_argv(self.host, made_from, self.scratch, jobs)
-                self.execute(argv)
-                self.install(self.stage(made_from, argv))
-            except (CommandFailed, ReadError):
-                if os.path.exists(self.log):
-                    os.chmod(self.log, 0o600)
-                    os.replace(self.log, self.failed_log)
-                raise
-            remove(self.failed_log)
-
-    def adopt(self, prebuilt: str, digest: str, have: nccl_tests_build.Have) -> None:
-        """Put another host's build in place. Raises ReadError; then the destination is as it was."""
-        try:
-            doubt = trusted.doubt(prebuilt, os.path.realpath(self.host.system_root))
-            if doubt and os.path.lexists(prebuilt):
-                raise untrusted(prebuilt, doubt)
-            with self.workspace():
-                stage = os.path.join(self.scratch, "stage")
-                publish(stage, nccl_tests_build.unpack_build(prebuilt, digest, stage, have, self.want).binaries)
-                self.install(stage)
-                remove(self.failed_log)
-        finally:
-            remove(prebuilt)
-
-    def pack(self, path: str, marker: nccl_tests_build.Marker) -> None:
-        """Raises ReadError and OSError; then there is no such file."""
-        try:
-            with self.locked():
-                nccl_tests_build.pack(self.destination, marker, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(path)
-            raise
-
-    @contextmanager
-    def workspace(self) -> Iterator[None]:
-        """The lock, and under it an empty scratch directory."""
-        os.makedirs(os.path.dirname(self.destination), exist_ok=True)
-        with self.locked() as self.lock:
-            remove(self.scratch)
-            os.mkdir(self.scratch, 0o755)
-            try:
-                yield
-            finally:
-                remove(self.scratch)
-
-    @contextmanager
-    def locked(self) -> Iterator[int]:
-        """Held by the commands, too: those of a run that was killed go on, and would write into our scratch."""
-        folder, name = os.path.split(self.destination)
-        path = os.path.join(folder, ".%s.lock" % name)
-        descriptor = locks.open_file(path)
-        try:
-            try:
-                locks.take(descriptor)
-            except BlockingIOError as error:
-                raise ReadError(path, "is held: another run still builds there, or what a killed one left") from error
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def fetch(self) -> None:
-        source = os.path.join(self.scratch, "source")
-        if self.want.tarball:
-            archive = self.host.system(self.want.tarball)
-            nccl_tests_build.unpack(archive, self.want.sha256, self.want.commit, source)
-            return
-        for argv in nccl_tests_build.git_argvs(self.want, source):
-            said = self.execute(argv)
-        if said.strip() != self.want.commit:
-            raise CommandFailed(argv, "says %r, expected %s" % (said[:80], self.want.commit))
-
-    def link(self, made_from: nccl_tests_build.Inputs) -> None:
-        names = self.host.listdir_system(made_from.nccl.header)
-        for link, target in nccl_tests_build.link_layout(made_from, names).items():
-            path = os.path.join(self.scratch, "links", link)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.symlink(self.host.system(target), path)
-
-    def execute(self, argv: Sequence[str]) -> str:
-        """Run a command with the log for its output, and kill all of it at the deadline. Returns what it printed."""
-        left = max(0.0, self.deadline - time.monotonic())
-        try:
-            return nccl_tests_build.execute(argv, self.log, self.environment, left, self.lock)
-        except nccl_tests_build.TooLong as error:
-            raise CommandFailed(argv, "took longer than build_timeout, %g s" % self.timeout) from error
-
-    def stage(self, made_from: nccl_tests_build.Inputs, argv: Sequence[str]) -> str:
-        """The directory as it shall be. The marker is its last file: of what was built, not of what was meant."""
-        build, stage = os.path.join(self.scratch, "build"), os.path.join(self.scratch, "stage")
-        binaries = nccl_tests_build.verify(build, made_from.mpi is not None)
-        os.mkdir(stage)
-        for name in binaries:
-            os.rename(os.path.join(build, name), os.path.join(stage, name))
-        os.rename(self.log, os.path.join(stage, nccl_tests_build.LOG))
-        archive = self.want.sha256 if self.want.tarball else None
-        marker = nccl_tests_build.Marker(self.want.commit, archive, made_from, self.runtime, tuple(argv), binaries)
-        with open(os.path.join(stage, nccl_tests_build.MARKER), "w", encoding="utf-8") as stream:
-            stream.write(nccl_tests_build.render_marker(marker))
-        publish(stage, binaries)
-        return stage
-
-    def install(self, stage: str) -> None:
-        """Programs that run from the old directory go on: their files live until they end."""
-        old = os.path.join(self.scratch, "old")
-        if os.path.lexists(self.destination):
-            os.rename(self.destination, old)
-        try:
-            os.rename(stage, self.destination)
-        except OSError:
-            if os.path.lexists(old):
-                os.rename(old, self.destination)
-            raise
+SPEC: Dict[str, Dict[str, Any]] = {
+    "path": {"type": "path", "default": "/opt/nccl-tests"},
+    "commit": {"type": "str", "required": True},
+    "repository": {"type": "str", "default": "https://github.com/NVIDIA/nccl-tests.git"},
+    "tarball": {"type": "path", "default": ""},
+    "sha256": {"type": "str", "default": ""},
+    "cuda_home": {"type": "path", "default": ""},
+    "libraries": {"type": "list", "elements": "path", "default": []},
+    "mpi": {"type": "str", "choices": ["auto", "required", "off"], "default": "auto"},
+    "mpi_home": {"type": "path", "default": ""},
+    "build_timeout": {"type": "int", "default": 1800},
+    "build": {"type": "bool", "default": True},
+    "pack": {"type": "bool", "default": False},
+    "prebuilt": {"type": "path"},
+    "prebuilt_from": {"type": "str"},
+    "prebuilt_sha256": {"type": "str"},
+    **module.ROOTS,
+}
+TOGETHER = [("prebuilt", "prebuilt_from", "prebuilt_sha256")]
 
 
-def publish(directory: str, programs: Collection[str]) -> None:
-    """Jobs run the programs as their own users, whatever the umask here. The log, which may hold a token, is root's."""
-    modes = {**dict.fromkeys(programs, 0o755), nccl_tests_build.LOG: 0o600}
-    for name in os.listdir(directory):
-        os.chmod(os.path.join(directory, name), modes.get(name, 0o644))
-    os.chmod(directory, 0o755)
+class Failed(Exception):
+    """The build did not come about. more: what is returned beside the message."""
 
-
-def remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
-
-
-def tail(path: str) -> List[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().splitlines()[-TAIL_LINES:]
-    except FileNotFoundError:
-        return []
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.more = more
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "default": "/opt/nccl-tests"},
-            "commit": {"type": "str", "required": True},
-            "repository": {"type": "str", "default": "https://github.com/NVIDIA/nccl-tests.git"},
-            "tarball": {"type": "path", "default": ""},
-            "sha256": {"type": "str", "default": ""},
-            "cuda_home": {"type": "path", "default": ""},
-            "libraries": {"type": "list", "elements": "path", "default": []},
-            "mpi": {"type": "str", "choices": ["auto", "required", "off"], "default": "auto"},
-            "mpi_home": {"type": "path", "default": ""},
-            "build_timeout": {"type": "int", "default": 1800},
-            "build": {"type": "bool", "default": True},
-            "pack": {"type": "bool", "default": False},
-            "prebuilt": {"type": "path"},
-            "prebuilt_from": {"type": "str"},
-            "prebuilt_sha256": {"type": "str"},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        required_together=[("prebuilt", "prebuilt_from", "prebuilt_sha256")],
-        supports_check_mode=True,
-    )
-    given = module.params
-    prebuilt, source = given["prebuilt"], given["prebuilt_from"]
-    if not given["commit"]:
-        nothing: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "packed": False}
-        nothing.update(path=given["path"], origin="unchanged", current=True, notes=[], repaired=[])
-        module.exit_json(**Plan().result(), **nothing)
-    host = Host(given["hardware_root"], given["system_root"])
+    ansible = AnsibleModule(SPEC, required_together=TOGETHER, supports_check_mode=True)
     try:
-        host.require_roots()
-        want = nccl_tests_build.Want(
-            **{name: given[name] for name in ("path", "commit", "repository", "tarball", "sha256")},
-            **{name: given[name] for name in ("cuda_home", "mpi", "mpi_home")},
-            libraries=tuple(given["libraries"]),
-        )
-        nccl_tests_build.check_path(host, want)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    have = nccl_tests_build.read(host, want)
-    planned = nccl_tests_build.plan(have, want, copied=prebuilt is not None)
-    if not given["build"]:
-        planned = Plan(planned.findings)
-    after = planned
-    made_from = nccl_tests_build.inputs(have, want)
-    builder = Builder(host, want, given["build_timeout"], have.runtime)
-    commands: List[str] = []
-    if planned.changed and made_from is not None:
-        jobs = min(len(os.sched_getaffinity(0)), nccl_tests_build.JOBS_LIMIT)
-        commands = ["unpack the build of %s" % source]
-        if prebuilt is None:
-            lines = nccl_tests_build.commands(host, want, made_from, jobs)
-            # The repository's address may hold a token.
-            commands = [redaction.scrub(line, ()) for line in lines]
-        if not module.check_mode:
-            try:
-                if prebuilt is None:
-                    builder.make(made_from, jobs)
-                else:
-                    builder.adopt(prebuilt, given["prebuilt_sha256"], have)
-            except CommandFailed as error:
-                end = "\n".join(tail(builder.failed_log))
-                msg = redaction.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, end), ())
-                argv = [redaction.scrub(word, ()) for word in error.argv]
-                module.fail_json(msg=msg, argv=argv, log=builder.failed_log, commands=commands)
-            except ReadError as error:
-                origin = "" if prebuilt is None else "build of %s: " % source
-                module.fail_json(msg="%s%s" % (origin, error), commands=commands)
-            except OSError as error:
-                module.fail_json(msg="%s: %s" % (error.filename or want.path, error.strerror), commands=commands)
-            # Positive proof: what counts is what is there now, not what was meant to be.
-            have = nccl_tests_build.read(host, want)
-            after = nccl_tests_build.plan(have, want)
-    elif prebuilt is not None and not module.check_mode:
-        remove(prebuilt)
-    packed = False
-    notes: List[str] = []
-    if given["pack"] and have.marker is not None and nccl_tests_build.current(after) and not module.check_mode:
+        module.run(ansible, work)
+    except Failed as error:
+        ansible.fail_json(msg=str(error), **error.more)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    result: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "packed": False, "notes": []}
+    if not given["commit"]:
+        result.update(path=given["path"], origin="unchanged", current=True, repaired=[])
+        return {**Plan().result(), **result}
+    names = ("path", "commit", "repository", "tarball", "sha256", "cuda_home", "mpi", "mpi_home")
+    want = plan.Want(libraries=tuple(given["libraries"]), **{name: given[name] for name in names})
+    builder = build.Builder(host, want, given["build_timeout"])
+    prebuilt, source = given["prebuilt"], given["prebuilt_from"]
+    # What is there, and after a change what is there then.
+    haves: List[plan.Have] = []
+
+    def look() -> Plan:
+        copied = prebuilt is not None and not haves
+        haves.append(plan.read(host, want))
+        found = plan.plan(haves[-1], want, copied)
+        return found if given["build"] else Plan(found.findings)
+
+    def commands() -> List[str]:
+        made_from = plan.inputs(haves[0], want)
+        if prebuilt is not None or made_from is None:
+            return ["unpack the build of %s" % source]
+        return builder.commands(made_from)
+
+    def make(_host: Host, _planned: Plan) -> List[str]:
+        made_from = plan.inputs(haves[0], want)
         try:
-            builder.pack(nccl_tests_build.pack_path(host), have.marker)
-            packed = True
+            if prebuilt is not None:
+                builder.adopt(prebuilt, given["prebuilt_sha256"], haves[0])
+            elif made_from is not None:
+                builder.make(made_from, haves[0].runtime)
+        except build.CommandFailed as error:
+            message = "%s. %s ends with:\n%s" % (error, builder.failed_log, builder.last_lines())
+            argv = [redaction.scrub(word, ()) for word in error.argv]
+            raise Failed(
+                redaction.scrub(message, ()), argv=argv, log=builder.failed_log, commands=commands()
+            ) from error
+        except ReadError as error:
+            origin = "" if prebuilt is None else "build of %s: " % source
+            raise Failed("%s%s" % (origin, error), commands=commands()) from error
+        except OSError as error:
+            raise Failed("%s: %s" % (error.filename or want.path, error.strerror), commands=commands()) from error
+        return []
+
+    try:
+        result.update(apply.converge(host, check_mode, look, make, lambda finding: finding.check == plan.BUILD.id))
+    finally:
+        if prebuilt is not None and not check_mode:
+            build.remove(prebuilt)
+    # A build that is replaced is not kept.
+    del result["backup_files"]
+    have, changed = haves[-1], result["changed"]
+    current = plan.current(plan.plan(have, want))
+    if given["pack"] and have.marker is not None and current and not check_mode:
+        try:
+            builder.pack(have.marker)
+            result["packed"] = True
         except (ReadError, OSError) as error:
-            notes = ["nccl-tests could not be packed for the hosts like this one, each builds for itself: %s" % error]
-    result = planned.result()
-    still = {finding.id for finding in after.findings if not finding.ok} if after is not planned else set()
-    result.update(
-        findings=after.result()["findings"],
-        passed=after.result()["passed"],
-        repaired=[
-            f.id for f in planned.findings if planned.changed and f.check == "nccl_tests.build" and f.id not in still
-        ],
-        build=None if have.marker is None else json.loads(nccl_tests_build.render_marker(have.marker)),
-        path=want.path,
-        class_id=nccl_tests_build.class_id(have, want),
-        origin="unchanged" if not planned.changed else "built" if prebuilt is None else "copied from %s" % source,
-        current=nccl_tests_build.current(after),
-        share=None if given["build"] else nccl_tests_build.share(have, want),
-        packed=packed,
-        notes=notes,
-        commands=commands,
-    )
-    module.exit_json(**result)
+            result["notes"] = [
+                "nccl-tests could not be packed for the hosts like this one, each builds for itself: %s" % error
+            ]
+    return {
+        **result,
+        "build": None if have.marker is None else marker.to_dict(have.marker),
+        "path": want.path,
+        "class_id": plan.class_id(have, want),
+        "origin": "unchanged" if not changed else "built" if prebuilt is None else "copied from %s" % source,
+        "current": current,
+        "share": None if given["build"] else plan.share(have, want),
+        "commands": commands() if changed else [],
+    }
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     SEVERITIES,
@@ -117,7 +118,7 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
         # The lock is no role: it has a result where a run took it or another one had it.
         for role in [*(["node_lock"] if "node_lock" in results[host] else []), *expected]:
             result = answer.given(results[host].get(role))
-            because = next((f.id for f in findings if f.check[:4] == "run." or f.check == "lock.held"), None)
+            because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
             found, good = _role_result(role, result, because)
             findings.extend(replace(f, have=_nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
             passed.extend(good)

@@ -3,16 +3,23 @@
 """What is written from declarations: ``make docs``. ``tests/unit/test_documents.py`` fails where a file is stale.
 
 Site values (``plugin_utils/site_values.py``): each role's defaults, the options of its argument specs and the table of
-its README.md, and the tables of docs/variables.md. The rest of these files is written by hand, and stays.
+its README.md, and the tables of docs/variables.md. The first two paragraphs of a role's README.md: what argument specs
+and Galaxy say of it. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
+plugin_utils, and the text below it): the tables of docs/findings.md. The rest of these files is written by hand, and
+stays.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +29,31 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT / "collections") not in sys.path:
     sys.path.insert(0, str(ROOT / "collections"))
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
 WIDTH = 120
 SOURCE = "plugin_utils/site_values.py"
+# {}: what the role does.
+GALAXY = """\
+---
+# Written by make docs: README.md says what the role does.
+galaxy_info:
+  author: Busbar contributors
+  description: {}
+  license: GPL-3.0-or-later
+  min_ansible_version: "2.19"
+  platforms:
+    - name: EL
+      versions: ["9", "10"]
+    - name: Debian
+      versions: [bookworm, trixie]
+    - name: Ubuntu
+      versions: [jammy, noble]
+dependencies: []
+"""
 # Between these lines of a Markdown page stands what is generated. {}: its name, where a page has several.
 BEGIN, END = "<!-- {}: written by make docs -->", "<!-- end of {} -->"
 # Headings of docs/variables.md; every other part is a role's.
@@ -34,6 +61,32 @@ HEADINGS = {
     "site": "Every run",
     "perftest": "Between nodes: `playbooks/verify.yml`",
     "drift_timer": "The control node: role `drift_timer`, which is no part of a node's intent",
+}
+# Nouns of checks in the order of docs/findings.md, with who asks.
+NOUNS = {
+    "platform": "role `platform`",
+    "ofed": "role `mofed`",
+    "iommu": "role `iommu`",
+    "kernel_args": "module `kernel_args`, in tasks of the site's own",
+    "pcie_path": "role `pcie_path`",
+    "host_limits": "role `host_limits`",
+    "netdev_mtu": "role `mtu`",
+    "multirail": "role `multirail`",
+    "roce_qos": "role `roce_qos`",
+    "gpudirect": "role `nvidia_peermem`",
+    "nccl_conf": "role `nccl_conf`",
+    "nccl_tests": "role `nccl_tests`",
+    "reboot": "role `reboot`",
+    "drain": "role `drain`",
+    "consistency": "`playbooks/verify.yml`, all nodes of a kind compared",
+    "rail_ping": "`playbooks/verify.yml`, packets between rails",
+    "perftest": "`playbooks/verify.yml`, RDMA between idle nodes",
+    "counters": "`playbooks/verify.yml`, what the NICs counted meanwhile",
+    "nccl_perf": "role `nccl_benchmark`",
+    "nccl_benchmark": "role `nccl_benchmark`, before anything is measured",
+    "lock": "every run, before it writes",
+    "run": "every run",
+    "drift_timer": "role `drift_timer`, on the control node",
 }
 TYPES = {
     "str": "text",
@@ -53,9 +106,10 @@ def documents() -> dict[Path, str]:
     found: dict[Path, str] = {}
     for role in sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir()):
         values = site_values.of_role(role.name)
+        short, long = said(role / "README.md")
         found[role / "defaults" / "main.yml"] = defaults(values)
-        specs = role / "meta" / "argument_specs.yml"
-        found[specs] = _with_options(specs, options(values))
+        found[role / "meta" / "argument_specs.yml"] = argument_specs(role.name, short, long, values)
+        found[role / "meta" / "main.yml"] = galaxy(short)
         of_readme = site_values.PARTS.get(role.name, {})
         if of_readme:
             readme = role / "README.md"
@@ -63,6 +117,8 @@ def documents() -> dict[Path, str]:
     page = ROOT / "docs" / "variables.md"
     found[page] = _between(page, "decisions", decisions(site_values.VALUES))
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
+    page = ROOT / "docs" / "findings.md"
+    found[page] = _between(page, "checks", nouns(declared(), by_hand(page.read_text())))
     return found
 
 
@@ -74,8 +130,73 @@ def stale() -> list[Path]:
 def main() -> None:
     wanted = documents()
     for path in stale():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path])
         print(f"written: {path.relative_to(ROOT)}")
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A check as it stands in the code. asks: the text below it."""
+
+    check: Check
+    asks: str
+    path: Path
+
+    @property
+    def noun(self) -> str:
+        return self.check.id.partition(".")[0]
+
+
+def declared(root: Path = ROOT) -> list[Declared]:
+    """All checks, the noun's own file first, in the order in which they are declared.
+
+    Raises ValueError that names file and line: a Check that is no value of a module, whose id is not written out, has
+    no text below it, or is declared twice.
+    """
+    found: dict[str, Declared] = {}
+    for path in sorted([*(root / "module_utils").rglob("*.py"), *(root / "plugin_utils").glob("*.py")]):
+        places = list(_declarations(path))
+        if not places:
+            continue
+        name = ".".join(path.relative_to(root).with_suffix("").parts)
+        module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.{name}")
+        for line, constant, asks in places:
+            check = getattr(module, constant)
+            if check.id in found:
+                raise ValueError(f"{path}:{line}: {check.id} is declared a second time")
+            found[check.id] = Declared(check, asks, path)
+    return sorted(found.values(), key=lambda each: (each.noun, each.path.stem != each.noun))
+
+
+def _declarations(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, name and text of each check that a file declares. Raises ValueError as ``declared`` does."""
+    tree = ast.parse(path.read_text())
+    calls = {node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Check"}
+    for statement, below in zip(tree.body, [*tree.body[1:], None], strict=False):
+        if not isinstance(statement, ast.Assign) or statement.value not in calls:
+            continue
+        call = statement.value
+        assert isinstance(call, ast.Call)
+        calls.remove(call)
+        where = f"{path}:{statement.lineno}"
+        name, check = statement.targets[0], _written(call.args[0] if call.args else None)
+        if not isinstance(name, ast.Name) or not check:
+            raise ValueError(f"{where}: a check is NAME = Check(ID, ...), its id written out")
+        asks = _written(below.value if isinstance(below, ast.Expr) else None)
+        if not asks:
+            raise ValueError(f"{where}: below {check} stands no text that says what it asks")
+        yield statement.lineno, name.id, asks
+    for call in calls:
+        raise ValueError(f"{path}:{call.lineno}: a check is declared as a value of the module, NAME = Check(ID, ...)")
+
+
+def _written(node: ast.expr | None) -> str:
+    """The words of a text that is written out in the code; empty where it is none."""
+    return " ".join(node.value.split()) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------- YAML
@@ -92,20 +213,44 @@ def defaults(values: Mapping[str, Value]) -> str:
     return _text(lines)
 
 
-def options(values: Mapping[str, Value]) -> list[str]:
-    """Lines of argument_specs.yml: the options of the entry point main."""
-    if not values:
-        return [f"    options: {{}} # written by make docs: {SOURCE}"]
-    lines = [f"    options: # written by make docs: {SOURCE}"]
+def argument_specs(role: str, short: str, long: str, values: Mapping[str, Value]) -> str:
+    """meta/argument_specs.yml, with the one entry point main. short, long: what the role does."""
+    lines = [
+        "---",
+        f"# Written by make docs: README.md says what the role does, {SOURCE} declares its values.",
+        "argument_specs:",
+        "  main:",
+        f"    short_description: {_scalar(short)}",
+        "    description:",
+        "      - >-",
+        *_wrapped(_marked(long), " " * 8, " " * 8),
+        f"      - The result is in C({role}_result).",
+        "    options:" if values else "    options: {}",
+    ]
     for name, value in values.items():
-        said = re.sub(r"`([^`]*)`", r"C(\1)", value.says)
-        lines += [f"      {name}:", *_described(said, 8), f"        type: {value.type}"]
+        lines += [f"      {name}:", *_described(_marked(value.says), 8), f"        type: {value.type}"]
         if value.type == "list":
             lines.append(f"        elements: {value.elements}")
         if value.choices:
             lines.append(f"        choices: {flow(value.choices)}")
         lines.append(f"        default: {flow(value.default)}")
-    return lines
+    return _text(lines)
+
+
+def galaxy(short: str) -> str:
+    """meta/main.yml of a role."""
+    return GALAXY.format(_scalar(short))
+
+
+def said(readme: Path) -> tuple[str, str]:
+    """What a role does, in a sentence without markup and its full stop, and in a paragraph of Markdown.
+
+    Raises ValueError where the first two paragraphs below the heading of a README.md are no such thing.
+    """
+    heading, short, long, *_rest = [*readme.read_text().split("\n\n"), "", ""]
+    if not heading.startswith("# busbar.fabric.") or not re.fullmatch(r"[^`\n]+\.", short) or not long[:1].isalnum():
+        raise ValueError(f"{readme}: begins with its heading, a sentence on one line, and a paragraph that says more")
+    return short.removesuffix("."), " ".join(long.split())
 
 
 def flow(value: Any) -> str:
@@ -134,17 +279,13 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def _with_options(path: Path, lines: Sequence[str]) -> str:
-    """The file's text with these options; whatever stands around them is kept. Raises ValueError."""
-    before, after = [], list(path.read_text().splitlines())
-    while after and not after[0].startswith("    options:"):
-        before.append(after.pop(0))
-    if not after:
-        raise ValueError(f"{path}: has no line '    options:' below argument_specs and main")
-    after.pop(0)
-    while after and (after[0].startswith("     ") or not after[0].strip()):
-        after.pop(0)
-    return _text([*before, *lines, *after])
+def _scalar(text: str) -> str:
+    return text if _is_plain(text) else json.dumps(text)
+
+
+def _marked(text: str) -> str:
+    """Markdown in the markup of Ansible's documentation."""
+    return re.sub(r"\*(\w[^*]*)\*", r"I(\1)", re.sub(r"`([^`]*)`", r"C(\1)", text))
 
 
 # ------------------------------------------------------------------------------------------------------------ Markdown
@@ -172,6 +313,53 @@ def decisions(values: Mapping[str, Value]) -> list[str]:
             of.setdefault(value.decision, []).append(f"`{name}`")
     rows = [(", ".join(names), said.because, said.without) for said, names in of.items()]
     return _table(("decide", "because", "without it"), rows)
+
+
+def nouns(checks: Sequence[Declared], hand: Mapping[str, str]) -> list[str]:
+    """docs/findings.md: a heading and a table for each noun. hand: what ids ask that no code declares yet.
+
+    Raises ValueError where NOUNS lacks one.
+    """
+    rows: dict[str, list[Sequence[str]]] = {}
+    for each in checks:
+        row = (
+            f"`{each.check.id}`",
+            each.check.severity,
+            _mended(each.check),
+            _to_page(each.asks[0].upper() + each.asks[1:]),
+        )
+        rows.setdefault(each.noun, []).append(row)
+    for check, asks in hand.items():
+        if not any(each.check.id == check or fnmatch(each.check.id, check) for each in checks):
+            rows.setdefault(check.partition(".")[0], []).append((f"`{check}`", "", "", asks))
+    if not set(rows) <= set(NOUNS):
+        raise ValueError(f"NOUNS of {Path(__file__).name} does not say who asks {min(set(rows) - set(NOUNS))}")
+    lines: list[str] = []
+    for noun, who in NOUNS.items():
+        if noun in rows:
+            heads = ("check", "severity", "mended by", "asks")
+            lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
+    return lines[1:]
+
+
+def by_hand(page: str) -> dict[str, str]:
+    """What each id of the tables of docs/findings.md asks, as the page has it: id -> text."""
+    found: dict[str, str] = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        ids = re.findall(r"`([a-z0-9_.*]+)`", cells[0]) if line.startswith("| `") else []
+        if ids and "." in ids[0]:
+            noun = ids[0].partition(".")[0]
+            found.update({each if "." in each else f"{noun}.{each}": cells[-1] for each in ids})
+    return found
+
+
+def _mended(check: Check) -> str:
+    """Who mends what is not ok, and what that costs a running node, where the declaration says it for every case."""
+    run = advice.parse(check.fix)
+    if run is None or not run.mends or not run.tags:
+        return "a person" if check.fix else "see `fix`"
+    return f"role `{run.tags[0]}`" + ("" if check.disruption == "none" else f" ({check.disruption})")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

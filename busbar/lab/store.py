@@ -24,7 +24,8 @@ from . import boot, containers, ofed, qos, repository, tree
 from .containers import Lab, Say
 from .fault import Command, CommandFault, FileFault
 from .faults import GRUB_CFG, compatible, named
-from .machine import LabError, Machine, from_dict, hgx_h100, hgx_h200_roce, to_dict
+from .machine import LabError, Machine, from_dict, to_dict
+from .machines import hgx_h100, hgx_h200_roce
 from .toolkit.kernel_tools import STACK
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}

@@ -240,7 +240,7 @@ class Host:
                 chunks, complete = _drain(streams, deadline)
                 rc = _reap(process, deadline) if complete else None
                 if rc is None:
-                    _kill_group(process.pid)
+                    kill_group(process.pid)
                     _reap(process, time.monotonic() + 0.5)
             finally:
                 process.stdout.close()
@@ -365,7 +365,8 @@ def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
         time.sleep(0.01)
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
+    """Kills a process that leads a group, and the group; it may be gone already."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except OSError as error:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..core import advice
+from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host, ReadError
+from ..core.host import Host, Problem, attempt
 from ..core.plan import FileChange, Plan
 from ..core.trusted import WAY_OUT
 from ..machine import platform
@@ -26,7 +28,7 @@ from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
 from . import environment as nccl_environment
-from . import grammar
+from . import grammar, values
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .environment import Environment
@@ -45,6 +47,80 @@ HEADER = (
 # The kernel lets names hold nearly anything. A line break or comma in one would say something else in the file.
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_RUN = advice.run("nccl_conf")
+
+RAILS = Check(
+    "nccl_conf.rails",
+    why="a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
+    fix="mend %s first, then run site.yml --tags nccl_conf for this host again" % platform.RAIL_DEVICE.id,
+    severity="critical",
+)
+"Has each rail a device to be named; nccl.conf is left untouched if not"
+DEVICE_NAME = Check(
+    "nccl_conf.device_name",
+    why="NCCL would read another name, or another variable, out of this one; the file is left untouched",
+    fix="find out who named it so, and rename it (rdma dev set, ip link set)",
+    severity="critical",
+)
+"Is the name of a device or interface one that NCCL takes for itself; nccl.conf is left untouched if not"
+SOCKET_INTERFACE = Check(
+    "nccl_conf.socket_interface",
+    why="NCCL needs one interface that reaches every node for its bootstrap, and would guess",
+    fix="set busbar_management_interface in the inventory",
+)
+"Is it known which interface NCCL's bootstrap uses; nccl.conf is left untouched if not"
+GID_INDEX = Check(
+    "nccl_conf.gid_index",
+    why="NCCL %s takes one index for all rails, and these differ",
+    fix="update NCCL to 2.21 or later, which finds the GID by itself, or give every rail the same addresses",
+    severity="critical",
+)
+"Has the RoCE v2 GID one index on all rails, for a NCCL that needs it; nccl.conf is left untouched if not"
+READABLE = Check(
+    "nccl_conf.readable",
+    why="what this file sets cannot be judged",
+    fix="look at the file; remove it if nobody needs it",
+    aspect="persisted",
+)
+"Could the files that set NCCL's variables be read"
+LIBRARY = Check(
+    "nccl_conf.library",
+    why="without the library that jobs use, nobody knows which variables it reads",
+    fix="correct busbar_nccl_libraries, or install NCCL there",
+)
+"Could the library that jobs use be read"
+FILE = Check(
+    "nccl_conf.file",
+    why="without it, or with another list, NCCL picks interfaces and devices by itself and differently on each host",
+    fix=_RUN,
+    severity="critical",
+    aspect="persisted",
+)
+"Is the file as rendered"
+FILE_MODE = Check(
+    "nccl_conf.file_mode",
+    why="NCCL skips a file that the job's user cannot read, without a word",
+    fix=_RUN,
+    severity="critical",
+    aspect="persisted",
+)
+"Can every user read the file"
+PROOF = Check(
+    "nccl_conf.proof",
+    why="only the library's own parser knows what it takes from the file",
+    fix="read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
+    " busbar_nccl_libraries",
+    aspect="persisted",
+)
+"Does the library's own parser read back what was meant"
+CONTAINERS = Check(
+    "nccl_conf.containers",
+    why="a container does not see the host's nccl.conf, and its jobs run with NCCL's guesses",
+    fix=_RUN,
+    aspect="persisted",
+)
+"Are the containers' files as rendered"
 
 
 @dataclass(frozen=True)
@@ -174,22 +250,12 @@ def extra_errors(extra: Mapping[str, object]) -> List[str]:
 
 
 def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
-    judged = platform.plan(topology, profile).findings
     return [
-        _finding(
-            "nccl_conf.rails",
-            finding.subject,
-            "unknown",
-            "critical",
-            "a device for %s" % finding.subject,
-            finding.have,
-            finding.source,
-            "a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
-            "mend %s first, then run site.yml --tags nccl_conf for this host again" % finding.check,
-            because=finding.id,
+        RAILS.judge(
+            found.subject, "unknown", "a device for %s" % found.subject, found.have, found.source, because=found
         )
-        for finding in judged
-        if finding.check == "platform.rail_device" and not finding.ok
+        for found in platform.plan(topology, profile).findings
+        if found.check == platform.RAIL_DEVICE.id and not found.ok
     ]
 
 
@@ -212,17 +278,8 @@ def _odd_names(rails: Rails) -> List[Finding]:
 
 
 def _odd_name(subject: str, name: str, source: str) -> Finding:
-    return _finding(
-        "nccl_conf.device_name",
-        subject,
-        "unknown",
-        "critical",
-        "a name of letters, digits, '_', '.' and '-'",
-        repr(name[:80]),
-        source,
-        "NCCL would read another name, or another variable, out of this one; the file is left untouched",
-        "find out who named it so, and rename it (rdma dev set, ip link set)",
-    )
+    want = "a name of letters, digits, '_', '.' and '-'"
+    return DEVICE_NAME.judge(subject, "unknown", want, repr(name[:80]), source)
 
 
 def _socket_interface(topology: Topology, want: Want) -> Tuple[Optional[str], str]:
@@ -247,17 +304,9 @@ def _route_problems(topology: Topology) -> List[str]:
 
 
 def _no_interface(topology: Topology) -> Finding:
-    return _finding(
-        "nccl_conf.socket_interface",
-        "NCCL_SOCKET_IFNAME",
-        "unknown",
-        "major",
-        "the management interface",
-        "; ".join(_route_problems(topology)) or "no default route",
-        ", ".join(ROUTE_FILES),
-        "NCCL needs one interface that reaches every node for its bootstrap, and would guess",
-        "set busbar_management_interface in the inventory",
-    )
+    have = "; ".join(_route_problems(topology)) or "no default route"
+    name, want = "NCCL_SOCKET_IFNAME", "the management interface"
+    return SOCKET_INTERFACE.judge(name, "unknown", want, have, ", ".join(ROUTE_FILES))
 
 
 def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[Variable], List[Finding]]:
@@ -302,16 +351,13 @@ def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -
         return [Variable("NCCL_IB_GID_INDEX", str(indexes.pop()), reason)], []
     have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(seen.items()))
     return [], [
-        _finding(
-            "nccl_conf.gid_index",
+        GID_INDEX.judge(
             "NCCL_IB_GID_INDEX",
             "unknown",
-            "critical",
-            "one index of the RoCE v2 %s GID for all rails" % kind,
-            have,
-            "/sys/class/infiniband/*/ports/*/gid_attrs/types",
-            "NCCL %s takes one index for all rails, and these differ" % oldest,
-            "update NCCL to 2.21 or later, which finds the GID by itself, or give every rail the same addresses",
+            want="one index of the RoCE v2 %s GID for all rails" % kind,
+            have=have,
+            source="/sys/class/infiniband/*/ports/*/gid_attrs/types",
+            why=GID_INDEX.why % oldest,
         )
     ]
 
@@ -337,24 +383,11 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str
 
 def read(host: Host, path: str) -> Have:
     """The file, its mode, and everything that NCCL gets before it reads that."""
-    problems: List[Finding] = []
-
-    def text_of(source: str) -> Optional[str]:
-        try:
-            return host.read_system(source)
-        except ReadError as error:
-            problems.append(_unreadable(source, error.problem.message))
-            return None
-
-    text = text_of(path)
-    mode = None
-    try:
-        mode = host.mode_system(path)
-    except ReadError as error:
-        problems.append(_unreadable(error.problem.source, error.problem.message))
+    problems: List[Problem] = []
+    text = attempt(lambda: host.read_system(path), path, problems)
+    mode = attempt(lambda: host.mode_system(path), path, problems)
     environment = nccl_environment.read(host)
-    problems += [_unreadable(problem.source, problem.message) for problem in environment.problems]
-    return Have(text=text, mode=mode, environment=environment, problems=tuple(problems))
+    return Have(text, mode, environment, tuple(map(_unreadable, [*problems, *environment.problems])))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -395,39 +428,25 @@ def plan(
     findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
     findings += [have.topo_file] if have.topo_file is not None else []
-    unsafe = [f.id for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
-    unsafe += [f.id for f in findings if f.check == "nccl_conf.proof" and f.state == "drift"]
+    unsafe = [f for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
+    unsafe += [f for f in findings if f.check == PROOF.id and f.state == "drift"]
     # What an image's maker has put there is not taken away before somebody has said so.
-    unsafe += [f.id for f in findings if f.check == nccl_topo_file.CHECK and f.source == nccl_topo_file.CONF]
-    file_finding = _file_finding(have, text, path)
-    mode_finding = _mode_finding(have, path)
-    findings += [finding for finding in (file_finding, mode_finding) if finding is not None]
+    unsafe += [f for f in findings if f.check == nccl_topo_file.TOPO_FILE.id and f.source == nccl_topo_file.CONF]
+    described = "absent" if have.text is None else "as rendered" if have.text == text else _difference(have.text, text)
+    ours = [FILE.judge(path, "ok" if have.text == text else "drift", want="as rendered", have=described)]
+    if have.mode is not None:
+        state = "ok" if have.mode == MODE else "drift"
+        ours.append(FILE_MODE.judge(path, state, want="mode %04o" % MODE, have="mode %04o" % have.mode))
     changes: List[FileChange] = []
-    wrong = not file_finding.ok or (mode_finding is not None and not mode_finding.ok)
+    wrong = not all(finding.ok for finding in ours)
     if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
         changes.append(FileChange(path, have.text, text, mode=MODE, mode_before=have.mode))
-    return Plan(tuple(findings), tuple(changes))
+    return Plan((*findings, *ours), tuple(changes))
 
 
 def _is_advice(finding: Finding) -> bool:
     """The linter advises against GPUDirect off and the like; here somebody decided it, in the inventory."""
-    return finding.check in ("nccl_conf.lint.advice", "nccl_conf.lint.gdr_off") and finding.severity != "critical"
-
-
-def _file_finding(have: Have, text: str, path: str) -> Finding:
-    described = "absent" if have.text is None else "as rendered" if have.text == text else _difference(have.text, text)
-    return _finding(
-        "nccl_conf.file",
-        path,
-        "ok" if have.text == text else "drift",
-        "critical",
-        "as rendered",
-        described,
-        path,
-        "without it, or with another list, NCCL picks interfaces and devices by itself and differently on each host",
-        "run site.yml --tags nccl_conf for this host",
-        aspect="persisted",
-    )
+    return finding.check in (values.ADVICE.id, values.GDR_OFF.id) and finding.severity != "critical"
 
 
 def _difference(old: str, new: str) -> str:
@@ -436,119 +455,26 @@ def _difference(old: str, new: str) -> str:
     return "differs in %s" % ", ".join(names) if names else "differs in comments or layout"
 
 
-def _mode_finding(have: Have, path: str) -> Optional[Finding]:
-    if have.mode is None:
-        return None
-    return _finding(
-        "nccl_conf.file_mode",
-        path,
-        "ok" if have.mode == MODE else "drift",
-        "critical",
-        "mode 0644",
-        "mode %04o" % have.mode,
-        path,
-        "NCCL skips a file that the job's user cannot read, without a word",
-        "run site.yml --tags nccl_conf for this host",
-        aspect="persisted",
-    )
-
-
 def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
     states = {"proven": "ok", "mismatch": "drift", "not_provable": "unknown"}
     source, have = "%s reading %s" % (library, path), "does" if proof.outcome == "proven" else proof.message
-    fix = (
-        "read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
-        " busbar_nccl_libraries"
-    )
+    fix = None
     if proof.doubt:
         # Whoever may write the library says what it says.
         source += ", proven as UID %d and not as root, for %s" % (NOBODY, proof.doubt)
         have = "does, by its own word: %s" % proof.doubt if proof.outcome == "proven" else have
         fix = "read the message; for a proof by root %s in busbar_nccl_libraries" % WAY_OUT
-    return _finding(
-        "nccl_conf.proof",
-        library,
-        states[proof.outcome],
-        "critical" if proof.outcome == "mismatch" else "major",
-        "reads back what was meant",
-        have,
-        source,
-        "only the library's own parser knows what it takes from the file",
-        fix,
-        aspect="persisted",
-    )
+    severity = "critical" if proof.outcome == "mismatch" else None
+    want = "reads back what was meant"
+    return PROOF.judge(library, states[proof.outcome], want, have, source, fix, severity=severity)
 
 
-def _unreadable(source: str, message: str) -> Finding:
-    return _finding(
-        "nccl_conf.readable",
-        source,
-        "unknown",
-        "major",
-        "a readable text file",
-        message,
-        source,
-        "what this file sets cannot be judged",
-        "look at the file; remove it if nobody needs it",
-        aspect="persisted",
-    )
+def _unreadable(problem: Problem) -> Finding:
+    return READABLE.judge(problem.source, "unknown", want="a readable text file", have=problem.message)
 
 
 def plan_file(before: Optional[str], target: str, text: str) -> Plan:
     """A file for a container runtime, beside nccl.conf itself."""
-    finding = _finding(
-        "nccl_conf.containers",
-        target,
-        "ok" if before == text else "drift",
-        "major",
-        "as rendered",
-        "absent" if before is None else "as rendered" if before == text else "differs",
-        target,
-        "a container does not see the host's nccl.conf, and its jobs run with NCCL's guesses",
-        "run site.yml --tags nccl_conf for this host",
-        aspect="persisted",
-    )
+    have = "absent" if before is None else "as rendered" if before == text else "differs"
+    finding = CONTAINERS.judge(target, "ok" if before == text else "drift", want="as rendered", have=have)
     return Plan((finding,), () if finding.ok else (FileChange(target, before, text, mode=MODE),))
-
-
-def unreadable_library(path: str, message: str) -> Finding:
-    """For a listed libnccl.so.2 that cannot be scanned."""
-    return _finding(
-        "nccl_conf.library",
-        path,
-        "unknown",
-        "major",
-        "a libnccl.so.2",
-        message,
-        path,
-        "without the library that jobs use, nobody knows which variables it reads",
-        "correct busbar_nccl_libraries, or install NCCL there",
-    )
-
-
-def _finding(
-    check: str,
-    subject: str,
-    state: str,
-    severity: str,
-    want: str,
-    have: Optional[str],
-    source: str,
-    why: str,
-    fix: str,
-    aspect: str = "live",
-    because: Optional[str] = None,
-) -> Finding:
-    return Finding(
-        check=check,
-        subject=subject,
-        state=state,
-        severity=severity,
-        want=want,
-        have=have,
-        source=source,
-        why=why,
-        fix="" if state == "ok" else fix,
-        aspect=aspect,
-        because=because,
-    )

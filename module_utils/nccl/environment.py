@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..core import mounts
+from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding, printable
 from ..core.host import Host, ParseError, Problem, ReadError
 from ..core.systemd_files import unit_files
@@ -26,6 +27,16 @@ from . import grammar, shell_assignments
 from . import lint as nccl_lint
 from .library import Library
 from .variables import Version
+
+OVERRIDES = Check(
+    "nccl_conf.environment",
+    why="NCCL keeps the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
+    fix="remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted",
+    aspect="persisted",
+)
+"""Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, Slurm's task prolog, enroot)
+switch off a path or set what NCCL does not read; `unknown` where only running it would tell. What costs little is a
+note"""
 
 USER_FILE = ".nccl.conf"
 ENVIRONMENT = "/etc/environment"
@@ -530,7 +541,9 @@ def judge(
             continue
         findings.append(found)
     if not findings:
-        findings.append(_untouched())
+        want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
+        where = "the files that set jobs' variables"
+        findings.append(OVERRIDES.judge("the environment of jobs", "ok", want, have, where))
     return findings, notes
 
 
@@ -557,14 +570,14 @@ def _judge_one(
         why = "it can be told by running it only, and nothing is run here"
         fix = "look at line %d of %s; if it is meant, say so in nccl_conf_accepted" % (one.line, one.source)
         have = "%s is set or handed on in a form that is not understood" % one.variable
-        return _finding(one, "unknown", "major", "a plain assignment, or none", have, where, why, fix)
+        return _finding(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
     found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
     if missing:
         why = "NCCL passes over a file that is not there, and over ~/.nccl.conf with it"
-        found = [_finding(one, "drift", "major", "a file that is there", one.value, where, why, "remove the line")]
+        found = [_finding(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
     if not found and one.raw:
         found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
-        found = [finding for finding in found if finding.check != "nccl_conf.lint.library"]
+        found = [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
         found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     elif not found:
         found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
@@ -573,52 +586,16 @@ def _judge_one(
     worst = found[0]
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
     why = "%s It reaches %s." % (worst.why, one.reach)
-    fix = "remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted" % (
-        one.variable,
-        one.line,
-        one.source,
-    )
-    check = worst.check if worst.check == "nccl_conf.conflict" else "nccl_conf.environment"
+    check = nccl_lint.CONFLICT if worst.check == nccl_lint.CONFLICT.id else OVERRIDES
     severity = "minor" if one.idle else worst.severity
     want = "not set" if worst.want in (None, "no line") else worst.want
-    return _finding(one, worst.state, severity, want, have, where, why, fix, check)
+    fix = OVERRIDES.fix % (one.variable, one.line, one.source)
+    return _finding(check, one, worst.state, severity, want, have, why, fix)
 
 
 def _finding(
-    one: Setting,
-    state: str,
-    severity: str,
-    want: Optional[str],
-    have: str,
-    where: str,
-    why: str,
-    fix: str,
-    check: str = "nccl_conf.environment",
+    check: Check, one: Setting, state: str, severity: str, want: Optional[str], have: str, why: str, fix: str
 ) -> Finding:
-    finding = Finding(
-        check=check,
-        subject=printable("%s %s" % (one.source, one.variable)),
-        state=state,
-        severity=severity,
-        want=want,
-        have=printable(have[:200]),
-        source=printable(where),
-        why=printable(why),
-        fix=printable(fix),
-        aspect="persisted",
-    )
-    return finding.scrubbed(())
-
-
-def _untouched() -> Finding:
-    return Finding(
-        check="nccl_conf.environment",
-        subject="the environment of jobs",
-        state="ok",
-        severity="major",
-        want="nothing that overrides /etc/nccl.conf",
-        have="nothing does",
-        source="the files that set jobs' variables",
-        why="NCCL keeps the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
-        aspect="persisted",
-    )
+    subject, source = "%s %s" % (one.source, one.variable), "%s:%d" % (one.source, one.line)
+    found = check.judge(subject, state, want, have[:200], source, fix, why=printable(why), severity=severity)
+    return found.scrubbed(())

@@ -26,7 +26,6 @@ LIBRARY = Check(
     aspect="persisted",
 )
 "Is it known which release of NCCL will read the file"
-
 BOM = Check(
     "nccl_conf.lint.bom",
     why="The file starts with a byte order mark, which NCCL takes for a part of the first line's name.",
@@ -34,7 +33,6 @@ BOM = Check(
     aspect="persisted",
 )
 "Does the file start with its first line, and not with a byte order mark"
-
 CARRIAGE_RETURN = Check(
     "nccl_conf.lint.carriage_return",
     why="NCCL before 2.30.3 keeps the carriage return as the last character of each value.",
@@ -43,7 +41,6 @@ CARRIAGE_RETURN = Check(
     aspect="persisted",
 )
 "Do the lines end in a line feed alone"
-
 CHARACTER = Check(
     "nccl_conf.lint.character",
     why="The line holds characters that are not printable ASCII; NCCL takes them into the name or value.",
@@ -51,7 +48,6 @@ CHARACTER = Check(
     aspect="persisted",
 )
 "Is the line printable ASCII"
-
 COMMENT_ASSIGNMENT = Check(
     "nccl_conf.lint.comment_assignment",
     why="NCCL before 2.26 knows no comments: %s sets a variable whose name starts with #.",
@@ -60,7 +56,6 @@ COMMENT_ASSIGNMENT = Check(
     aspect="persisted",
 )
 "Is the comment one for the oldest release in use, too"
-
 INDENTED_COMMENT = Check(
     "nccl_conf.lint.indented_comment",
     why="A comment is one only when # is the first character of the line.",
@@ -69,7 +64,6 @@ INDENTED_COMMENT = Check(
     aspect="persisted",
 )
 "Does the comment start in the first column"
-
 INLINE_COMMENT = Check(
     "nccl_conf.lint.inline_comment",
     why="NCCL has no comments behind a value: the comment becomes a part of it.",
@@ -77,7 +71,6 @@ INLINE_COMMENT = Check(
     aspect="persisted",
 )
 "Is the value free of a comment behind it"
-
 NO_ASSIGNMENT = Check(
     "nccl_conf.lint.no_assignment",
     why="The line is no NAME=VALUE, so NCCL ignores it.",
@@ -85,7 +78,6 @@ NO_ASSIGNMENT = Check(
     aspect="persisted",
 )
 "Is the line NAME=VALUE, a comment or empty"
-
 EMPTY_VALUE = Check(
     "nccl_conf.lint.empty_value",
     why="The variable is set to nothing, which hides a value that another file would give it.",
@@ -94,7 +86,6 @@ EMPTY_VALUE = Check(
     aspect="persisted",
 )
 "Has the variable a value"
-
 TOO_LONG = Check(
     "nccl_conf.lint.too_long",
     why="NCCL cuts names and values after %d bytes." % grammar.LIMIT,
@@ -102,7 +93,6 @@ TOO_LONG = Check(
     aspect="persisted",
 )
 "Are name and value short enough for every release"
-
 EXPORT = Check(
     "nccl_conf.lint.export",
     why="NCCL is no shell: it sets a variable called %r, and %s stays unset.",
@@ -110,7 +100,6 @@ EXPORT = Check(
     aspect="persisted",
 )
 "Does the line start with the name, and not with export or the like"
-
 BLANK = Check(
     "nccl_conf.lint.blank",
     why="NCCL trims nothing: the blank becomes a part of the %s.",
@@ -118,7 +107,6 @@ BLANK = Check(
     aspect="persisted",
 )
 "Are name and value free of blanks around them"
-
 QUOTES = Check(
     "nccl_conf.lint.quotes",
     why="NCCL keeps the quotes: %s.",
@@ -126,7 +114,6 @@ QUOTES = Check(
     aspect="persisted",
 )
 "Is the value free of quotes around it"
-
 DUPLICATE = Check(
     "nccl_conf.lint.duplicate",
     why="NCCL keeps the first definition, in line %d; this one has no effect.",
@@ -134,7 +121,6 @@ DUPLICATE = Check(
     aspect="persisted",
 )
 "Is each variable set once in the file"
-
 CONFLICT = Check(
     "nccl_conf.conflict",
     why="NCCL keeps the first definition that it meets, and this one comes before /etc/nccl.conf: "

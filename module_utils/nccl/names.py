@@ -17,7 +17,6 @@ NEVER_EXISTED = Check(
     aspect="persisted",
 )
 "Is the variable one that some release of NCCL reads, and not a name that spreads by copying"
-
 DEAD_VARIABLE = Check(
     "nccl_conf.lint.dead_variable",
     why="%s is not read any more since NCCL %s, so not by %s.",
@@ -25,7 +24,6 @@ DEAD_VARIABLE = Check(
     aspect="persisted",
 )
 "Is the variable still read by the releases in use"
-
 UNKNOWN_VARIABLE = Check(
     "nccl_conf.lint.unknown_variable",
     why="%s is not read by %s: the line has no effect there.",
@@ -33,7 +31,6 @@ UNKNOWN_VARIABLE = Check(
     aspect="persisted",
 )
 "Is the variable read by the libraries, or the release, that jobs use"
-
 FOREIGN_VARIABLE = Check(
     "nccl_conf.lint.foreign_variable",
     why="%s is no variable of NCCL. The line sets it in every process that uses NCCL, from then on.",
@@ -42,7 +39,6 @@ FOREIGN_VARIABLE = Check(
     aspect="persisted",
 )
 "Is the variable NCCL's, or its plugins'"
-
 WRONG_PLACE = Check(
     "nccl_conf.lint.wrong_place",
     why="It is right in one job, and wrong in what every job reads.",

@@ -12,28 +12,39 @@ Sources: NCCL src/graph/topo.cc (default path), paths.cc (level); Azure/aks-rdma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import List, Mapping, Optional, Sequence
 
-from ..core.finding import Finding, printable
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, Problem, ReadError, attempt
 from ..machine.topology import Nic, Topology, is_near
 from . import topology as nccl_topology
 from .environment import Environment
 
 NAME = "NCCL_TOPO_FILE"
 DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
-CHECK = "nccl_conf.topo_file"
 CONF = "/etc/nccl.conf"
-PROOF = (
-    "what GPUDirect RDMA of these devices carries, only a measurement shows: playbooks/verify.yml, with perftest built"
-    " with CUDA (perftest_memory)"
+ABSENT = "is not there"
+
+TOPO_FILE = Check(
+    "nccl_conf.topo_file",
+    why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart and copies all data"
+    " through the host's memory, unless a topology file says what lies where; what GPUDirect RDMA of these devices"
+    " carries, only a measurement shows: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
+    aspect="persisted",
 )
+"""In a guest that shows no GPU and NIC below one bridge: is the cloud's `NCCL_TOPO_FILE` named, there, and of this
+machine's devices"""
 
 
 @dataclass(frozen=True)
 class Have:
     """path: None where nobody names a file and there is none at NCCL's default place.   named: by whom, for people.
-    dropped: the file that the present nccl.conf names, and the one to be written does not."""
+
+    picture, problem: what the file says, or why it says nothing.
+    dropped: the file that the present nccl.conf names, and the one to be written does not.
+    """
 
     path: Optional[str] = None
     named: str = ""
@@ -57,25 +68,25 @@ def read(host: Host, meant: Mapping[str, str], present: Mapping[str, str], envir
     if NAME in meant:
         named.append((meant[NAME], "nccl_conf_extra"))
     path, by = next(((path, by) for path, by in named if path), (None, ""))
-    try:
-        if path is None and host.read_system(DEFAULT) is not None:
-            path, by = DEFAULT, "NCCL's default"
-        if path is None:
-            return Have(dropped=dropped)
-        if not path.startswith("/"):
-            return Have(path, by, problem=Problem(path, "is no absolute path"), dropped=dropped)
-        text = host.read_system(path)
-        if text is None:
-            return Have(path, by, problem=Problem(path, "is not there"), dropped=dropped)
-        return Have(path, by, nccl_topology.parse(text), dropped=dropped)
-    except ReadError as error:
-        return Have(path, by, problem=error.problem, dropped=dropped)
-    except ParseError as error:
-        return Have(path, by, problem=Problem(path or DEFAULT, str(error)), dropped=dropped)
+    problems: List[Problem] = []
+    if path is None and attempt(lambda: host.read_system(DEFAULT), DEFAULT, problems) is not None:
+        path, by = DEFAULT, "NCCL's default"
+    if path is None or problems:
+        return Have(path, by, problem=problems[0] if problems else None, dropped=dropped)
+    picture = attempt(partial(_picture, host, path), path, problems)
+    return Have(path, by, picture, problems[0] if problems else None, dropped)
+
+
+def _picture(host: Host, path: str) -> nccl_topology.NcclTopology:
+    """Raises ReadError, ParseError."""
+    text = host.read_system(path) if path.startswith("/") else None
+    if text is None:
+        raise ReadError(path, ABSENT if path.startswith("/") else "is no absolute path")
+    return nccl_topology.parse(text)
 
 
 def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
-    """Of a flat guest."""
+    """Of a flat guest. rails: the NICs of its rails."""
     add = "name the cloud's file in nccl_conf_extra (%s; on Azure's images /opt/microsoft/*-topo.xml)" % NAME
     if have.dropped is not None:
         why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % have.dropped
@@ -86,20 +97,19 @@ def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
         return _finding("drift", "no file is named", NAME, fix)
     if have.problem is not None:
         fix = "%s, as it is on the node (now named by %s), then run site.yml --tags nccl_conf" % (add, have.named)
-        state = "drift" if have.problem.message == "is not there" else "unknown"
+        state = "drift" if have.problem.message == ABSENT else "unknown"
         return _finding(state, str(have.problem), have.path, fix)
     wrong = _differences(have.picture, topology, rails) if have.picture is not None else []
     if wrong:
-        fix = "%s: the one of this type of machine (now named by %s); then run site.yml --tags nccl_conf" % (
-            add,
-            have.named,
-        )
+        of_type = "the one of this type of machine (now named by %s)" % have.named
+        fix = "%s: %s; then run site.yml --tags nccl_conf" % (add, of_type)
         return _finding("drift", "; ".join(wrong), have.path, fix)
     return _finding("ok", "names every GPU and rail of this machine", have.path, "")
 
 
 def _differences(picture: nccl_topology.NcclTopology, topology: Topology, rails: Sequence[Nic]) -> List[str]:
-    """Links between devices are not compared: they are what the guest cannot see."""
+    """A sentence for each kind of device that the file lists otherwise than sysfs does. Links between devices are not
+    compared: they are what the guest cannot see."""
     here = {gpu.pci for gpu in topology.gpus}
     listed = {gpu.busid for gpu in picture.gpus}
     said = []
@@ -114,16 +124,5 @@ def _differences(picture: nccl_topology.NcclTopology, topology: Topology, rails:
 
 
 def _finding(state: str, have: str, source: str, fix: str) -> Finding:
-    return Finding(
-        check=CHECK,
-        subject=NAME,
-        state=state,
-        severity="major",
-        want="the topology file of this type of virtual machine",
-        have=printable(have[:300]),
-        source=printable(source),
-        why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart and copies all data"
-        " through the host's memory, unless a topology file says what lies where; " + PROOF,
-        fix=printable(fix),
-        aspect="persisted",
-    )
+    want = "the topology file of this type of virtual machine"
+    return TOPO_FILE.judge(NAME, state, want, have[:300], source, fix)

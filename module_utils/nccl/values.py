@@ -19,7 +19,6 @@ BAD_VALUE = Check(
     aspect="persisted",
 )
 "Is the value one that NCCL takes as it is meant"
-
 ADVICE = Check(
     "nccl_conf.lint.advice",
     why="The value is accepted, and of no use or harmful on every machine.",
@@ -27,7 +26,6 @@ ADVICE = Check(
     aspect="persisted",
 )
 "Does the line switch no path off, and does it do anything at all"
-
 GDR_OFF = Check(
     "nccl_conf.lint.gdr_off",
     why="No NIC is that near to a GPU: %s switches GPUDirect RDMA off.",
@@ -35,7 +33,6 @@ GDR_OFF = Check(
     aspect="persisted",
 )
 "Does the level of NCCL_NET_GDR_LEVEL leave GPUDirect RDMA on"
-
 LEGACY_LEVEL = Check(
     "nccl_conf.lint.legacy_level",
     why="%s is a legacy number that means %s.",
@@ -44,7 +41,6 @@ LEGACY_LEVEL = Check(
     aspect="persisted",
 )
 "Is the level of a path written as a name, and not as a number"
-
 GID_INDEX = Check(
     "nccl_conf.lint.gid_index",
     why="NCCL %s finds the RoCE GID of each port itself; a fixed index is wrong where the table differs.",
@@ -52,7 +48,6 @@ GID_INDEX = Check(
     aspect="persisted",
 )
 "Is the RoCE GID left to NCCL, where it finds that of each port itself"
-
 PREFIX_MATCH = Check(
     "nccl_conf.lint.prefix_match",
     why="Without = each name is a prefix: %s.",
@@ -60,7 +55,6 @@ PREFIX_MATCH = Check(
     aspect="persisted",
 )
 "Are the names of a list exact, and not beginnings of others"
-
 UNKNOWN_HCA = Check(
     "nccl_conf.lint.unknown_hca",
     why="%s matches no RDMA device: that rail is not used. The host has %s.",

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as nccl_tests_build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import parse_marker
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import predict
 
 from tests.gpu.conftest import Show, Site, show, site
@@ -83,27 +84,19 @@ def test_the_prediction_holds(site: Site, show: Show) -> None:
 
 
 def test_one_architecture_builds_faster_than_all(site: Site, show: Show, tmp_path: Path) -> None:
-    inputs = nccl_tests_build.parse_marker(Path(BINARY).with_name("busbar-build.json").read_text()).inputs
+    inputs = parse_marker(Path(BINARY).with_name("busbar-build.json").read_text()).inputs
     with tarfile.open(site.environment["BUSBAR_NCCL_TESTS_TARBALL"]) as tar:
         tar.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
-    links = tmp_path / "links"
-    for link, target in nccl_tests_build.link_layout(inputs, os.listdir(inputs.nccl.header)).items():
-        (links / link).parent.mkdir(parents=True, exist_ok=True)
-        (links / link).symlink_to(target)
     seconds = {}
     for name in ("one-architecture", "default-list"):
+        scratch = tmp_path / name
+        for link, target in build.link_layout(inputs, os.listdir(inputs.nccl.header)).items():
+            (scratch / "links" / link).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / "links" / link).symlink_to(target)
+        (scratch / "source").symlink_to(source)
         # The suite's own command, with and without its list of targets; same jobs, same sources, same machine.
-        argv = nccl_tests_build.make_argv(
-            "make",
-            str(source),
-            str(tmp_path / name),
-            str(links),
-            inputs.cuda.home,
-            inputs.arch,
-            inputs.mpi is not None,
-            os.cpu_count() or 1,
-        )
+        argv = build.make_argv(inputs, inputs.cuda.home, str(scratch), os.cpu_count() or 1)
         if name == "default-list":
             argv = [word for word in argv if not word.startswith("NVCC_GENCODE=")]
         start = time.monotonic()

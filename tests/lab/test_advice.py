@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 
 from busbar.lab import faults, store
-from busbar.lab.machine import hgx_b200
+from busbar.lab.machines import hgx_b200
 from tests.lab.test_faults import ALONE
 
 # Tag -> the module of its role.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busbar.lab import faults, store
-from busbar.lab.machine import h200_vm, hgx_b200
+from busbar.lab.machines import h200_vm, hgx_b200
 from busbar.profile import shipped
 
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "vm01": "h200-vm"}

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 
 from busbar.lab import faults, roce_faults, store, tree
-from busbar.lab.machine import hgx_b200
+from busbar.lab.machines import hgx_b200
 from tests.lab.audited import Server, Tools, sent
 
 # Of the roles, in their order; the first only reports.

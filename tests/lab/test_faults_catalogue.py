@@ -18,7 +18,8 @@ from busbar.lab import nvidia_smi, ofed_faults, roce_faults, store, tree
 from busbar.lab.fault import CommandFault, FileFault
 from busbar.lab.faults import ALL, FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
 from busbar.lab.gpudirect_faults import PEERMEM_LIST
-from busbar.lab.machine import LabError, from_dict, h200_vm, hgx_b200, hgx_h100, hgx_h200_roce, to_dict
+from busbar.lab.machine import LabError, from_dict, to_dict
+from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
 from busbar.lab.roce import LLDPAD_PID
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import MARKER, PACK, PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.archive import PACK
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -19,7 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
 
 from busbar.lab import qos, store, tree
-from busbar.lab.machine import Machine, hgx_h200_roce
+from busbar.lab.machine import Machine
+from busbar.lab.machines import hgx_h200_roce
 from busbar.lab.roce_faults import MTU_CONF, ROCE_FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -14,7 +14,8 @@ import pytest
 
 from busbar.lab import faults, ofed, ofed_faults, store
 from busbar.lab.fault import Fault
-from busbar.lab.machine import LabError, h200_vm, hgx_h100, hgx_h200_roce
+from busbar.lab.machine import LabError
+from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.toolkit import kernel_tools
 
 KERNEL, NEWER = "6.8.0-60-generic", ofed_faults.NEWER_KERNEL

@@ -13,7 +13,8 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 
 from busbar.lab import store, tree
-from busbar.lab.machine import Machine, h200_vm, hgx_h100, hgx_h200_roce
+from busbar.lab.machine import Machine
+from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 
 from .conftest import ROOT
 

@@ -11,7 +11,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 
 from busbar.lab import qos, store
-from busbar.lab.machine import Machine, Netdev, hgx_h200_roce
+from busbar.lab.machine import Machine, Netdev
+from busbar.lab.machines import hgx_h200_roce
 
 PORT = "18999"
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from busbar.lab import dcb, qos, roce, tree
 from busbar.lab.fault import FileFault
 from busbar.lab.faults import FAULTS
-from busbar.lab.machine import Machine, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
+from busbar.lab.machine import Machine, from_dict, to_dict
+from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.qos import ETS, STRICT, VENDOR, Port, Refused
 from busbar.lab.roce_faults import HARMLESS, ROCE_FAULTS, UNIT_RULE
 from busbar.lab.toolkit.mlnx_qos import LAYOUTS

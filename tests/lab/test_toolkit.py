@@ -20,7 +20,8 @@ import pytest
 from busbar.lab import nvidia_smi, tree
 from busbar.lab.fault import FileFault
 from busbar.lab.faults import FAULTS
-from busbar.lab.machine import Machine, h200_vm, hgx_h100, hgx_h200_roce
+from busbar.lab.machine import Machine
+from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.nccl_tests import COMMIT, TOOLKIT
 
 LIB = "usr/lib/x86_64-linux-gnu"

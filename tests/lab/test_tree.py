@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import tree
-from busbar.lab.machine import GpuProcess, LabError, Machine, from_dict, h200_vm, hgx_h100, hgx_h200_roce, to_dict
+from busbar.lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
+from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.nvidia_smi import path_class
 
 BUILDERS: dict[str, Callable[[str], Machine]] = {"h100": hgx_h100, "roce": hgx_h200_roce, "vm": h200_vm}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from busbar.lab import qos, roce, tree
-from busbar.lab.machine import hgx_h200_roce
+from busbar.lab.machines import hgx_h200_roce
 from busbar.lab.toolkit.roce_program import real
 from busbar.lab.toolkit.roce_tools import PLACES
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from busbar.lab import nvidia_smi, tree
-from busbar.lab.machine import h200_vm
+from busbar.lab.machines import h200_vm
 from busbar.lab.nccl_tests import TOOLKIT
 
 

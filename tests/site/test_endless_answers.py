@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.site.conftest import ROOT, Play
+from tests.site.conftest import Play
 
 # What stands for a node's python3. What is said on the way, and what is left when nobody listens any more, differ.
 ANSWERS = {
@@ -75,7 +75,7 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
     play(*arguments, f"busbar_findings_path={honest}", "--limit", "node*", playbook="playbooks/drift.yml")
     begin = time.monotonic()
     # Ansible's own processes, and not the programs of the nodes that are here as well.
-    with highest("drift.yml") as most:
+    with highest(str(inventory)) as most:
         run = play(*arguments, f"busbar_findings_path={mixed}", playbook="playbooks/drift.yml")
     assert run.rc == 2
     # The limit, and ten times what the rest takes where nothing else runs.
@@ -98,7 +98,7 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
 def test_an_ordinary_task_reads_no_more_and_waits_no_longer_either(inventory: Path, play: Play, tmp_path: Path) -> None:
     limit = json.dumps({"busbar_task_timeout": LIMIT})
     arguments = ("-i", inventory, "--check", "--tags", "platform", "--limit", "node01,endless,slow", "-e", limit)
-    with highest(str(ROOT / "site.yml")) as most:
+    with highest(str(inventory)) as most:
         run = play(*arguments)
     assert most[0] < MOST
     assert "its answer is not valid: more than 8 MiB" in run.verdict

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import MARKER
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER
 
 from tests.lab.test_nccl_tests_build import NVIDIA_SMI, left, make_node, put
 

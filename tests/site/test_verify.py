@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from busbar.lab import qos, store
-from busbar.lab.machine import GpuProcess, Machine, hgx_h200_roce, to_dict
+from busbar.lab.machine import GpuProcess, Machine, to_dict
+from busbar.lab.machines import hgx_h200_roce
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node01", "node02")

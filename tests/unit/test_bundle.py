@@ -136,10 +136,15 @@ def without_mark(text: str) -> str:
     return text.partition("\n")[2]
 
 
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 def _code(source: str) -> str:
     """Without docstrings, wherever it stands in the file."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            # Those below a declaration, too.
+            node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
     return ast.dump(tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
+from busbar.lab.faults import FAULTS
 from tests import documents
 
+CHECKS = {each.check.id: each for each in documents.declared()}
+CODE = [path for folder in ("module_utils", "plugin_utils") for path in (documents.ROOT / folder).rglob("*.py")]
 ROLES = sorted(path.name for path in (documents.ROOT / "roles").iterdir() if path.is_dir())
 
 
@@ -74,17 +78,71 @@ def test_what_is_written_by_hand_around_a_table_stays_and_a_missing_mark_is_name
         documents._between(page, "x", ["new"])
 
 
-def test_options_take_the_place_of_options_and_of_nothing_else(tmp_path: Path) -> None:
-    specs = tmp_path / "argument_specs.yml"
-    head, tail = "---\nargument_specs:\n  main:\n", "  other:\n    options: {}\n"
-    specs.write_text(f"{head}    options:\n      old:\n        type: str\n{tail}")
-    lines = documents.options({"new": Value("list", [], elements="int", says="Said.")})
-    text = documents._with_options(specs, lines)
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert yaml.safe_load(text)["argument_specs"]["main"]["options"] == {
-        "new": {"description": "Said.", "type": "list", "elements": "int", "default": []}
+@pytest.mark.parametrize(
+    "text",
+    ["", "# busbar.fabric.x\n", "# busbar.fabric.x\n\nNo stop\n\nMore.\n", "# busbar.fabric.x\n\nOne.\n\n```yaml\n"],
+)
+def test_a_role_that_does_not_say_what_it_does_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "README.md").write_text(text)
+    with pytest.raises(ValueError, match=r"README\.md: begins with"):
+        documents.said(tmp_path / "README.md")
+
+
+def test_what_a_role_does_is_text_for_people_and_for_ansible(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# busbar.fabric.x\n\nDo it: now.\n\nFor *every* `a: b`\nthere is.\n\nMore.\n")
+    short, long = documents.said(tmp_path / "README.md")
+    specs = yaml.safe_load(documents.argument_specs("x", short, long, {"x_a": Value("list", [], says="Said.")}))
+    assert specs["argument_specs"]["main"] == {
+        "short_description": "Do it: now",
+        "description": ["For I(every) C(a: b) there is.", "The result is in C(x_result)."],
+        "options": {"x_a": {"description": "Said.", "type": "list", "elements": "str", "default": []}},
     }
-    specs.write_text("---\n")
-    with pytest.raises(ValueError, match="has no line"):
-        documents._with_options(specs, lines)
+    assert yaml.safe_load(documents.galaxy(short))["galaxy_info"]["description"] == "Do it: now"
+
+
+def _declaring(folder: Path, text: str) -> list[str]:
+    """Ids that a module of a checkout with this one file declares."""
+    path = folder / "module_utils" / "iommu.py"
+    path.parent.mkdir()
+    path.write_text(text)
+    return [each.check.id for each in documents.declared(folder)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('DOMAINS = Check("iommu.domains", why="w")\n', r"iommu\.py:1: below iommu\.domains stands no text"),
+        ('DOMAINS = Check("iommu.domains", why="w")\nOTHER = 1\n"Is it"\n', "below iommu.domains stands no text"),
+        ('DOMAINS = Check("iommu.domains", why="w")\n" "\n', "below iommu.domains stands no text"),
+        ('N = "iommu"\nDOMAINS = Check(N + ".domains", why="w")\n"Is it"\n', r"iommu\.py:2: .* its id written out"),
+        ('DOMAINS = [Check("iommu.domains", why="w")]\n"Is it"\n', "a value of the module"),
+        ('def plan():\n    return Check("iommu.domains", why="w")\n', r"iommu\.py:2: .* a value of the module"),
+        ('DOMAINS = Check("iommu.domains", why="w")\n"Is it"\n' * 2, "iommu.domains is declared a second time"),
+    ],
+)
+def test_a_check_that_cannot_be_written_down_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _declaring(tmp_path, text)
+
+
+def test_a_check_is_its_declaration_and_the_text_below_it(tmp_path: Path) -> None:
+    text = 'DOMAINS = Check(\n    "iommu.domains",\n    why="w",\n)\n"""Is it\nso"""\n'
+    assert _declaring(tmp_path, text) == ["iommu.domains"]
+    assert [each.asks for each in documents.declared(tmp_path)] == ["Is it so"]
+
+
+def test_the_id_of_a_check_is_written_out_in_its_declaration_and_nowhere_else() -> None:
+    texts = [path.read_text() for path in CODE]
+    strings = [
+        node.value
+        for text in texts
+        if "= Check(" in text
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert {check: strings.count(check) for check in CHECKS if strings.count(check) != 1} == {}
+
+
+def test_every_fault_of_the_lab_names_checks_that_are_declared() -> None:
+    spoken = {check for fault in FAULTS.values() for check in (fault.check, *fault.consequences)}
+    assert spoken - set(CHECKS) - set(documents.by_hand((documents.ROOT / "docs" / "findings.md").read_text())) == set()

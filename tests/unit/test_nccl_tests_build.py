@@ -17,18 +17,25 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build as build
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.build import (
-    PROGRAMS,
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import (
+    archive,
+    build,
+    marker,
+    plan,
+    programs,
+    toolchain,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import (
     Cuda,
-    Have,
     Inputs,
     Marker,
     Mpi,
     Nccl,
     Runtime,
-    Want,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.plan import Have, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nccl_tests_share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,19 +56,19 @@ GONE = Problem("nvidia-smi", "gave no answer within 20 s and was abandoned")
 
 def judged(have: Have, want: Want = WANT) -> dict[str, tuple[str, str | None]]:
     """What is not ok: check -> (state, have)."""
-    return {f.check[11:]: (f.state, f.have) for f in build.plan(have, want).findings if not f.ok}
+    return {f.check[11:]: (f.state, f.have) for f in plan.plan(have, want).findings if not f.ok}
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def test_a_build_from_what_is_there_is_left_alone() -> None:
-    plan = build.plan(BUILT, WANT)
-    assert not plan.changed
-    assert [finding.check for finding in plan.findings] == [
+    planned = plan.plan(BUILT, WANT)
+    assert not planned.changed
+    assert [finding.check for finding in planned.findings] == [
         f"nccl_tests.{name}" for name in ("cuda", "nccl", "mpi", "arch", "build")
     ]
-    assert all(finding.ok for finding in plan.findings)
+    assert all(finding.ok for finding in planned.findings)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +98,15 @@ def test_a_build_from_what_is_there_is_left_alone() -> None:
 )
 def test_each_changed_input_is_the_one_drift_of_the_build(have: Have, want: Want, said: str) -> None:
     assert judged(have, want) == {"build": ("drift", said)}
-    plan = build.plan(have, want)
-    assert plan.changed
-    assert [change.path for change in plan.changes] == ["/opt/nccl-tests"]
+    planned = plan.plan(have, want)
+    assert planned.changed
+    assert [change.path for change in planned.changes] == ["/opt/nccl-tests"]
 
 
 def test_a_plan_of_its_own_result_is_empty() -> None:
     want = replace(WANT, commit=OTHER)
     have = replace(BUILT, cuda=replace(CUDA, version="13.0.88"), mpi=None, wrong={"reduce_perf": "missing"})
-    made_from = build.inputs(have, want)
+    made_from = plan.inputs(have, want)
     assert made_from is not None
     marker = Marker(OTHER, None, made_from, RUNTIME, ("make",), MARKER.binaries)
     assert judged(replace(have, marker=marker, wrong={}), want) == {}
@@ -112,9 +119,9 @@ def test_a_missing_or_unknown_input_is_the_cause_and_nothing_is_built(
     name: str, problem: Problem | None, state: str, marker: Marker | None, built: tuple[str, str]
 ) -> None:
     values: dict[str, Any] = {"marker": marker, name: None, "problems": {name: problem} if problem else {}}
-    plan = build.plan(replace(BUILT, **values), WANT)
-    assert not plan.changed
-    bad = [finding for finding in plan.findings if not finding.ok]
+    planned = plan.plan(replace(BUILT, **values), WANT)
+    assert not planned.changed
+    bad = [finding for finding in planned.findings if not finding.ok]
     states = [(finding.check, finding.state) for finding in bad]
     assert states == [(f"nccl_tests.{name}", state), ("nccl_tests.build", built[0])]
     assert bad[1].have == built[1]
@@ -131,7 +138,7 @@ def test_without_mpi_a_build_is_right_unless_mpi_is_required() -> None:
     # A half-installed MPI is not taken for none: the build would silently lose it.
     unknown = replace(BUILT, mpi=None, problems={"mpi": Problem("mpicc", "no mpi.h")})
     assert judged(unknown)["mpi"] == ("unknown", "no mpi.h")
-    assert not build.plan(unknown, WANT).changed
+    assert not plan.plan(unknown, WANT).changed
 
 
 def test_the_archive_is_judged_only_when_it_is_needed() -> None:
@@ -140,7 +147,7 @@ def test_the_archive_is_judged_only_when_it_is_needed() -> None:
     assert set(judged(replace(BARE, archive="2" * 64), TARBALL)) == {"source", "build"}
     absent = replace(BARE, problems={"source": Problem("/srv/nccl-tests.tgz", "cannot be read")})
     assert judged(absent, TARBALL)["source"] == ("unknown", "cannot be read")
-    assert build.plan(replace(BARE, archive="1" * 64), TARBALL).changed
+    assert plan.plan(replace(BARE, archive="1" * 64), TARBALL).changed
     altered = replace(BUILT, marker=from_archive, archive="2" * 64, wrong={"reduce_perf": "altered"})
     assert set(judged(altered, TARBALL)) == {"source", "build"}
 
@@ -156,38 +163,42 @@ def test_another_archive_is_another_source_and_the_same_commit_from_git_is_not()
 def test_tools_are_missed_only_by_a_build() -> None:
     assert judged(replace(BUILT, missing_tools=("make",))) == {}
     assert judged(replace(BARE, missing_tools=("make", "git")))["tools"] == ("drift", "no make, git")
-    assert not build.plan(replace(BARE, missing_tools=("make",)), WANT).changed
+    assert not plan.plan(replace(BARE, missing_tools=("make",)), WANT).changed
 
 
 def test_what_is_not_ours_is_neither_built_over_nor_hidden() -> None:
     have = replace(BARE, occupied="a directory that Busbar did not make, with src")
     assert judged(have)["build"][0] == "not_owned"
-    assert not build.plan(have, WANT).changed
+    assert not plan.plan(have, WANT).changed
     have = replace(BARE, problems={"build": Problem("/opt/nccl-tests/busbar-build.json", "is not text")})
     assert judged(have)["build"][0] == "unknown"
-    assert not build.plan(have, WANT).changed
+    assert not plan.plan(have, WANT).changed
 
 
 def test_a_damaged_marker_is_built_over_and_said_to_be_damaged(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
     folder = tmp_path / "opt/nccl-tests"
     folder.mkdir(parents=True)
-    assert build.read(host, WANT).occupied == ""
+    assert plan.read(host, WANT).occupied == ""
     for content, damage in ((bytes(100), "the marker is not text"), (b"{}", "the marker is not a marker: KeyError")):
-        (folder / build.MARKER).write_bytes(content)
-        have = build.read(host, WANT)
+        (folder / marker.MARKER).write_bytes(content)
+        have = plan.read(host, WANT)
         assert (have.marker, have.occupied) == (None, "")
         assert have.damage.startswith(damage)
         assert judged(replace(BARE, damage=have.damage)) == {"build": ("drift", have.damage)}
-        assert build.plan(replace(BARE, damage=have.damage), WANT).changed
-    (folder / build.MARKER).unlink()
+        assert plan.plan(replace(BARE, damage=have.damage), WANT).changed
+    (folder / marker.MARKER).unlink()
     (folder / "src").mkdir()
-    assert build.read(host, WANT).occupied == "a directory that Busbar did not make, with src"
+    assert plan.read(host, WANT).occupied == "a directory that Busbar did not make, with src"
 
 
 def test_the_command_line_names_the_hosts_own_gpus_and_nothing_else() -> None:
-    argv = build.make_argv("make", "/s/source", "/s/build", "/s/links", "/usr/local/cuda", ("9.0", "10.0"), True, 8)
+    made_from = replace(MADE_FROM, arch=("9.0", "10.0"))
+    argv = build.make_argv(made_from, "/usr/local/cuda", "/s", 8)
     assert argv == [
+        "nice",
+        "-n",
+        "19",
         "make",
         "-C",
         "/s/source",
@@ -200,7 +211,7 @@ def test_the_command_line_names_the_hosts_own_gpus_and_nothing_else() -> None:
         "MPI=1",
         "MPI_HOME=/s/links/mpi",
     ]
-    without = build.make_argv("make", "/s/source", "/s/build", "/s/links", "/usr/local/cuda", ("8.0",), False, 1)
+    without = build.make_argv(replace(MADE_FROM, mpi=None, arch=("8.0",)), "/usr/local/cuda", "/s", 1)
     assert without[-2:] == ["NVCC_GENCODE=-gencode=arch=compute_80,code=sm_80", "MPI=0"]
 
 
@@ -220,22 +231,22 @@ def test_links_give_the_compiler_these_libraries_and_no_header_beside() -> None:
 
 
 def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_equal() -> None:
-    same = build.class_id(BARE, WANT)
+    same = plan.class_id(BARE, WANT)
     assert same is not None
-    assert build.class_id(BUILT, WANT) == same
-    assert build.class_id(replace(BARE, missing_tools=("make",)), WANT) == same
-    assert build.class_id(BARE, replace(WANT, path="/srv/tests", repository="https://mirror.example.org/x.git")) == same
+    assert plan.class_id(BUILT, WANT) == same
+    assert plan.class_id(replace(BARE, missing_tools=("make",)), WANT) == same
+    assert plan.class_id(BARE, replace(WANT, path="/srv/tests", repository="https://mirror.example.org/x.git")) == same
     others = [
-        build.class_id(BARE, replace(WANT, commit=OTHER)),
-        build.class_id(BARE, TARBALL),
-        build.class_id(BARE, replace(TARBALL, sha256="2" * 64)),
-        *(build.class_id(replace(BARE, cuda=replace(CUDA, **{name: "/x"})), WANT) for name in ("home", "library")),
-        *(build.class_id(replace(BARE, nccl=replace(NCCL, **{name: "/x"})), WANT) for name in ("version", "library")),
-        build.class_id(replace(BARE, mpi=None), WANT),
-        build.class_id(replace(BARE, mpi=replace(MPI, version="Open MPI 5.0.1")), WANT),
-        build.class_id(replace(BARE, arch=("10.0",)), WANT),
+        plan.class_id(BARE, replace(WANT, commit=OTHER)),
+        plan.class_id(BARE, TARBALL),
+        plan.class_id(BARE, replace(TARBALL, sha256="2" * 64)),
+        *(plan.class_id(replace(BARE, cuda=replace(CUDA, **{name: "/x"})), WANT) for name in ("home", "library")),
+        *(plan.class_id(replace(BARE, nccl=replace(NCCL, **{name: "/x"})), WANT) for name in ("version", "library")),
+        plan.class_id(replace(BARE, mpi=None), WANT),
+        plan.class_id(replace(BARE, mpi=replace(MPI, version="Open MPI 5.0.1")), WANT),
+        plan.class_id(replace(BARE, arch=("10.0",)), WANT),
         *(
-            build.class_id(replace(BARE, runtime=replace(RUNTIME, **{name: "x"})), WANT)
+            plan.class_id(replace(BARE, runtime=replace(RUNTIME, **{name: "x"})), WANT)
             for name in ("machine", "release", "glibc", "libstdcxx")
         ),
     ]
@@ -245,7 +256,7 @@ def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_e
 
 @pytest.mark.parametrize("change", [{"runtime": None}, {"cuda": None}, {"mpi": None, "problems": {"mpi": GONE}}])
 def test_a_host_of_which_something_is_unknown_is_of_no_class(change: dict[str, Any]) -> None:
-    assert build.class_id(replace(BARE, **change), WANT) is None
+    assert plan.class_id(replace(BARE, **change), WANT) is None
 
 
 @pytest.mark.parametrize(
@@ -263,7 +274,7 @@ def test_a_host_of_which_something_is_unknown_is_of_no_class(change: dict[str, A
     ],
 )
 def test_what_a_host_can_do_for_its_class(have: Have, can: str) -> None:
-    assert " ".join(name for name, value in build.share(have, WANT).items() if value) == can
+    assert " ".join(name for name, value in plan.share(have, WANT).items() if value) == can
 
 
 def of_class(name: str | None, can: str) -> dict[str, Any]:
@@ -296,7 +307,7 @@ def copies(source: str) -> dict[str, Any]:
     ],
 )
 def test_who_builds_and_who_copies(results: dict[str, Any], steps: dict[str, Any]) -> None:
-    assert build.choose(results) == steps
+    assert nccl_tests_share.choose(results) == steps
 
 
 CAN = st.lists(st.sampled_from(["has", "can_build", "can_copy"])).map(" ".join)
@@ -305,7 +316,7 @@ CAN = st.lists(st.sampled_from(["has", "can_build", "can_copy"])).map(" ".join)
 @given(st.dictionaries(st.text(min_size=1), st.builds(of_class, st.sampled_from(["x", "y", None]), CAN)))
 @settings(max_examples=100)
 def test_every_copy_is_from_a_host_of_the_same_class_that_packs(results: dict[str, Any]) -> None:
-    steps = build.choose(results)
+    steps = nccl_tests_share.choose(results)
     for host, step in steps.items():
         if step["source"]:
             assert steps[step["source"]] == PACKS
@@ -325,17 +336,17 @@ CAPABILITIES = "compute_cap\n10.0\n9.0\n9.0\n"
 
 
 def distribution(text: str) -> str:
-    return build.distribution(os_release.parse(text))
+    return toolchain.distribution(os_release.parse(text))
 
 
 GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
-    (build.parse_nvcc, NVCC, "13.0.88"),
-    (build.parse_nccl_header, HEADER, "2.27.7"),
-    (build.parse_mpi_header, OMPI, "Open MPI 4.1.4"),
-    (build.parse_mpi_header, '#define MPICH_VERSION "4.0.2"\n', "MPICH 4.0.2"),
-    (build.parse_capabilities, CAPABILITIES, ("9.0", "10.0")),
-    (build.parse_marker, build.render_marker(MARKER), MARKER),
-    (build.parse_marker, build.render_marker(replace(MARKER, runtime=None)), replace(MARKER, runtime=None)),
+    (toolchain.parse_nvcc, NVCC, "13.0.88"),
+    (toolchain.parse_nccl_header, HEADER, "2.27.7"),
+    (toolchain.parse_mpi_header, OMPI, "Open MPI 4.1.4"),
+    (toolchain.parse_mpi_header, '#define MPICH_VERSION "4.0.2"\n', "MPICH 4.0.2"),
+    (toolchain.parse_capabilities, CAPABILITIES, ("9.0", "10.0")),
+    (marker.parse_marker, marker.render_marker(MARKER), MARKER),
+    (marker.parse_marker, marker.render_marker(replace(MARKER, runtime=None)), replace(MARKER, runtime=None)),
     (distribution, 'NAME="x"\nID=ubuntu\nVERSION_ID="24.04"\n', "ubuntu 24.04"),
     (distribution, "VERSION_ID='9.4'\nID=\"rhel\"", "rhel 9.4"),
 ]
@@ -349,23 +360,23 @@ def test_good_text_gives_its_value(parser: Callable[[str], Any], text: str, valu
 @pytest.mark.parametrize(
     ("parser", "text"),
     [
-        (build.parse_nvcc, ""),
-        (build.parse_nvcc, NVCC[:70]),
-        (build.parse_nccl_header, HEADER.replace("27", "@nccl:Minor@")),
-        (build.parse_nccl_header, HEADER[:40]),
-        (build.parse_mpi_header, '#include "mpi-x86_64.h"\n'),
-        (build.parse_mpi_header, OMPI[:40]),
-        (build.parse_capabilities, "compute_cap\n9.0\n[N/A]\n"),
-        (build.parse_capabilities, "compute_cap\n9.0\n[Unknown Error]\n"),
-        (build.parse_capabilities, "compute_cap\n"),
-        (build.parse_capabilities, "name\nNVIDIA H100\n"),
-        (build.parse_capabilities, "compute_cap\n9.0; reboot\n"),
+        (toolchain.parse_nvcc, ""),
+        (toolchain.parse_nvcc, NVCC[:70]),
+        (toolchain.parse_nccl_header, HEADER.replace("27", "@nccl:Minor@")),
+        (toolchain.parse_nccl_header, HEADER[:40]),
+        (toolchain.parse_mpi_header, '#include "mpi-x86_64.h"\n'),
+        (toolchain.parse_mpi_header, OMPI[:40]),
+        (toolchain.parse_capabilities, "compute_cap\n9.0\n[N/A]\n"),
+        (toolchain.parse_capabilities, "compute_cap\n9.0\n[Unknown Error]\n"),
+        (toolchain.parse_capabilities, "compute_cap\n"),
+        (toolchain.parse_capabilities, "name\nNVIDIA H100\n"),
+        (toolchain.parse_capabilities, "compute_cap\n9.0; reboot\n"),
         (distribution, "ID=arch\nBUILD_ID=rolling\n"),
         (distribution, "ID=ubuntu\nVERSION_ID=24.04 (Noble)\n"),
         (distribution, 'ID=ubuntu\nVERSION_ID="24.04\n'),
-        (build.parse_marker, "[" * 100_000),
-        (build.parse_marker, "null"),
-        (build.parse_marker, "{}"),
+        (marker.parse_marker, "[" * 100_000),
+        (marker.parse_marker, "null"),
+        (marker.parse_marker, "{}"),
     ],
 )
 def test_other_text_is_a_parse_error(parser: Callable[[str], Any], text: str) -> None:
@@ -397,9 +408,9 @@ def test_other_text_is_a_parse_error(parser: Callable[[str], Any], text: str) ->
     ],
 )
 def test_a_marker_with_anything_else_in_it_is_refused(change: dict[str, Any]) -> None:
-    data = json.loads(build.render_marker(MARKER))
+    data = json.loads(marker.render_marker(MARKER))
     with pytest.raises(ParseError):
-        build.parse_marker(json.dumps({**data, **change}))
+        marker.parse_marker(json.dumps({**data, **change}))
 
 
 @given(st.data())
@@ -423,10 +434,10 @@ JSON = st.recursive(
 @given(JSON)
 @settings(max_examples=100, deadline=None)
 def test_any_json_in_any_place_of_a_marker_is_a_marker_or_a_parse_error(value: Any) -> None:
-    data = json.loads(build.render_marker(MARKER))
+    data = json.loads(marker.render_marker(MARKER))
     for key in data:
         with suppress(ParseError):
-            build.parse_marker(json.dumps({**data, key: value}))
+            marker.parse_marker(json.dumps({**data, key: value}))
 
 
 @pytest.mark.parametrize(
@@ -474,7 +485,7 @@ def elf(libraries: list[str]) -> bytes:
 PROGRAM = elf(["libnccl.so.2", "libmpi.so.40", "libc.so.6"])
 
 
-def programs(directory: Path, data: bytes = PROGRAM) -> Path:
+def put_programs(directory: Path, data: bytes = PROGRAM) -> Path:
     for name in PROGRAMS:
         (directory / f"{name}_perf").write_bytes(data)
         (directory / f"{name}_perf").chmod(0o755)
@@ -482,13 +493,13 @@ def programs(directory: Path, data: bytes = PROGRAM) -> Path:
 
 
 def test_programs_are_recorded_with_their_digests_and_so_is_what_lies_beside(tmp_path: Path) -> None:
-    programs(tmp_path)
+    put_programs(tmp_path)
     (tmp_path / "alltoallv_perf").write_bytes(PROGRAM)
     (tmp_path / "alltoallv_perf").chmod(0o755)
     (tmp_path / "common.o").write_bytes(b"")
     digest = hashlib.sha256(PROGRAM).hexdigest()
     names = {*(f"{name}_perf" for name in PROGRAMS), "alltoallv_perf"}
-    assert build.verify(str(tmp_path), True) == dict.fromkeys(sorted(names), digest)
+    assert programs.verify(str(tmp_path), True) == dict.fromkeys(sorted(names), digest)
 
 
 @pytest.mark.parametrize(
@@ -504,25 +515,25 @@ def test_programs_are_recorded_with_their_digests_and_so_is_what_lies_beside(tmp
     ],
 )
 def test_a_program_that_is_not_what_was_asked_for_is_no_program(tmp_path: Path, data: bytes, message: str) -> None:
-    programs(tmp_path)
+    put_programs(tmp_path)
     (tmp_path / "reduce_perf").write_bytes(data)
     with pytest.raises(ReadError, match=message):
-        build.verify(str(tmp_path), True)
+        programs.verify(str(tmp_path), True)
 
 
 def test_a_program_that_is_missing_a_directory_or_not_executable_is_named(tmp_path: Path) -> None:
-    programs(tmp_path)
+    put_programs(tmp_path)
     (tmp_path / "reduce_perf").chmod(0o644)
     with pytest.raises(ReadError, match="reduce_perf: is not executable"):
-        build.verify(str(tmp_path), True)
+        programs.verify(str(tmp_path), True)
     (tmp_path / "reduce_perf").unlink()
     with pytest.raises(ReadError, match="reduce_perf: cannot be read: No such file"):
-        build.verify(str(tmp_path), True)
+        programs.verify(str(tmp_path), True)
     (tmp_path / "reduce_perf").mkdir()
     with pytest.raises(ReadError, match="reduce_perf: cannot be read: Is a directory"):
-        build.verify(str(tmp_path), True)
+        programs.verify(str(tmp_path), True)
     with pytest.raises(ReadError, match="cannot be listed"):
-        build.verify(str(tmp_path / "absent"), True)
+        programs.verify(str(tmp_path / "absent"), True)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(PROGRAM) - 1), st.integers(0, 255)), max_size=6), st.integers(0, 400))
@@ -535,20 +546,20 @@ def test_a_damaged_program_gives_names_or_a_read_error(changes: list[tuple[int, 
         stream.write(data[:length] if length % 2 else data)
         stream.flush()
         try:
-            assert all(isinstance(name, str) for name in build.needed_libraries(stream.name))
+            assert all(isinstance(name, str) for name in programs.needed_libraries(stream.name))
         except ReadError as error:
             assert error.problem.source == stream.name
 
 
 def test_a_build_that_no_host_would_take_is_not_packed(tmp_path: Path) -> None:
-    programs(tmp_path)
-    (tmp_path / build.MARKER).write_text(build.render_marker(MARKER))
-    build.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
+    put_programs(tmp_path)
+    (tmp_path / marker.MARKER).write_text(marker.render_marker(MARKER))
+    archive.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
     assert (tmp_path / "pack").stat().st_size > 0
     with (tmp_path / "reduce_perf").open("r+b") as stream:
         stream.truncate((256 << 20) + 1)
     with pytest.raises(ReadError, match="holds more than 256 MiB"):
-        build.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
+        archive.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
 
 
 # -- archives --------------------------------------------------------------------------------------------------------
@@ -562,7 +573,7 @@ def member(
     return info
 
 
-def archive(path: Path, members: list[tarfile.TarInfo], commit: str = "") -> str:
+def write_archive(path: Path, members: list[tarfile.TarInfo], commit: str = "") -> str:
     """Writes an archive and gives its SHA-256."""
     headers = {"comment": commit} if commit else {}
     with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
@@ -572,9 +583,9 @@ def archive(path: Path, members: list[tarfile.TarInfo], commit: str = "") -> str
 
 
 def unpack(tmp_path: Path, members: list[tarfile.TarInfo], commit: str = "", digest: str = "") -> Path:
-    found = archive(tmp_path / "x.tgz", members, commit)
+    found = write_archive(tmp_path / "x.tgz", members, commit)
     (tmp_path / "scratch").mkdir()
-    build.unpack(str(tmp_path / "x.tgz"), digest or found, COMMIT, str(tmp_path / "scratch/source"))
+    archive.unpack_sources(str(tmp_path / "x.tgz"), digest or found, COMMIT, str(tmp_path / "scratch/source"))
     return tmp_path / "scratch/source"
 
 
@@ -631,17 +642,17 @@ def test_an_archive_that_unfolds_to_gigabytes_is_refused_before_that(tmp_path: P
     bomb = member("bomb", size=1 << 40)
     (tmp_path / "x.tar").write_bytes(bomb.tobuf() + bytes(1024))
     with tarfile.open(tmp_path / "x.tar") as tar, pytest.raises(ParseError, match="holds more than 256 MiB"):
-        build.safe_members(tar)
+        archive.safe_members(tar)
 
 
 def test_another_digest_or_commit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"has sha256 [0-9a-f]{64}, expected 000"):
         unpack(tmp_path, [member("a")], digest="0" * 64)
-    digest = archive(tmp_path / "x.tgz", [member("a")], OTHER)
+    digest = write_archive(tmp_path / "x.tgz", [member("a")], OTHER)
     with pytest.raises(ReadError, match=f"is of commit {OTHER}, expected {COMMIT}"):
-        build.unpack(str(tmp_path / "x.tgz"), digest, COMMIT, str(tmp_path / "scratch/source"))
+        archive.unpack_sources(str(tmp_path / "x.tgz"), digest, COMMIT, str(tmp_path / "scratch/source"))
     with pytest.raises(ReadError, match="cannot be unpacked: No such file"):
-        build.unpack(str(tmp_path / "absent.tgz"), digest, COMMIT, str(tmp_path / "scratch/source"))
+        archive.unpack_sources(str(tmp_path / "absent.tgz"), digest, COMMIT, str(tmp_path / "scratch/source"))
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -656,7 +667,7 @@ def test_a_damaged_archive_is_unpacked_or_a_read_error(noise: bytes, at: int, mo
         path.write_bytes(data[:at] + noise + data[at + len(noise) :])
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         try:
-            build.unpack(str(path), digest, COMMIT, f"{folder}/source")
+            archive.unpack_sources(str(path), digest, COMMIT, f"{folder}/source")
         except ReadError as error:
             assert error.problem.source == str(path)
         assert {p.name for p in Path(folder).iterdir()} <= {"x", "source", "source.unpacked"}
@@ -667,11 +678,11 @@ def test_a_damaged_archive_is_unpacked_or_a_read_error(noise: bytes, at: int, mo
 
 def test_an_empty_machine_has_nothing_and_no_traceback(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    have = build.read(host, WANT)
+    have = plan.read(host, WANT)
     assert (have.marker, have.cuda, have.nccl, have.mpi, have.arch) == (None, None, None, None, None)
     assert set(have.problems) == {"arch", "runtime"}
     assert have.missing_tools == ("make", "g++", "git")
-    assert not build.plan(have, WANT).changed
+    assert not plan.plan(have, WANT).changed
 
 
 def test_a_link_that_leaves_the_system_root_is_unknown(tmp_path: Path) -> None:
@@ -682,7 +693,7 @@ def test_a_link_that_leaves_the_system_root_is_unknown(tmp_path: Path) -> None:
         (outside / name).parent.mkdir(parents=True, exist_ok=True)
         (outside / name).touch(0o755)
     (root / "usr/local/cuda").symlink_to(outside)
-    problem = build.read(Host(str(tmp_path), str(root)), WANT).problems["cuda"]
+    problem = plan.read(Host(str(tmp_path), str(root)), WANT).problems["cuda"]
     assert problem.message == f"is a link that leaves the system root {root}"
 
 
@@ -696,10 +707,10 @@ def test_of_several_toolkits_the_newest_is_found_unless_one_is_named(tmp_path: P
         (home / "bin/nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.1'\n")
         (home / "bin/nvcc").chmod(0o755)
     host = Host(str(tmp_path), str(tmp_path))
-    found = build.read(host, WANT).cuda
+    found = plan.read(host, WANT).cuda
     assert found == Cuda("/usr/local/cuda-13.0", "/usr/local/cuda-13.0/lib64/libcudart.so", "13.0.1")
-    named = build.read(host, replace(WANT, cuda_home="/usr/local/cuda-9.2")).cuda
+    named = plan.read(host, replace(WANT, cuda_home="/usr/local/cuda-9.2")).cuda
     assert named is not None
     assert named.version == "9.2.1"
-    absent = build.read(host, replace(WANT, cuda_home="/usr/local/cuda-11"))
+    absent = plan.read(host, replace(WANT, cuda_home="/usr/local/cuda-11"))
     assert (absent.cuda, absent.problems["cuda"].source) == (None, "/usr/local/cuda-11/bin/nvcc")

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Want
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import CHECK, DEFAULT
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import DEFAULT, TOPO_FILE
 
 CONF, FILE = "/etc/nccl.conf", "/opt/microsoft/ndv5-topo.xml"
 NEW = (2, 27, 7)
@@ -59,7 +59,7 @@ def judged(
     derivation = nccl_conf.derive(guest, slots, want, [NEW])
     have = nccl_conf.with_topo_file(nccl_conf.read(host, CONF), host, guest, slots, derivation)
     plan = nccl_conf.plan(have, derivation, CONF, version=NEW)
-    return [finding for finding in plan.findings if finding.check == CHECK], bool(plan.changes)
+    return [finding for finding in plan.findings if finding.check == TOPO_FILE.id], bool(plan.changes)
 
 
 NAMED = Want(extra={"NCCL_TOPO_FILE": FILE})

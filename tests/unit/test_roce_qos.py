@@ -32,7 +32,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
-from busbar.lab import machine, store
+from busbar.lab import machines, store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHAIN = resolve({"dscp": 26}, {"traffic_class": 106})
@@ -638,7 +638,7 @@ def platform(name: str) -> dict[str, Any]:
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made once: that takes longer than what is tried on it. ``node`` takes back what a test has changed."""
     folder = tmp_path_factory.mktemp("roce_qos") / "lab"
-    store.create(folder, {"node02": machine.hgx_h200_roce})
+    store.create(folder, {"node02": machines.hgx_h200_roce})
     return folder / "node02"
 
 
@@ -944,7 +944,7 @@ def site_profile(node: Node, address: str) -> rails.Rails:
 
 def test_the_ports_are_those_of_the_rails_in_their_order(node: Node) -> None:
     assert [port.rdma for port in node.ports] == [
-        rdma.name for rdma in machine.hgx_h200_roce("node02").rdma if rdma.rail is not None
+        rdma.name for rdma in machines.hgx_h200_roce("node02").rdma if rdma.rail is not None
     ]
     assert {(port.of_port, port.of_rdma, port.gap) for port in node.ports} == {(True, True, None)}
 

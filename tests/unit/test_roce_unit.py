@@ -32,7 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import qos, tree
-from busbar.lab.machine import hgx_h200_roce
+from busbar.lab.machines import hgx_h200_roce
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())

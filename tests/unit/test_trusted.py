@@ -91,9 +91,10 @@ def test_every_step_of_every_link_counts(top: Path) -> None:
     assert doubt(top, "/usr/bin/through") == f"/home/u belongs to UID {STRANGER}"
     assert doubt(top, "/home/u/../../usr/bin/tool") == f"/home/u belongs to UID {STRANGER}"
     (top / "usr/bin/out").symlink_to(f"{top.parent}/elsewhere")
-    assert doubt(top, "/usr/bin/out") == "/tmp is writable by everybody" or not str(top).startswith("/tmp/")
+    # The folder of all temporary files is on the way of both.
+    assert doubt(top, "/usr/bin/out").endswith(" is writable by everybody")
     (top / "usr/bin/up").symlink_to("/".join([".."] * 40) + "/tmp/x")
-    assert doubt(top, "/usr/bin/up") == "/tmp is writable by everybody"
+    assert doubt(top, "/usr/bin/up").endswith(" is writable by everybody")
 
 
 def test_what_leads_nowhere_or_round_and_round_is_not_trusted(top: Path) -> None:

@@ -1,0 +1,575 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Simulated GPU nodes to start from: HGX machines with InfiniBand and with RoCE, and a virtual machine.
+
+What differs from host to host (MAC addresses, GUIDs, serial numbers) is made from the host's name.
+Sources: host.md 1, 2 and 7; the captured outputs that the models' fields name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from . import ofed
+from .machine import (
+    ACS_CLEAR,
+    ACS_REDIRECT,
+    BRIDGE,
+    EMPTY_SLOT,
+    ETHERNET,
+    GEN1,
+    GEN3,
+    GEN4,
+    GEN5,
+    GID_V1,
+    GID_V2,
+    GPU,
+    INFINIBAND,
+    INTEL,
+    MELLANOX,
+    NO_LINK,
+    NVIDIA,
+    NVLINK_4,
+    NVLINK_5,
+    VIRTIO,
+    Function,
+    Gid,
+    Gpu,
+    HostBridge,
+    Link,
+    Machine,
+    Netdev,
+    Node,
+    Rdma,
+    Route,
+    first,
+    netdev_name,
+)
+from .qos import configured
+
+# -- what differs from host to host ----------------------------------------------------------------------------------
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()
+
+
+def _host_number(hostname: str) -> int:
+    """1-254, for addresses: the number at the end of the name, or one made from it."""
+    match = re.search(r"(\d+)$", hostname)
+    number = int(match.group(1)) if match else int(_digest(hostname)[:8], 16)
+    return (number - 1) % 254 + 1
+
+
+def _mac(hostname: str, card: int, function: int, oui: str = "b8:ce:f6") -> str:
+    host = _digest("mac", hostname)
+    return f"{oui}:{host[:2]}:{host[2:4]}:{card:x}{function:x}"
+
+
+def _guid(mac: str) -> str:
+    """Mellanox makes a GUID from a MAC address by putting 0300 in its middle."""
+    digits = mac.replace(":", "")
+    return _grouped(f"{digits[:6]}0300{digits[6:]}")
+
+
+def _grouped(digits: str, size: int = 4) -> str:
+    return ":".join(digits[i : i + size] for i in range(0, len(digits), size))
+
+
+def _link_local(mac: str) -> str:
+    digits = mac.replace(":", "")
+    return "fe80:0000:0000:0000:" + _grouped(f"{int(digits[:2], 16) ^ 2:02x}{digits[2:6]}fffe{digits[6:]}")
+
+
+def _mapped(ipv4: str) -> str:
+    return "0000:0000:0000:0000:0000:ffff:" + _grouped("".join(f"{int(part):02x}" for part in ipv4.split(".")))
+
+
+def _roce_gids(mac: str, netdev: str, ipv4: str | None) -> list[Gid]:
+    """The kernel's usual order: link-local v1, v2, then IPv4 v1, v2."""
+    values = [_link_local(mac)] + ([_mapped(ipv4)] if ipv4 else [])
+    pairs = [(value, kind) for value in values for kind in (GID_V1, GID_V2)]
+    return [Gid(index, value, kind, netdev) for index, (value, kind) in enumerate(pairs)]
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A kind of mlx5 card: PCI device and subsystem id, hca_type, PSID, firmware, link."""
+
+    device: str
+    subsystem: str
+    hca_type: str
+    board_id: str
+    fw_ver: str
+    link: Link
+
+
+_CX7 = _Card("0x1021", "0x0041", "MT4129", "MT_0000000838", "28.43.2026", GEN5)
+_CX6 = _Card("0x101b", "0x0007", "MT4123", "MT_0000000225", "20.43.2026", GEN4)
+_CX6_DX = _Card("0x101d", "0x0016", "MT4125", "MT_0000000359", "22.43.2026", GEN4)
+_BLUEFIELD3 = _Card("0xa2dc", "0x0009", "MT41692", "MT_0000000884", "32.43.2024", GEN5)
+_VIRTUAL = _Card("0x101e", "0x0041", "MT4126", "MT_0000000838", "28.43.2026", NO_LINK)
+_RATES = {100: "100 Gb/sec (4X EDR)", 200: "200 Gb/sec (4X HDR)", 400: "400 Gb/sec (4X NDR)"}
+
+
+def _add(
+    machine: Machine,
+    address: str,
+    parent: str,
+    class_code: str,
+    ids: tuple[str, str],
+    driver: str | None,
+    link: Link | None,
+    subsystem: str = "0x0000",
+    revision: str = "0x00",
+) -> Function:
+    """A function below a bridge or host bridge, on the same NUMA node."""
+    above: Function | HostBridge
+    if parent.startswith("pci"):
+        above = first(parent, (h for h in machine.host_bridges if h.name == parent))
+    else:
+        above = machine.function(parent)
+        above.bus = address[:7]
+    function = Function(
+        address, parent, class_code, *ids, subsystem, revision, above.numa_node, driver, link=link, max_link=link
+    )
+    machine.functions.append(function)
+    return function
+
+
+def _root_port(machine: Machine, host_bridge: str, device: str = "01.0", node: int | None = None) -> str:
+    """A root port; with ``node``, of a new host bridge on that NUMA node."""
+    if node is not None:
+        machine.host_bridges.append(HostBridge(host_bridge, node))
+    address = f"{host_bridge[3:]}:{device}"
+    _add(machine, address, host_bridge, BRIDGE, (INTEL, "0x352a"), "pcieport", GEN5, revision="0x04").acs = ACS_CLEAR
+    return address
+
+
+def _switch(machine: Machine, root_port: str, bus: int, ports: int) -> list[str]:
+    """A PCIe switch below a root port: the upstream port on ``bus``, the downstream ports on the next one.
+
+    Returns the downstream ports, each with an empty slot.
+    """
+    upstream = f"0000:{bus:02x}:00.0"
+    downstream = [f"0000:{bus + 1:02x}:{port:02x}.0" for port in range(ports)]
+    for address in [upstream, *downstream]:
+        parent = root_port if address == upstream else upstream
+        ids = ("0x1000", "0xc030")
+        port = _add(machine, address, parent, BRIDGE, ids, "pcieport", GEN5, "0x0144", "0xb0")
+        if address != upstream:
+            port.link, port.acs = EMPTY_SLOT, ACS_CLEAR
+    return downstream
+
+
+def _plug(
+    machine: Machine,
+    address: str,
+    parent: str,
+    class_code: str,
+    ids: tuple[str, str],
+    driver: str | None,
+    link: Link,
+    subsystem: str = "0x0000",
+    revision: str = "0x00",
+) -> Function:
+    """A card in a slot: as ``_add``, and the port above it trains to the card's link."""
+    function = _add(machine, address, parent, class_code, ids, driver, link, subsystem, revision)
+    machine.set_link(address, link)
+    return function
+
+
+def _mlx5(
+    machine: Machine, card: _Card, slot: int, address: str, parent: str, class_code: str, vfs: int = 0
+) -> tuple[Function, str]:
+    """A port of an mlx5 card. ``slot`` tells cards apart; returns the function and the port's MAC address."""
+    ids = (MELLANOX, card.device)
+    function = _plug(machine, address, parent, class_code, ids, "mlx5_core", card.link, card.subsystem)
+    function.total_vfs, function.read_request = vfs, 4096
+    return function, _mac(machine.hostname, slot, int(address[-1]))
+
+
+def _rdma(machine: Machine, card: _Card, name: str, address: str, mac: str, rail: int | None, gbps: int) -> Rdma:
+    ib = machine.function(address).class_code == INFINIBAND
+    rdma = Rdma(
+        name=name,
+        address=address,
+        rail=rail,
+        node_guid=_guid(mac),
+        sys_image_guid=_guid(f"{mac[:-1]}0"),  # one for the whole card
+        hca_type=card.hca_type,
+        board_id=card.board_id,
+        fw_ver=card.fw_ver,
+        link_layer="InfiniBand" if ib else "Ethernet",
+        rate=_RATES[gbps],
+        gid_slots=8 if ib else 256,
+        gids=[Gid(0, f"fe80:0000:0000:0000:{_guid(mac)}", GID_V1, None)] if ib else [],
+        lid=int(_digest("lid", mac)[:3], 16) + 2 if ib else 0,
+        sm_lid=1 if ib else 0,
+    )
+    machine.rdma.append(rdma)
+    return rdma
+
+
+def _infiniband(
+    machine: Machine,
+    card: _Card,
+    name: str,
+    slot: int,
+    address: str,
+    parent: str,
+    gbps: int,
+    rail: int | None = None,
+    dual: bool = False,
+) -> None:
+    """A port on an InfiniBand fabric with its IPoIB netdev."""
+    _, mac = _mlx5(machine, card, slot, address, parent, INFINIBAND, vfs=16)
+    rdma = _rdma(machine, card, name, address, mac, rail, gbps)
+    hardware = "00:00:10:29:fe:80:00:00:00:00:00:00:" + _grouped(rdma.node_guid.replace(":", ""), 2)
+    machine.netdevs.append(Netdev(netdev_name(address, 32, None, dual), address, hardware, 4092, gbps * 1000, kind=32))
+
+
+def _ethernet(
+    machine: Machine,
+    card: _Card,
+    name: str,
+    slot: int,
+    address: str,
+    parent: str,
+    gbps: int,
+    ipv4: str,
+    rail: int | None = None,
+    dual: bool = False,
+) -> Rdma:
+    """A RoCE port with its netdev."""
+    _, mac = _mlx5(machine, card, slot, address, parent, ETHERNET, vfs=16)
+    rdma = _rdma(machine, card, name, address, mac, rail, gbps)
+    port_name = f"p{address[-1]}"
+    netdev = netdev_name(address, 1, port_name, dual)
+    port = Netdev(netdev, address, mac, 9000, gbps * 1000, port_name=port_name, qos=configured(), ipv4=f"{ipv4}/24")
+    machine.netdevs.append(port)
+    rdma.gids = _roce_gids(mac, netdev, ipv4)
+    machine.routes.append(Route(netdev, _network(ipv4)))
+    return rdma
+
+
+def _network(ipv4: str) -> str:
+    return ipv4.rsplit(".", 1)[0] + ".0/24"
+
+
+def _virtual_functions(machine: Machine, owner: Rdma, slot: int, names: Sequence[str]) -> None:
+    """SR-IOV functions of a PF, each with an RDMA device and a netdev of its own."""
+    above = machine.function(owner.address)
+    for index, name in enumerate(names):
+        address = f"{owner.address[:-1]}{index + 2}"
+        function = _add(
+            machine, address, above.parent, ETHERNET, (MELLANOX, _VIRTUAL.device), "mlx5_core", NO_LINK, above.subsystem
+        )
+        function.max_link, function.physfn = above.max_link, above.address
+        mac = _mac(machine.hostname, slot, index + 2)
+        netdev = f"{netdev_name(above.address, 1, None, True)}v{index}"
+        machine.netdevs.append(Netdev(netdev, address, mac, 1500, 200000))
+        _rdma(machine, _VIRTUAL, name, address, mac, None, 200).gids = _roce_gids(mac, netdev, None)
+
+
+def _bond(machine: Machine, card: _Card, slot: int, base: str, parent: str, gbps: int, ipv4: str) -> None:
+    """Both ports of a card in one LAG: one RDMA device, mlx5_bond_0, on the first function, and bond0 above both."""
+    shared = _mac(machine.hostname, slot, 0)
+    for index in range(2):
+        address = f"{base}.{index}"
+        _, mac = _mlx5(machine, card, slot, address, parent, ETHERNET)
+        name = netdev_name(address, 1, f"p{index}", True)
+        # A slave shows the bond's MAC address.
+        slave = Netdev(name, address, shared, 9000, gbps * 1000, port_name=f"p{index}", master="bond0")
+        slave.qos, slave.permanent = configured(), mac
+        machine.netdevs.append(slave)
+    rdma = _rdma(machine, card, "mlx5_bond_0", f"{base}.0", shared, None, gbps)
+    rdma.gids = _roce_gids(shared, "bond0", ipv4)
+    bond = Netdev("bond0", None, shared, 9000, 2 * gbps * 1000, bond_mode="802.3ad 4", ipv4=f"{ipv4}/24")
+    machine.netdevs.append(bond)
+    machine.routes.append(Route("bond0", _network(ipv4)))
+
+
+def _management(machine: Machine, base: str, ids: tuple[str, str], driver: str, names: Sequence[str]) -> None:
+    """A two-port Ethernet card without RDMA: the default route on the first port, nothing plugged into the second."""
+    port = _root_port(machine, "pci0000:00", "1d.0")
+    for index, name in enumerate(names):
+        address = f"{base}.{index}"
+        _plug(machine, address, port, ETHERNET, ids, driver, Link(GEN3.speed, 4), revision="0x01")
+        mac = _mac(machine.hostname, 0, index, oui="3c:ec:ef")
+        speed, state = (10000, "up") if index == 0 else (None, "down")
+        ipv4 = f"10.0.0.{_host_number(machine.hostname)}/24" if index == 0 else None
+        machine.netdevs.append(Netdev(name, address, mac, 1500, speed, operstate=state, ipv4=ipv4))
+    machine.routes += [
+        Route(names[0], "0.0.0.0/0", "10.0.0.254", metric=100),
+        Route(names[0], "10.0.0.0/24", metric=100),
+    ]
+
+
+@dataclass(frozen=True)
+class _GpuModel:
+    device: str
+    subsystem: str
+    name: str
+    memory_mib: int
+    vbios: str
+    nvlink_gbps: str = NVLINK_4
+
+
+_H100 = _GpuModel("0x2330", "0x16c1", "NVIDIA H100 80GB HBM3", 81559, "96.00.89.00.01")
+_H200 = _GpuModel("0x2335", "0x18be", "NVIDIA H200", 143771, "96.00.A5.00.1A")
+_B200 = _GpuModel("0x2901", "0x1999", "NVIDIA B200", 183359, "97.00.82.00.0F", NVLINK_5)
+
+
+def _gpu(machine: Machine, model: _GpuModel, number: int, address: str, parent: str) -> None:
+    ids = (NVIDIA, model.device)
+    _plug(machine, address, parent, GPU, ids, "nvidia", GEN5, model.subsystem, "0xa1")
+    digits = _digest("gpu", machine.hostname, number)
+    machine.gpus.append(
+        Gpu(
+            number=number,
+            address=address,
+            uuid="GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])),
+            name=model.name,
+            memory_mib=model.memory_mib,
+            vbios=model.vbios,
+            serial=str(1650000000000 + int(digits[:8], 16)),
+            nvlinks=[True] * 18,
+            nvlink_gbps=model.nvlink_gbps,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Board:
+    """An eight-GPU server: buses of the host bridges above the rail switches, bus offsets of what each switch holds."""
+
+    buses: tuple[int, ...]
+    nvme: int
+    nic: int
+    gpu: int
+
+
+def _hgx(
+    machine: Machine,
+    board: _Board,
+    model: _GpuModel,
+    rails: Sequence[object],
+    rail_nic: Callable[[int, str, str], object],
+    nvswitches: int = 4,
+) -> None:
+    """BMC graphics, NVSwitches, and eight switches that each hold an NVMe disk, a rail's NIC and a GPU.
+
+    rail_nic(rail, address, port) plugs in the NIC of a rail.
+    """
+    machine.host_bridges.append(HostBridge("pci0000:00", 0))
+    _add(machine, "0000:00:00.0", "pci0000:00", "0x060000", (INTEL, "0x09a2"), None, None)
+    ports = _switch(machine, _root_port(machine, "pci0000:00"), 3, nvswitches) if nvswitches else []
+    for index, port in enumerate(ports):
+        address, link = f"0000:{5 + index:02x}:00.0", Link(GEN5.speed, 2)
+        _plug(machine, address, port, "0x068000", (NVIDIA, "0x22a3"), "nvidia-nvswitch", link, "0x1796", "0xa1")
+        # So on a real DGX H100 that is healthy: no GPU and no NIC is near.
+        machine.function(port).acs = ACS_REDIRECT
+    bmc = _root_port(machine, "pci0000:00", "1c.0")
+    _plug(machine, "0000:01:00.0", bmc, BRIDGE, ("0x1a03", "0x1150"), None, Link(GEN1.speed, 1), revision="0x06")
+    _add(machine, "0000:02:00.0", "0000:01:00.0", "0x030000", ("0x1a03", "0x2000"), "ast", None, revision="0x52")
+    for number, bus in enumerate(board.buses):
+        ports = _switch(machine, _root_port(machine, f"pci0000:{bus:02x}", node=number // 4), bus + 1, 3)
+        # Downstream ports are numbered as the buses below them are.
+        offsets = sorted((board.nvme, board.nic, board.gpu))
+        slots = {offset: (f"0000:{bus + offset:02x}:00.0", port) for offset, port in zip(offsets, ports, strict=True)}
+        _plug(machine, *slots[board.nvme], "0x010802", ("0x144d", "0xa824"), "nvme", Link(GEN4.speed, 4), "0xa801")
+        if number < len(rails):
+            rail_nic(number, *slots[board.nic])
+        _gpu(machine, model, number, *slots[board.gpu])
+    # An idle GPU may lower the speed of its link, never the width. This one is asleep.
+    machine.set_link(machine.gpu(4).address, GEN1)
+
+
+_MODULES: dict[str, str | None] = dict.fromkeys(
+    ("ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "mlx5_core", "mlx5_ib", "nvidia_uvm", "nvidia_modeset")
+)
+_LOOPBACK = "lo", None, "00:00:00:00:00:00", 65536, None, 772, "unknown"
+_DOCKER = "docker0", None, "02:42:5f:1c:9a:07", 1500, None, 1, "down"
+_CMDLINE = "BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic root=UUID=8d6a7f0e-6f0b-4c56-9d8e-5a2f1b7c3e90 ro"
+
+
+def hgx_h100(
+    hostname: str = "node01",
+    rails: Sequence[str] = ("mlx5_4", "mlx5_5", "mlx5_0", "mlx5_1", "mlx5_8", "mlx5_9", "mlx5_6", "mlx5_7"),
+) -> Machine:
+    """Eight H100 with eight InfiniBand NDR rails, wired as a DGX H100.
+
+    rails: RDMA names in rail order, which is PCI order and not the order of the names. Storage is mlx5_10 and
+    mlx5_11, which a list that names mlx5_1 by prefix would take in; mlx5_2 and mlx5_3 are in mlx5_bond_0.
+    """
+    host = _host_number(hostname)
+    machine = Machine(
+        hostname,
+        platform="hgx-h100",
+        site={
+            "busbar_platform": "hgx-h100",
+            "busbar_fabric": "infiniband",
+            "host_limits_container_runtimes": ["docker", "containerd", "kubelet"],
+            "host_limits_kubernetes_rdma_resources": ["rdma/hca_shared_devices_a"],
+        },
+        cpu="Intel(R) Xeon(R) Platinum 8480C",
+        nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
+        dmi={
+            "sys_vendor": "NVIDIA",
+            "product_name": "DGXH100",
+            "board_vendor": "NVIDIA",
+            "board_name": "DGXH100",
+            "bios_vendor": "American Megatrends International, LLC.",
+            "bios_version": "1.05.03",
+            "chassis_type": "23",
+        },
+        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
+    )
+    # The closed driver exports no DMA-BUF, so this platform needs nvidia_peermem.
+    machine.driver_open = False
+    machine.modules = {**_MODULES, "ib_ipoib": None, "bonding": None, "nvidia": machine.driver_version}
+    machine.modules["nvidia_peermem"] = machine.driver_version
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
+    board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
+
+    def rail_nic(rail: int, address: str, port: str) -> None:
+        _infiniband(machine, _CX7, rails[rail], rail, address, port, 400, rail)
+
+    machine.netdevs.append(Netdev(*_LOOPBACK))
+    _hgx(machine, board, _H100, rails, rail_nic)
+    _management(machine, "0000:0b:00", (INTEL, "0x1563"), "ixgbe", ("eno1", "eno2"))
+    storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:26", node=0), 0x27, 2)
+    for index, name in enumerate(("mlx5_10", "mlx5_11")):
+        _infiniband(machine, _CX6, name, 8, f"0000:29:00.{index}", storage, 200, dual=True)
+    machine.function(machine.spare_slot).bus = "0000:2a"
+    _bond(machine, _BLUEFIELD3, 9, "0000:aa:00", _root_port(machine, "pci0000:a9", node=1), 200, f"10.40.0.{host}")
+    machine.netdevs.append(Netdev(*_DOCKER, bridge=True))
+    return machine
+
+
+def hgx_h200_roce(
+    hostname: str = "node02",
+    rails: Sequence[str] = ("mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9", "mlx5_0", "mlx5_1", "mlx5_4", "mlx5_5"),
+) -> Machine:
+    """Eight H200 with eight 400 Gb/s RoCE rails, wired as a Dell XE9680.
+
+    rails: as for hgx_h100. Storage is one port of mlx5_10/mlx5_11, the other port is down, and the first has two
+    virtual functions, mlx5_12 and mlx5_13; mlx5_2 and mlx5_3 are in mlx5_bond_0.
+    """
+    host = _host_number(hostname)
+    machine = Machine(
+        hostname,
+        platform="hgx-h200",
+        site={
+            "busbar_platform": "hgx-h200",
+            "busbar_fabric": "ethernet",
+            "busbar_roce": {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6},
+            "busbar_mtu": 9000,
+            "multirail_policy": "nvidia",
+            # Out of the box the ports have no PFC, and switching it on bounces the link.
+            "busbar_max_disruption": "link",
+            "roce_qos_traffic_class": 106,
+        },
+        cpu="INTEL(R) XEON(R) PLATINUM 8592+",
+        nodes=[Node(0, "0-63,128-191", 1056431520), Node(1, "64-127,192-255", 1056946076)],
+        dmi={
+            "sys_vendor": "Dell Inc.",
+            "product_name": "PowerEdge XE9680",
+            "board_vendor": "Dell Inc.",
+            "board_name": "0K56P8",
+            "bios_vendor": "Dell Inc.",
+            "bios_version": "2.4.4",
+            "chassis_type": "23",
+        },
+        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
+    )
+    machine.modules = {**_MODULES, "bonding": None, "nvidia": machine.driver_version}
+    machine.modules["nvidia_peermem"] = machine.driver_version
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
+    board = _Board((0x15, 0x37, 0x48, 0x59, 0x97, 0xB7, 0xC7, 0xD7), nvme=3, nic=5, gpu=4)
+
+    def rail_nic(rail: int, address: str, port: str) -> None:
+        _ethernet(machine, _CX7, rails[rail], rail, address, port, 400, f"10.{16 + rail}.0.{host}", rail)
+        name = machine.netdevs[-1].name
+        machine.sysctls |= {f"{name}/arp_ignore": "1", f"{name}/arp_announce": "2", f"{name}/rp_filter": "0"}
+
+    machine.netdevs.append(Netdev(*_LOOPBACK))
+    _hgx(machine, board, _H200, rails, rail_nic)
+    _management(machine, "0000:0b:00", ("0x14e4", "0x16d8"), "bnxt_en", ("eno8303", "eno8403"))
+    storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:80", node=1), 0x81, 2)
+    address = f"10.32.0.{host}"
+    used = _ethernet(machine, _CX7, "mlx5_10", 8, "0000:83:00.0", storage, 200, address, dual=True)
+    spare = _ethernet(machine, _CX7, "mlx5_11", 8, "0000:83:00.1", storage, 200, address, dual=True)
+    machine.netdevs[-1].ipv4 = None
+    machine.take_down(spare, "3: Disabled")
+    _virtual_functions(machine, used, 8, ("mlx5_12", "mlx5_13"))
+    machine.function(machine.spare_slot).bus = "0000:84"
+    _bond(machine, _CX6_DX, 9, "0000:e1:00", _root_port(machine, "pci0000:e0", node=1), 100, f"10.40.0.{host}")
+    machine.netdevs.append(Netdev(*_DOCKER, bridge=True))
+    return machine
+
+
+def hgx_b200(hostname: str = "node03") -> Machine:
+    """Eight B200 with eight InfiniBand NDR rails, and nothing else that an HGX B200 has.
+
+    Its NVSwitches are no PCI devices of the host: the fabric manager reaches them by way of ib_umad.
+    """
+    machine = Machine(
+        hostname,
+        platform="hgx-b200",
+        site={"busbar_platform": "hgx-b200", "busbar_fabric": "infiniband"},
+        cpu="Intel(R) Xeon(R) Platinum 8570",
+        nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
+        dmi={"sys_vendor": "NVIDIA", "product_name": "DGXB200", "board_name": "DGXB200", "chassis_type": "23"},
+        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
+    )
+    machine.modules = {**_MODULES, "ib_ipoib": None, "nvidia": machine.driver_version}
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
+    board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
+
+    def rail_nic(rail: int, address: str, port: str) -> None:
+        _infiniband(machine, _CX7, f"mlx5_{rail}", rail, address, port, 400, rail)
+
+    machine.netdevs.append(Netdev(*_LOOPBACK))
+    _hgx(machine, board, _B200, range(8), rail_nic, nvswitches=0)
+    _management(machine, "0000:0b:00", (INTEL, "0x1563"), "ixgbe", ("eno1", "eno2"))
+    _storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:26", node=0), 0x27, 2)
+    machine.function(machine.spare_slot).bus = "0000:2a"
+    return machine
+
+
+def h200_vm(hostname: str = "vm01") -> Machine:
+    """Eight H200 given to a virtual machine: everything on one bus, no NUMA, no DMI, no RDMA, no NVSwitch to see."""
+    machine = Machine(
+        hostname,
+        platform="h200-vm",
+        site={"busbar_platform": "custom", "busbar_fabric": "none"},
+        cpu="Intel(R) Xeon(R) Processor",
+        nodes=[Node(0, "0-127", 1585446912)],
+        hypervisor=True,
+        cmdline="console=ttyS0 reboot=k panic=1 root=/dev/vda rw",
+        host_bridges=[HostBridge("pci0000:00", -1)],
+        netdevs=[Netdev(*_LOOPBACK)],
+    )
+    machine.modules = {"nvidia": machine.driver_version, "nvidia_uvm": None}
+    bus = "pci0000:00"
+    _add(machine, "0000:00:00.0", bus, "0x060000", (INTEL, "0x0d57"), None, None)
+    virtio = (("0x018000", "0x1042"), ("0x018000", "0x1042"), (ETHERNET, "0x1041"), ("0xffff00", "0x1053"))
+    for index, (class_code, device) in enumerate(virtio, start=1):
+        _add(machine, f"0000:00:{index:02x}.0", bus, class_code, (VIRTIO, device), "virtio-pci", None, device, "0x01")
+    for number in range(8):
+        _gpu(machine, _H200, number, f"0000:00:{6 + number:02x}.0", bus)
+    mac = _mac(hostname, 0, 0, oui="06:00:ac")
+    machine.netdevs.append(Netdev("eth0", "0000:00:03.0", mac, 1500, -1, bus_device="virtio2"))
+    machine.routes = [Route("eth0", "0.0.0.0/0", "192.0.2.1"), Route("eth0", "192.0.2.0/24")]
+    return machine

@@ -1,0 +1,162 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Archives of nccl-tests: sources that a site brings to a node, and builds that one node hands to another."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import posixpath
+import re
+import shutil
+import stat
+import tarfile
+import zlib
+from contextlib import contextmanager, suppress
+from typing import Iterator, List, Sequence, Set
+
+from ..core.host import Host, ParseError, ReadError
+from . import programs
+from .marker import LOG, MARKER, Marker, parse_marker
+
+# Below the system root: where a build lies on its way to or from another host. The control node knows it without being
+# told.
+PACK = "/var/lib/busbar/nccl-tests.pack"
+# Sources of nccl-tests are about 1 MB in some forty files; what unpacks to more than this is something else.
+LIMIT = 256 * 1024 * 1024
+_MEMBERS = 20000
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def unpack_sources(path: str, digest: str, commit: str, directory: str) -> None:
+    """Bring the sources in an archive to ``directory``, which must not exist. Raises ReadError.
+
+    digest: SHA-256 that the archive must have.   commit: which it must be of, where ``git archive`` has left it in it.
+    """
+    with _errors(path):
+        with open(path, "rb") as stream:
+            found = programs.digest(stream)
+            if found != digest:
+                raise ReadError(path, "has sha256 %s, expected %s" % (found, digest))
+            # The same open file: a name can be given to another one meanwhile.
+            stream.seek(0)
+            with tarfile.open(fileobj=stream, mode="r:*") as archive:
+                members = safe_members(archive)
+                comment = archive.pax_headers.get("comment", "")
+                if _COMMIT.fullmatch(comment) and comment != commit:
+                    raise ParseError("is of commit %s, expected %s" % (comment, commit))
+                _extract(archive, members, directory + ".unpacked")
+        top = os.listdir(directory + ".unpacked")
+        os.rename(os.path.join(directory + ".unpacked", *(top if len(top) == 1 else ())), directory)
+
+
+def pack(directory: str, marker: Marker, path: str) -> None:
+    """Write a build to the archive ``path``: the same build, the same bytes. Raises OSError and ReadError.
+
+    xz: the programs are mostly the same code, and its window is wide enough to see that.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    names = [MARKER, *sorted(marker.binaries)]
+    if os.path.isfile(os.path.join(directory, LOG)):
+        names.append(LOG)
+    if sum(os.path.getsize(os.path.join(directory, name)) for name in names) > LIMIT:
+        raise ReadError(directory, "holds more than %d MiB, which no host would take" % (LIMIT >> 20))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as stream, tarfile.open(None, "w:xz", stream, format=tarfile.USTAR_FORMAT) as archive:
+        for name in names:
+            with open(os.path.join(directory, name), "rb") as source:
+                member = tarfile.TarInfo(name)
+                member.size = os.fstat(source.fileno()).st_size
+                member.mode = 0o755 if name in marker.binaries else 0o644
+                archive.addfile(member, source)
+
+
+def unpack_build(path: str, digest: str, directory: str) -> Marker:
+    """Bring the build in an archive to ``directory``, which must not exist, and read its marker. Raises ReadError.
+
+    digest: SHA-256 of the archive, as the control node has it. The archive holds what the marker names and nothing
+    else; whether the programs are those that it names is for ``programs.wrong`` to say.
+    """
+    found = programs.sha256(path)
+    if found != digest:
+        raise ReadError(path, "has sha256 %s, expected %s: it is not what the control node has sent" % (found, digest))
+    with _errors(path):
+        with tarfile.open(path, mode="r:xz") as archive:
+            members = safe_members(archive)
+            odd = [member.name for member in members if not member.isfile() or "/" in member.name]
+            if odd:
+                raise ParseError("holds %r, which is no part of a build" % odd[0][:80])
+            _extract(archive, members, directory)
+        text = Host().read_system(os.path.join(directory, MARKER))
+        if text is None:
+            raise ParseError("holds no %s" % MARKER)
+        try:
+            marker = parse_marker(text)
+        except ParseError as error:
+            raise ParseError("is refused: its marker %s" % error) from error
+    more = {member.name for member in members} - set(marker.binaries) - {MARKER, LOG}
+    if more:
+        raise ReadError(path, "holds %r, which its marker does not name" % min(more)[:80])
+    return marker
+
+
+def safe_members(archive: tarfile.TarFile) -> List[tarfile.TarInfo]:
+    """The members of an archive. Raises ParseError for a member that could end up outside its directory."""
+    members: List[tarfile.TarInfo] = []
+    links: Set[str] = set()
+    total = 0
+    for member in archive:
+        name = posixpath.normpath(member.name)
+        total += member.size
+        if len(members) >= _MEMBERS or total > LIMIT:
+            raise ParseError("holds more than %d MiB, or %d files" % (LIMIT >> 20, _MEMBERS))
+        if _leaves(member.name) or "\0" in member.name:
+            raise ParseError("holds %r, which would lie outside" % member.name[:80])
+        if not (member.isfile() or member.isdir() or member.issym()):
+            raise ParseError("holds %r, which is no file, directory or symbolic link" % member.name[:80])
+        parents = name.split("/")
+        if any("/".join(parents[:depth]) in links for depth in range(1, len(parents) + 1)):
+            raise ParseError("holds %r, which would be written through a link" % member.name[:80])
+        if member.issym():
+            # A target without ".." cannot lead up, whatever lies on its way.
+            if _leaves(member.linkname) or "\0" in member.linkname:
+                raise ParseError("holds %r, a link to %r outside" % (member.name[:80], member.linkname[:80]))
+            links.add(name)
+        members.append(member)
+    return members
+
+
+def _leaves(path: str) -> bool:
+    return path.startswith("/") or ".." in path.split("/") or not path
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    """What a damaged or hostile archive raises, as ReadError."""
+    try:
+        yield
+    except OSError as error:
+        raise ReadError(path, "cannot be unpacked: %s" % (error.strerror or error)) from error
+    except (tarfile.TarError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+        raise ReadError(path, str(error) or "is cut off") from error
+
+
+def _extract(archive: tarfile.TarFile, members: Sequence[tarfile.TarInfo], directory: str) -> None:
+    os.mkdir(directory)
+    for member in members:
+        target = os.path.join(directory, posixpath.normpath(member.name))
+        if member.isdir():
+            os.makedirs(target, exist_ok=True)
+            continue
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if member.issym():
+            os.symlink(member.linkname, target)
+            continue
+        source = archive.extractfile(member)
+        if source is None:
+            raise ParseError("holds %r without its content" % member.name[:80])
+        mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
+        with source, open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+            shutil.copyfileobj(source, stream)

@@ -1,0 +1,154 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The marker of a build of nccl-tests, ``busbar-build.json`` beside the programs: what they were made from.
+
+A build's directory is renamed into place whole, and the marker carries the SHA-256 of every program, so neither can
+claim what is not there. The marker:
+
+    {"format": 1, "commit": "<40 hex>", "archive_sha256": "<64 hex>" or null,
+     "cuda": {"home": "/usr/local/cuda-13.0", "library": ".../libcudart.so.13", "version": "13.0.88"},
+     "nccl": {"header": "/usr/include", "library": ".../libnccl.so.2.27.7", "version": "2.27.7"},
+     "mpi": {"include": "...", "library": ".../libmpi.so.40.30.4", "version": "Open MPI 4.1.4"} or null,
+     "arch": ["9.0"],
+     "runtime": {"machine": "x86_64", "release": "ubuntu 24.04", "glibc": "glibc 2.39",
+                 "libstdcxx": "libstdc++.so.6.0.33"} or null,
+     "library_path": ["directories that LD_LIBRARY_PATH needs: nothing in the programs says which libnccl they mean"],
+     "argv": ["make", ...],
+     "binaries": {"all_reduce_perf": "<64 hex>", ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..core.host import ParseError
+from .programs import PROGRAMS
+
+MARKER = "busbar-build.json"
+LOG = "build.log"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Cuda:
+    home: str
+    library: str  # libcudart.so, or libcudart.so.13 where a wheel has no other
+    version: str  # 13.0.88, of nvcc
+
+
+@dataclass(frozen=True)
+class Nccl:
+    header: str  # directory of nccl.h
+    library: str  # the file, links followed
+    version: str
+
+
+@dataclass(frozen=True)
+class Mpi:
+    include: str  # directory of mpi.h
+    library: str  # the file that libmpi.so leads to
+    version: str  # "Open MPI 4.1.4"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a build is made from besides the sources. mpi is None for a build without."""
+
+    cuda: Cuda
+    nccl: Nccl
+    mpi: Optional[Mpi]
+    arch: Tuple[str, ...]  # compute capabilities, "9.0"
+
+    @property
+    def library_path(self) -> List[str]:
+        files = [self.nccl.library, self.cuda.library] + ([self.mpi.library] if self.mpi else [])
+        return list(dict.fromkeys(posixpath.dirname(path) for path in files))
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a program takes from its host besides the libraries in Inputs: where it is equal, the program runs."""
+
+    machine: str  # x86_64
+    release: str  # "ubuntu 24.04": ID and VERSION_ID of os-release
+    glibc: str  # "glibc 2.39"
+    libstdcxx: str  # name of the file that libstdc++.so.6 leads to
+
+
+@dataclass(frozen=True)
+class Marker:
+    """runtime is None where it could not be read; such a build is for its own host only."""
+
+    commit: str
+    archive_sha256: Optional[str]
+    inputs: Inputs
+    runtime: Optional[Runtime]
+    argv: Tuple[str, ...]
+    binaries: Mapping[str, str]  # file name -> SHA-256
+
+
+def parse_marker(text: str) -> Marker:
+    """The marker of a build. Raises ParseError for anything that ``render_marker`` does not write."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("is not JSON: %s" % error) from error
+    try:
+        if data["format"] != _FORMAT:
+            raise ParseError("has format %r, expected %d" % (data["format"], _FORMAT))
+        marker = Marker(
+            commit=data["commit"],
+            archive_sha256=data["archive_sha256"],
+            inputs=Inputs(
+                cuda=Cuda(**data["cuda"]),
+                nccl=Nccl(**data["nccl"]),
+                mpi=None if data["mpi"] is None else Mpi(**data["mpi"]),
+                arch=tuple(data["arch"]),
+            ),
+            runtime=None if data["runtime"] is None else Runtime(**data["runtime"]),
+            argv=tuple(data["argv"]),
+            binaries=data["binaries"],
+        )
+        same = to_dict(marker) == data
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ParseError("is not a marker: %s %s" % (type(error).__name__, error)) from error
+    texts = [marker.commit, *marker.argv, *marker.inputs.arch, *marker.binaries.values()]
+    for part in (marker.inputs.cuda, marker.inputs.nccl, marker.inputs.mpi, marker.runtime):
+        texts += [] if part is None else list(asdict(part).values())
+    if any(not isinstance(value, str) for value in texts) or not same:
+        raise ParseError("is not a marker: it holds something else than what is written there")
+    odd = [name for name in marker.binaries if "/" in name or name in ("", ".", "..") or "\0" in name]
+    if odd or not {"%s_perf" % program for program in PROGRAMS} <= set(marker.binaries):
+        raise ParseError("lists %s, expected the programs of nccl-tests" % quote(", ".join(marker.binaries)))
+    return marker
+
+
+def render_marker(marker: Marker) -> str:
+    """The text of the file."""
+    return json.dumps(to_dict(marker), indent=2) + "\n"
+
+
+def to_dict(marker: Marker) -> Dict[str, Any]:
+    """Plain data, in the shape of the file."""
+    return {
+        "format": _FORMAT,
+        "commit": marker.commit,
+        "archive_sha256": marker.archive_sha256,
+        "cuda": asdict(marker.inputs.cuda),
+        "nccl": asdict(marker.inputs.nccl),
+        "mpi": None if marker.inputs.mpi is None else asdict(marker.inputs.mpi),
+        "arch": list(marker.inputs.arch),
+        "runtime": None if marker.runtime is None else asdict(marker.runtime),
+        "library_path": marker.inputs.library_path,
+        "argv": list(marker.argv),
+        "binaries": dict(sorted(marker.binaries.items())),
+    }
+
+
+def quote(text: str) -> str:
+    """For a message: one line of at most 120 characters."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= 120 else line[:120] + "...")
