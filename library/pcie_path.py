@@ -23,19 +23,6 @@ attributes:
     support: full
     description: Shows the files; registers are in RV(commands).
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   clear_acs:
     description: Clear ReqRedir, CmpltRedir and UpstreamFwd; V(false) asks for nothing.
     type: bool
@@ -49,14 +36,9 @@ options:
     description: Set both at every boot; with V(false) the files that do it are removed.
     type: bool
     default: true
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc) and C(/usr).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
 """
 
 EXAMPLES = r"""
@@ -103,52 +85,49 @@ withheld:
   type: list
   elements: str
   returned: success
+backup_files:
+  description: Empty; no copies are kept of files that nobody else writes.
+  type: list
+  elements: str
+  returned: success
 """
+
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+
+SPEC = {
+    "clear_acs": {"type": "bool", "default": True},
+    "max_read_request": {"type": "int", "choices": [0, *pcie_path.SIZES], "default": 4096},
+    "persist": {"type": "bool", "default": True},
+    **module.PROFILE,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "clear_acs": {"type": "bool", "default": True},
-            "max_read_request": {"type": "int", "choices": [0, 128, 256, 512, 1024, 2048, 4096], "default": 4096},
-            "persist": {"type": "bool", "default": True},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     want = pcie_path.Want(given["clear_acs"], given["max_read_request"], given["persist"])
-    try:
-        host.require_roots()
-        asked = profile.asked(given)
-        machine = topology.read(host, ask_nvidia_smi=False)
-        nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
-        missing = pcie_path.missing_device(machine, asked)
-        have = pcie_path.read(host, machine, nics)
-        planned, writes = pcie_path.plan(have, want, missing)
-        after = planned
-        if planned.changed and not module.check_mode:
-            for write in writes:
-                pcie_path.write(host, write)
-            for change in planned.changes:
-                apply.write(host, change)
-            # What counts is what is there now, not what was meant to be.
-            after, _writes = pcie_path.plan(pcie_path.read(host, machine, nics), want, missing)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = apply.result(planned, after, apply.either)
-    module.exit_json(**result, notes=pcie_path.notes(have, want))
+    asked = profile.asked(given)
+    machine = topology.read(host, ask_nvidia_smi=False)
+    nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
+    missing = pcie_path.missing_device(machine, asked)
+    seen = []
+
+    def look() -> Plan:
+        seen.append(pcie_path.read(host, machine, nics))
+        return pcie_path.plan(seen[-1], want, missing)
+
+    found = apply.converge(host, check_mode, look, pcie_path.execute, apply.either)
+    return dict(found, notes=pcie_path.notes(seen[0], want))
 
 
 if __name__ == "__main__":

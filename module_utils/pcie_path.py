@@ -8,15 +8,18 @@ Sources: PCI Express Base Specification 7.5.3.4 (Device Control), 7.7.11 (ACS); 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from dataclasses import dataclass
+from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
+from .change import apply
 from .core import advice
-from .core.finding import Finding
-from .core.host import Host, ParseError, ReadError
+from .core.check import Check
+from .core.finding import Finding, one_cause
+from .core.host import Host, ParseError, Problem, ReadError, attempt
 from .core.plan import Command, FileChange, Plan
 from .machine import pci, platform, virtualization
 from .machine.pci import PciDevice
@@ -52,29 +55,34 @@ _LOST = "is not below a PCI host bridge: the bridges above it are not known"
 _RUN = advice.run("pcie_path")
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """if_locked: the way out where the kernel lets nobody write."""
-
-    check: str
-    severity: str
-    why: str
-    if_locked: str
-
-
-_ACS = _Rule(
+ACS = Check(
     "pcie_path.acs",
-    "major",
-    "a redirecting bridge sends what GPUs and NICs exchange up to the CPU: GPUDirect is slow or fails. Firmware or an"
-    " active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
-    "boot with pci=disable_acs_redir=%(address)s, or without Secure Boot",
+    why="a redirecting bridge sends what GPUs and NICs exchange up to the CPU: GPUDirect is slow or fails. Firmware or"
+    " an active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
+    fix=_RUN,
 )
-_READ = _Rule(
+"Does a bridge between GPUs, or between a GPU and a NIC, that share a switch send their traffic up to the CPU"
+MAX_READ_REQUEST = Check(
     "pcie_path.max_read_request",
-    "minor",
-    "a NIC that reads in small requests cannot keep a wide PCIe link busy",
-    "set it in the firmware's setup for %(address)s, or boot without Secure Boot",
+    why="a NIC that reads in small requests cannot keep a wide PCIe link busy",
+    fix=_RUN,
+    severity="minor",
 )
+"Does a compute NIC read in requests as large as asked for"
+AT_BOOT = Check(
+    "pcie_path.unit",
+    why="firmware and kernel set ACS and read requests anew at every boot",
+    fix=_RUN,
+    aspect="persisted",
+)
+"""Are both set again at every boot; not judged while a GPU or NIC is missing (the boot then sets the others and names
+it in the journal)"""
+_unit = functools.partial(AT_BOOT.judge, UNIT, want="just what is asked for is set at boot")
+# What to do where the kernel lets nobody write a register.
+_IF_LOCKED = {
+    ACS.id: "boot with pci=disable_acs_redir=%s, or without Secure Boot",
+    MAX_READ_REQUEST.id: "set it in the firmware's setup for %s, or boot without Secure Boot",
+}
 
 _UNIT_TEXT = """\
 # Written by Busbar (role pcie_path).
@@ -239,23 +247,25 @@ class Have:
 
 
 @dataclass(frozen=True)
-class Write:
-    """Bits of a word in config space. register: its name for setpci."""
+class Write(Command):
+    """Bits of a word in config space. argv is for people, setpci would do the same: nothing runs it.
 
-    address: str
-    offset: int
-    mask: int
-    value: int
-    register: str
+    mask: the bits.   value: what they shall be, in their places.
+    """
+
+    address: str = ""
+    offset: int = 0
+    mask: int = 0
+    value: int = 0
+
+    @classmethod
+    def of(cls, address: str, register: str, offset: int, mask: int, value: int) -> Write:
+        """register: its name for setpci."""
+        argv = ("setpci", "-s", address, "%s=%04x:%04x" % (register, value, mask))
+        return cls(argv, "set a PCIe register", address=address, offset=offset, mask=mask, value=value)
 
     def apply(self, word: int) -> int:
         return word & ~self.mask | self.value
-
-    @property
-    def command(self) -> Command:
-        """That of pciutils, which would do the same. It is for people: nothing runs it."""
-        argv = ("setpci", "-s", self.address, "%s=%04x:%04x" % (self.register, self.value, self.mask))
-        return Command(argv, "set a PCIe register")
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -331,8 +341,7 @@ def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
 
 def missing_device(topology: Topology, profile: Profile) -> Optional[Finding]:
     """The finding of a GPU or NIC that is not there. What to set at boot must not shrink to what is left."""
-    checks = ("platform.gpu_count", "platform.rail_device")
-    return next((f for f in platform.plan(topology, profile).findings if f.check in checks and not f.ok), None)
+    return platform.missing(topology, profile, platform.GPU_COUNT, platform.RAIL_DEVICE)
 
 
 def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tuple[str, ...]:
@@ -394,16 +403,25 @@ def config_path(address: str) -> str:
 def _function(
     host: Host, address: str, label: str, parse: Callable[[bytes], Union[Acs, DeviceControl, None]]
 ) -> Function:
-    try:
+    def step() -> Function:
         config = read_config(host, address)
         return Function(address, label, config[:4].hex(), parse(config))
-    except ReadError as error:
-        return Function(address, label, problem=error.problem.message)
-    except ParseError as error:
-        return Function(address, label, problem=str(error))
+
+    problems: List[Problem] = []
+    return attempt(step, address, problems) or Function(address, label, problem=problems[0].message)
 
 
 # -- what is written -------------------------------------------------------------------------------------------------
+
+
+def execute(host: Host, planned: Plan) -> List[str]:
+    """Registers, then files, of which no copies are kept. Raises ReadError at the first that fails."""
+    for command in planned.commands:
+        if isinstance(command, Write):
+            write(host, command)
+    for change in planned.changes:
+        apply.write(host, change)
+    return []
 
 
 def write(host: Host, change: Write) -> None:
@@ -424,36 +442,34 @@ def write(host: Host, change: Write) -> None:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Tuple[Plan, Tuple[Write, ...]]:
-    """The plan, and the writes that its commands stand for. Nothing in a virtual machine: it is the hypervisor's.
+def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
+    """Its commands are Writes. Nothing is asked in a virtual machine, where all of it is the hypervisor's.
 
     missing: as ``missing_device`` returned it; what is set at boot stays as it is then.
     """
     if have.is_vm:
-        return Plan(), ()
+        return Plan()
     bridges = have.bridges if want.clear_acs and not have.passed_on else ()
     nics = have.nics if want.max_read_request else ()
     findings: List[Finding] = []
     writes: List[Write] = []
     for function in bridges:
-        acs, write = function.register, None
+        acs, todo = function.register, []
         if isinstance(acs, Acs) and acs.control & REDIRECT:
-            write = Write(function.address, acs.offset, REDIRECT, 0, "ECAP_ACS+6.w")
-        findings.append(_finding(_ACS, function, "ReqRedir- CmpltRedir- UpstreamFwd-", write, have.locked))
-        writes += [write] if write else []
+            todo = [Write.of(function.address, "ECAP_ACS+6.w", acs.offset, REDIRECT, 0)]
+        findings.append(_judged(ACS, function, "ReqRedir- CmpltRedir- UpstreamFwd-", bool(todo), have.locked))
+        writes += todo
     size = want.max_read_request
     for function in nics:
-        control, write = function.register, None
+        control, todo = function.register, []
         if isinstance(control, DeviceControl) and control.max_read_request != size:
-            write = Write(function.address, control.offset, READ_REQUEST, _encoded(size), "CAP_EXP+8.w")
-        findings.append(_finding(_READ, function, "%d bytes" % size, write, have.locked))
-        writes += [write] if write else []
-    if have.locked:
-        writes = []
+            todo = [Write.of(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, _encoded(size))]
+        findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked))
+        writes += todo
     cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
     unit, changes = _persisted(have, bridges, nics, want, cause)
-    commands = tuple(write.command for write in writes)
-    return Plan((*_one_cause(findings), *unit), changes, commands), tuple(writes)
+    # Where config space cannot be read for one reason, the first function tells it for all.
+    return Plan((*one_cause(findings, ("unknown",)), *unit), changes, () if have.locked else tuple(writes))
 
 
 def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], size: int) -> Mapping[str, str]:
@@ -494,13 +510,25 @@ def _entries(functions: Sequence[Function]) -> str:
     return "\n" + "".join(lines) if lines else ""
 
 
+def _judged(check: Check, function: Function, want: str, wrong: bool, locked: str) -> Finding:
+    state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
+    if function.problem:
+        state, have = "unknown", function.problem
+        fix = "run as root; if that was so, look at lspci -vvv -s %s and at dmesg" % function.address
+    elif wrong and locked:
+        state, fix = "unsupported", _IF_LOCKED[check.id] % function.address
+        have += "; the kernel is locked down (%s) and lets nobody write it" % locked
+    return check.judge(function.label, state, want, have, config_path(function.address), fix)
+
+
 def _persisted(
     have: Have, bridges: Sequence[Function], nics: Sequence[Function], want: Want, cause: Optional[Finding]
 ) -> Tuple[Tuple[Finding, ...], Tuple[FileChange, ...]]:
     """Our own files: as rendered where something is to be set at boot, else gone. cause: why nobody knows what."""
     asked = want.persist and not have.locked and bool(want.clear_acs or want.max_read_request)
     if asked and cause is not None:
-        return (_unit("unknown", "not judged while a GPU, a NIC or a register of one is not there", cause),), ()
+        text = "not judged while a GPU, a NIC or a register of one is not there"
+        return (_unit("unknown", have=text, because=cause),), ()
     texts = render(have, bridges, nics, want.max_read_request) if asked else {}
     changes = tuple(
         FileChange(path, have.files[path], texts.get(path), mode=0o755 if path == SCRIPT else 0o644)
@@ -508,54 +536,5 @@ def _persisted(
         if have.files[path] != texts.get(path)
     )
     if changes:
-        return (_unit("drift", ", ".join(change.described() for change in changes)),), changes
-    return ((_unit("ok", "set at boot"),) if texts else ()), ()
-
-
-def _unit(state: str, have: str, cause: Optional[Finding] = None) -> Finding:
-    return Finding(
-        check="pcie_path.unit",
-        subject=UNIT,
-        state=state,
-        severity="major",
-        want="just what is asked for is set at boot",
-        have=have,
-        source=UNIT,
-        why="firmware and kernel set ACS and read requests anew at every boot",
-        fix="" if state == "ok" else _RUN,
-        aspect="persisted",
-        because=cause.id if cause else None,
-    )
-
-
-def _finding(rule: _Rule, function: Function, want: str, write: Optional[Write], locked: str) -> Finding:
-    state, text, fix = "ok", str(function.register or "no such capability"), ""
-    if function.problem:
-        state, text = "unknown", function.problem
-        fix = "run as root; if that was so, look at lspci -vvv -s %s and at dmesg" % function.address
-    elif write is not None and locked:
-        state, fix = "unsupported", rule.if_locked % {"address": function.address}
-        text += "; the kernel is locked down (%s) and lets nobody write it" % locked
-    elif write is not None:
-        state, fix = "drift", _RUN
-    return Finding(
-        check=rule.check,
-        subject=function.label,
-        state=state,
-        severity=rule.severity,
-        want=want,
-        have=text,
-        source=config_path(function.address),
-        why=rule.why,
-        fix=fix,
-    )
-
-
-def _one_cause(findings: Sequence[Finding]) -> List[Finding]:
-    """Where config space cannot be read for one reason, the first function tells it for all."""
-    first: Dict[Optional[str], Finding] = {}
-    result = []
-    for finding in findings:
-        cause = first.setdefault(finding.have, finding) if finding.state == "unknown" else finding
-        result.append(finding if cause is finding else replace(finding, because=cause.id))
-    return result
+        return (_unit("drift", have=", ".join(change.described() for change in changes)),), changes
+    return ((_unit("ok", have="set at boot"),) if texts else ()), ()

@@ -166,7 +166,7 @@ def test_lockdown(text: str, mode: str) -> None:
 
 @given(st.integers(0, 0xFFFF))
 def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
-    after = Write("0000:17:00.0", 0x14E, pcie_path.REDIRECT, 0, "ECAP_ACS+6.w").apply(word)
+    after = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.REDIRECT, 0).apply(word)
     assert after & 0x1C == 0
     assert after & ~0x1C == word & ~0x1C
 
@@ -174,7 +174,7 @@ def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
 @given(st.integers(0, 0xFFFF), st.sampled_from(pcie_path.SIZES))
 def test_setting_the_read_request_keeps_all_other_bits(word: int, size: int) -> None:
     value = pcie_path.SIZES.index(size) << 12
-    after = Write("0000:18:00.0", 0x70, pcie_path.READ_REQUEST, value, "CAP_EXP+8.w").apply(word)
+    after = Write.of("0000:18:00.0", "CAP_EXP+8.w", 0x70, pcie_path.READ_REQUEST, value).apply(word)
     assert 128 << (after >> 12 & 7) == size
     assert after & ~0x7000 == word & ~0x7000
 
@@ -187,13 +187,13 @@ def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
     root = tmp_path_factory.mktemp("hw")
     before = config(acs=word)
     put(root, "0000:17:00.0", before)
-    pcie_path.write(Host(str(root)), Write("0000:17:00.0", 0x14E, pcie_path.REDIRECT, 0, "ECAP_ACS+6.w"))
+    pcie_path.write(Host(str(root)), Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.REDIRECT, 0))
     assert got(root, "0000:17:00.0") == changed(before, 0x14E, (word & ~0x1C).to_bytes(2, "little"))
 
 
 def test_a_device_that_does_not_answer_is_not_written(tmp_path: Path) -> None:
     put(tmp_path, "0000:17:00.0", b"\xff" * 4096)
-    change = Write("0000:17:00.0", 0x14E, pcie_path.REDIRECT, 0, "ECAP_ACS+6.w")
+    change = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.REDIRECT, 0)
     with pytest.raises(ReadError, match="does not answer"):
         pcie_path.write(Host(str(tmp_path)), change)
     with pytest.raises(ReadError, match=r"0000:18:00.0/config: cannot be written: No such file"):
@@ -286,8 +286,13 @@ def have(node: Node) -> Have:
     return pcie_path.read(host, machine, machine.nics)
 
 
+def planned(*given: Any) -> tuple[Plan, list[Write]]:
+    plan = pcie_path.plan(*given)
+    return plan, [command for command in plan.commands if isinstance(command, Write)]
+
+
 def judged(node: Node, want: Want = WANT) -> dict[str, str]:
-    plan, _writes = pcie_path.plan(have(node), want)
+    plan, _writes = planned(have(node), want)
     return {finding.id: finding.state for finding in plan.findings if not finding.ok}
 
 
@@ -303,16 +308,16 @@ UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"
 
 
 def test_a_healthy_board_has_no_finding_about_registers(node: Node) -> None:
-    plan, writes = pcie_path.plan(have(node), WANT)
+    plan, writes = planned(have(node), WANT)
     assert judged(node) == {UNIT: "drift"}
-    assert ([f.check for f in plan.findings].count("pcie_path.acs"), writes) == (14, ())
+    assert ([f.check for f in plan.findings].count("pcie_path.acs"), writes) == (14, [])
     assert [change.path for change in plan.changes] == list(pcie_path.OWN)
 
 
 @pytest.mark.parametrize("control", [0x04, 0x08, 0x10, REDIRECTING, ISOLATING])
 def test_each_redirecting_bit_of_a_bridge_on_the_path_is_drift(node: Node, control: int) -> None:
     put(root_of(node), port(3, 1), config(acs=control))
-    plan, writes = pcie_path.plan(have(node), WANT)
+    plan, writes = planned(have(node), WANT)
     found = find(plan, "acs")
     assert (found.state, found.severity, found.subject, found.disruption) == ("drift", "major", port(3, 1), "none")
     assert (writes[0].address, writes[0].apply(control)) == (port(3, 1), control & ~0x1C)
@@ -328,7 +333,7 @@ def test_the_other_bits_of_acs_do_not_redirect(node: Node, control: int) -> None
 def test_a_bridge_without_acs_is_fine_and_not_in_the_script(node: Node) -> None:
     put(root_of(node), port(3, 1), config())
     assert judged(node) == {UNIT: "drift"}
-    texts = {change.path: change.after or "" for change in pcie_path.plan(have(node), WANT)[0].changes}
+    texts = {change.path: change.after or "" for change in pcie_path.plan(have(node), WANT).changes}
     assert port(3, 1) not in texts[pcie_path.SCRIPT]
     assert port(3, 0) in texts[pcie_path.SCRIPT]
 
@@ -336,7 +341,7 @@ def test_a_bridge_without_acs_is_fine_and_not_in_the_script(node: Node) -> None:
 def test_a_nic_with_small_read_requests_is_drift_unless_that_is_asked_for(node: Node) -> None:
     nic = node[1].nics[0]
     put(root_of(node), nic.pci, config(control=0x2937))
-    plan, _writes = pcie_path.plan(have(node), WANT)
+    plan, _writes = planned(have(node), WANT)
     found = find(plan, "max_read_request")
     assert (found.state, found.severity, found.subject) == ("drift", "minor", nic.label)
     assert (found.want, found.have) == ("4096 bytes", "512 bytes (max payload 256)")
@@ -350,10 +355,10 @@ def test_a_nic_with_small_read_requests_is_drift_unless_that_is_asked_for(node: 
 def test_what_cannot_be_read_whole_is_unknown_once_and_leaves_the_files_alone(node: Node) -> None:
     for address in bridges(node[1]):
         put(root_of(node), address, config(acs=CLEAR)[:64])
-    plan, writes = pcie_path.plan(have(node), WANT)
+    plan, writes = planned(have(node), WANT)
     bad = [finding for finding in plan.findings if not finding.ok]
     assert {finding.state for finding in bad} == {"unknown"}
-    assert (plan.changes, writes) == ((), ())
+    assert (plan.changes, writes) == ((), [])
     assert [f.id for f in bad if f.because is None] == [f"pcie_path.acs[live]@{port(0, 0)}"]
     assert "only 64 of 4096 bytes can be read: it needs root" in (bad[0].have or "")
 
@@ -385,13 +390,13 @@ def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: 
         missing = pcie_path.missing_device(left, hgx_h100)
         assert missing is not None
         put(root_of(node), port(1, 0), config(acs=REDIRECTING))
-        plan, writes = pcie_path.plan(pcie_path.read(host, left, left.nics), WANT, missing)
+        plan, writes = planned(pcie_path.read(host, left, left.nics), WANT, missing)
         (unit,) = [finding for finding in plan.findings if finding.check == "pcie_path.unit"]
         assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
         # What is there is judged and set all the same.
         assert [write.address for write in writes] == [port(1, 0)]
         off = Want(clear_acs=False, max_read_request=0, persist=True)
-        assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing)[0].findings == ()
+        assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing).findings == ()
 
 
 def test_a_gpu_whose_bridges_are_not_known_is_unknown(node: Node) -> None:
@@ -405,7 +410,7 @@ def test_a_virtual_machine_is_asked_for_nothing(node: Node) -> None:
     host, machine = node
     put(root_of(node), port(0, 0), config(acs=REDIRECTING))
     guest = have((host, replace(machine, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))))
-    assert pcie_path.plan(guest, WANT) == (Plan(), ())
+    assert pcie_path.plan(guest, WANT) == Plan()
     assert pcie_path.notes(guest, WANT) == ["ACS and read requests are the hypervisor's (kvm): nothing was asked for"]
 
 
@@ -427,8 +432,8 @@ def test_acs_stays_where_a_gpu_is_handed_to_virtual_machines(node: Node) -> None
     (root_of(node) / pcie_path.UNIT[1:]).write_text("an old one")
     passed = replace(machine.gpus[0], device=replace(machine.gpus[0].device, driver="vfio-pci"))
     found = have((host, replace(machine, gpus=(passed, *machine.gpus[1:]))))
-    plan, writes = pcie_path.plan(found, replace(WANT, max_read_request=0))
-    assert ([f.check for f in plan.findings], writes) == (["pcie_path.unit"], ())
+    plan, writes = planned(found, replace(WANT, max_read_request=0))
+    assert ([f.check for f in plan.findings], writes) == (["pcie_path.unit"], [])
     assert [(change.path, change.after) for change in plan.changes] == [(pcie_path.UNIT, None)]
     assert "vfio-pci" in pcie_path.notes(found, WANT)[0]
 
@@ -438,16 +443,16 @@ def test_a_locked_kernel_is_told_apart_and_gets_no_unit(node: Node) -> None:
     lockdown = root_of(node) / pcie_path.LOCKDOWN[1:]
     lockdown.parent.mkdir(parents=True)
     lockdown.write_text("none [integrity] confidentiality\n")
-    plan, writes = pcie_path.plan(have(node), WANT)
+    plan, writes = planned(have(node), WANT)
     (found,) = [finding for finding in plan.findings if not finding.ok]
-    assert (found.state, plan.changed, writes) == ("unsupported", False, ())
+    assert (found.state, plan.changed, writes) == ("unsupported", False, [])
     assert f"pci=disable_acs_redir={port(0, 0)}" in found.fix
 
 
 def test_a_machine_without_a_shared_switch_is_told_so(tmp_path: Path, infiniband: Topology) -> None:
     found = pcie_path.read(Host(str(tmp_path), str(tmp_path)), infiniband, [])
-    plan, writes = pcie_path.plan(found, WANT)
-    assert (plan, writes) == (Plan(), ())
+    plan, writes = planned(found, WANT)
+    assert (plan, writes) == (Plan(), [])
     assert "ACS has no say here" in pcie_path.notes(found, WANT)[0]
 
 
