@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import ofed
+from . import ofed, repository
 from .machine import LabError, Machine
 from .nccl_tests import TOOLKIT
 from .toolkit import kernel_tools
@@ -74,7 +75,7 @@ def tools() -> dict[str, str]:
 def install(machine: Machine, system_root: Path) -> None:
     """Kernel, OFED where the machine has it, and the NVIDIA driver, on a system root that is a directory of the lab's.
 
-    It has no dpkg: packages are unpacked here, and its status is written.
+    It has no dpkg: packages are unpacked here, and its status is written; the repository is as its apt-get reads it.
     """
     node = kernel_tools.Node(str(system_root))
     with contextlib.redirect_stdout(io.StringIO()):
@@ -86,9 +87,13 @@ def install(machine: Machine, system_root: Path) -> None:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
                 file.chmod(0o755 if path in package.programs else 0o644)
-        if machine.ofed:
-            kernel_tools.common_postinst(node, ["mlnx-ofed-kernel", ofed.RELEASES[machine.ofed].build])
+            if package.dkms:
+                kernel_tools.common_postinst(node, [*package.dkms])
         kernel_tools.lab_kernel(node, ["nvidia", machine.driver_version])
     status = system_root / "var/lib/dpkg/status"
     status.parent.mkdir(parents=True)
     status.write_text(ofed.status(packages))
+    for version, release in ofed.RELEASES.items():
+        file = system_root / repository.TOP.lstrip("/") / release.folder / "packages.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(ofed.pool(version)))

@@ -88,7 +88,10 @@ def shown(release: str | None, kernel: str, name: str) -> tuple[str | None, str]
 
 @dataclass(frozen=True)
 class Package:
-    """A stand-in. files: path -> text.   programs: those of them that can be run.   scripts: dpkg's, by name."""
+    """A stand-in. files: path -> text.   programs: those of them that can be run.   scripts: dpkg's, by name.
+
+    dkms: name and version of what its postinst builds; () where it builds nothing.
+    """
 
     name: str
     version: str
@@ -99,6 +102,7 @@ class Package:
     programs: tuple[str, ...] = ()
     conffiles: tuple[str, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
+    dkms: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -141,6 +145,7 @@ def _dkms_package(release: Release, package: str, name: str, modules: str, title
             f'if [ "$1" = configure ]; then /usr/lib/dkms/common.postinst {name} {release.build}; fi\n',
             "prerm": f'{_SCRIPT}case "$1" in remove | upgrade | deconfigure) {remove} ;; esac\n',
         },
+        dkms=(name, release.build),
     )
 
 
@@ -299,6 +304,21 @@ def packages(version: str) -> list[Package]:
 def standard(version: str) -> list[Package]:
     """What installing the meta package brings."""
     return packages(version)[:5]
+
+
+def pool(version: str) -> dict[str, object]:
+    """One release, as apt-get of a node that is a directory reads it (toolkit/apt_tools.py): by name."""
+    return {
+        package.name: {
+            "control": package.control(),
+            "depends": package.depends,
+            "files": {
+                path: (0o755 if path in package.programs else 0o644, text) for path, text in package.files.items()
+            },
+            "dkms": package.dkms,
+        }
+        for package in packages(version)
+    }
 
 
 def status(installed: list[Package], selection: str = "hold") -> str:

@@ -346,7 +346,7 @@ def _write_inventory(directory: Path, machines: Mapping[str, Machine]) -> None:
         'nccl_tests_commit: ""',
         f"mofed_repository_url: file:{repository.TOP}",
         f'mofed_version: "{ofed.INSTALLED}"',
-        "# Of no key: nothing is installed on a tree.",
+        "# Of no key: the apt-get of a tree asks for no signature.",
         f"mofed_repository_key: {json.dumps(NO_KEY)}",
         "nccl_benchmark_collectives: []",
     ]

@@ -57,8 +57,8 @@ class Have:
     files: path of each of Busbar's own -> text, None where it is absent; a file that could not be read is left out.
 
     peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
-    open_driver: NVIDIA's modules are the open ones, which need no nvidia-peermem.   umad: ib_umad is loaded.
-    lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.   systemd, openibd: the node has them.
+    umad: ib_umad is loaded.   lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.
+    systemd, openibd: the node has them.
     system, packages, builds: None where not known.
     """
 
@@ -72,7 +72,6 @@ class Have:
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     peer: Mapping[str, str] = field(default_factory=dict)
     built: Mapping[str, str] = field(default_factory=dict)
-    open_driver: Optional[bool] = None
     umad: bool = False
     users: Tuple[User, ...] = ()
     lustre_loaded: bool = False
@@ -110,7 +109,7 @@ def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
     known = kernels.read(host, problems)
     system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
     modules = {kernel: module_file.read(host, kernel, MLX5, problems) for kernel in known.installed}
-    peer, built, open_driver = _peer_memory(host, peermem, machine, known, problems)
+    peer, built = _peer_memory(host, peermem, machine, known, problems)
     return Have(
         system=system,
         packages=packages.read(host, system, problems) if system else None,
@@ -122,7 +121,6 @@ def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
         files=read_each(host, (*(packages.paths(system, REPOSITORY) if system else ()), UMAD_LIST), problems),
         peer=peer,
         built=built,
-        open_driver=open_driver,
         umad=bool(host.listdir("/sys/module/ib_umad")),
         users=_users(host, problems),
         lustre_loaded=bool(host.listdir("/sys/module/ko2iblnd")),
@@ -163,13 +161,16 @@ def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
 
 def _peer_memory(
     host: Host, peermem: Optional[bool], machine: str, known: Kernels, problems: List[Problem]
-) -> Tuple[Dict[str, str], Dict[str, str], Optional[bool]]:
-    """(peer, built, open_driver), as in Have, of the kernel that runs and the one that boots next."""
+) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """(peer, built), as in Have, of the kernel that runs and the one that boots next.
+
+    NVIDIA's open modules need no nvidia-peermem: with them, and where it is not known, only who asks for it has it.
+    """
     peer: Dict[str, str] = {}
     built: Dict[str, str] = {}
     open_driver = None
     if peermem is False:
-        return peer, built, None
+        return peer, built
     for kernel in sorted(filter(None, {known.running, known.default})):
         nvidia = module_file.read(host, kernel, "nvidia", problems)
         if nvidia is not None and open_driver is None:
@@ -183,7 +184,7 @@ def _peer_memory(
         needed = _dump(host, module.path, problems)
         if needed is not None:
             peer[kernel], built[kernel] = symbols[PEER_MEMORY], needed.get(PEER_MEMORY, "")
-    return peer, built, open_driver
+    return peer, built
 
 
 def _symbols_of_ofed(host: Host, kernel: str, machine: str, problems: List[Problem]) -> Dict[str, str]:

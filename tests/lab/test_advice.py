@@ -30,10 +30,7 @@ MODULE = {
     "nccl_conf": "nccl_conf",
 }
 # Those that change something which may disturb a node take the leave for it.
-# Those that change something which may disturb a node take the leave for it.
 LEAVE = ("ofed", "iommu", "host_limits", "netdev_mtu", "multirail", "roce_qos", "gpudirect", "nccl_conf")
-# No package is installed on a node that is a directory; tests/containers does it on one that is a container.
-PACKAGES = ("ofed-missing", "ofed-other-version", "mlnx-ofed-left", "nfs-without-ofed")
 Answer = Callable[..., dict[str, Any]]
 
 
@@ -66,7 +63,7 @@ def converge(lab: Path, on_node: Answer, module: str, node: str) -> None:
         done.touch()
 
 
-@pytest.mark.parametrize(("node", "name"), [one for one in ALONE if one[1] not in PACKAGES])
+@pytest.mark.parametrize(("node", "name"), ALONE)
 def test_what_a_finding_advises_changes_it(lab: Path, on_node: Answer, node: str, name: str) -> None:
     fault = faults.FAULTS[name]
     noun = fault.check.split(".")[0]
