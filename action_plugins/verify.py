@@ -13,20 +13,21 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables, intent, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, consistency, host_variables, intent, verdict
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", "multirail.", "pcie_path.", "gpudirect.")
-SLOWING = ("consistency.mtu", "consistency.qos", "consistency.address")
+SLOWING = (consistency.MTU.id, consistency.QOS.id, consistency.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 # What differs from the fleet follows from what the role found that is to set it.
 FOLLOWS = {
-    "consistency.mtu": "netdev_mtu.",
-    "consistency.qos": "roce_qos.",
-    "consistency.driver": "ofed.",
-    "consistency.rail_order": "platform.",
-    "consistency.address": "platform.rail_address",
+    consistency.MTU.id: "netdev_mtu.",
+    consistency.QOS.id: "roce_qos.",
+    consistency.DRIVER.id: "ofed.",
+    consistency.RAIL_ORDER.id: "platform.",
+    consistency.ADDRESS.id: platform.RAIL_ADDRESS.id,
 }
 
 

@@ -13,37 +13,63 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 
-WHY = {
-    "consistency.firmware": "two firmwares behave differently under congestion: the slowest rail sets the pace of all",
-    "consistency.psid": "another PSID is another card: other speed, other firmware, other defaults",
-    "consistency.driver": "a node that missed a rollout fails in its own way",
-    "consistency.rail_order": "rail N of one node talks to rail N of all: another order sends it through the spine",
-    "consistency.mtu": "two ends with different MTUs lose what is large",
-    "consistency.address": "two nodes with one address: switches send what is meant for one to the other, by turns",
-    "consistency.qos": "a port that is set otherwise drops what its neighbours send as lossless",
-}
-_FIX = {
-    "consistency.firmware": "mlxfwmanager --query on both kinds; bring this one to the fleet's firmware while drained",
-    "consistency.psid": "see what card is in the slot (lspci -vv, mlxfwmanager --query); exchange it, or declare it",
-    "consistency.driver": "run site.yml --tags mofed for this host, and reboot what waits for it",
-    "consistency.rail_order": "compare the slots with another node; name the rails' addresses in a site profile if the"
-    " machine is built otherwise",
-    "consistency.mtu": "run site.yml --tags mtu for this host",
-    "consistency.address": "see in the site's address plan whose it is, and correct the file that sets up the other's",
-    "consistency.qos": "run site.yml --tags roce_qos for this host",
-}
+FIRMWARE = Check(
+    "consistency.firmware",
+    why="two firmwares behave differently under congestion: the slowest rail sets the pace of all",
+    fix="mlxfwmanager --query on both kinds; bring this one to the fleet's firmware while drained",
+)
+"""Is the firmware of the rails' NICs the declared one, else that of most hosts of the kind; a tie is `unknown`, as for
+all of these"""
+PSID = Check(
+    "consistency.psid",
+    why="another PSID is another card: other speed, other firmware, other defaults",
+    fix="see what card is in the slot (lspci -vv, mlxfwmanager --query); exchange it, or declare it",
+)
+"Are the rails' NICs cards (PSIDs) that are declared, else those of most hosts of the kind"
+DRIVER = Check(
+    "consistency.driver",
+    why="a node that missed a rollout fails in its own way",
+    fix="run site.yml --tags mofed for this host, and reboot what waits for it",
+)
+"Is the driver of the rails' NICs that of most hosts of the kind"
+RAIL_ORDER = Check(
+    "consistency.rail_order",
+    why="rail N of one node talks to rail N of all: another order sends it through the spine",
+    fix="compare the slots with another node; name the rails' addresses in a site profile if the machine is built"
+    " otherwise",
+    severity="critical",
+)
+"Are the rails' PCI addresses, in order, those of most hosts of the kind"
+MTU = Check(
+    "consistency.mtu",
+    why="two ends with different MTUs lose what is large",
+    fix="run site.yml --tags mtu for this host",
+)
+"Is the rails' MTU the declared one, else that of most hosts of the kind"
+QOS = Check(
+    "consistency.qos",
+    why="a port that is set otherwise drops what its neighbours send as lossless",
+    fix="run site.yml --tags roce_qos for this host",
+)
+"Are the rails' trust, PFC and map the declared ones, else those of most hosts of the kind"
+ADDRESS = Check(
+    "consistency.address",
+    why="two nodes with one address: switches send what is meant for one to the other, by turns",
+    fix="see in the site's address plan whose it is, and correct the file that sets up the other's",
+    severity="critical",
+)
+"Has no rail of another host, whatever kind of host it is, one of this host's addresses"
+HOST = Check(
+    "consistency.host",
+    why="a host that did not answer counts like one that differs",
+    fix="run it again for this host when it can be reached",
+)
+"Could the host be compared at all"
 _TIE = "decide which is right: declare it (%s) or change the others, see docs/verify.md"
-_DECLARED_BY = {
-    "consistency.firmware": "busbar_firmware",
-    "consistency.psid": "busbar_firmware",
-    "consistency.driver": "mofed_version",
-    "consistency.rail_order": "pci in a site profile",
-    "consistency.mtu": "busbar_mtu",
-    "consistency.qos": "busbar_roce",
-}
 
 
 @dataclass(frozen=True)
@@ -91,14 +117,42 @@ def _firmware(member: Member, info: HostInfo) -> _Values:
     return found
 
 
-_ASPECTS: dict[str, Callable[[Member, HostInfo], _Values]] = {
-    "consistency.firmware": _firmware,
-    "consistency.psid": _of_rails(lambda rail: rail.psid),
-    "consistency.driver": lambda member, info: [(None, info.driver)] if info.rails else [],
-    "consistency.rail_order": _order,
-    "consistency.mtu": _of_rails(lambda rail: str(rail.mtu) if rail.mtu is not None else None),
-    "consistency.qos": _of_rails(lambda rail: rail.qos),
-}
+@dataclass(frozen=True)
+class Aspect:
+    """What is compared. declared_by: the value of a site that says which is right.
+
+    declared: what the intent says of a host, None where it says nothing. read: what the host has.
+    """
+
+    check: Check
+    declared_by: str
+    read: Callable[[Member, HostInfo], _Values]
+    declared: Callable[[Member], tuple[str, ...] | None] = lambda member: None
+
+
+_ASPECTS = (
+    Aspect(FIRMWARE, "busbar_firmware", _firmware, lambda member: tuple(sorted(set(member.firmware.values()))) or None),
+    Aspect(
+        PSID,
+        "busbar_firmware",
+        _of_rails(lambda rail: rail.psid),
+        lambda member: tuple(sorted(member.firmware)) or None,
+    ),
+    Aspect(DRIVER, "mofed_version", lambda member, info: [(None, info.driver)] if info.rails else []),
+    Aspect(RAIL_ORDER, "pci in a site profile", _order),
+    Aspect(
+        MTU,
+        "busbar_mtu",
+        _of_rails(lambda rail: str(rail.mtu) if rail.mtu is not None else None),
+        lambda member: None if member.mtu is None else (str(member.mtu),),
+    ),
+    Aspect(
+        QOS,
+        "busbar_roce",
+        _of_rails(lambda rail: rail.qos),
+        lambda member: None if member.qos is None else (member.qos,),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -121,9 +175,9 @@ def judge(members: Sequence[Member]) -> dict[str, list[Judged]]:
     for member, judged in _addresses(members):
         found[member.host].append(judged)
     for group in groups.values():
-        for check, read in _ASPECTS.items():
-            values = [(member, read(member, info)) for member, info in group]
-            _compare(check, [(member, own) for member, own in values if own], found)
+        for aspect in _ASPECTS:
+            values = [(member, aspect.read(member, info)) for member, info in group]
+            _compare(aspect, [(member, own) for member, own in values if own], found)
     return found
 
 
@@ -145,22 +199,21 @@ def _addresses(members: Sequence[Member]) -> Iterable[tuple[Member, Judged]]:
                 said.append("%s of rail %d is rail %d of %s, too%s" % (rail.address, rail.number, number, host, more))
                 differ.append(rail.number)
         if own:
-            state, fix = "drift" if said else "ok", _FIX["consistency.address"] if said else ""
             have = "; ".join(said) or "%d of its own" % len(own)
-            finding = _finding("consistency.address", state, "addresses that no other host has", have, fix)
+            finding = _finding(ADDRESS, "drift" if said else "ok", "addresses that no other host has", have)
             yield member, Judged(finding, tuple(differ))
 
 
-def _compare(check: str, values: Sequence[tuple[Member, _Values]], found: dict[str, list[Judged]]) -> None:
+def _compare(aspect: Aspect, values: Sequence[tuple[Member, _Values]], found: dict[str, list[Judged]]) -> None:
     # A host counts once for each value that it has on any rail.
     hosts = Counter(text for _member, own in values for text in {text for _name, text in own if text is not None})
     rails = Counter(text for _member, own in values for _name, text in own if text is not None)
     ranked = rails.most_common(2)
     tie = len(ranked) == 2 and ranked[0][1] == ranked[1][1]
     for member, own in values:
-        declared = _declared(check, member)
+        declared = aspect.declared(member)
         if declared is not None:
-            wanted, of = declared, f"declared by {_DECLARED_BY[check]}"
+            wanted, of = declared, f"declared by {aspect.declared_by}"
         elif not ranked:
             wanted, of = ("a value",), "which no host could tell"
         else:
@@ -168,32 +221,20 @@ def _compare(check: str, values: Sequence[tuple[Member, _Values]], found: dict[s
             of = "as on %d of %d hosts" % (hosts[ranked[0][0]], len(values))
         unread = [name for name, text in own if text is None]
         odd: _Values = [(name, text) for name, text in own if text is not None and text not in wanted]
-        state, have, fix = "ok", _listed(own, own), ""
+        state, have, fix = "ok", _listed(own, own), None
         if declared is None and tie:
             both = ["%s on %d" % (text, hosts[text]) for text, _count in ranked]
-            state, fix = "unknown", _TIE % _DECLARED_BY[check]
+            state, fix = "unknown", _TIE % aspect.declared_by
             of = "no majority among %d hosts: %s" % (len(values), ", ".join(both))
             wanted = ("one value",)
         elif odd:
-            state, have, fix = "drift", _listed(odd, own), _FIX[check]
+            state, have = "drift", _listed(odd, own)
         elif unread:
             state, have = "unknown", f"could not be read{_where(unread)}"
             fix = "run site.yml --tags platform for this host"
-        finding = _finding(check, state, "{}, {}".format(" or ".join(wanted), of), have, fix)
+        finding = _finding(aspect.check, state, "{}, {}".format(" or ".join(wanted), of), have, fix)
         differ = _numbers(name for name, _text in odd) if state == "drift" else ()
         found[member.host].append(Judged(finding, differ))
-
-
-def _declared(check: str, member: Member) -> tuple[str, ...] | None:
-    if check == "consistency.firmware" and member.firmware:
-        return tuple(sorted(set(member.firmware.values())))
-    if check == "consistency.psid" and member.firmware:
-        return tuple(sorted(member.firmware))
-    if check == "consistency.mtu" and member.mtu is not None:
-        return (str(member.mtu),)
-    if check == "consistency.qos" and member.qos is not None:
-        return (member.qos,)
-    return None
 
 
 def _listed(part: _Values, own: _Values) -> str:
@@ -216,19 +257,8 @@ def _numbers(names: Iterable[int | None]) -> tuple[int, ...]:
 
 
 def _unread() -> Finding:
-    fix = "run it again for this host when it can be reached"
-    return _finding("consistency.host", "unknown", "compared with the other hosts", "nothing was read", fix)
+    return _finding(HOST, "unknown", "compared with the other hosts", "nothing was read")
 
 
-def _finding(check: str, state: str, want: str, have: str, fix: str) -> Finding:
-    return Finding(
-        check=check,
-        subject="rails",
-        state=state,
-        severity="critical" if check in ("consistency.rail_order", "consistency.address") else "major",
-        want=printable(want),
-        have=printable(have),
-        source="sysfs of all hosts",
-        why=WHY.get(check, "a host that did not answer counts like one that differs"),
-        fix=fix,
-    )
+def _finding(check: Check, state: str, want: str, have: str, fix: str | None = None) -> Finding:
+    return check.judge("rails", state, printable(want), have, "sysfs of all hosts", fix)

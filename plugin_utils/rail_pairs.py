@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
+
+PAIR = Check("perftest.pair", why="a rail that was not tested is not proven")
+"Has every idle host and rail a partner to be tested with"
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,5 @@ def _missing(one: Candidate) -> list[Finding]:
 
 
 def _untested(have: str, fix: str, subject: str = "host") -> Finding:
-    return Finding(
-        check="perftest.pair",
-        subject=subject,
-        state="unknown",
-        severity="major",
-        want="tested against the same rail of another host",
-        have=printable(have),
-        source="inventory and sysfs of all hosts",
-        why="a rail that was not tested is not proven",
-        fix=fix,
-    )
+    want = "tested against the same rail of another host"
+    return PAIR.judge(subject, "unknown", want, have, "inventory and sysfs of all hosts", fix)
