@@ -6,7 +6,11 @@ from __future__ import annotations
 
 from .fault import HGX, Fault, FileFault
 from .machine import Machine
+from .nccl_tests import TOOLKIT
 
+TASK_PROLOG = "/etc/slurm/task-prolog.sh"
+# Below the system root. The Makefile of the toolkit installs the same in the containers' image.
+FILES = {f"/etc/slurm/{path.name}": path.read_text() for path in (TOOLKIT / "slurm").iterdir()}
 _PLATFORMS = (*HGX, "h200-vm")
 # name, description, file, what is added to it, variable, state
 _TABLE = (
@@ -40,6 +44,22 @@ _TABLE = (
         "/etc/systemd/system/slurmd.service.d/nccl.conf",
         "[Service]\nEnvironment=NCCL_SHM_DISABLE=1\n",
         "NCCL_SHM_DISABLE",
+        "drift",
+    ),
+    (
+        "user-manager-p2p-off",
+        "a drop-in of users' managers gives their services NCCL_P2P_DISABLE=1",
+        "/etc/systemd/system/user@.service.d/nccl.conf",
+        "[Service]\nEnvironment=NCCL_P2P_DISABLE=1\n",
+        "NCCL_P2P_DISABLE",
+        "drift",
+    ),
+    (
+        "task-prolog-ib-off",
+        "a task prolog, which a file that slurm.conf includes names, switches RDMA off",
+        TASK_PROLOG,
+        "echo export NCCL_IB_DISABLE=1\n",
+        "NCCL_IB_DISABLE",
         "drift",
     ),
     (

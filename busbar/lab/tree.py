@@ -610,6 +610,7 @@ def system(machine: Machine) -> Tree:
             **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
             **kernel_modules.tools(),
             **container_hosts.files(),
+            **environment_faults.FILES,
             MARK: SIMULATED,
         },
         directories=[

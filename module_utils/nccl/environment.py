@@ -6,7 +6,7 @@ NCCL keeps the first definition: the process's environment, then ~/.nccl.conf (o
 its stead), then /etc/nccl.conf. Nothing is run here. Whatever mentions a variable in a form whose effect only running
 it would tell is ``unknown``; what lies on a network file system is not touched, since a dead server would hold us.
 Sources: NCCL src/misc/param.cc; pam_env.conf(5), environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1)
-INVOCATION, slurm.conf(5) (TaskProlog), enroot's environ.d.
+INVOCATION, slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import os
 import re
 import stat
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ..core import mounts
+from ..core import mounts, systemd_files
 from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding, printable
-from ..core.host import Host, ParseError, Problem, ReadError
-from ..core.systemd_files import unit_files
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from . import grammar, shell_assignments
 from . import lint as nccl_lint
 from .library import Library
@@ -34,9 +34,9 @@ OVERRIDES = Check(
     fix="remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted",
     aspect="persisted",
 )
-"""Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, Slurm's task prolog, enroot)
-switch off a path or set what NCCL does not read; `unknown` where only running it would tell. What costs little is a
-note"""
+"""Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, `user@.service` and user.conf
+among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
+does not read; `unknown` where only running it would tell. What costs little is a note"""
 
 USER_FILE = ".nccl.conf"
 ENVIRONMENT = "/etc/environment"
@@ -63,9 +63,12 @@ _HOME_FILES = (
 )
 _ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
 _PAM_ENV = "/etc/security/pam_env.conf"
-_MANAGERS = (("system", "every service of the node"), ("user", "users' own services"))
+_OF_USERS = "users' own services"
+_MANAGERS = {"system.conf": "every service of the node", "user.conf": _OF_USERS}
 _CONTAINERS = "the daemon alone, for no container inherits it"
 _UNITS = {
+    # The manager of a user's services, which hands on what it was started with.
+    "user@.service": _OF_USERS,
     "slurmd.service": "what slurmd starts itself, such as prologs",
     "docker.service": _CONTAINERS,
     "containerd.service": _CONTAINERS,
@@ -76,6 +79,7 @@ _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", 
 _ENROOT = ("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d")
 _WINS = "the environment comes before ~/.nccl.conf; which of several places makes it depends on how the job is started."
 _EVERYBODY = "jobs of all users"
+_SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|Prolog|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
 _PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _PAM_PAIR = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]+(.*)")
@@ -122,6 +126,9 @@ class _Pair(NamedTuple):
     value: Optional[str]
     line: int
     conditional: bool = False
+
+
+_Parser = Callable[[str], List[_Pair]]
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -275,7 +282,7 @@ class _Reader:
         self._file(_PAM_ENV, parse_pam_env, "logins of all users")
         for folder in _ENVIRONMENT_D:
             for path in self._list(folder, (".conf",)):
-                self._file(path, parse_pairs, "users' own services")
+                self._file(path, parse_pairs, _OF_USERS)
         for path in _SHELL_FILES:
             self._shell(path, _EVERYBODY)
         for folder, ends in _SHELL_FOLDERS:
@@ -286,46 +293,44 @@ class _Reader:
                 self._file(path, parse_pairs, "enroot containers")
 
     def _of_services(self) -> None:
-        for manager, reach in _MANAGERS:
-            main = "/etc/systemd/%s.conf" % manager
-            for path in [main, *self._list(main + ".d", (".conf",))]:
-                self._unit(path, self._text(path), "[Manager]", ("DefaultEnvironment", "ManagerEnvironment"), reach)
-        for unit, reach in _UNITS.items():
-            try:
-                files = unit_files(self._host, unit)
-            except ReadError as error:
-                self._problems.append(error.problem)
-                continue
-            for path, text in files.items():
-                self._unit(path, text, "[Service]", ("Environment", "PassEnvironment"), reach)
-
-    def _unit(self, path: str, text: Optional[str], section: str, keys: Sequence[str], reach: str) -> None:
-        if text is None:
-            return
-        pairs, files = parse_unit(text, section, keys)
-        self._keep(path, pairs, reach)
-        for file in files:
-            if file.startswith("/") and not re.search(r"[%*?\[]", file):
-                self._file(file, parse_pairs, reach)
+        manager = ("[Manager]", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
+        service = ("[Service]", ("Environment", "PassEnvironment"), systemd_files.unit_files, _UNITS)
+        for section, keys, files_of, names in (manager, service):
+            for name, reach in names.items():
+                files = attempt(partial(files_of, self._host, name), name, self._problems)
+                for path, text in (files or {}).items():
+                    pairs, named = parse_unit(text, section, keys)
+                    self._keep(path, pairs, reach)
+                    for file in named:
+                        if not re.search(r"[%*?\[]", file):
+                            self._named(file, parse_pairs, reach)
 
     def _of_slurm(self) -> None:
         for folder in _SLURM:
             self._file(folder + "/job_submit.lua", parse_job_submit, "Slurm jobs")
-            text = self._text(folder + "/slurm.conf")
-            if text is None:
-                continue
-            for key, value in re.findall(r"(?im)^[ \t]*(Prolog|TaskProlog)[ \t]*=[ \t]*([^\s#]+)", text):
-                for path in self._programs(value.strip("\"'"), folder):
-                    # Of a prolog only its effects count, and what it prints nobody takes.
-                    parser = parse_task_prolog if key.lower() == "taskprolog" else _parse_prolog
-                    self._file(path, parser, "Slurm jobs")
+            waiting, cluster = [folder + "/slurm.conf"], ""
+            # No file is read twice, so a circle ends.
+            while waiting:
+                path = waiting.pop()
+                for key, value in _SLURM_LINE.findall(self._text(path) or ""):
+                    value = value.strip("\"'")
+                    if key.lower() == "clustername":
+                        cluster = value.lower()
+                    elif key.lower() == "include":
+                        below = _below(path.rpartition("/")[0], value.replace("%c", cluster))
+                        waiting += [below] if self._here(below) else []
+                    else:
+                        # Of a prolog only its effects count, and what it prints nobody takes.
+                        parser = parse_task_prolog if key.lower() == "taskprolog" else _parse_prolog
+                        for program in self._programs(_below(folder, value)):
+                            self._named(program, parser, "Slurm jobs")
 
-    def _programs(self, value: str, folder: str) -> List[str]:
-        path = value if value.startswith("/") else "%s/%s" % (folder, value)
+    def _programs(self, path: str) -> List[str]:
         above, _slash, pattern = path.rpartition("/")
         if not re.search(r"[*?\[]", pattern):
             return [path]
-        return [one for one in self._list(above, ("",)) if fnmatch.fnmatchcase(one.rpartition("/")[2], pattern)]
+        found = self._list(above, ("",)) if self._here(above) else []
+        return [one for one in found if fnmatch.fnmatchcase(one.rpartition("/")[2], pattern)]
 
     def _of_homes(self) -> List[str]:
         homes = {"/root": "root"}
@@ -333,12 +338,12 @@ class _Reader:
         for home, user in parse_homes(text or "").items():
             homes.setdefault(home, user)
         # Users of a directory service stand in no file.
-        there = self._directory("/home")
+        there = self._here("/home")
         for path in self._list(there, ("",)) if there else ():
             homes.setdefault(path, path.rpartition("/")[2])
         kept = sorted(homes, key=lambda home: (home != "/root", home))[:MOST_HOMES]
         for named in kept:
-            home = self._directory(named)
+            home = self._here(named)
             if home is None:
                 continue
             reach = "jobs of %s" % printable(homes[named])[:40]
@@ -346,7 +351,7 @@ class _Reader:
             for name in _HOME_FILES:
                 self._shell("%s/%s" % (home, name), reach)
             for folder, ends in ((".config/environment.d", (".conf",)), (".config/enroot/environ.d", (".env",))):
-                there = self._directory("%s/%s" % (home, folder))
+                there = self._here("%s/%s" % (home, folder))
                 for path in self._list(there, ends) if there else ():
                     self._file(path, parse_pairs, reach)
         left = len(homes) - len(kept)
@@ -382,25 +387,26 @@ class _Reader:
             return
         self._file(path, parse_shell, reach, text)
         for source in _SOURCED.findall(text[: shell_assignments.LONGEST])[:20]:
-            self._file(source, parse_shell, reach)
+            self._named(source, parse_shell, reach)
 
-    def _file(self, path: str, parser: Callable[[str], List[_Pair]], reach: str, text: Optional[str] = None) -> bool:
-        """Whether it is there."""
+    def _named(self, path: str, parser: _Parser, reach: str) -> None:
+        """A file that another one names, and that may lie anywhere."""
+        if path.startswith("/") and self._here(path):
+            self._file(path, parser, reach)
+
+    def _file(self, path: str, parser: _Parser, reach: str, text: Optional[str] = None) -> None:
         if text is None:
             text = self._text(path, lenient=parser is parse_shell)
-        if text is None:
-            return False
-        if not shell_assignments.MENTION.search(text):
-            return True
+        if text is None or not shell_assignments.MENTION.search(text):
+            return
         if len(text) > shell_assignments.LONGEST and parser is not parse_nccl_conf:
             self._problems.append(Problem(path, "mentions NCCL's variables and is too long to be gone through"))
-            return True
+            return
         if self._left < len(text):
             self._problems.append(Problem(path, "was not gone through: there is too much before it"))
-            return True
+            return
         self._left -= len(text)
         self._keep(path, parser(text), reach, parser is parse_nccl_conf)
-        return True
 
     def _text(self, path: str, lenient: bool = False) -> Optional[str]:
         """None where there is none, where it was read already, and where it does not lie on this machine."""
@@ -420,15 +426,12 @@ class _Reader:
         if (found.st_dev, found.st_ino) in self._seen:
             return None
         self._seen.add((found.st_dev, found.st_ino))
-        try:
-            # A comment in Latin-1 is no reason to know nothing of a shell file.
-            return self._host.read_system(path, errors="replace" if lenient else "strict")
-        except ReadError as error:
-            self._problems.append(error.problem)
-            return None
+        # A comment in Latin-1 is no reason to know nothing of a shell file.
+        errors = "replace" if lenient else "strict"
+        return attempt(lambda: self._host.read_system(path, errors=errors), path, self._problems)
 
-    def _directory(self, path: str) -> Optional[str]:
-        """The directory without links in its name; None where there is none on this machine."""
+    def _here(self, path: str) -> Optional[str]:
+        """The path without links in it; None where there is none on this machine."""
         try:
             return self._resolved(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -438,11 +441,7 @@ class _Reader:
             return None
 
     def _list(self, folder: str, ends: Tuple[str, ...]) -> List[str]:
-        try:
-            names = self._host.listdir_system(folder)
-        except ReadError as error:
-            self._problems.append(error.problem)
-            return []
+        names = attempt(lambda: self._host.listdir_system(folder), folder, self._problems) or []
         if len(names) > MOST_FILES:
             self._problems.append(Problem(folder, "holds more than %d files; the others are not read" % MOST_FILES))
         return ["%s/%s" % (folder, name) for name in names[:MOST_FILES] if name.endswith(ends)]
@@ -496,6 +495,10 @@ class _Reader:
             done = "" if target.startswith("/") else done
             parts = target.split("/") + parts
         return done or "/"
+
+
+def _below(folder: str, path: str) -> str:
+    return path if path.startswith("/") else "%s/%s" % (folder, path)
 
 
 def _parse_prolog(text: str) -> List[_Pair]:

@@ -65,6 +65,8 @@ PLACES = [
     ("/lib/systemd/system/slurmd.service", UNIT, 5),
     ("/etc/systemd/system.conf.d/x.conf", "[Manager]\nDefaultEnvironment=\"NCCL_IB_DISABLE=1\" B=2\n", 2),
     ("/etc/systemd/user.conf", "[Manager]\nManagerEnvironment=NCCL_IB_DISABLE=1\n", 2),
+    ("/usr/lib/systemd/user.conf.d/x.conf", "[Manager]\nDefaultEnvironment=NCCL_IB_DISABLE=1\n", 2),
+    ("/etc/systemd/system/user@.service.d/x.conf", UNIT, 5),
     ("/etc/slurm/job_submit.lua", "-- x\njob_desc.environment[\"NCCL_IB_DISABLE\"] = \"1\"\n", 2),
     ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n", 1),
     ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n", 1),
@@ -101,6 +103,27 @@ def test_every_place_is_found_with_its_line_and_what_it_costs(node: Node, path: 
 def test_what_a_task_prolog_prints_is_in_every_task(node: Node, script: str, line: int | None, state: str) -> None:
     findings = bad(read(node({"/etc/slurm/slurm.conf": SLURM, "/etc/slurm/task.sh": script})))
     assert [(f.source, f.state) for f in findings] == ([(f"/etc/slurm/task.sh:{line}", state)] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("conf", "included"),
+    [
+        ("Include /etc/slurm/jobs.conf\n", "/etc/slurm/jobs.conf"),
+        ("ClusterName=Alpha\n  include jobs/%c.conf # theirs\n", "/etc/slurm/jobs/alpha.conf"),
+        ("Include /opt/slurm/a.conf\n", "/opt/slurm/b.conf"),
+        ("# Include /etc/slurm/jobs.conf\n", None),
+    ],
+)
+def test_a_prolog_is_found_wherever_slurm_conf_includes_it_from(node: Node, conf: str, included: str | None) -> None:
+    host = node(
+        {
+            "/etc/slurm/slurm.conf": conf,
+            "/opt/slurm/a.conf": "Include b.conf\nInclude a.conf\n",
+            included or "/etc/slurm/jobs.conf": "TaskProlog=task.sh\n",
+            "/etc/slurm/task.sh": "echo export NCCL_IB_DISABLE=1\n",
+        }
+    )
+    assert [f.source for f in bad(read(host))] == (["/etc/slurm/task.sh:1"] if included else [])
 
 
 def test_what_units_and_profiles_name_is_read_too(node: Node) -> None:
@@ -192,8 +215,16 @@ def test_nothing_on_a_network_file_system_is_touched(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the home, nor what a link leads to, at any place of the path; whatever would hang there is not called."""
+    named = {
+        "/etc/profile": ". /net/site/nccl.sh\n",
+        "/etc/systemd/system/slurmd.service": "[Service]\nEnvironmentFile=/net/site/slurmd\n",
+        "/etc/slurm/slurm.conf": "Include /net/slurm/jobs.conf\nProlog=/net/slurm/*.sh\nTaskProlog=/net/slurm/task\n",
+        "/etc/environment": "NCCL_CONF_FILE=/net/site/nccl.conf\n",
+    }
     mounts = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\nauto /net autofs rw 0 0\n"
-    host = node({"/home/bob/.nccl.conf": "NCCL_IB_DISABLE=1\n", "/net/dot/.bashrc": "export NCCL_NET=Socket\n"}, mounts)
+    host = node(
+        {"/home/bob/.nccl.conf": "NCCL_IB_DISABLE=1\n", "/net/dot/.bashrc": "export NCCL_NET=Socket\n", **named}, mounts
+    )
     (tmp_path / "root").mkdir(exist_ok=True)
     (tmp_path / "root/.bashrc").symlink_to("/net/dot/.bashrc")
     (tmp_path / "root/.config").symlink_to("../net/dot")
@@ -210,7 +241,7 @@ def test_nothing_on_a_network_file_system_is_touched(
         monkeypatch.setattr(os, call, watch)
     environment = read(host)
     monkeypatch.undo()
-    assert environment.settings == ()
+    assert [one.name for one in environment.settings] == ["NCCL_CONF_FILE"]
     assert [path for path in touched if path.startswith((f"{tmp_path}/home/", f"{tmp_path}/net/"))] == []
     assert any("nfs4" in note and "/home" in note for note in environment.notes)
     assert any("autofs" in note and "/net" in note for note in environment.notes)
