@@ -42,14 +42,18 @@ def judged(
     earlier: Mapping[str, Mapping[str, Any]],
     stored: bool,
 ) -> dict[str, Any]:
-    """What the role registers. measured: of nccl_perf, one for each run. earlier: role -> what it has registered."""
+    """What the role registers; a failure, where a run has failed.
+
+    runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
+    earlier: role -> what it has registered.   stored: the runs are earlier ones, for in check mode nothing is run.
+    """
     others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
     valid = [answer.given(one, "nccl_perf") for one in measured]
     failed = next((one for one in valid if one.get("failed") or "findings" not in one), None)
     if failed is not None:
         return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
-    result["passed"] += nccl_benchmark.passed(valid)
+    result["passed"] += [name for item in valid for name in item["passed"]]
     result["runs"] = [summary(run, item, stored) for run, item in zip(runs, valid, strict=True)]
     return result
 

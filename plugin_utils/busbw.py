@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 
 SCOPES = ("node",)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 # GB/s of one NVLink, one direction, as NCCL counts it (topo.h), by what the driver calls the GPU.
 _NVLINK: tuple[tuple[str, float, bool], ...] = (
@@ -127,10 +127,10 @@ def _bar(entry: object, where: str) -> Bar:
 
 
 def _size(value: object, where: str) -> int:
-    match = re.fullmatch(r"([1-9][0-9]{0,14})([KMG]?)", str(value)) if not isinstance(value, bool) else None
-    if match is None:
-        raise ParseError(f"{where}: size is {value!r}, expected bytes such as 64M or 8G")
-    return int(match.group(1)) * _UNITS.get(match.group(2), 1)
+    try:
+        return parse_size(str(value))
+    except ParseError as error:
+        raise ParseError(f"{where}: {error}") from error
 
 
 def _figure(value: Any, what: str) -> float:

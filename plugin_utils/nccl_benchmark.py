@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The benchmark of one node: which runs the intent asks for, what they say together, and the table of all nodes.
 
-Bars and prediction are of busbw.py, the judgement of one run is of nccl_perf.py. Everything here is pure.
+Bars and prediction come from busbw.py, the judgement of one run from module_utils/nccl/perf.py. All of this is pure.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size, size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform as platform_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset
 
 SCOPE = "node"
@@ -33,25 +35,32 @@ MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 ROWS = 40
 # Characters of host names in a cell, and of the last column beside the others.
 CELL, LEAST = 22, 20
-# What a slow or failed run on a node can follow from, the likeliest first. Checks of other roles, by prefix.
+# What a slow or failed run on a node can follow from, the likeliest first: checks of other roles, by their beginning.
 _CAUSES = (
     "nccl_tests.",
-    "platform.gpu_count",
-    "platform.gpu_driver",
-    "platform.nvlink_fabric",
-    "platform.nvlinks",
-    "platform.gpu_model",
-    "platform.gpu_tool",
+    platform_checks.GPU_COUNT.id,
+    platform_checks.GPU_DRIVER.id,
+    platform_checks.NVLINK_FABRIC.id,
+    platform_checks.NVLINKS.id,
+    platform_checks.GPU_MODEL.id,
+    platform_checks.GPU_TOOL.id,
     "nccl_conf.",
 )
 # What those causes explain. Wrong values are not among them: no setting makes a sum wrong.
-_EXPLAINED = ("nccl_perf.ran", "nccl_perf.busbw", "nccl_perf.ranks")
+_EXPLAINED = (perf.RAN.id, perf.BUSBW.id, perf.RANKS.id)
+
+BAR = Check("nccl_benchmark.bar", why="a bandwidth without a bar says nothing about the node")
+"Is there a bar for this platform, collective and size"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One program over one range of sizes, in bytes. bar, prediction: GB/s at the largest size, None where there is
-    none. rule: how the prediction came about. gpus: of the node, all in one process."""
+    """One program over one range of sizes, in bytes.
+
+    gpus: of the node, all in one process.   nvls: NCCL is expected to reduce in the NVSwitch.
+    bar, prediction: GB/s at the largest size, None where there is none.   bar_source: who set the bar, and when.
+    rule: how the prediction came about.
+    """
 
     collective: str
     gpus: int
@@ -159,41 +168,25 @@ def judge(
     return Plan(tuple(findings))
 
 
-def passed(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for result in results for name in result["passed"]]
-
-
 def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Finding:
     """Whether there is a bar at all: a figure that nobody judges is not a result."""
-    simulated = "simulated: " if result.get("simulated") else ""
-    measured = result.get("busbw")
-    have = "{:g} GB/s ({})".format(run["bar"], run["bar_source"]) if run["bar"] is not None else None
-    fix = ""
-    if run["bar"] is None:
-        said = f"{measured:.4g} GB/s measured here" if measured else "nothing was measured here"
-        fix = (
-            "judge whether this node is healthy ({}, prediction {}), then put a bar for it into bars.yml beside the"
-            " inventory: {{platform: {}, nvls: {}, scope: node, collective: {}, size: {}, busbw: <0.95 of it>,"
-            " healthy: <it>, source: <who and when>}}".format(
-                said,
-                "{:.4g} GB/s".format(run["prediction"]) if run["prediction"] else "none: {}".format(run["rule"]),
-                platform,
-                str(run["nvls"]).lower(),
-                run["collective"],
-                size_text(run["max_bytes"]),
-            )
-        )
-    return Finding(
-        check="nccl_benchmark.bar",
-        subject=run["subject"],
-        state="unknown" if run["bar"] is None else "ok",
-        severity="major",
-        want="a bar for {}, NVLS {}".format(platform, "on" if run["nvls"] else "off"),
-        have=have,
-        source=simulated + "bars.yml",
-        why="a bandwidth without a bar says nothing about the node",
-        fix=fix,
+    source = ("simulated: " if result.get("simulated") else "") + "bars.yml"
+    nvls = "on" if run["nvls"] else "off"
+    wanted = f"a bar for {platform}, NVLS {nvls}"
+    if run["bar"] is not None:
+        return BAR.judge(run["subject"], "ok", wanted, "{:g} GB/s ({})".format(run["bar"], run["bar_source"]), source)
+    measured, predicted = result.get("busbw"), run["prediction"]
+    said = f"{measured:.4g} GB/s measured here" if measured else "nothing was measured here"
+    prediction = f"{predicted:.4g} GB/s" if predicted else "none: {}".format(run["rule"])
+    entry = (
+        f"platform: {platform}, nvls: {str(run['nvls']).lower()}, scope: node, collective: {run['collective']},"
+        f" size: {size_text(run['max_bytes'])}, busbw: <0.95 of it>, healthy: <it>, source: <who and when>"
     )
+    fix = (
+        f"judge whether this node is healthy ({said}, prediction {prediction}), then put a bar for it into bars.yml"
+        f" beside the inventory: {{{entry}}}"
+    )
+    return BAR.judge(run["subject"], "unknown", wanted, None, source, fix)
 
 
 # -- table -----------------------------------------------------------------------------------------------------------
@@ -201,19 +194,23 @@ def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Fi
 
 @dataclass(frozen=True)
 class Row:
-    """One run on one host. busbw: None where there is none. age_days: of a stored result, None for one of this run."""
+    """One run on one host.
+
+    busbw: GB/s, None where nothing was measured.   states: of its findings that are not ok.
+    said: what the first of these findings says.   age_days: of a stored result, None for a result of this run.
+    """
 
     host: str
     run: Mapping[str, Any]
     busbw: float | None
-    states: tuple[str, ...]  # of its findings that are not ok
+    states: tuple[str, ...]
     said: str
     simulated: bool
     age_days: float | None
 
     @property
     def ratio(self) -> float:
-        """Of the bar; the least where nothing is known."""
+        """busbw as a part of the bar; -1 where either is not known."""
         return self.busbw / self.run["bar"] if self.busbw is not None and self.run["bar"] else -1.0
 
 
@@ -253,29 +250,19 @@ def render(found: Sequence[Row], width: int = 120) -> str:
     each = found if len(hosts) <= 4 else bad
     lines: list[str] = []
     if each:
-        heads: tuple[str, ...] = (
-            "HOST",
-            "COLLECTIVE",
-            "SIZE",
-            "GPUS",
-            "BUSBW",
-            "BAR",
-            "PREDICTION",
-            "OF BAR",
-            "RESULT",
-        )
+        heads = ["HOST", "COLLECTIVE", "SIZE", "GPUS", "BUSBW", "BAR", "PREDICTION", "OF BAR", "RESULT"]
         # Hosts of which the same is to be said, as of those that are busy, are one line.
         alike: dict[tuple[str, ...], list[str]] = {}
         for row in each:
             alike.setdefault(_cells(row), []).append(row.host)
         told = [(nodeset.brief(names, CELL), *cells) for cells, names in alike.items()]
-        lines += _aligned([heads, *told[:ROWS]], width)
+        lines += _aligned([tuple(heads), *told[:ROWS]], width)
         if len(told) > ROWS:
             lines.append("... and %d more; every run is in the results' directory" % (len(told) - ROWS))
         lines.append("")
     if len(hosts) > 4:
-        heads = ("COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION")
-        lines += _aligned([heads, *_folded(found)], width) + [""]
+        heads = ["COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION"]
+        lines += _aligned([tuple(heads), *_folded(found)], width) + [""]
     head = "BENCHMARK"
     if any(row.simulated for row in found):
         head = "BENCHMARK (simulated: no figure in it is a measurement)"
@@ -333,7 +320,7 @@ def _number(value: float | None) -> str:
 
 
 def _aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
-    """Columns; the last one is wrapped where it is, or below the line where there is no room for it."""
+    """The cells in columns. A long last cell is wrapped in its column, or, where that is narrow, below its line."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
     offset = sum(widths) + 2 * len(widths)
     beside = width - offset >= min(LEAST, max(len(line[-1]) for line in lines))
@@ -344,9 +331,9 @@ def _aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
             first, *more = textwrap.wrap(line[-1], width - offset, break_on_hyphens=False) or [""]
             found += [(text + first).rstrip(), *(" " * offset + part for part in more)]
         else:
-            found += [text.rstrip(), *_below(line[-1], width)]
+            found.append(text.rstrip())
+            indent = " " * 4
+            found += textwrap.wrap(
+                line[-1], width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
     return found
-
-
-def _below(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)

@@ -57,7 +57,7 @@ RAN = Check(
     why="a benchmark that hangs or fails is a job that hangs or fails",
     fix="read stdout and stderr in the run's directory, run the command by hand with NCCL_DEBUG=INFO; " + _AGAIN,
 )
-"did the program end well, in time"
+"Did the program end well, in time"
 
 FRESH = Check(
     "nccl_perf.fresh",
@@ -71,7 +71,7 @@ SIZES = Check(
     why="nccl-tests silently reduces the largest size where GPU memory is short; small sizes prove no bandwidth",
     fix="free the GPUs' memory or ask for a smaller largest size; " + _AGAIN,
 )
-"was every size measured"
+"Was every size measured"
 
 RANKS = Check(
     "nccl_perf.ranks",
@@ -79,7 +79,7 @@ RANKS = Check(
     why="without MPI each process runs alone, ends with 0, and the fabric was never used",
     fix="build nccl-tests with MPI=1, check the launcher's host list and processes per host; " + _AGAIN,
 )
-"did every GPU of every host take part, together"
+"Did every GPU of every host take part, together"
 
 CORRECT = Check(
     "nccl_perf.correct",
@@ -87,7 +87,7 @@ CORRECT = Check(
     why="wrong or unchecked sums spoil a training run without a word",
     fix="find the node by halving the host list, check its GPUs (Xid, ECC) and NVLinks; " + _AGAIN,
 )
-"was every value checked and right"
+"Was every value checked and right"
 
 NONZERO = Check(
     "nccl_perf.nonzero",
@@ -95,7 +95,7 @@ NONZERO = Check(
     why="a bus bandwidth of 0 is what a single rank prints: nothing was exchanged",
     fix="build nccl-tests with MPI=1 and start it through the launcher; " + _AGAIN,
 )
-"was anything exchanged between the GPUs"
+"Was anything exchanged between the GPUs"
 
 BUSBW = Check(
     "nccl_perf.busbw",
@@ -103,7 +103,7 @@ BUSBW = Check(
     fix="run all of site.yml for the host, read in NCCL_DEBUG=INFO what NCCL goes via (P2P, SHM or NET) and which "
     "variables it took, look for slowed clocks in nvidia-smi -q -d PERFORMANCE, between nodes compare pairs; " + _AGAIN,
 )
-"does the bus bandwidth clear its bar"
+"Does the bus bandwidth clear its bar"
 
 
 def read(run: Run) -> Tuple[Optional[Result], str]:

@@ -29,38 +29,38 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 T = TypeVar("T")
 
 CUDA = Check("nccl_tests.cuda", why="the programs are compiled by its nvcc", fix="set nccl_tests_cuda_home")
-"is there a CUDA toolkit to build nccl-tests with"
+"Is there a CUDA toolkit to build nccl-tests with"
 
 NCCL = Check(
     "nccl_tests.nccl",
     why="the programs measure the NCCL that they are built and run with",
     fix="install NCCL's development package, or list the jobs' own library in busbar_nccl_libraries",
 )
-"is there an NCCL to build nccl-tests with, with the header of its own version"
+"Is there an NCCL to build nccl-tests with, with the header of its own version"
 
 MPI = Check(
     "nccl_tests.mpi",
     why="without MPI a run over several nodes is as many runs on one node each, and nothing says so",
     fix="install MPI's development files and set nccl_tests_mpi_home, or set nccl_tests_mpi to 'off'",
 )
-"is there an MPI to build nccl-tests with, where it is asked for"
+"Is there an MPI to build nccl-tests with, where it is asked for"
 
 ARCH = Check(
     "nccl_tests.arch",
     why="the programs are compiled for these GPUs and no others",
     fix="make nvidia-smi answer: platform.gpu_tool and platform.gpu_driver say what is wrong",
 )
-"is it known which GPUs nccl-tests are to be built for"
+"Is it known which GPUs nccl-tests are to be built for"
 
 SOURCE = Check(
     "nccl_tests.source",
     why="what is compiled and run as root is what somebody has looked at, and nothing else",
     fix="put the right archive there, or correct nccl_tests_tarball and nccl_tests_sha256",
 )
-"is the archive of the sources the one that was asked for"
+"Is the archive of the sources the one that was asked for"
 
 TOOLS = Check("nccl_tests.tools", why="the build needs them")
-"are the tools installed that nccl-tests are built with"
+"Are the tools installed that nccl-tests are built with"
 
 BUILD = Check(
     "nccl_tests.build",
@@ -68,7 +68,7 @@ BUILD = Check(
     fix="run site.yml --tags nccl_tests for this host",
     aspect="persisted",
 )
-"are the programs those that were built, from what is there now"
+"Are the programs those that were built, from what is there now"
 
 # Of each input: its check, its name for people, what is wanted of it, and where it was looked for.
 _INPUTS = {
