@@ -569,11 +569,6 @@ def test_what_others_forbid_stays_and_nothing_is_loaded(node: Node, path: str, t
     assert next(f for f in plan.findings if f.id == PATH).because == f"gpudirect.blocked[persisted]@{path}"
 
 
-def test_an_install_line_that_loads_it_after_all_is_no_block() -> None:
-    line = "install nvidia_peermem /sbin/modprobe ib_core; /sbin/modprobe --ignore-install nvidia-peermem\n"
-    assert module_lists.blocks(line, "nvidia_peermem") == []
-
-
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 
@@ -593,35 +588,6 @@ def test_parsers_parse_or_say_why(text: str) -> None:
     ):
         with suppress(ParseError):
             parse(text)
-
-
-LINES = st.lists(
-    st.sampled_from(["nvidia_peermem", "nvidia-peermem", "  nvidia_peermem ", "# nvidia_peermem", ";x", "", "ib_umad"])
-)
-BLOCKS = st.lists(
-    st.sampled_from(
-        ["blacklist nvidia-peermem", "install nvidia_peermem \\", " /bin/true", "# x", "", "options a b=1", "alias c d"]
-    )
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(LINES)
-def test_taking_a_module_out_of_a_list_leaves_the_rest(lines: list[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    after = module_lists.unlisted(text, "nvidia_peermem") or ""
-    assert module_lists.listed(after) == [name for name in module_lists.listed(text) if name != "nvidia_peermem"]
-
-
-@settings(max_examples=100, deadline=None)
-@given(BLOCKS)
-def test_taking_blocks_out_is_done_once_and_spares_files_without(lines: list[str]) -> None:
-    text = "\n".join(lines)
-    after = module_lists.unblocked(text, "nvidia_peermem")
-    assert module_lists.blocks(after, "nvidia_peermem") == []
-    assert module_lists.unblocked(after, "nvidia_peermem") == after
-    if not module_lists.blocks(text, "nvidia_peermem"):
-        assert after == text
 
 
 # -- the module ------------------------------------------------------------------------------------------------------
