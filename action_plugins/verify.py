@@ -14,7 +14,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, consistency, host_variables, intent, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    consistency,
+    host_variables,
+    intent,
+    rail_pairs,
+    verdict,
+)
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
@@ -109,11 +116,9 @@ def nothing(of_host: Mapping[str, Any], wrong: str = "") -> Finding:
         [wrong] if wrong else [(of_host.get(name) or {}).get("msg") for name in ("busbar_intent", "rail_info_result")]
     )
     said = next((text for text in failed if text), "the comparison of the hosts did not run")
-    return Finding(
-        check="perftest.pair",
-        subject="host",
-        state="unknown",
-        severity="major",
+    return rail_pairs.PAIR.judge(
+        "host",
+        "unknown",
         want="compared with and tested against other hosts",
         have=" ".join(str(said).split())[:300],
         source="ansible-playbook",
