@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Asks a node everything in one question. Documented in library/host_audit.py.
 
-What is asked is read from the roles' own tasks, with the arguments that they give: what they do in check mode and what
-the audit does cannot drift apart.
+Who is asked is in the table of the suite (plugin_utils/suite.py), what is asked in the roles' own variables, from which
+their tasks have it, too: what they do in check mode and what the audit does cannot drift apart.
 
 Ansible forks a worker for every host, and what a worker reads is forgotten with it. So all that is the same for every
 host is made when this file is imported, before the first fork, and arguments that many hosts share are kept in the
@@ -31,7 +31,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as answers
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded, intent, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded, intent, suite, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
 HERE = Path(__file__).resolve().parent.parent
@@ -40,13 +40,7 @@ TOP = HERE if (HERE / "roles").is_dir() else HERE.parent
 COLLECTION = "busbar.fabric."
 # These hand our script on to what they run, also as a collection's (community.general.doas).
 PIPING = ("sudo", "doas", "pbrun", "dzdo")
-# The roles that own a state of a host, in the order of site.yml.
-ROLES = (
-    *("platform", "mofed", "iommu", "pcie_path", "host_limits"),
-    *("mtu", "multirail"),
-    *("roce_qos", "nvidia_peermem", "nccl_conf", "nccl_tests"),
-)
-LOCK, VERIFY, BENCHMARK = "node_lock", "verify", "nccl_benchmark"
+LOCK = "node_lock"
 # Of an answer. A node that is well says 13 KB, one with all the faults of the lab not ten times that.
 LIMIT = bounded.MIB
 # Set once a question has been made, and with it all that questions have in common.
@@ -67,7 +61,7 @@ class ActionModule(ActionBase):
         variables = dict(task_vars or {})
         _validation, arguments = self.validate_argument_spec(
             argument_spec={
-                "roles": {"type": "list", "elements": "str", "default": [*ROLES, BENCHMARK]},
+                "roles": {"type": "list", "elements": "str", "default": [*suite.AUDITED]},
                 "timeout": {"type": "float", "default": 60},
             }
         )
@@ -83,14 +77,14 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be asked for")
             return result
         roles = [role for role in arguments["roles"] if verdict.played(role, variables)]
-        steps = [_lock_step(wanted["values"]), *map(_as_alone, self._steps(roles, variables))]
+        steps = [_lock_step(wanted["values"]), *self._steps(roles, variables)]
         answer = self._ask(steps, arguments["timeout"], variables)
         if "msg" in answer:
             result.update(answer, failed=True)
             return result
         found = _by_role(roles, steps, answer["results"], wanted)
         # What lies between hosts is verify.yml's to judge.
-        asked = verdict.played(VERIFY, variables) and wanted["values"]["busbar_verify"]
+        asked = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
         # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
         result.update(changed=False, intent=intent.digest(wanted), roles=json.dumps(found), verify=asked)
         return result
@@ -115,17 +109,18 @@ class ActionModule(ActionBase):
         )
         return steps
 
-    def _asked(self, role: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        asked = _ASKED[role]
+    def _asked(self, name: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        role, asked = suite.AUDITED[name], _ASKED[name]
         known = known | asked.variables
         items: list[dict[str, Any]] = [{}]
-        if asked.loop is not None:
+        if role.each:
             templar = self._templar.copy_with_new_env(available_variables=known)
-            items = [{asked.loop_variable: item} for item in templar.template(asked.loop)]
+            items = [{role.each: item} for item in templar.template(asked.variables[f"__{name}_each"])]
         for item in items:
             templar = self._templar.copy_with_new_env(available_variables=known | item)
             # As a whole: what is omitted drops out of it.
-            yield {"role": role, "module": asked.module, "arguments": templar.template(asked.arguments)}
+            arguments = templar.template(asked.variables[f"__{name}_arguments"])
+            yield {"role": name, "module": role.module, "arguments": arguments}
 
     # -- the question ------------------------------------------------------------------------------------------------
 
@@ -160,11 +155,6 @@ class ActionModule(ActionBase):
             return str(given)
         names = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=dict(variables))
         return f"$({' || '.join(f'command -v {shlex.quote(name)}' for name in names)} || echo /usr/bin/python3)"
-
-
-def _as_alone(step: dict[str, Any]) -> dict[str, Any]:
-    """nccl_tests first asks every host without a build, to see who copies from whom. Nothing is built in check mode."""
-    return step | {"arguments": step["arguments"] | {"build": True}} if step["role"] == "nccl_tests" else step
 
 
 def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,11 +194,11 @@ def _by_role(
     answers: dict[str, list[dict[str, Any]]] = {}
     for step, answer in zip(steps, results, strict=True):
         answers.setdefault(step["role"], []).append(answer)
-    measured = answers.pop(BENCHMARK, [])
+    measured = answers.pop(suite.BENCHMARK, [])
     found: dict[str, Any] = {role: given[0] for role, given in answers.items()}
-    if BENCHMARK in roles:
+    if suite.BENCHMARK in roles:
         failed = next((answer for answer in measured if answer.get("failed")), None)
-        found[BENCHMARK] = failed or nccl_benchmark.judged(
+        found[suite.BENCHMARK] = failed or nccl_benchmark.judged(
             wanted["profile_name"], wanted["benchmark_runs"], measured, found, stored=True
         )
     return found
@@ -216,61 +206,31 @@ def _by_role(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A role's module call as its tasks write it. words: what may be a variable in it, and more."""
+    """What a role's own files say of its question. words: what may be a variable in it, and more."""
 
-    module: str
-    arguments: dict[str, Any]
     variables: dict[str, Any]
-    loop: Any
-    loop_variable: str
     defaults: dict[str, Any]
     words: frozenset[str]
 
 
-def _asked_of(role: str) -> _Asked:
-    def load(path: Path) -> Any:
-        return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True)
+def _asked_of(role: suite.Role) -> _Asked:
+    def load(part: str) -> dict[str, Any]:
+        path = TOP / "roles" / role.name / part / "main.yml"
+        return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True) or {}
 
-    folder = TOP / "roles" / role
-    tasks = [task for path in sorted((folder / "tasks").glob("*.yml")) for task in load(path)]
-    task, defaults = next(_of_node(tasks, {}))
-    module = next(key for key in task if _runs_there(key))
-    arguments = {**defaults.get(module, {}), **(task[module] or {})}
-    loop, variables = task.get("loop"), task.get("vars", {})
+    variables = load("vars")
     return _Asked(
-        module=module.removeprefix(COLLECTION),
-        arguments=arguments,
-        variables=variables,
-        loop=loop,
-        loop_variable=task.get("loop_control", {}).get("loop_var", "item"),
-        defaults=load(folder / "defaults" / "main.yml") or {},
-        words=frozenset(re.findall(r"[A-Za-z_]\w*", json.dumps([arguments, variables, loop], default=str))),
+        variables, load("defaults"), frozenset(re.findall(r"[A-Za-z_]\w*", json.dumps(variables, default=str)))
     )
 
 
-def _of_node(
-    tasks: list[dict[str, Any]], defaults: Mapping[str, Any]
-) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-    """Tasks that run a module of ours on the node, each with its module_defaults."""
-    for task in tasks:
-        inside = {**defaults, **task.get("module_defaults", {})}
-        if any(map(_runs_there, task)):
-            yield task, inside
-        yield from _of_node(task.get("block", []), inside)
-
-
-def _runs_there(key: str) -> bool:
-    name = key.removeprefix(COLLECTION)
-    return key.startswith(COLLECTION) and name in answers.ANSWERS
-
-
 def _bundle() -> str:
-    modules = [LOCK, *(asked.module for asked in _ASKED.values())]
+    modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
     wanted = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
     sources = bundle.closure(wanted, bundle.source_of)
     return bundle.script(sources, "")
 
 
-_ASKED = {role: _asked_of(role) for role in (*ROLES, BENCHMARK)}
+_ASKED = {name: _asked_of(role) for name, role in suite.AUDITED.items()}
 _SCRIPT = _bundle()
 _RUN = node_lock.this_run()

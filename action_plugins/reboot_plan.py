@@ -7,13 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot
-
-# Those that roles/reboot asks again: all whose state a boot can take away, or bring.
-AGAIN = (
-    *("platform", "mofed", "iommu", "pcie_path", "host_limits"),
-    *("mtu", "multirail", "roce_qos", "nvidia_peermem", "nccl_conf"),
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot, suite
 
 
 class ActionModule(ActionBase):
@@ -28,12 +22,12 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(
             argument_spec={"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
         )
-        results = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in reboot.ROLES]
+        results = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in suite.REBOOTS]
         waiting = reboot.reasons(results)
         if arguments["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
             # A role that could not be asked again has not said that nothing waits any more.
-            unasked = [role for role, found in zip(reboot.ROLES, results, strict=True) if "passed" not in found]
+            unasked = [role for role, found in zip(suite.REBOOTS, results, strict=True) if "passed" not in found]
             left = waiting or tuple(f"role {role} could not be asked again" for role in unasked)
             return self._result(result, reboot.judge(before, arguments["done"], left), variables)
         values = self._templar.template(variables["busbar_intent"])["values"]
@@ -51,6 +45,7 @@ class ActionModule(ActionBase):
         return self._result(result, decision, variables)
 
     def _result(self, result: dict[str, Any], decision: reboot.Decision, variables: dict[str, Any]) -> dict[str, Any]:
-        again = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in AGAIN]
-        result.update(decision.to_dict(), give_back=reboot.give_back(decision, again))
+        again = list(suite.AFTER_REBOOT)
+        results = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in again]
+        result.update(decision.to_dict(), again=again, give_back=reboot.give_back(decision, results))
         return result

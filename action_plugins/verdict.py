@@ -20,7 +20,15 @@ from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, intent, leftovers, reboot, terminal, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    intent,
+    leftovers,
+    reboot,
+    suite,
+    terminal,
+    verdict,
+)
 
 display = Display()
 # Findings files of runs that were killed while they wrote them.
@@ -40,11 +48,11 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         _validation, arguments = self.validate_argument_spec(
             argument_spec={
-                "roles": {"type": "list", "elements": "str", "required": True},
+                "roles": {"type": "list", "elements": "str"},
                 "path": {"type": "path", "default": ""},
             }
         )
-        roles = arguments["roles"]
+        roles = arguments["roles"] or suite.judged(nightly="fleet_audit_result" in variables)
         # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
         hosts = variables["ansible_play_hosts_all"]
         hostvars = variables["hostvars"]

@@ -48,6 +48,11 @@ give_back:
   description: State and reason for M(busbar.fabric.slurm_node), with which a node that Busbar has drained goes back.
   type: dict
   returned: success
+again:
+  description: Roles to ask again once the node was rebooted, in their order.
+  type: list
+  elements: str
+  returned: success
 reasons:
   description: What waits for a reboot.
   type: list

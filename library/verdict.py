@@ -21,11 +21,11 @@ attributes:
     description: There is nothing to change.
 options:
   roles:
-    description: The roles that had to report. With C(--tags) or C(--skip-tags), roles that ran nowhere are named but
-      not counted.
+    description: The roles that had to report; without it, all of C(site.yml), or of the nightly check where
+      M(busbar.fabric.fleet_audit) has asked the nodes. With C(--tags) or C(--skip-tags), roles that ran nowhere are
+      named but not counted.
     type: list
     elements: str
-    required: true
   path:
     description: File on the control node that takes the findings as JSON; nothing is written where it is empty.
     type: path

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
 
@@ -35,19 +35,7 @@ class WrongIntent(ParseError):
 # What the suite itself registers under such names during a run.
 REGISTERED = (
     "busbar_intent",
-    "platform_result",
-    "mofed_result",
-    "iommu_result",
-    "pcie_path_result",
-    "host_limits_result",
-    "mtu_result",
-    "multirail_result",
-    "roce_qos_result",
-    "nvidia_peermem_result",
-    "nccl_conf_result",
-    "nccl_tests_result",
-    "reboot_result",
-    "drain_result",
+    *(role.result for role in suite.SUITE),
     "drift_timer_result",
     "node_lock_result",
     "node_lock_released",
@@ -57,8 +45,6 @@ REGISTERED = (
     "rail_pairs_result",
     "rail_ping_plan_result",
     "rail_ping_result",
-    "verify_result",
-    "nccl_benchmark_result",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
 _DERIVED = {

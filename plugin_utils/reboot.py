@@ -15,10 +15,8 @@ from typing import Any, cast
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
 
-# The roles whose results may ask for a reboot.
-ROLES = ("mofed", "iommu")
 _WHY = "what a reboot is needed for is not in effect before it"
 RETURNED = Check(
     "reboot.returned",
@@ -77,7 +75,7 @@ def reasons(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def waiting(of_host: Mapping[str, Any]) -> tuple[str, ...]:
     """Reasons. of_host: what the run has registered for a host."""
-    return reasons([of_host.get(f"{role}_result") or {} for role in ROLES])
+    return reasons([of_host.get(f"{role}_result") or {} for role in suite.REBOOTS])
 
 
 def turn(of_host: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.action import reboot_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from busbar.lab import store
 
@@ -26,7 +26,7 @@ from .conftest import Slurm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a node is given back for.
-ROLES = [*reboot_plan.AGAIN]
+ROLES = [*suite.AFTER_REBOOT]
 NODES = {"hosts": "gpu_nodes", "gather_facts": False}
 
 

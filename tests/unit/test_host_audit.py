@@ -12,10 +12,12 @@ from typing import Any
 import jinja2
 import jinja2.meta
 import pytest
+import yaml
 from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.busbar.fabric.plugins.action import host_audit, intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "inventory_hostname": "node01"}
 
@@ -26,6 +28,29 @@ def texts(data: Any) -> Iterator[str]:
     elif isinstance(data, (dict, list)):
         for item in data.values() if isinstance(data, dict) else data:
             yield from texts(item)
+
+
+def calls(folder: Path, module: str) -> Iterator[tuple[dict[str, Any], list[Any], Path]]:
+    """Each call of the module in a role's tasks, with the module_defaults around it, and its file.
+
+    An included file has the defaults of what includes it; all such files of the suite are included within one block.
+    """
+
+    def inside(tasks: list[dict[str, Any]], around: list[Any], path: Path) -> Iterator[tuple[Any, list[Any], Path]]:
+        for task in tasks:
+            defaults = [*around, *([task["module_defaults"]] if "module_defaults" in task else [])]
+            if module in task:
+                yield task, defaults, path
+            for part in ("block", "rescue", "always"):
+                yield from inside(task.get(part, []), defaults, path)
+            for name in ("ansible.builtin.include_tasks", "ansible.builtin.import_tasks"):
+                included = task.get(name, "")
+                if included and "/" not in included:
+                    yield from inside(yaml.safe_load((folder / included).read_text()), defaults, folder / included)
+
+    found = list(inside(yaml.safe_load((folder / "main.yml").read_text()), [], folder / "main.yml"))
+    assert found, folder
+    return iter(found)
 
 
 def steps(role: str, **variables: Any) -> list[dict[str, Any]]:
@@ -46,10 +71,25 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("role", host_audit._ASKED)
 def test_every_variable_of_a_question_decides_who_shares_it(role: str) -> None:
     asked = host_audit._ASKED[role]
+    defined = {"busbar_intent", *asked.defaults, *asked.variables, suite.AUDITED[role].each}
     environment = jinja2.Environment()
     environment.filters = dict.fromkeys(("default", "flatten", "length"), str)
-    for text in texts([asked.arguments, asked.variables, asked.loop]):
-        assert jinja2.meta.find_undeclared_variables(environment.parse(text)) <= asked.words
+    for text in texts(asked.variables):
+        assert jinja2.meta.find_undeclared_variables(environment.parse(text)) <= asked.words & defined | {"omit"}
+
+
+@pytest.mark.parametrize("role", host_audit._ASKED)
+def test_the_role_has_its_arguments_where_the_audit_has_them_and_nowhere_else(role: str) -> None:
+    module, arguments = f"busbar.fabric.{suite.AUDITED[role].module}", host_audit._ASKED[role].variables
+    given = {module: f"{{{{ __{role}_arguments }}}}"}
+    for task, defaults, path in calls(host_audit.TOP / "roles" / role / "tasks", module):
+        assert (defaults, set(task) & {"args", "delegate_to", "vars"}) == ([given], set()), path
+        # Beside them only what says who builds for whom, of which there is nothing in check mode on one node.
+        own = {"build", "pack", "prebuilt", "prebuilt_from", "prebuilt_sha256"} if role == "nccl_tests" else set()
+        assert set(task[module] or {}) <= own - set(arguments[f"__{role}_arguments"]), path
+        assert path.stem in ("own", "copy") or "when" not in task, path
+        each = f"{{{{ __{role}_each }}}}" if suite.AUDITED[role].each else None
+        assert (task.get("loop"), task.get("loop_control", {}).get("loop_var", "")) == (each, suite.AUDITED[role].each)
 
 
 def test_hosts_that_are_alike_share_their_question(kept: Path) -> None:

@@ -20,7 +20,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, intent, suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
@@ -151,31 +151,43 @@ def test_every_role_has_its_parts_and_registers_its_result(name: str) -> None:
     assert f"{name}_result" in intent.REGISTERED
 
 
-def test_the_verdict_waits_for_every_role_that_is_played_and_for_no_other() -> None:
-    texts = [(ROOT / "playbooks" / name).read_text() for name in ("provision.yml", "tasks/reboot.yml", "benchmark.yml")]
-    played = re.findall(r"name: busbar\.fabric\.(\w+)$", "".join(texts), re.MULTILINE)
-    [verdict] = yaml.safe_load((ROOT / "playbooks" / "verdict.yml").read_text())
-    # verify.yml has no role: what it joins comes between nodes, before the benchmark.
-    assert verdict["tasks"][0]["busbar.fabric.verdict"]["roles"] == [*played[:-1], "verify", played[-1]]
-    assert set(played) <= set(ROLES)
+def _imported_roles(path: Path) -> list[str]:
+    """Names of the roles that a playbook and the task files that it imports play, in their order."""
+    found: list[str] = []
+
+    def look(tasks: list[dict[str, Any]], folder: Path) -> None:
+        for task in tasks:
+            if "ansible.builtin.import_role" in task:
+                found.append(task["ansible.builtin.import_role"]["name"].removeprefix("busbar.fabric."))
+            for part in ("pre_tasks", "tasks", "block", "rescue", "always"):
+                look(task.get(part, []), folder)
+            imported = task.get("ansible.builtin.import_tasks")
+            if imported:
+                look(yaml.safe_load((folder / imported).read_text()), (folder / imported).parent)
+
+    look(yaml.safe_load(path.read_text()), path.parent)
+    return list(dict.fromkeys(found))
 
 
-def test_the_nightly_check_asks_what_provision_plays_in_its_order() -> None:
-    action = importlib.import_module("ansible_collections.busbar.fabric.plugins.action.host_audit")
-    text = (ROOT / "playbooks" / "provision.yml").read_text()
-    assert list(action.ROLES) == re.findall(r"name: busbar\.fabric\.(\w+)$", text, re.MULTILINE)
-    verdict = yaml.safe_load((ROOT / "playbooks" / "drift.yml").read_text())[-1]
-    judged = verdict["tasks"][0]["busbar.fabric.verdict"]["roles"]
-    assert judged == [*action.ROLES, action.VERIFY, action.BENCHMARK]
+def test_the_playbooks_play_the_roles_of_the_table_in_its_order() -> None:
+    plays = list(dict.fromkeys(role.play for role in suite.SUITE))
+    [*imported, verdict] = yaml.safe_load((ROOT / "playbooks" / "site.yml").read_text())
+    assert [play["ansible.builtin.import_playbook"] for play in imported] == [f"{play}.yml" for play in plays]
+    assert verdict["ansible.builtin.import_playbook"] == "verdict.yml"
+    for play in plays:
+        of_play = [role.name for role in suite.SUITE if role.play == play and role.name != suite.VERIFY]
+        assert _imported_roles(ROOT / "playbooks" / f"{play}.yml") == of_play
+    assert set(ROLES) == {role.name for role in suite.SUITE} - {suite.VERIFY} | {"drift_timer"}
 
 
-def test_after_a_reboot_all_of_provision_is_asked_again_but_what_no_boot_changes() -> None:
-    plan = importlib.import_module("ansible_collections.busbar.fabric.plugins.action.reboot_plan")
-    text = (ROOT / "playbooks" / "provision.yml").read_text()
-    played = re.findall(r"name: busbar\.fabric\.(\w+)$", text, re.MULTILINE)
-    assert [*plan.AGAIN, "nccl_tests"] == played
-    [tasks] = yaml.safe_load((ROOT / "roles" / "reboot" / "tasks" / "reboot.yml").read_text())
-    assert [task["loop"] for task in tasks["block"] if "loop" in task] == [[*plan.AGAIN]]
+def test_the_readme_lists_the_roles_of_the_table_in_its_order() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|.*\| `\1` \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert listed == [role.name for role in suite.SUITE if role.name != suite.VERIFY]
+
+
+def test_every_check_is_of_a_role_of_the_table() -> None:
+    documented = set(re.findall(r"^\| `(\w+)\.", (ROOT / "docs" / "findings.md").read_text(), re.MULTILINE))
+    assert documented == {noun for role in suite.SUITE for noun in role.nouns} | {"drift_timer", "lock", "run"}
 
 
 def test_every_play_targets_the_gpu_nodes() -> None:

@@ -1,0 +1,74 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The suite as one table: its roles in the order in which they are played, and when each is asked.
+
+Whoever needs the order, or a part of it, reads it here: the nightly audit, the verdict, and what is asked again after a
+reboot. Only the playbooks import the roles by name, which a test compares.
+
+What a role asks of a node is in its own ``vars/main.yml``: ``__ROLE_arguments``, the options of the role's module. The
+role's task has them by module_defaults, the audit reads them there. Where the node is asked once for each of several
+things, ``__ROLE_each`` is their list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Role:
+    """name: of the role and of its tag; what it registers is ``<name>_result``.
+
+    module: what it runs on the node, with ``__<name>_arguments``.
+    nouns: what the ids of its checks begin with.
+    play: the playbook that plays it, without ``.yml``.
+    audited: the nightly audit asks what it asks, in check mode.
+    after_reboot: it is asked again once a node was rebooted, since a boot can take away or bring what it looks at.
+    reboots: its result may ask for a reboot.
+    each: the variable that holds one item of ``__<name>_each``; empty where the node is asked once.
+    """
+
+    name: str
+    module: str
+    nouns: tuple[str, ...]
+    play: str = "provision"
+    audited: bool = False
+    after_reboot: bool = False
+    reboots: bool = False
+    each: str = ""
+
+    @property
+    def result(self) -> str:
+        return f"{self.name}_result"
+
+
+SUITE = (
+    Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
+    Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
+    Role("iommu", "iommu", ("iommu", "kernel_args"), audited=True, after_reboot=True, reboots=True),
+    Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True),
+    Role("host_limits", "host_limits", ("host_limits",), audited=True, after_reboot=True),
+    Role("mtu", "netdev_mtu", ("netdev_mtu",), audited=True, after_reboot=True),
+    Role("multirail", "multirail", ("multirail",), audited=True, after_reboot=True),
+    Role("roce_qos", "roce_qos", ("roce_qos",), audited=True, after_reboot=True),
+    Role("nvidia_peermem", "gpudirect", ("gpudirect",), audited=True, after_reboot=True),
+    Role("nccl_conf", "nccl_conf", ("nccl_conf",), audited=True, after_reboot=True),
+    Role("nccl_tests", "nccl_tests_build", ("nccl_tests",), audited=True),
+    Role("reboot", "busy_info", ("reboot",), play="reboot"),
+    Role("drain", "slurm_node", ("drain",), play="reboot"),
+    # No folder in roles/: what it joins comes between nodes.
+    Role("verify", "perftest", ("consistency", "rail_ping", "perftest", "counters"), play="verify"),
+    Role(*("nccl_benchmark", "nccl_perf", ("nccl_perf",)), play="benchmark", audited=True, each="__nccl_benchmark_run"),
+)
+VERIFY, BENCHMARK = "verify", "nccl_benchmark"
+AUDITED = {role.name: role for role in SUITE if role.audited}
+AFTER_REBOOT = tuple(role.name for role in SUITE if role.after_reboot)
+REBOOTS = tuple(role.name for role in SUITE if role.reboots)
+
+
+def judged(nightly: bool) -> list[str]:
+    """Names of the roles that have to report.
+
+    nightly: without those that only a run which changes something has a word of.
+    """
+    return [role.name for role in SUITE if role.audited or role.name == VERIFY or not nightly]
