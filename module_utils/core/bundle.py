@@ -13,17 +13,14 @@ import gc
 import importlib.util
 import json
 import zlib
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence
 
+from .bare import bare, statements
 from .host import ReadError
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 
-# The fields of a statement that hold others.
-_BLOCKS = ("body", "orelse", "finalbody", "handlers")
-# The first line of a source that has been made bare: a node need not do it again.
-_BARE = "# bare\n"
 # What a packed script begins with, what a plain one does, and what both go on with.
 _PACKED = """\
 import base64, json, zlib
@@ -71,7 +68,7 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
             source = source_of(name)
             tree = ast.parse(source)
             sources[name] = bare(source, tree)
-            for node in _statements(tree):
+            for node in statements(tree):
                 if isinstance(node, ast.ImportFrom):
                     waiting += _of_ours(node, name, source_of)
     finally:
@@ -98,16 +95,6 @@ def source_of(name: str) -> str:
     return source
 
 
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """ast.walk without the expressions: a tenth of the time."""
-    waiting: List[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for name in _BLOCKS:
-            waiting += getattr(node, name, [])
-
-
 def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:
     """Full names of the modules of module_utils that an import statement of the module ``importer`` needs.
 
@@ -121,60 +108,6 @@ def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str
     if module != PACKAGE and not module.startswith(PACKAGE + "."):
         return []
     return [module] if source_of(module) else ["%s.%s" % (module, alias.name) for alias in node.names]
-
-
-def bare(source: str, tree: ast.Module) -> str:
-    """The same code without what is for readers: half of the bytes. tree: the source, parsed.
-
-    Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
-    """
-    if source.startswith(_BARE):
-        return source
-    lines = source.split("\n")
-    kept: List[Optional[str]] = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
-    for node in _statements(tree):
-        # Within a text every line counts, whatever it looks like.
-        if None in kept[slice(*_own_rows(node))]:
-            for text in _texts(node):
-                first, last = _rows(text)
-                kept[first:last] = lines[first:last]
-    for node in _statements(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            texts = [one for one in node.body if _is_text(one) and not lines[one.lineno - 1][: one.col_offset].strip()]
-            for one in texts:
-                first, last = _rows(one)
-                kept[first:last] = [None] * (last - first)
-            if texts and len(texts) == len(node.body):
-                kept[_rows(texts[0])[0]] = " " * texts[0].col_offset + "pass"
-    return _BARE + "\n".join([line for line in kept if line is not None] + [""])
-
-
-def _rows(node: ast.AST) -> Tuple[int, int]:
-    """As a slice of the lines."""
-    return getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", 0)
-
-
-def _own_rows(statement: ast.AST) -> Tuple[int, int]:
-    """Those of a statement that are no other statement's: of a compound one, up to its block."""
-    first, last = _rows(statement)
-    decorators = getattr(statement, "decorator_list", [])
-    body = getattr(statement, "body", [])
-    return (decorators[0].lineno - 1 if decorators else first), (body[0].lineno if body else last)
-
-
-def _texts(statement: ast.AST) -> Iterator[ast.AST]:
-    waiting: List[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (ast.Constant, ast.JoinedStr)):
-            yield node
-        waiting += [one for one in ast.iter_child_nodes(node) if not isinstance(one, (ast.stmt, ast.ExceptHandler))]
-
-
-def _is_text(line: ast.stmt) -> bool:
-    if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-        return line.targets[0].id in ("DOCUMENTATION", "EXAMPLES", "RETURN")
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def script(sources: Dict[str, str], main: str) -> str:

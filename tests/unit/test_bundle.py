@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bare as bare_module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 
@@ -54,6 +55,12 @@ def test_every_planner_can_be_bundled(name: str, function: str) -> None:
     assert "function" in run(bundle.script(bundle.closure(full(name), bundle.source_of), main))
 
 
+def test_what_a_function_imports_by_itself_is_not_sent() -> None:
+    sources = {"a": "if b:\n    from . import core\n\n\ndef f():\n    from .core import host\n", "core": "x = 1\n"}
+    names = {f"{bundle.PACKAGE}.{name}": text for name, text in sources.items()}
+    assert set(bundle.closure(full("a"), lambda name: names.get(name, ""))) == set(full("a", "core"))
+
+
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ReadError, match="no_such_module"):
         bundle.closure(full("no_such_module"), bundle.source_of)
@@ -63,13 +70,18 @@ def test_a_plain_script_runs_too_and_can_be_read(tmp_path: Path) -> None:
     main = f"from {bundle.PACKAGE}.core import plan\nprint(plan.Plan().changed)\n"
     script = bundle.plain(bundle.closure(full("core.plan"), bundle.source_of), main)
     assert run(script) == "False\n"
-    assert '\n  "    def changed(self) -> bool:",\n' in script
+    assert '\n  " def changed(self):",\n' in script
 
 
 SOURCE = '''\
 """What it is."""
 # A comment.
 import os
+from typing import (
+    Any,
+    Dict,
+)
+from typing import List as L
 
 DOCUMENTATION = r"""
 module: x
@@ -81,11 +93,45 @@ TEXT = """\\
 """
 
 
+NAMES: tuple[str, ...] = ("a  # no comment", "b")  # a comment
+
+
 class Empty(Exception):
     """Only text."""
 
 
-def f(a: int) -> str:
+@dataclass
+class Kept:
+    name: "str"
+    # How much.
+    size: int = 0
+
+    def __init__(
+        self,
+        *names: str,
+        **more: Dict[
+            str, int
+        ],
+    ) -> None:
+        self.names: Any = {
+            "a": names,  # why
+            "é": [one for one in names if one]
+            or more,
+        }
+        for name in names:
+            try:
+                print(name)
+            # Why not.
+            except (
+                OSError,
+                ValueError,
+            ):
+                pass
+            else:
+                return
+
+
+def f(a: int, b: "int" = 1) -> str:
     """What it gives.
 
     More of it.
@@ -99,41 +145,51 @@ def f(a: int) -> str:
 def g() -> None: ...
 '''
 BARE = '''\
-# bare
 import os
+from typing import List as L
 TEXT = """\\
 # No comment,
 
    nor a blank line that counts for nothing.
 """
+NAMES = ("a  # no comment", "b")
 class Empty(Exception):
+ pass
+@dataclass
+class Kept:
+ name:0
+ size:0 = 0
+ def __init__(self, *names, **more,):
+  self.names = {"a": names, "é": [one for one in names if one] or more,}
+  for name in names:
+   try:
+    print(name)
+   except (OSError, ValueError,):
     pass
-def f(a: int) -> str:
-    return f"""{a}
+   else:
+    return
+def f(a, b = 1):
+ return f"""{a}
 # {a}
 """  # kept
-def g() -> None: ...
+def g(): ...
 '''
 
 
 def test_a_bare_source_is_the_code_alone_and_its_own_bare_source() -> None:
     assert bare(SOURCE) == BARE
-    assert bare(without_mark(BARE)) == bare(BARE) == BARE
+    assert bare(BARE) == BARE
 
 
 def test_every_module_can_be_made_bare_and_stays_what_it_is() -> None:
     for path in sorted((Path(__file__).parents[2] / "module_utils").rglob("*.py")):
         text = bare(path.read_text())
-        assert bare(without_mark(text)) == text, path.name
+        assert bare(text) == text, path.name
         assert _code(text) == _code(path.read_text()), path.name
 
 
 def bare(source: str) -> str:
-    return bundle.bare(source, ast.parse(source))
-
-
-def without_mark(text: str) -> str:
-    return text.partition("\n")[2]
+    return bare_module.bare(source, ast.parse(source))
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -141,10 +197,28 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _code(source: str) -> str:
-    """Without docstrings, wherever it stands in the file."""
+    """Without docstrings, annotations and what only they import, wherever it stands in the file."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             # Those below a declaration, too.
             node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
-    return ast.dump(tree)
+    return ast.dump(_Unannotated().visit(tree))
+
+
+class _Unannotated(ast.NodeTransformer):
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "typing" else node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None or isinstance(node.annotation, ast.Constant):
+            return ast.Assign([node.target], node.value or ast.Constant(0))
+        return ast.Assign([node.target], node.value)
