@@ -16,10 +16,14 @@ NOBODY = ["!all"]
 
 
 def reboot_nodes(hosts: Iterable[str], hostvars: Any, what: str) -> list[str]:
-    """hostvars: Ansible's own; of each host only what the run has registered is looked at."""
+    """Of these hosts, in the order of the inventory: the first of them is rebooted alone. intersect() has no order.
+
+    hostvars: Ansible's own; of each host only what the run has registered is looked at.
+    """
     if what not in WHAT:
         raise AnsibleFilterError(f"reboot_nodes knows {' and '.join(WHAT)}, not {what!r}")
-    return [host for host in hosts if reboot.turn(hostvars.raw_get(host)) == what] or NOBODY
+    wanted = set(hosts)
+    return [host for host in hostvars if host in wanted and reboot.turn(hostvars.raw_get(host)) == what] or NOBODY
 
 
 class FilterModule:

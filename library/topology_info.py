@@ -127,7 +127,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     nvidia_smi_topo,
     platform,
     profile,
-    profile_doubts,
     rdma,
     topology,
 )
@@ -210,6 +209,9 @@ def main() -> None:
         plan = platform.plan(machine, want, cross_checks, given["address_family"], addresses(host, want), mtus)
     result = plan.result()
     if given["draft"]:
+        # Asked of one node at a time, and never by the audit, which is not sent it.
+        from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
+
         second = [smi_cross_check(host, machine)] if machine.gpus else []
         try:
             result["draft"], result["doubts"] = profile_doubts.of_draft(machine, given["known_profiles"], second)

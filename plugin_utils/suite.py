@@ -58,7 +58,12 @@ SUITE = (
     Role("drain", "slurm_node", ("drain",), play="reboot"),
     # No folder in roles/: what it joins comes between nodes.
     Role("verify", "perftest", ("consistency", "rail_ping", "perftest", "counters"), play="verify"),
-    Role(*("nccl_benchmark", "nccl_perf", ("nccl_perf",)), play="benchmark", audited=True, each="__nccl_benchmark_run"),
+    Role(
+        *("nccl_benchmark", "nccl_perf", ("nccl_perf", "nccl_benchmark")),
+        play="benchmark",
+        audited=True,
+        each="__nccl_benchmark_run",
+    ),
 )
 VERIFY, BENCHMARK = "verify", "nccl_benchmark"
 AUDITED = {role.name: role for role in SUITE if role.audited}

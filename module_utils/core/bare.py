@@ -8,9 +8,6 @@ import ast
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-# The first line of a source that has been made bare: a node need not do it again.
-MARK = "# bare\n"
-
 # The fields of a statement that hold others.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
 # Behind code; a text would have to end behind it.
@@ -26,8 +23,6 @@ def bare(source: str, tree: ast.Module) -> str:
 
     Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
     """
-    if source.startswith(MARK):
-        return source
     lines = source.split("\n")
     kept: _Lines = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
     for node in statements(tree):
@@ -48,7 +43,7 @@ def bare(source: str, tree: ast.Module) -> str:
     for (row, start), (last, end), instead in sorted(_annotations(tree, lines), reverse=True):
         kept[row] = (kept[row] or "")[:start] + instead + (kept[last] or "")[end:]
         kept[row + 1 : last + 1] = [None] * (last - row)
-    return MARK + "\n".join([*_dense(kept, _further_rows(tree)), ""])
+    return _without_types("\n".join([*_dense(kept, _further_rows(tree)), ""]))
 
 
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
@@ -125,6 +120,20 @@ def _column(line: str, offset: int) -> int:
     return offset if line.isascii() else len(line.encode()[:offset].decode())
 
 
+def _without_types(text: str) -> str:
+    """Names that are imported from typing and stand nowhere else; a word in a text keeps one, which does no harm."""
+
+    def used(line: re.Match[str]) -> str:
+        names = [name for name in line.group(1).split(", ") if " as " in name or _count(name, text) > 1]
+        return "from typing import %s\n" % ", ".join(names) if names else ""
+
+    return re.sub(r"^from typing import \(?([\w, ]+\w),?\)?\n", used, text, flags=re.MULTILINE)
+
+
+def _count(word: str, text: str) -> int:
+    return len(re.findall(r"\b%s\b" % word, text))
+
+
 # -- lines -----------------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +169,10 @@ def _dense(kept: _Lines, further: Dict[int, int]) -> Iterator[str]:
         levels = [level for level in levels if level < width]
         indent = " " * len(levels)
         levels.append(width)
-        yield from (indent + line for line in _as_one([group[0][width:], *group[1:]]))
+        first, *others = _as_one([group[0][width:], *group[1:]])
+        yield indent + first
+        # Of a text, or in brackets.
+        yield from others
 
 
 def _as_one(lines: Sequence[str]) -> Sequence[str]:

@@ -13,14 +13,15 @@ import gc
 import importlib.util
 import json
 import zlib
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from .bare import bare, statements
 from .host import ReadError
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 
+# The first line of a source that is bare: on a node, which has no other, nothing makes it so.
+_BARE = "# bare\n"
 # What a packed script begins with, what a plain one does, and what both go on with.
 _PACKED = """\
 import base64, json, zlib
@@ -53,6 +54,8 @@ sys.meta_path.insert(0, Finder())
 def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, str]:
     """Bare sources of the named modules and of all that they import from module_utils. Names are full: PACKAGE.host.
 
+    An import within a function is of what only a change needs, or the control node: no script has that.
+
     source_of: full name -> text, "" for a package; it raises for a name that does not exist.
     """
     sources: Dict[str, str] = {}
@@ -67,10 +70,13 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
                 continue
             source = source_of(name)
             tree = ast.parse(source)
-            sources[name] = bare(source, tree)
-            for node in statements(tree):
-                if isinstance(node, ast.ImportFrom):
-                    waiting += _of_ours(node, name, source_of)
+            if not source.startswith(_BARE):
+                from .bare import bare
+
+                source = _BARE + bare(source, tree)
+            sources[name] = source
+            for node in _imports(tree):
+                waiting += _of_ours(node, name, source_of)
     finally:
         if collected:
             gc.enable()
@@ -93,6 +99,18 @@ def source_of(name: str) -> str:
     if not isinstance(source, str):
         raise ReadError(name, "has no source")
     return source
+
+
+def _imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """Of a module as a whole, whatever block they stand in; none of a function's own."""
+    waiting: List[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        if not isinstance(node, ast.FunctionDef):
+            for name in ("body", "orelse", "finalbody", "handlers"):
+                waiting += getattr(node, name, [])
 
 
 def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:

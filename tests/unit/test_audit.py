@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bare, bundle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = "from ansible.module_utils.basic import AnsibleModule\n"
@@ -201,7 +201,7 @@ def test_the_script_holds_no_documentation() -> None:
     source = (
         '"""Doc."""\nDOCUMENTATION = r"""x"""\nclass A:\n    """Doc."""\n\ndef f():\n    """Doc."""\n    return "a"\n'
     )
-    text = bundle.bare(source, ast.parse(source))
+    text = bare.bare(source, ast.parse(source))
     assert "Doc" not in text
     assert "DOCUMENTATION" not in text
     assert 'return "a"' in text

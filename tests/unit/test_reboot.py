@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +8,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot
 
 WAITING = ("kernel argument iommu=pt is not active before a reboot",)
 BACK: dict[str, Any] = {"rebooted": True, "changed": True, "elapsed": 41}
+
+
+class HostVars(dict[str, Any]):
+    """As Ansible's: hosts in the order of the inventory, and what a run has registered for each."""
+
+    raw_get = dict.__getitem__
 
 
 def decide(**changes: Any) -> reboot.Decision:
@@ -161,9 +166,14 @@ def of_host(most: str = "none", drain: str = "none", **registered: Any) -> dict[
     ],
 )
 def test_whose_turn_it_is_is_known_before_the_play(registered: dict[str, Any], turn: str) -> None:
-    hostvars = SimpleNamespace(raw_get={"a": registered}.__getitem__)
+    hostvars = HostVars(a=registered)
     assert reboot_nodes(["a"], hostvars, "reboot") == (["a"] if turn == "reboot" else ["!all"])
     assert reboot_nodes(["a"], hostvars, "give_back") == (["a"] if turn == "give_back" else ["!all"])
+
+
+def test_nodes_are_rebooted_in_the_order_of_the_inventory() -> None:
+    hostvars = HostVars(b=of_host("reboot"), a=of_host("reboot"), d=of_host("reboot"), c=of_host("reboot"))
+    assert reboot_nodes(["a", "b", "c"], hostvars, "reboot") == ["b", "a", "c"]
 
 
 def test_who_has_no_turn_says_what_the_role_would_have_said() -> None:
