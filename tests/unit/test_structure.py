@@ -155,17 +155,18 @@ def _imported_roles(path: Path) -> list[str]:
     """Names of the roles that a playbook and the task files that it imports play, in their order."""
     found: list[str] = []
 
-    def look(tasks: list[dict[str, Any]], folder: Path) -> None:
+    def look(tasks: list[dict[str, Any]], folder: Path, variables: dict[str, str]) -> None:
         for task in tasks:
             if "ansible.builtin.import_role" in task:
                 found.append(task["ansible.builtin.import_role"]["name"].removeprefix("busbar.fabric."))
             for part in ("pre_tasks", "tasks", "block", "rescue", "always"):
-                look(task.get(part, []), folder)
+                look(task.get(part, []), folder, variables)
             imported = task.get("ansible.builtin.import_tasks")
             if imported:
-                look(yaml.safe_load((folder / imported).read_text()), (folder / imported).parent)
+                file = folder / (variables["locked_tasks"] if imported == "{{ locked_tasks }}" else imported)
+                look(yaml.safe_load(file.read_text()), file.parent, {**variables, **task.get("vars", {})})
 
-    look(yaml.safe_load(path.read_text()), path.parent)
+    look(yaml.safe_load(path.read_text()), path.parent, {})
     return list(dict.fromkeys(found))
 
 
