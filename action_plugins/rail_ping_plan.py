@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables
 
 
@@ -47,7 +47,7 @@ def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> r
         rail_ping.Peer(
             host=host,
             rail=rail.number,
-            live=f"netdev_mtu.live[live]@{rail.pci}",
+            live=netdev_mtu.LIVE.at(rail.pci),
             netdev=rail.netdev,
             address=rail.address or "",
             mtu=rail.mtu,

@@ -77,14 +77,8 @@ options:
     description: How old a stored result may be.
     type: float
     default: 30
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc), C(/usr) and C(/var).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -144,313 +138,62 @@ withheld:
   returned: success
 """
 
-import os
-import shlex
 import signal
-import time
-from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters, perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
-from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans, process_group, trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
-    Host,
-    ParseError,
-    ReadError,
-    Untrusted,
-    search_path,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange, Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Options, Port, Result, Session
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_test
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 
-STORE = "/var/lib/busbar/perftest/%s.json"
-# Seconds during which a client knocks again at a server that is not up yet.
-KNOCK = 30.0
-OUTPUT_LIMIT = 1 << 20
-PEERMEM = "/sys/module/nvidia_peermem"
-
-
-class Rail:
-    """One session at this end: where it runs, what came of it, and why it cannot run, "" if it can."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.port: Optional[Port] = None
-        self.netdev = ""
-        self.problem, self.fix = "", ""
-        self.results: List[Result] = []
-        self.before = self.moved = nic_counters.Counters({})
-
-    def find(self, devices: Sequence[rdma.RdmaDevice], family: str) -> None:
-        session = self.session
-        mine = [one for one in devices if one.pci == session.pci] if session.pci else []
-        mine = mine or [one for one in devices if one.name == session.device]
-        ports = [port for one in mine[:1] for port in one.ports]
-        active = next((port for port in ports if port.state == "ACTIVE"), None)
-        self.fix = "run site.yml --tags platform for this host"
-        if active is None:
-            self.problem = "%s has no ACTIVE port" % (mine[0].name if mine else session.pci or session.device)
-            return
-        gid = None
-        if session.link_layer == "Ethernet":
-            found = rdma.rocev2(active, family)
-            if found is None:
-                self.problem = "%s has no RoCE v2 GID with an address (%s)" % (mine[0].name, family)
-                return
-            gid, self.netdev = found.index, found.netdev or ""
-        self.port = Port(mine[0].name, active.number, gid)
+SPEC = {
+    "sessions": {"type": "list", "elements": "dict", "required": True},
+    "tests": {
+        "type": "list",
+        "elements": "str",
+        "choices": list(perftest.TESTS),
+        "default": list(perftest.TESTS),
+    },
+    "seconds": {"type": "int", "default": 5},
+    "timeout": {"type": "float", "default": 120},
+    "share": {"type": "float", "default": 0.9},
+    "latency": {"type": "float"},
+    "traffic_class": {"type": "int", "default": -1},
+    "priority": {"type": "int", "default": -1},
+    "address_family": {"type": "str", "choices": list(ADDRESS_FAMILIES), "default": "ipv4"},
+    "memory": {"type": "str", "choices": ["auto", "host"], "default": "auto"},
+    "require_idle": {"type": "bool", "default": True},
+    "max_age_days": {"type": "float", "default": 30},
+    **module.ROOTS,
+}
 
 
-class Task:
-    """What the arguments come to. Raises ParseError and ReadError."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.host = Host(given["hardware_root"], given["system_root"])
-        self.host.require_roots()
-        self.given = given
-        self.tests: Sequence[str] = given["tests"]
-        if not self.tests or given["seconds"] < perftest.LEAST_SECONDS or given["timeout"] <= given["seconds"]:
-            raise ParseError(
-                "tests must name one at least, seconds be %d or more, timeout more than seconds"
-                % perftest.LEAST_SECONDS
-            )
-        self.rails = [Rail(perftest.session_of(one)) for one in given["sessions"]]
-        self.wanted = perftest.Bar(given["share"], given["latency"])
-        self.options = Options(given["seconds"], given["traffic_class"])
-        self.priority = given["priority"] if given["priority"] >= 0 else None
-        self.deadline = time.monotonic() + given["timeout"]
-        self.help = ""
-        self.notes: List[str] = []
-        devices, problems = rdma.read(self.host)
-        if not devices and problems:
-            raise ReadError(problems[0].source, problems[0].message)
-        for rail in self.rails:
-            rail.find(devices, given["address_family"])
-
-    def argv(self, rail: Rail, test: str) -> Tuple[str, ...]:
-        port = rail.port or Port(rail.session.device or rail.session.pci, 1, None)
-        return perftest.argv(rail.session, port, test, self.options, self.help)
-
-    def prepare(self) -> None:
-        """Whether the programs are there, and in whose memory they can work."""
-        try:
-            for test in self.tests:
-                self.host.tool(perftest.PROGRAMS[test])
-            # Its exit code for --help is 1.
-            done = self.host.run([perftest.PROGRAMS[perftest.BANDWIDTH], "--help"])
-        except ReadError as error:
-            fix = trusted.WAY_OUT if isinstance(error, Untrusted) else "install the package perftest on this host"
-            for rail in self.rails:
-                rail.problem, rail.fix = str(error), fix
-            return
-        self.help = done.stdout + done.stderr
-        if self.given["memory"] == "host" or not any(rail.session.gpu for rail in self.rails):
-            return
-        if "--use_cuda" not in self.help:
-            self.notes.append(
-                "perftest ran over host memory: this ib_write_bw is built without CUDA, so that the path to the GPUs'"
-                " memory is not in its figures"
-            )
-            return
-        peermem = os.path.isdir(self.host.hardware(PEERMEM))
-        dmabuf = not peermem and "--use_cuda_dmabuf" in self.help
-        self.options = replace(self.options, memory="gpu", dmabuf=dmabuf)
-
-    def run(self) -> None:
-        able = [rail for rail in self.rails if not rail.problem]
-        for rail in able:
-            rail.before = self.counters(rail)
-        if able and able[0].session.role == perftest.SERVER:
-            self.start([(rail, test) for rail in able for test in self.tests])
-        for test in self.tests if able and able[0].session.role == perftest.CLIENT else ():
-            self.knock([rail for rail in able if not _nobody_there(rail)], test)
-        for rail in able:
-            rail.moved = nic_counters.difference(rail.before, self.counters(rail))
-
-    def counters(self, rail: Rail) -> nic_counters.Counters:
-        if rail.port is None:
-            raise AssertionError("only rails with a port are tested")
-        return nic_counters.read(self.host, rail.port.device, rail.port.number, rail.netdev)
-
-    def knock(self, rails: Sequence[Rail], test: str) -> None:
-        """All rails at once; those whose server is not up yet again."""
-        end = min(time.monotonic() + KNOCK, self.deadline)
-        while rails:
-            self.start([(rail, test) for rail in rails])
-            rails = [rail for rail in rails if _nobody_there(rail)]
-            if not rails or time.monotonic() + 1 >= end:
-                return
-            for rail in rails:
-                rail.results.pop()
-            time.sleep(1)
-
-    def start(self, work: Sequence[Tuple[Rail, str]]) -> None:
-        """Runs all at once, and adds a result to each rail."""
-        if not work:
-            return
-        with orphans.new_directory("busbar-perftest-") as directory:
-            programs, commands = [], []
-            for number, (rail, test) in enumerate(work):
-                argv = self.argv(rail, test)
-                commands.append(shlex.join(argv))
-                path = os.path.join(directory, str(number))
-                full = (self.host.tool(argv[0]), *argv[1:])
-                programs.append(process_group.Program(full, path + ".out", path + ".err"))
-            # CUDA numbers GPUs by speed unless it is told otherwise.
-            environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-            limit = max(1.0, self.deadline - time.monotonic())
-            ended = process_group.run_all(programs, directory, environment, limit, OUTPUT_LIMIT)
-            for (rail, test), program, command, end in zip(work, programs, commands, ended):
-                text = _text(program.stdout) + _text(program.stderr)
-                result = perftest.result(test, command, end.rc, end.ending, text)
-                rail.results.append(replace(result, memory=self.options.memory))
-
-    # -- what it means -------------------------------------------------------------------------------------------
-
-    def findings(self, rail: Rail) -> Tuple[Finding, ...]:
-        session = rail.session
-        if rail.problem:
-            command = shlex.join(self.argv(rail, self.tests[0]))
-            return (perftest.unproven(session, rail.problem, command, rail.fix),)
-        found = list(perftest.judge(session, rail.results, self.wanted))
-        if any(one.figure is not None for one in rail.results):
-            simulated = "simulated: " if any(one.simulated for one in rail.results) else ""
-            source = simulated + ("ethtool -S %s, hw_counters" % rail.netdev if rail.netdev else "hw_counters")
-            sends = session.role == perftest.CLIENT
-            priority = self.priority if session.link_layer == "Ethernet" else None
-            found += nic_counters.judge(session.subject, rail.moved, sends, priority, source)
-        return perftest.explained(found)
-
-    def store(self, finished: float) -> None:
-        """Raises ReadError."""
-        role = self.rails[0].session.role
-        entries = [perftest.entry(rail.session, rail.results, rail.moved.values) for rail in self.rails if rail.results]
-        if entries:
-            path = STORE % role
-            change = FileChange(path, self.host.read_system(path), perftest.record(finished, entries))
-            apply.write(self.host, change)
-
-    def recall(self) -> Tuple[List[Finding], Optional[float]]:
-        """What the last results say, and when the oldest of them was taken."""
-        stored: Dict[Tuple[str, int], Tuple[float, Session, Tuple[Result, ...], Dict[str, int]]] = {}
-        problems: Dict[str, str] = {}
-        for role in sorted({rail.session.role for rail in self.rails}):
-            path = STORE % role
-            try:
-                text = self.host.read_system(path)
-                if text is None:
-                    problems[role] = "nothing was measured yet"
-                    continue
-                finished, entries = perftest.parse_record(text)
-                for session, results, moved in entries:
-                    stored[role, session.rail] = (finished, session, results, moved)
-            except ReadError as error:
-                problems[role] = str(error)
-            except ParseError as error:
-                problems[role] = "%s %s" % (path, error)
-        found: List[Finding] = []
-        times = []
-        for rail in self.rails:
-            role = rail.session.role
-            last = stored.get((role, rail.session.rail))
-            if last is None:
-                why = "not run in check mode; %s" % problems.get(role, "nothing was measured of this rail yet")
-                command = shlex.join(self.argv(rail, self.tests[0]))
-                fix = "run verify.yml without --check when the node is idle"
-                found.append(perftest.unproven(rail.session, why, command, fix))
-                continue
-            times.append(last[0])
-            rail.session, rail.results, rail.problem = last[1], list(last[2]), ""
-            rail.moved = nic_counters.Counters(last[3])
-            found += self.findings(rail)
-            found.append(
-                perftest.fresh(rail.session.subject, last[0], time.time(), self.given["max_age_days"], STORE % role)
-            )
-        return found, min(times, default=None)
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
-def _nobody_there(rail: Rail) -> bool:
-    return bool(rail.results) and rail.results[-1].reason.startswith(perftest.NOT_LISTENING)
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return stream.read(OUTPUT_LIMIT)
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    task = rail_test.Task(host, given)
+    if not check_mode:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, stop)
+    found, finished = task.recall() if check_mode else task.measure()
+    return dict(
+        Plan(tuple(found)).result(),
+        commands=task.commands(),
+        sessions=task.sessions(),
+        # Not `finished`: that is Ansible's own word for a task in the background.
+        finished_at=finished,
+        simulated=task.simulated,
+        notes=task.notes,
+    )
 
 
 def stop(number: int, _frame: object) -> None:
     """As an exception, so that the programs are ended on the way out."""
     raise SystemExit(128 + number)
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "sessions": {"type": "list", "elements": "dict", "required": True},
-            "tests": {"type": "list", "elements": "str", "choices": ["bw", "lat"], "default": ["bw", "lat"]},
-            "seconds": {"type": "int", "default": 5},
-            "timeout": {"type": "float", "default": 120},
-            "share": {"type": "float", "default": 0.9},
-            "latency": {"type": "float"},
-            "traffic_class": {"type": "int", "default": -1},
-            "priority": {"type": "int", "default": -1},
-            "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
-            "memory": {"type": "str", "choices": ["auto", "host"], "default": "auto"},
-            "require_idle": {"type": "bool", "default": True},
-            "max_age_days": {"type": "float", "default": 30},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    finished: Optional[float] = None
-    found: List[Finding] = []
-    try:
-        task = Task(module.params)
-        if module.check_mode:
-            found, finished = task.recall()
-        else:
-            if len({rail.session.role for rail in task.rails}) > 1:
-                raise ParseError("sessions are of both roles: a host is server or client of a test, never both at once")
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, stop)
-            if module.params["require_idle"]:
-                users = busy.read(task.host)
-                found.append(perftest.idle(users.reasons, users.problems))
-            if all(one.ok for one in found):
-                task.prepare()
-                task.run()
-                finished = time.time()
-                task.store(finished)
-                for rail in task.rails:
-                    found += task.findings(rail)
-            else:
-                for rail in task.rails:
-                    command = shlex.join(task.argv(rail, task.tests[0]))
-                    unproven = perftest.unproven(rail.session, "not run: the node is in use", command, found[0].fix)
-                    found.append(replace(unproven, because=found[0].id))
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    result = Plan(tuple(found)).result()
-    result.update(
-        commands=[shlex.join(task.argv(rail, test)) for rail in task.rails for test in task.tests],
-        sessions=[
-            {
-                **perftest.entry(rail.session, rail.results, {name: n for name, n in rail.moved.values.items() if n}),
-                "meaning": nic_counters.meaning(rail.moved),
-            }
-            for rail in task.rails
-        ],
-        # Not `finished`: that is Ansible's own word for a task in the background.
-        finished_at=finished,
-        simulated=any(one.simulated for rail in task.rails for one in rail.results),
-        notes=task.notes,
-    )
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

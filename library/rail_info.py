@@ -22,19 +22,6 @@ attributes:
     support: full
     description: There is never a difference to show.
 options:
-  profile:
-    description: Platform profile as in C(profiles/NAME.yml).
-    type: dict
-    required: true
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
   address_family:
     description: Kind of RoCE v2 address that an Ethernet rail has.
     type: str
@@ -44,14 +31,9 @@ options:
     description: Of the lossless queue; -1 where there is none, and then the ports' QoS is not read.
     type: int
     default: -1
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc) and C(/usr).
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
 """
 
 EXAMPLES = r"""
@@ -99,40 +81,36 @@ withheld:
   returned: success
 """
 
+from typing import Any, Dict, Mapping
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
+
+SPEC = {
+    "address_family": {"type": "str", "choices": list(ADDRESS_FAMILIES), "default": "ipv4"},
+    "dscp": {"type": "int", "default": -1},
+    **module.PROFILE,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict", "required": True},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
-            "dscp": {"type": "int", "default": -1},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    try:
-        host.require_roots()
-        want = profile.asked(given)
-        machine = topology.read(host, ask_nvidia_smi=False)
-        dscp = given["dscp"] if given["dscp"] >= 0 else None
-        info = rail_info.read(host, machine, rails.match(machine, want), want, given["address_family"], dscp)
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    want = profile.asked(given)
+    machine = topology.read(host, ask_nvidia_smi=False)
+    dscp = given["dscp"] if given["dscp"] >= 0 else None
+    info = rail_info.read(host, machine, rails.match(machine, want), want, given["address_family"], dscp)
     users = busy.read(host)
     said = [*users.reasons, *("not known to be idle: %s" % problem for problem in users.problems)]
-    module.exit_json(info=info.to_dict(), busy=said, **Plan().result())
+    return dict(Plan().result(), info=info.to_dict(), busy=said)
 
 
 if __name__ == "__main__":

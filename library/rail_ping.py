@@ -32,14 +32,8 @@ options:
     type: list
     elements: dict
     default: []
-  hardware_root:
-    description: Directory that holds C(/sys) and C(/proc).
-    type: path
-    default: /
-  system_root:
-    description: Directory that holds C(/etc) and C(/usr), and the tools.
-    type: path
-    default: /
+extends_documentation_fragment:
+  - busbar.fabric.node
 """
 
 EXAMPLES = r"""
@@ -78,34 +72,33 @@ withheld:
   returned: success
 """
 
+from typing import Any, Dict, Mapping
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+
+SPEC = {
+    "pings": {"type": "list", "elements": "dict", "required": True},
+    "findings": {"type": "list", "elements": "dict", "default": []},
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "pings": {"type": "list", "elements": "dict", "required": True},
-            "findings": {"type": "list", "elements": "dict", "default": []},
-            "hardware_root": {"type": "path", "default": "/"},
-            "system_root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     try:
-        host.require_roots()
         asked = [rail_ping.from_dict(one) for one in given["pings"]]
-        known = tuple(finding.from_dict(one) for one in given["findings"])
-    except ReadError as error:
-        module.fail_json(msg=str(error))
+        known = [finding.from_dict(one) for one in given["findings"]]
     except (KeyError, TypeError, ValueError) as error:
-        module.fail_json(msg="pings and findings come from rail_ping_plan, these do not: %r" % error)
-    module.exit_json(**Plan((*known, *rail_ping.ask_all(host, asked))).result())
+        raise ParseError("pings and findings come from rail_ping_plan, these do not: %r" % error) from error
+    return Plan((*known, *rail_ping.ask_all(host, asked))).result()
 
 
 if __name__ == "__main__":

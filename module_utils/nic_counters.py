@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, attempt
 from .machine.pci import parse_decimal, read_value
@@ -125,14 +126,35 @@ _MEANING = {
     "link_down_events_phy": "the link went down",
     "link_downed": "the link went down",
 }
-WHY = {
-    "counters.priority": "data in another priority than the lossless one is dropped under congestion, and PFC and ECN"
-    " do nothing for it",
-    "counters.pause": "a receiver that keeps up with its link sends no pause; one of all priorities, or of another one,"
-    " stops traffic that nobody meant",
-    "counters.ecn": "without congestion notifications PFC alone slows senders down, and congestion spreads",
-    "counters.loss": "one lost packet makes RoCE send a whole window again: a link that loses is slow and not broken",
-}
+
+PRIORITY = Check(
+    "counters.priority",
+    why="data in another priority than the lossless one is dropped under congestion, and PFC and ECN do nothing for it",
+)
+"Did the data leave, and come in, in the lossless priority alone"
+
+PAUSE = Check(
+    "counters.pause",
+    why="a receiver that keeps up with its link sends no pause; one of all priorities, or of another one, stops traffic"
+    " that nobody meant",
+    severity="minor",
+)
+"Did only the network pause this host, and in the lossless priority alone"
+
+ECN = Check(
+    "counters.ecn",
+    why="without congestion notifications PFC alone slows senders down, and congestion spreads",
+    severity="minor",
+)
+"Was congestion answered by notifications"
+
+LOSS = Check(
+    "counters.loss",
+    why="one lost packet makes RoCE send a whole window again: a link that loses is slow and not broken",
+)
+"Was nothing lost or sent twice (`docs/verify.md`)"
+
+CHECKS = (PRIORITY, PAUSE, ECN, LOSS)
 
 
 @dataclass(frozen=True)
@@ -226,36 +248,23 @@ def judge(subject: str, moved: Counters, sends: bool, priority: Optional[int], s
     sends: the data left here, else it came in.   priority: the lossless one, None where the fabric has none
     (InfiniBand, or nothing declared): then only loss is asked for.
     """
-    found = []
+    found = [_loss(moved, priority)]
     if priority is not None:
-        found += [_priority(moved, sends, priority), _pause(moved, priority), _ecn(moved, sends, priority)]
-    found.append(_loss(moved, priority))
-    return tuple(
-        Finding(
-            check=check,
-            subject=subject,
-            state=state,
-            severity="minor" if check in ("counters.ecn", "counters.pause") else "major",
-            want=want,
-            have=have,
-            source=source,
-            why=WHY[check],
-            fix=fix,
-        )
-        for check, state, want, have, fix in found
-    )
+        found = [_priority(moved, sends, priority), _pause(moved, priority), _ecn(moved, sends, priority), *found]
+    return tuple(check.judge(subject, state, want, have, source, fix) for check, state, want, have, fix in found)
 
 
-_Answer = Tuple[str, str, str, str, str]
+# Check, state, want, have, fix.
+_Answer = Tuple[Check, str, str, str, str]
 
 
-def _unread(check: str, want: str, moved: Counters, names: str) -> _Answer:
+def _unread(check: Check, want: str, moved: Counters, names: str) -> _Answer:
     have = str(moved.problems[0]) if moved.problems else "this driver shows no %s" % names
     return check, "unknown", want, have, "look at ethtool -S and hw_counters by hand; a virtual function has not all"
 
 
 def _priority(moved: Counters, sends: bool, priority: int) -> _Answer:
-    check, way = "counters.priority", "tx" if sends else "rx"
+    check, way = PRIORITY, "tx" if sends else "rx"
     want = "the data %s in priority %d alone" % ("leaves" if sends else "comes in", priority)
     names = {number: "%s_prio%d_bytes" % (way, number) for number in range(8)}
     counted = {number: moved.values[name] for number, name in names.items() if name in moved.values}
@@ -281,7 +290,7 @@ def _priority(moved: Counters, sends: bool, priority: int) -> _Answer:
 
 
 def _pause(moved: Counters, priority: int) -> _Answer:
-    check, want = "counters.pause", "no pause but what the network asks for in priority %d" % priority
+    check, want = PAUSE, "no pause but what the network asks for in priority %d" % priority
     paused: Dict[str, int] = {}
     for name, count in moved.values.items():
         match = _PAUSED.fullmatch(name)
@@ -303,7 +312,7 @@ def _pause(moved: Counters, priority: int) -> _Answer:
 
 
 def _ecn(moved: Counters, sends: bool, priority: int) -> _Answer:
-    check, values = "counters.ecn", moved.values
+    check, values = ECN, moved.values
     want = "congestion is answered by notifications"
     names = ("rp_cnp_handled", "rp_cnp_ignored") if sends else ("np_ecn_marked_roce_packets", "np_cnp_sent")
     if any(name not in values for name in names):
@@ -322,7 +331,7 @@ def _ecn(moved: Counters, sends: bool, priority: int) -> _Answer:
 
 
 def _loss(moved: Counters, priority: Optional[int]) -> _Answer:
-    check, values = "counters.loss", moved.values
+    check, values = LOSS, moved.values
     want = "no packet lost or sent twice"
     if not any(name in values for name in LOST):
         return _unread(check, want, moved, LOST[0])

@@ -14,6 +14,8 @@ import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from . import nic_counters
+from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import ParseError
 
@@ -113,14 +115,41 @@ _SAYS: Tuple[Tuple[str, str, str], ...] = (
     ),
 )
 NOT_LISTENING = _SAYS[3][1]
-WHY = {
-    "perftest.bandwidth": "what RDMA does on this rail is the most that NCCL can do: nothing above it makes up for a"
-    " slow path",
-    "perftest.latency": "a path that takes a detour, or waits in a queue, shows in its latency first",
-    "perftest.served": "a rail that sends well may still receive badly: both roles have to be proven",
-    "perftest.idle": "a test beside a job disturbs it and proves nothing",
-    "perftest.fresh": "an old figure says what the rail did then",
-}
+
+RAIL_BANDWIDTH = Check(
+    "perftest.bandwidth",
+    why="what RDMA does on this rail is the most that NCCL can do: nothing above it makes up for a slow path",
+)
+"Does RDMA from this host reach its least bandwidth on each rail; names what perftest said if it does not run"
+
+RAIL_LATENCY = Check(
+    "perftest.latency",
+    why="a path that takes a detour, or waits in a queue, shows in its latency first",
+    fix="compare with other rails and pairs: a longer way (rail order, cabling), or a CPU that sleeps (C-states)",
+)
+"Does RDMA from this host stay below the most latency on each rail; names what perftest said if it does not run"
+
+SERVED = Check(
+    "perftest.served",
+    why="a rail that sends well may still receive badly: both roles have to be proven",
+)
+"Did this host serve the tests of its partner to their end"
+
+IDLE = Check(
+    "perftest.idle",
+    why="a test beside a job disturbs it and proves nothing",
+    fix="run it again when the node is idle, or drain it first",
+    severity="minor",
+)
+"Does nobody use the node"
+
+FRESH = Check(
+    "perftest.fresh",
+    why="an old figure says what the rail did then",
+    fix="run verify.yml without --check when the node is idle",
+    severity="minor",
+)
+"With `--check`: is the last result young enough"
 
 
 @dataclass(frozen=True)
@@ -319,7 +348,7 @@ def judge(session: Session, results: Sequence[Result], wanted: Bar) -> Tuple[Fin
 
 
 def _bandwidth(session: Session, one: Result, wanted: Bar) -> Finding:
-    check, least = "perftest.bandwidth", wanted.share * carries(session)
+    least = wanted.share * carries(session)
     want = "%.4g Gb/s or more: %g of what %g Gb/s carries in packets of %d bytes" % (
         least,
         wanted.share,
@@ -327,67 +356,57 @@ def _bandwidth(session: Session, one: Result, wanted: Bar) -> Finding:
         session.mtu,
     )
     if one.figure is None:
-        return _finding(check, session, one, "unknown", want, one.reason, one.fix)
+        return _judge(RAIL_BANDWIDTH, session, one, "unknown", want, one.reason, one.fix)
     have = "%.4g Gb/s" % one.figure
     if one.mtu is not None:
         have += " in packets of %d bytes" % one.mtu
     if one.memory == "host" and session.gpu:
         have += ", to host memory"
-    if one.figure >= least:
-        return _finding(check, session, one, "ok", want, have)
+    state = "ok" if one.figure >= least else "drift"
     if one.mtu is not None and one.mtu < session.mtu:
         fix = "an end has a smaller MTU: run site.yml --tags mtu for this host and %s" % session.peer
     else:
         fix = "look at counters.* of this rail here and on %s, then at roce_qos, mtu, pcie_path of both" % session.peer
-    return _finding(check, session, one, "drift", want, have, fix)
+    return _judge(RAIL_BANDWIDTH, session, one, state, want, have, fix)
 
 
 def _latency(session: Session, one: Result, wanted: Bar) -> Finding:
-    check, most = "perftest.latency", latency_bar(session, wanted)
+    most = latency_bar(session, wanted)
     want = "%g us or less" % most if most else "a result"
     if most and wanted.latency is None:
         want += ", as %s of %g Gb/s has it (perftest_latency is not set)" % (session.link_layer, session.rate_gbps)
     if one.figure is None:
-        return _finding(check, session, one, "unknown", want, one.reason, one.fix)
-    have = "%.4g us" % one.figure
-    if not most or one.figure <= most:
-        return _finding(check, session, one, "ok", want, have)
-    fix = "compare with other rails and pairs: a longer way (rail order, cabling), or a CPU that sleeps (C-states)"
-    return _finding(check, session, one, "drift", want, have, fix)
+        return _judge(RAIL_LATENCY, session, one, "unknown", want, one.reason, one.fix)
+    state = "ok" if not most or one.figure <= most else "drift"
+    return _judge(RAIL_LATENCY, session, one, state, want, "%.4g us" % one.figure)
 
 
 def _served(session: Session, results: Sequence[Result]) -> Finding:
     want = "each test served to its end"
     bad = next((one for one in results if one.figure is None), None)
     if bad is None:
-        return _finding("perftest.served", session, results[0], "ok", want, "served")
-    have = "%s: %s" % (PROGRAMS[bad.test], bad.reason)
-    return _finding("perftest.served", session, bad, "unknown", want, have, bad.fix)
+        return _judge(SERVED, session, results[0], "ok", want, "served")
+    return _judge(SERVED, session, bad, "unknown", want, "%s: %s" % (PROGRAMS[bad.test], bad.reason), bad.fix)
 
 
-def _finding(check: str, session: Session, one: Result, state: str, want: str, have: str, fix: str = "") -> Finding:
-    return Finding(
-        check=check,
-        subject=session.subject,
-        state=state,
-        severity="major",
-        want=want,
-        have=have,
-        source=("simulated: " if one.simulated else "") + one.command,
-        why=WHY[check],
-        fix=fix,
-    )
+def _judge(
+    check: Check, session: Session, one: Result, state: str, want: str, have: str, fix: Optional[str] = None
+) -> Finding:
+    source = ("simulated: " if one.simulated else "") + one.command
+    return check.judge(session.subject, state, want, have, source, fix)
 
 
 def explained(findings: Sequence[Finding]) -> Tuple[Finding, ...]:
     """One cause, one line. findings: of one session. Data in a wrong queue is lost, and what is lost is sent again."""
-    chain = ("counters.priority", "counters.loss", "perftest.bandwidth")
-    drifted = [check for check in chain if any(one.check == check and one.state == "drift" for one in findings)]
+    chain = (nic_counters.PRIORITY, nic_counters.LOSS, RAIL_BANDWIDTH)
+    drifted = [one.id for one in chain if any(f.check == one.id and f.state == "drift" for f in findings)]
     first = next((one.id for one in findings if drifted and one.check == drifted[0]), None)
+
+    counters = [check.id for check in nic_counters.CHECKS]
 
     def follows(one: Finding) -> bool:
         # Pauses are counted only where PFC is on.
-        return one.check in drifted[1:] or (one.state == "unknown" and one.check.startswith("counters."))
+        return one.check in drifted[1:] or (one.state == "unknown" and one.check in counters)
 
     return tuple(replace(one, because=first) if follows(one) else one for one in findings)
 
@@ -395,40 +414,22 @@ def explained(findings: Sequence[Finding]) -> Tuple[Finding, ...]:
 def idle(reasons: Sequence[str], problems: Sequence[object]) -> Finding:
     """Whether nobody uses the node. What cannot be told is no idle node."""
     said = ["busy: %s" % reason for reason in reasons] or ["not known to be idle: %s" % one for one in problems]
-    return Finding(
-        check="perftest.idle",
-        subject="host",
-        state="unknown" if said else "ok",
-        severity="minor",
-        want="nobody uses the node",
-        have=printable("; ".join(said[:3])) or "idle",
-        source="nvidia-smi, cgroups, kubelet",
-        why=WHY["perftest.idle"],
-        fix="run it again when the node is idle, or drain it first" if said else "",
-    )
+    state, have = "unknown" if said else "ok", "; ".join(said[:3]) or "idle"
+    return IDLE.judge("host", state, "nobody uses the node", have, "nvidia-smi, cgroups, kubelet")
 
 
 def unproven(session: Session, why: str, command: str, fix: str) -> Finding:
     """No test at all of this session."""
-    check = "perftest.bandwidth" if session.role == CLIENT else "perftest.served"
-    return _finding(check, session, Result(BANDWIDTH, command), "unknown", "a result", why, fix)
+    check = RAIL_BANDWIDTH if session.role == CLIENT else SERVED
+    return _judge(check, session, Result(BANDWIDTH, command), "unknown", "a result", why, fix)
 
 
 def fresh(subject: str, finished: float, now: float, days: float, path: str) -> Finding:
     """Whether a stored result is young enough. finished, now: seconds since 1970."""
     age = (now - finished) / 86400
-    good = 0 <= age <= days
-    return Finding(
-        check="perftest.fresh",
-        subject=subject,
-        state="ok" if good else "unknown",
-        severity="minor",
-        want="a result of the last %g days" % days,
-        have="%.1f days old" % age if age >= 0 else "from the future: the clock of the node is wrong",
-        source=path,
-        why=WHY["perftest.fresh"],
-        fix="" if good else "run verify.yml without --check when the node is idle",
-    )
+    state = "ok" if 0 <= age <= days else "unknown"
+    have = "%.1f days old" % age if age >= 0 else "from the future: the clock of the node is wrong"
+    return FRESH.judge(subject, state, "a result of the last %g days" % days, have, path)
 
 
 # -- the stored result -----------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .core.finding import Finding, printable
+from .core.check import Check
+from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError, ToolMissing
 
 COUNT, WAIT = 3, 1
@@ -41,10 +42,14 @@ _UNREACHABLE = re.compile(
 )
 _ERROR = re.compile(r"ping6?: (.+)")
 RUN = "run site.yml --tags mtu for %s"
-WHY = (
-    "a rail whose ends, or a switch between them, differ in their MTU loses what is large and lets small tests pass:"
-    " NCCL hangs in its first large collective"
+
+PATH = Check(
+    "rail_ping.path",
+    why="a rail whose ends, or a switch between them, differ in their MTU loses what is large and lets small tests"
+    " pass: NCCL hangs in its first large collective",
 )
+"""Does a packet of the full MTU reach the same rail of two other hosts, unfragmented; names the end that is smaller, or
+that it is a switch. What does not answer at all is `unknown`"""
 
 
 @dataclass(frozen=True)
@@ -230,17 +235,8 @@ def _alone(member: Member, proven: Set[int]) -> Tuple[Finding, ...]:
 
 
 def _unproven(subject: str, have: str, fix: str) -> Finding:
-    return Finding(
-        check="rail_ping.path",
-        subject=subject,
-        state="unknown",
-        severity="major",
-        want="full packets pass to the same rail of another host",
-        have=printable(have),
-        source="inventory and sysfs of all hosts",
-        why=WHY,
-        fix=fix,
-    )
+    want = "full packets pass to the same rail of another host"
+    return PATH.judge(subject, "unknown", want, have, "inventory and sysfs of all hosts", fix)
 
 
 # -- asking ----------------------------------------------------------------------------------------------------------
@@ -288,18 +284,15 @@ def finding(
     source, target = ping.source, ping.target
     what = "%s rail %d to %s" % (source.netdev, source.rail, target.host)
     state, have, fix, because = _judged(ping, answer, mtu, problem, small)
-    return Finding(
-        check="rail_ping.path",
-        subject="rail %d to %s" % (source.rail, target.host),
-        state=state,
-        severity="major",
-        want="%d bytes pass from %s" % (mtu, what),
-        have=printable(have),
+    return PATH.judge(
+        "rail %d to %s" % (source.rail, target.host),
+        state,
+        "%d bytes pass from %s" % (mtu, what),
+        have,
         source="ping -M do -I %s %s" % (source.address, target.address),
-        why=WHY,
         fix=fix,
-        disruption="link" if because else "none",
         because=because,
+        disruption="link" if because else "none",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_test
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.modules import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
@@ -79,7 +80,7 @@ def calls(node: Path) -> int:
 def run(node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     # What earlier tests of this process have left.
     process_group.end_all()
-    monkeypatch.setattr(perftest, "KNOCK", 3.0)
+    monkeypatch.setattr(rail_test, "KNOCK", 3.0)
     monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
 
     def call(**more: Any) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def test_an_old_result_is_unknown(run: Run) -> None:
 
 
 def test_a_store_that_is_no_result_is_unknown(node: Path, run: Run) -> None:
-    put(node / "sys", perftest.STORE % "client", "{")
+    put(node / "sys", rail_test.STORE % "client", "{")
     [finding] = run(check_mode=True)["findings"]
     assert "is not a stored result" in finding["have"]
 
@@ -165,7 +166,7 @@ def test_a_counter_that_moves_meanwhile_is_the_cause_of_a_slow_rail(node: Path, 
 
 def test_a_server_that_is_not_up_yet_is_knocked_at_again(node: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     # As long as the slowest machine may take for three calls.
-    monkeypatch.setattr(perftest, "KNOCK", 120.0)
+    monkeypatch.setattr(rail_test, "KNOCK", 120.0)
     says = 'echo "Couldn\'t connect to 10.0.0.2:18600" >&2; exit 1'
     program(node, f'[ "$(wc -l < {node / "calls"})" -ge 3 ] || {{ {says}; }}')
     assert found(run(timeout=120)) == []
