@@ -52,7 +52,8 @@ nccl: setup ## lint and proof against real libnccl wheels (downloads 1.5 GB once
 	$(BIN)/pytest -q tests/nccl
 
 site: setup ## whole playbook runs on simulated nodes
-	$(BIN)/pytest -q -n $(JOBS) tests/site
+	@# One more than there are cores: some answers are waited for. A file makes its converged nodes once.
+	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist loadfile tests/site
 
 collection: setup ## build, install into an empty place, run by FQCN; sanity where it can run
 	$(BIN)/pytest -q -rs tests/collection
@@ -61,7 +62,8 @@ collection-archive: setup ## the collection as a file for ansible-galaxy, in dis
 	$(BIN)/python -m tests.archive dist "$(REPOSITORY)"
 
 containers: setup ## the lab of containers and the suite on it; as root, installs podman where it lacks
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/containers
+	@# One more than there are cores: a node that boots is waited for. Each file has its own lab.
+	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist loadfile tests/containers
 
 molecule: setup ## the scenario of every role, some at a time
 	@# One more than there are cores: a node that boots is waited for. Who has none left takes another's.
@@ -82,7 +84,7 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 		$(NEWEST_PYTHON) -m venv .cache/newest/venv; \
 		.cache/newest/venv/bin/pip install --quiet --disable-pip-version-check --constraint .cache/newest/constraints.txt \
 			ansible-core==$(NEWEST) hatchling hypothesis jsonschema pytest pytest-xdist --editable '.[report]'; \
-		.cache/newest/venv/bin/pytest -q -n $(JOBS) tests/unit tests/site tests/drift; \
+		.cache/newest/venv/bin/pytest -q -n $(JOBS) --dist loadfile tests/unit tests/site tests/drift; \
 	fi
 
 test: setup ## everything that CI runs

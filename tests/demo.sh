@@ -2,8 +2,9 @@
 # `make demo`: two simulated nodes without root or containers. Converges them, breaks one, shows what is found.
 set -eu
 cd "$(dirname "$0")/.."
-lab=.demo
-rm -rf "$lab"
+# Of a folder that somebody names nothing is removed.
+lab=${1:-.demo}
+[ $# -gt 0 ] || rm -rf "$lab"
 say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
 play() {
     say "ansible-playbook site.yml -i $lab/inventory $*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,11 @@ class Run(NamedTuple):
         return self.out[start:]
 
 
+def recap(out: str, host: str) -> dict[str, int]:
+    line = next(line for line in out.splitlines() if line.startswith(f"{host} ") and "changed=" in line)
+    return {key: int(value) for key, value in (word.split("=") for word in line.split(":")[1].split())}
+
+
 Play = Callable[..., Run]
 
 
@@ -43,6 +49,39 @@ def lab(tmp_path: Path) -> Path:
     directory = tmp_path / "lab"
     store.create(directory)
     return directory
+
+
+class Demo(NamedTuple):
+    """The runs that `make demo` shows: in check mode on fresh nodes, for real, in check mode on broken ones and on
+    repaired ones, which stay, converged."""
+
+    runs: list[Run]
+    lab: Path
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    made = tmp_path_factory.mktemp("demo") / "lab"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    argv = ["sh", "tests/demo.sh", str(made)]
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    shown = done.stdout.split("ansible-playbook site.yml ")[1:]
+    return Demo([Run(int(out.split("exit code ")[1].split()[0]), out) for out in shown], made)
+
+
+@pytest.fixture
+def converged(demo: Demo, lab: Path) -> Path:
+    """The lab as a run of site.yml leaves it: what the demo's run has written, in a lab of this test's own."""
+    for node in store.nodes(lab):
+        for part in ("hw", "sys"):
+            shutil.rmtree(lab / node / part)
+            shutil.copytree(demo.lab / node / part, lab / node / part, symlinks=True)
+        # What runs at boot names the tree that stands for the hardware. Compiled shims say where they came from.
+        for path in (lab / node / "sys").rglob("*"):
+            if path.is_file() and not path.is_symlink() and path.suffix != ".pyc":
+                path.write_bytes(path.read_bytes().replace(bytes(demo.lab), bytes(lab)))
+    return lab
 
 
 @pytest.fixture

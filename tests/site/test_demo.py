@@ -1,0 +1,69 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What `make demo` shows, and runs that begin with what it leaves: nodes that a run of site.yml has converged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from busbar.lab import store
+from tests.site.conftest import ROOT, Demo, recap
+
+Play = Callable[..., Any]
+
+
+def test_the_demo_is_simulated_and_finds_what_it_has_broken(demo: Demo) -> None:
+    done = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(" sh tests/demo.sh\n")
+    assert [run.rc for run in demo.runs] == [2, 0, 2, 0]
+    assert "simulated" in demo.runs[-1].out
+    broken = demo.runs[2].verdict
+    assert all(check in broken for check in ("platform.rail_device", "platform.nvlinks", "nccl_conf.file"))
+
+
+def test_fresh_converge_again_and_check(demo: Demo, converged: Path, play: Play) -> None:
+    fresh, first, _broken, repaired = demo.runs
+    assert fresh.rc == 2  # drift is not ok, in check mode either
+    assert recap(fresh.out, "node02")["failed"] == 0
+    assert "a run would repair on node[01-02]: nccl_conf.file" in fresh.verdict
+
+    # OFED's repository, registers at boot, limits, nccl.conf, and what loads nvidia_peermem where there is no DMA-BUF:
+    # a run in check mode has written none of them.
+    assert (first.rc, recap(first.out, "node01")["changed"]) == (0, 5)
+    assert "VERDICT ok: 2 of 2 hosts ok" in first.verdict
+    assert "repaired on node[01-02]: nccl_conf.file" in first.out
+    # Nothing may reboot, so nobody takes part in what would, and nothing is missing because of that.
+    reboot = first.out[first.out.index("PLAY [Reboot what waits for it]") : first.out.index("PLAY [Verify]")]
+    assert (reboot.count("skipping: no hosts matched"), reboot.count("TASK")) == (2, 0)
+    assert "not proven" in first.verdict  # a simulated node has no library, and the verdict says so
+
+    again = play("-i", converged / "inventory", "-e", f"busbar_findings_path={converged}/findings.json")
+    for run in (again, repaired):
+        assert run.rc == 0, run.out
+        assert [recap(run.out, node)["changed"] for node in ("node01", "node02")] == [0, 0]
+    data = json.loads((converged / "findings.json").read_text())
+    for host in data["hosts"].values():
+        assert "reboot.pending[live]@the node" in host["passed_ids"]
+    assert {"reboot", "drain"} <= set(data["checked"])
+
+
+def test_one_broken_node_fails_the_run_and_is_the_only_row(converged: Path, play: Play) -> None:
+    store.break_(converged, "node02", "rail-missing")
+    before = (converged / "node02/sys/etc/nccl.conf").read_text()
+    run = play("-i", converged / "inventory", "-e", f"busbar_findings_path={converged}/findings.json")
+    assert run.rc == 2
+    rows = [line for line in run.verdict.splitlines() if line.startswith(("critical", "major", "minor"))]
+    assert len(rows) == 1
+    assert "node02" in rows[0]
+    assert "platform.rail_device" in rows[0]
+    assert "rail 3" in rows[0]
+    assert (converged / "node02/sys/etc/nccl.conf").read_text() == before
+    data = json.loads((converged / "findings.json").read_text())
+    assert data["hosts"]["node01"]["ok"] is True
+    assert {f["check"] for f in data["hosts"]["node02"]["findings"]} == {
+        *("platform.rail_device", "nccl_conf.rails", "pcie_path.unit", "roce_qos.unit")
+    }
