@@ -65,7 +65,7 @@ def _script(text: str) -> list[Assignment]:
 
 
 def _at(found: list[Assignment], first: int) -> list[Assignment]:
-    """Of a part of a file that begins in this line."""
+    """The assignments of a part of a file that begins in line ``first``, with the lines of the whole file."""
     return [replace(one, line=one.line + first - 1) for one in found]
 
 

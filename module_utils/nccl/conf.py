@@ -155,13 +155,16 @@ class Derivation:
 
 @dataclass(frozen=True)
 class Have:
-    """text and mode are None where there is no file."""
+    """nccl.conf as it is (text and mode None where there is no file), and what NCCL gets before it.
+
+    problems: findings for the files that cannot be read.   topo_file: of a guest that needs one, what is to be said.
+    """
 
     text: Optional[str]
     mode: Optional[int]
     environment: Environment = nccl_environment.NOTHING
     problems: Tuple[Finding, ...] = ()
-    topo_file: Optional[Finding] = None  # of a guest that needs one
+    topo_file: Optional[Finding] = None
 
 
 # -- what the file should say ----------------------------------------------------------------------------------------
@@ -382,7 +385,7 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str
 
 
 def read(host: Host, path: str) -> Have:
-    """The file, its mode, and everything that NCCL gets before it reads that."""
+    """nccl.conf at ``path``, its mode, and everything that NCCL gets before it reads nccl.conf."""
     problems: List[Problem] = []
     text = attempt(lambda: host.read_system(path), path, problems)
     mode = attempt(lambda: host.mode_system(path), path, problems)
@@ -418,7 +421,7 @@ def plan(
 
     libraries, version: what the text is linted against. proofs: (library path, what its parser made of the text).
     hcas: every RDMA device of the host, so that the linter can say what a prefix would take in.
-    accepted: variables of jobs that the site means, see nccl_environment.
+    accepted: variables of jobs that the site means, see environment.judge.
     """
     findings = list(have.problems) + list(derivation.blockers)
     findings += nccl_environment.judge(have.environment, derivation.meant, accepted, libraries, version, hcas)[0]

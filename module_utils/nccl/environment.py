@@ -88,8 +88,13 @@ _LUA = re.compile(r"environment\s*(?:\.|\[\s*[\"'])(%s)(?:[\"']\s*\])?\s*=\s*(.*
 
 @dataclass(frozen=True)
 class Setting:
-    """value: None where only running the text would tell.   reach: whose jobs get it, for people.
-    idle: it reaches nobody's job.   raw: a line of a file like nccl.conf, as NCCL takes it: its name may be odd."""
+    """A variable that a file sets before nccl.conf does.
+
+    name: as the file has it.   value: None where only running the file would tell.
+    source, line: the file, and where in it, from 1.   reach: whose jobs get the variable, for people.
+    conditional: set within ``if``, a function or behind ``&&``.   idle: the variable reaches nobody's job.
+    raw: of a file like nccl.conf, as NCCL takes the line: the name may be ``export NCCL_DEBUG``.
+    """
 
     name: str
     value: Optional[str]
@@ -102,15 +107,18 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The name that was meant."""
+        """The name of NCCL's variable that is meant by ``name``."""
         match = shell_assignments.MENTION.search(self.name)
         return match.group() if match else self.name
 
 
 @dataclass(frozen=True)
 class Environment:
-    """settings: in no order of precedence, for which wins depends on how a job is started. problems: unreadable files.
-    notes: what was left out, a sentence each.   missing: files that NCCL_CONF_FILE names and that are not there."""
+    """All that is set before nccl.conf.
+
+    settings: in no order of precedence, for which wins depends on how a job is started.   problems: unreadable files.
+    notes: what was left out, a sentence each.   missing: settings of NCCL_CONF_FILE that name a file that is not there.
+    """
 
     settings: Tuple[Setting, ...] = ()
     problems: Tuple[Problem, ...] = ()
@@ -171,7 +179,7 @@ def parse_pam_env(text: str) -> List[_Pair]:
 
 
 def parse_shell(text: str) -> List[_Pair]:
-    """What programs that the shell starts get."""
+    """The variables that a shell, when it has read the text, hands on to the programs that it starts."""
     kept = shell_assignments.last_of_each(shell_assignments.parse(text))
     return [
         _Pair(one.name, one.value if one.scope == "environment" else None, one.line, one.conditional)
@@ -181,7 +189,8 @@ def parse_shell(text: str) -> List[_Pair]:
 
 
 def parse_task_prolog(text: str) -> List[_Pair]:
-    """What it prints as ``export NAME=VALUE``, slurmd puts into the task's environment; its own is its own."""
+    """``export NAME=VALUE`` that a task prolog prints: slurmd puts it into the task's environment. What the prolog
+    exports itself ends with it."""
     return [
         _Pair(one.name, one.value if one.scope == "printed" else None, one.line, one.conditional)
         for one in shell_assignments.parse(text)
@@ -502,7 +511,7 @@ def _below(folder: str, path: str) -> str:
 
 
 def _parse_prolog(text: str) -> List[_Pair]:
-    """Runs as root before the job, and the job inherits nothing of it: what it writes somewhere is another matter."""
+    """A prolog runs as root before the job, which inherits nothing of it; only what it may write for the job counts."""
     return [_Pair(one.name, None, one.line) for one in shell_assignments.parse(text) if one.scope == "unclear"]
 
 
@@ -517,7 +526,7 @@ def judge(
     version: Optional[Version] = None,
     hcas: Sequence[str] = (),
 ) -> Tuple[List[Finding], List[str]]:
-    """What keeps jobs from what is meant, worst first within a file, and notes: what is accepted or of little weight.
+    """Findings: settings that keep jobs from what nccl.conf means. Notes: settings that are accepted or cost little.
 
     meant: the variables of /etc/nccl.conf.   accepted: NAME or NAME=VALUE -> the site's reason.
     """
@@ -551,7 +560,8 @@ def judge(
 
 
 def _first_of_each(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """One of a name and file: a subject has one finding. A certain value goes before one that is not known."""
+    """One setting of each variable and file, for a subject has one finding: a certain value goes before one that is
+    not known, or set under a condition."""
     kept: Dict[Tuple[str, str], Setting] = {}
     for one in settings:
         known = kept.setdefault((one.source, one.variable), one)

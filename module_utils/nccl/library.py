@@ -14,7 +14,7 @@ import re
 import stat
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO, Dict, FrozenSet, Optional, Tuple
+from typing import BinaryIO, Dict, FrozenSet, Tuple
 
 from ..core.host import Host, ReadError
 from .variables import Version, parse_version
@@ -34,8 +34,6 @@ STANDARD_PATHS = (
 _SECTION_LIMIT = 64 * 1024 * 1024
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
-_NOTE = struct.Struct("<III")  # Elf64_Nhdr
-_BUILD_ID_TYPE = 3
 
 _NAME = re.compile(rb"(NCCL_[A-Z0-9_]+)\0")
 _VERSION = re.compile(rb"NCCL version ([0-9.]+)\+cuda")
@@ -43,12 +41,11 @@ _VERSION = re.compile(rb"NCCL version ([0-9.]+)\+cuda")
 
 @dataclass(frozen=True)
 class Library:
-    """path: the file that was read.   names: what it reads, ``NCCL_...``.   build_id: lower-case hex or None."""
+    """path: the file that was read.   names: what it reads, ``NCCL_...``."""
 
     path: str
     version: Version
     names: FrozenSet[str]
-    build_id: Optional[str]
 
 
 def find(host: Host) -> Tuple[str, ...]:
@@ -92,12 +89,7 @@ def _scan(path: str, stream: BinaryIO) -> Library:
     names = frozenset(name.decode("ascii") for name in _NAME.findall(constants))
     if not names:
         raise ReadError(path, "holds no name of a NCCL variable, so it is not a whole NCCL library")
-    return Library(
-        path=path,
-        version=version,
-        names=names,
-        build_id=_build_id(path, stream, sections.get(".note.gnu.build-id")),
-    )
+    return Library(path, version, names)
 
 
 def _sections(path: str, stream: BinaryIO) -> Dict[str, Tuple[int, int]]:
@@ -131,14 +123,3 @@ def _read(path: str, stream: BinaryIO, what: str, place: Tuple[int, int]) -> byt
     if len(data) != size:
         raise ReadError(path, "is cut off: its %s cannot be read whole" % what)
     return data
-
-
-def _build_id(path: str, stream: BinaryIO, place: Optional[Tuple[int, int]]) -> Optional[str]:
-    if place is None:
-        return None
-    data = _read(path, stream, "build id", place)
-    name_size, id_size, note_type = _NOTE.unpack_from(data, 0)
-    start = _NOTE.size + (name_size + 3) // 4 * 4
-    if note_type != _BUILD_ID_TYPE or not id_size or start + id_size > len(data):
-        return None
-    return data[start : start + id_size].hex()

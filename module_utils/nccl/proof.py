@@ -6,7 +6,7 @@ The library's own reader judges, with no GPU and no driver: a child process with
 candidate as /etc/nccl.conf in a mount namespace of its own, calls ncclGetUniqueId, and reports which variables the
 library has set. It is written into memory that only this child sees: no file of the host is, not even for a while.
 
-A library that others than root may change is not loaded by root: it is loaded as nobody (nccl_reader), and its answer,
+A library that others than root may change is not loaded by root: it is loaded as nobody (reader), and its answer,
 which it may make up, is typed and bounded. So that proof is as good as whoever may write the library, and says so.
 """
 
@@ -91,7 +91,7 @@ def _not_provable(doubt: str, message: str) -> Proof:
 
 
 def _typed(answer: object) -> Optional[Dict[str, Any]]:
-    """What a library of somebody else's said, if it is of the form that ours has."""
+    """The answer of a library that others may write, its types checked; None where reader sends no such form."""
     if not isinstance(answer, dict):
         return None
     if isinstance(answer.get("refused"), str):
@@ -159,7 +159,8 @@ def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opti
 
 
 def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
-    """The same by a Python that has nothing of ours, and that does away with all of it when our pipe closes."""
+    """As ``_in_child``, by a Python that holds nothing of this process, and that ends the library's process when the
+    pipe to it closes."""
     if os.geteuid() != 0:
         return {"refused": "only root can load it as another user"}, b"", ""
     source = bundle.source_of(nccl_reader.__name__)

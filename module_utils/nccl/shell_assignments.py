@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-# NCCL's own variables, and those of the libraries that its plugins bring along (nccl_variables).
+# NCCL's own variables, and those of the libraries that its plugins bring along (variables).
 NAME = r"(?:OFI_NCCL|NCCL|UCX|FI|SHARP_COLL)_[A-Z0-9_]+"
 MENTION = re.compile(r"(?<![A-Za-z0-9_])%s" % NAME)
 # More is no file of settings; and each byte is looked at.
@@ -35,30 +35,20 @@ _CLOSES = ("fi", "done", "esac", "}")
 _PASSED_OVER = ("then", "else", "elif", "do", "!", "time", "exec", "command", "nohup", "builtin")
 # They read variables or words, and set nothing.
 _HARMLESS = (
-    ".",
-    "source",
-    "[",
-    "[[",
-    "test",
-    "grep",
-    "egrep",
-    "logger",
-    ":",
-    "case",
-    "if",
-    "while",
-    "unset",
-    "unsetenv",
-    "printenv",
+    *(".", "source", "[", "[[", "test", "grep", "egrep", "logger", ":", "case", "if", "while"),
+    *("unset", "unsetenv", "printenv"),
 )
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """value: None where only running the text would tell.   conditional: within if, case, a function or behind &&.
+    """A variable that shell text sets.
 
-    scope: "environment" of all that follows, "command" that one's, "argument" handed on by what is started, "shell" not
-    exported and so seen by no program, "printed" to stdout, "unclear" where only running the text would tell.
+    value: None where only running the text would tell.   line: of the text, from 1.
+    scope: "environment" of all programs that follow, "command" of one command alone, "argument" handed on by the
+    program that is started, "shell" not exported and so seen by no program, "printed" to stdout, "unclear" where only
+    running the text would tell.
+    conditional: within if, case, a function or behind &&.
     """
 
     name: str
@@ -88,7 +78,7 @@ def parse(text: str) -> List[Assignment]:
 
 
 def last_of_each(assignments: List[Assignment]) -> List[Assignment]:
-    """Without those that a later one of the same file, under no condition, does away with."""
+    """The assignments of one text, in its order, without those that a later unconditional one overrides."""
     kept: List[Assignment] = []
     settled: Dict[str, bool] = {}
     for one in reversed(assignments):
@@ -100,7 +90,7 @@ def last_of_each(assignments: List[Assignment]) -> List[Assignment]:
 
 
 def words_of(text: str) -> List[str]:
-    """The words of one line, quotes taken off; what is expanded or an operator stands there as it is written."""
+    """The words of one line, quotes taken off; expansions and operators stay as they are written."""
     return [word.text for word in _words(text) if word.text != "\n"]
 
 

@@ -46,7 +46,7 @@ SHARP_COLL_LOG_LEVEL=3
 
 
 def library(version: tuple[int, int, int], path: str = "/usr/lib/libnccl.so.2") -> Library:
-    return Library(path, version, known_names(version), None)
+    return Library(path, version, known_names(version))
 
 
 def rules(text: str, version: tuple[int, int, int] | None = V227, hcas: tuple[str, ...] = ()) -> dict[str, str]:
