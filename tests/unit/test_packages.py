@@ -34,13 +34,6 @@ def test_another_system_is_an_error(text: str) -> None:
         packages.system_of(os_release.parse(text))
 
 
-def test_only_what_is_installed_whole_is_installed() -> None:
-    text = "ii \tdoca-ofed\t3.2.1-044000\nhi \tmlnx-tools\t25.10\nrc \told\t1\niF \thalf\t2\nun \tnever\t\n"
-    found = packages.parse_dpkg(text)
-    assert found.installed == {"doca-ofed": "3.2.1-044000", "mlnx-tools": "25.10"}
-    assert found.held == ("mlnx-tools",)
-
-
 def test_versionlock_names_what_is_held() -> None:
     lock = "# Added lock on Mon Jan  1 00:00:00 2024\ndoca-ofed-0:3.2.1-1.el9.*\n!not-0:1-1.*\n"
     found = packages.parse_rpm("doca-ofed\t3.2.1-1.el9\nmlnx-ofed-kernel-dkms\t25.10-1\n", lock)
