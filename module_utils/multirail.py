@@ -25,7 +25,7 @@ from .machine.netdev_address import ADDRESSES, Address
 from .machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
 from .machine.pci import parse_decimal, read_value
 from .machine.platform import RAIL_ADDRESS, RAIL_GID
-from .machine.profile import Profile, active_port, roce_rails
+from .machine.profile import Profile, roce_rails
 from .machine.rdma import ADDRESS_FAMILIES, of_family
 from .machine.topology import Nic
 from .owner import device, netplan, networkd, owner
@@ -267,7 +267,7 @@ def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
 
 
 def _no_gid(nic: Nic) -> Optional[str]:
-    port = active_port(nic)
+    port = nic.port
     found = [gid for family in ADDRESS_FAMILIES for gid in (of_family(port, family) if port is not None else ())]
     return None if found else RAIL_GID.at(nic.pci)
 

@@ -19,7 +19,7 @@ from .core.finding import Finding
 from .core.host import Host, Problem
 from .core.plan import Command, FileChange, Plan
 from .machine import netdev, rdma
-from .machine.profile import Profile, active_port, roce_rails
+from .machine.profile import Profile, roce_rails
 from .machine.rdma import DEVINFO, RdmaPort
 from .machine.topology import Nic
 from .owner import device, owner
@@ -317,7 +317,7 @@ def _no_netdev(nic: Nic, want: Want) -> Finding:
 
 
 def _active(nic: Nic, have: Have, name: str, want: Want) -> Finding:
-    port = active_port(nic)
+    port = nic.port
     rdma_device = nic.rdma.name if nic.rdma else ""
     found = have.rdma.get((rdma_device, port.number)) if port else None
     expected = rdma_mtu(want.mtu)

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .core.host import Host, ReadError
 from .machine import rdma
-from .machine.profile import Profile, active_port
+from .machine.profile import Profile
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
@@ -103,7 +103,7 @@ def read(host: Host, machine: Topology, found: Rails, profile: Profile, family: 
 
 def _address(nic: Nic, family: str) -> Optional[str]:
     """The rail's own address: that of its RoCE v2 GID. InfiniBand has none here."""
-    port = active_port(nic)
+    port = nic.port
     if port is None or port.link_layer != "Ethernet":
         return None
     gid = rdma.rocev2(port, family)

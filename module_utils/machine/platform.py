@@ -18,7 +18,7 @@ from . import pcie_link
 from .gpu import Gpu
 from .netdev_address import ADDRESSES, Address
 from .pci import PciDevice
-from .profile import PcieLink, Profile, Rail, active_port
+from .profile import PcieLink, Profile, Rail
 from .rails import Rails, match
 from .rdma import DEVINFO, Gid, Mtus, Port, of_family
 from .topology import Nic, Topology, is_far_for_want_of_numa
@@ -425,7 +425,7 @@ def _rail_findings(
     findings = [
         RAIL_DEVICE.judge(rail.label, "ok", want, nic.label, "/sys/class/infiniband"),
     ]
-    port = active_port(nic)
+    port = nic.port
     source = "%s/ports/%d" % (nic.rdma.source, port.number) if nic.rdma and port else nic.device.source
     state = _port_state(topology, nic, port, source)
     findings.append(state)
@@ -574,7 +574,7 @@ def _rail_addresses(profile: Profile, rails: Rails, addresses: Addresses) -> Lis
     first: Dict[str, Tuple[str, Rail]] = {}
     for rail in profile.rails:
         nic = rails.nics.get(rail.number)
-        port = active_port(nic) if nic is not None else None
+        port = nic.port if nic is not None else None
         if nic is None or port is None or port.link_layer != "Ethernet":
             continue
         own = {address: name for name in _interfaces(nic, port) for address in _of(addresses, [name])}
@@ -603,7 +603,7 @@ def _interfaces(nic: Nic, port: Port) -> List[str]:
 def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Finding]) -> List[Finding]:
     """Of the rails that are InfiniBand. That of an Ethernet port follows from its interface: netdev_mtu."""
     want, source = "%d bytes" % IB_MTU, " ".join(DEVINFO)
-    asked = [(nic, active_port(nic)) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
+    asked = [(nic, nic.port) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
     ports = [(nic, port) for nic, port in asked if port is not None and port.link_layer == "InfiniBand" and nic.rdma]
     if ports and isinstance(mtus, Problem):
         fix = "install or run %s on the node and see what it says" % source

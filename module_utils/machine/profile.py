@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from .pci import PATH_CLASSES, parse_address
-from .rdma import Port
 from .topology import Nic, Topology
 
 LINK_LAYERS = ("InfiniBand", "Ethernet")
@@ -272,7 +271,7 @@ def _unused(topology: Topology, nic: Nic) -> bool:
 
 def _draft_rail(topology: Topology, nic: Nic, doubts: List[str]) -> Dict[str, Any]:
     device = nic.device
-    port = active_port(nic)
+    port = nic.port
     rail: Dict[str, Any] = {"pci": nic.pci, "paths": {}}
     for gpu in topology.gpus:
         path = topology.paths.get((gpu.pci, nic.pci))
@@ -305,11 +304,3 @@ def _common_link(
     if links:
         doubts.append("the %s differ in PCIe speed or width: %s" % (what, sorted(map(str, set(links)))))
     return None
-
-
-def active_port(nic: Nic) -> Optional[Port]:
-    """The port that carries a rail: the first that is ACTIVE, else the first; None without one."""
-    if nic.rdma is None or not nic.rdma.ports:
-        return None
-    active = [port for port in nic.rdma.ports if port.state == "ACTIVE"]
-    return (active or list(nic.rdma.ports))[0]

@@ -16,7 +16,7 @@ from ..core.finding import Finding
 from ..core.host import ParseError
 from . import platform
 from .platform import CrossCheck
-from .profile import FABRICS, GpuProfile, PcieLink, Profile, active_port, draft, for_fabric, parse
+from .profile import FABRICS, GpuProfile, PcieLink, Profile, draft, for_fabric, parse
 from .topology import Topology
 
 _T = TypeVar("_T")
@@ -98,7 +98,7 @@ def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Prof
     machine."""
     if topology.virtualization.is_vm:
         return None
-    layers = [port.link_layer for port in map(active_port, topology.nics) if port is not None]
+    layers = [nic.port.link_layer for nic in topology.nics if nic.port is not None]
     fabric = next((name for name, layer in FABRICS.items() if layer == _most(layers)), None)
     fits: List[Tuple[int, int, str, Profile]] = []
     for name in sorted(shipped):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .gpu import Gpu
-from .profile import Profile, Rail, active_port
+from .profile import Profile, Rail
 from .topology import Nic, Topology
 
 
@@ -51,7 +51,7 @@ def ethernet(rails: Rails, profile: Profile) -> Dict[int, Nic]:
     asked = {rail.number for rail in profile.rails if "Ethernet" in rail.link_layers}
     found = {}
     for number, nic in sorted(rails.nics.items()):
-        port = active_port(nic)
+        port = nic.port
         if number in asked and port is not None and port.link_layer == "Ethernet":
             found[number] = nic
     return found
@@ -140,7 +140,7 @@ def _eligible(topology: Topology) -> List[Nic]:
 
 
 def _fits(nic: Nic, rail: Rail) -> bool:
-    port = active_port(nic)
+    port = nic.port
     if port is None or port.link_layer not in rail.link_layers:
         return False
     return port.state != "ACTIVE" or port.rate_gbps == rail.rate_gbps

@@ -41,6 +41,12 @@ class Nic:
         names = [self.pci] + ([self.rdma.name] if self.rdma else []) + [netdev.name for netdev in self.netdevs]
         return " ".join(names)
 
+    @property
+    def port(self) -> Optional[Port]:
+        """The RDMA port that carries a rail: the first that is ACTIVE, else the first; None without one."""
+        ports = self.rdma.ports if self.rdma else ()
+        return next((port for port in ports if port.state == "ACTIVE"), ports[0] if ports else None)
+
 
 @dataclass(frozen=True)
 class Topology:

@@ -23,7 +23,7 @@ from ..core.plan import FileChange, Plan
 from ..core.trusted import WAY_OUT
 from ..machine import platform
 from ..machine.netdev import ROUTE_FILES
-from ..machine.profile import Profile, active_port
+from ..machine.profile import Profile
 from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
@@ -266,7 +266,7 @@ def _hca(rails: Rails, number: int) -> str:
     nic = rails.nics[number]
     if nic.rdma is None:
         raise AssertionError("rails.match returned a NIC without an RDMA device")
-    port = active_port(nic)
+    port = nic.port
     if port is not None and len(nic.rdma.ports) > 1:
         return "%s:%d" % (nic.rdma.name, port.number)
     return nic.rdma.name
@@ -345,7 +345,7 @@ def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -
     oldest = ".".join(map(str, min(versions)))
     seen: Dict[str, Optional[int]] = {}
     for number, nic in sorted(rails.nics.items()):
-        port = active_port(nic)
+        port = nic.port
         gid = rocev2(port, address_family) if port is not None else None
         seen["rail %d" % number] = gid.index if gid is not None else None
     indexes = set(seen.values())

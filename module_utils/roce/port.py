@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, Mapping, Optional, Tuple
 
 from ..machine import netdev, rdma
-from ..machine.profile import active_port
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
 
@@ -130,7 +129,7 @@ def ports(topology: Topology, rails: Rails) -> Tuple[Port, ...]:
 
 def _port(nic: Nic, in_guest: bool) -> Port:
     gap = None
-    active = active_port(nic)
+    active = nic.port
     is_infiniband = active is not None and active.link_layer == "InfiniBand"
     port = Port(
         label=nic.label,
