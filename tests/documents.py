@@ -19,7 +19,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,7 @@ def documents() -> dict[Path, str]:
     found[page] = _between(page, "decisions", decisions(site_values.VALUES))
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
     page = ROOT / "docs" / "findings.md"
-    found[page] = _between(page, "checks", nouns(declared(), by_hand(page.read_text())))
+    found[page] = _between(page, "checks", nouns(declared()))
     return found
 
 
@@ -315,8 +314,8 @@ def decisions(values: Mapping[str, Value]) -> list[str]:
     return _table(("decide", "because", "without it"), rows)
 
 
-def nouns(checks: Sequence[Declared], hand: Mapping[str, str]) -> list[str]:
-    """docs/findings.md: a heading and a table for each noun. hand: what ids ask that no code declares yet.
+def nouns(checks: Sequence[Declared]) -> list[str]:
+    """docs/findings.md: a heading and a table for each noun.
 
     Raises ValueError where NOUNS lacks one.
     """
@@ -329,9 +328,6 @@ def nouns(checks: Sequence[Declared], hand: Mapping[str, str]) -> list[str]:
             _to_page(each.asks[0].upper() + each.asks[1:]),
         )
         rows.setdefault(each.noun, []).append(row)
-    for check, asks in hand.items():
-        if not any(each.check.id == check or fnmatch(each.check.id, check) for each in checks):
-            rows.setdefault(check.partition(".")[0], []).append((f"`{check}`", "", "", asks))
     if not set(rows) <= set(NOUNS):
         raise ValueError(f"NOUNS of {Path(__file__).name} does not say who asks {min(set(rows) - set(NOUNS))}")
     lines: list[str] = []
@@ -340,18 +336,6 @@ def nouns(checks: Sequence[Declared], hand: Mapping[str, str]) -> list[str]:
             heads = ("check", "severity", "mended by", "asks")
             lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
     return lines[1:]
-
-
-def by_hand(page: str) -> dict[str, str]:
-    """What each id of the tables of docs/findings.md asks, as the page has it: id -> text."""
-    found: dict[str, str] = {}
-    for line in page.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        ids = re.findall(r"`([a-z0-9_.*]+)`", cells[0]) if line.startswith("| `") else []
-        if ids and "." in ids[0]:
-            noun = ids[0].partition(".")[0]
-            found.update({each if "." in each else f"{noun}.{each}": cells[-1] for each in ids})
-    return found
 
 
 def _mended(check: Check) -> str:
