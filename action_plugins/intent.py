@@ -60,7 +60,9 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     bars = load_bars([site / "bars.yml", suite / BARS])
     runs = nccl_benchmark.runs(values, parsed, name, bars)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
-    return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
+    # What a node may be held to, besides what its roles ask for: variables of roles may hold secrets.
+    of_site = {name: value for name, value in values.items() if name.startswith("busbar_")}
+    return {**wanted, "site": of_site, "benchmark_runs": [run.to_dict() for run in runs]}
 
 
 def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:

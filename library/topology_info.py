@@ -34,6 +34,10 @@ options:
     type: str
     choices: ["", infiniband, ethernet]
     default: ""
+  site:
+    description: The site's values by their names, such as C(busbar_firmware), as M(busbar.fabric.intent) returns them.
+    type: dict
+    default: {}
   address_family:
     description: Kind of RoCE v2 address that an Ethernet rail must have.
     type: str
@@ -175,6 +179,7 @@ def main() -> None:
             "profile": {"type": "dict"},
             "profile_name": {"type": "str", "default": "unnamed"},
             "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+            "site": {"type": "dict", "default": {}},
             "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
             "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},
             "nccl_topo_file": {"type": "path", "default": ""},
@@ -206,7 +211,9 @@ def main() -> None:
         if given["nccl_topo_file"]:
             cross_checks.append(nccl_cross_check(host, machine, given["nccl_topo_file"]))
         mtus = rdma.read_mtus(host) if any("InfiniBand" in rail.link_layers for rail in want.rails) else None
-        plan = platform.plan(machine, want, cross_checks, given["address_family"], addresses(host, want), mtus)
+        plan = platform.plan(
+            machine, want, cross_checks, given["address_family"], addresses(host, want), mtus, given["site"]
+        )
     result = plan.result()
     if given["draft"]:
         # Asked of one node at a time, and never by the audit, which is not sent it.

@@ -8,7 +8,7 @@ Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -179,11 +179,13 @@ def plan(
     address_family: str = "ipv4",
     addresses: Addresses = None,
     mtus: Optional[Mtus] = None,
+    site: Optional[Mapping[str, Any]] = None,
 ) -> Plan:
     """Findings for everything the profile asks of this topology. ``profile`` is narrowed to the fabric already.
 
     address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: what its GIDs are held to.
     mtus: of the ports, None where nobody asks: only an InfiniBand port has one of its own.
+    site: the site's values by their names, typed; None where there is no site, as for the draft of a profile.
     """
     rails = match(topology, profile)
     gpus = _gpu_findings(topology, profile)

@@ -111,7 +111,8 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             "fabric": values["busbar_fabric"],
         }
         if name == "topology_info":
-            arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5}
+            site = {key: value for key, value in values.items() if key.startswith("busbar_")}
+            arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5, "site": site}
         elif name == "ofed":
             arguments |= {
                 "version": values["mofed_version"],
