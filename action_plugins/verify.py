@@ -35,6 +35,7 @@ FOLLOWS = {
     consistency.DRIVER.id: "ofed.",
     consistency.RAIL_ORDER.id: "platform.",
     consistency.ADDRESS.id: platform.RAIL_ADDRESS.id,
+    consistency.FIRMWARE.id: platform.RAIL_FIRMWARE.id,
 }
 
 

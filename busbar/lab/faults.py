@@ -97,6 +97,10 @@ def _small_ib_mtu(machine: Machine) -> None:
     machine.rail(5).active_mtu = 2048
 
 
+def _old_firmware(machine: Machine) -> None:
+    machine.rail(2).fw_ver = "28.41.1000"
+
+
 def _unknown_width(machine: Machine) -> None:
     machine.damaged[f"{_uplink(6)(machine)}/current_link_width"] = ""
 
@@ -343,6 +347,14 @@ _CATALOGUE = (
         _nic(2),
         _port_down,
         consequences=("platform.rail_rate", "platform.rail_gid"),
+    ),
+    Fault(
+        "firmware-old",
+        "the NIC of rail 2 has an older firmware than is declared",
+        "platform.rail_firmware",
+        _nic(2),
+        _old_firmware,
+        platforms=("hgx-h200",),
     ),
     Fault("rate-low", "rail 5 runs at 200 Gb/s instead of 400", "platform.rail_rate", _nic(5), _slow_port),
     Fault(

@@ -140,6 +140,13 @@ RAIL_NUMA = Check(
     severity="minor",
 )
 "Are the rail's NIC and its GPUs on one NUMA node"
+RAIL_FIRMWARE = Check(
+    "platform.rail_firmware",
+    why="two firmwares behave differently under congestion, and the slowest rail sets the pace of all",
+    fix="on a drained node: mlxfwmanager -u, with the image of the declared version, then mlxfwreset or a reboot; "
+    + _RECHECK,
+)
+"Has the rail's NIC the firmware that `busbar_firmware` declares for its PSID; without a declaration nothing is asked"
 RAIL_MTU = Check(
     "platform.rail_mtu",
     why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
@@ -195,6 +202,7 @@ def plan(
         gids = (address_family, addresses)
         findings.extend(_rail_findings(topology, rail, rails, gids, roots.get(GPU_COUNT.id)))
     findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
+    findings.extend(_rail_firmware(profile, rails, (site or {}).get("busbar_firmware") or {}))
     if mtus is not None:
         findings.extend(_rail_mtus(profile, rails, mtus, findings))
     findings.extend(_rail_addresses(profile, rails, addresses))
@@ -620,6 +628,23 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
             if found.largest < IB_MTU:
                 have, state = "%s, and the port has at most %d" % (have, found.largest), "unsupported"
         findings.append(RAIL_MTU.judge(nic.label, state, want, have, source, because=down.get(nic.pci)))
+    return findings
+
+
+def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) -> List[Finding]:
+    """declared: PSID -> version; empty where the site declares none."""
+    findings = []
+    for nic in [rails.nics[rail.number] for rail in profile.rails if declared and rail.number in rails.nics]:
+        if nic.rdma is None:
+            continue
+        board, have = nic.rdma.board_id, nic.rdma.firmware
+        want, fix = declared.get(board or ""), None
+        if want is None:
+            fix = "declare the version of PSID %s in busbar_firmware, or put in the card that is declared" % board
+        state = "unknown" if want is None or have is None else "ok" if have == want else "drift"
+        said = "%s of PSID %s" % (have or "unreadable", board or "unreadable")
+        source = "%s/fw_ver, board_id" % nic.rdma.source
+        findings.append(RAIL_FIRMWARE.judge(nic.label, state, want or "a declared version", said, source, fix))
     return findings
 
 

@@ -338,6 +338,30 @@ def test_an_infiniband_port_sends_4096_bytes_at_once(infiniband: Topology, hgx_h
     assert ("platform.rail_mtu", pci, "drift", True) in found(small, down)
 
 
+def test_a_rails_firmware_is_the_declared_one(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
+    psid, version = "MT_0000000838", "28.43.2026"
+
+    def flashed(nics: Topology, index: int, firmware: str | None, board_id: str | None = psid) -> Topology:
+        rdma = nics.nics[index].rdma
+        assert rdma is not None
+        return edit.nic(nics, index, rdma=replace(rdma, firmware=firmware, board_id=board_id))  # type: ignore[no-any-return]
+
+    def found(machine: Topology, declared: dict[str, str]) -> list[tuple[str, str, str]]:
+        bad = [one for one in plan(machine, hgx_h100, site={"busbar_firmware": declared}).findings if not one.ok]
+        return [(one.check, one.identity, one.state) for one in bad]
+
+    good = infiniband
+    for index, nic in enumerate(infiniband.nics):
+        good = flashed(good, index, version) if nic.rdma else good
+    check, pci = "platform.rail_firmware", good.nics[3].pci
+    older = flashed(good, 3, "28.41.1000")
+    assert found(good, {psid: version}) == found(older, {}) == []
+    assert found(older, {psid: version}) == [(check, pci, "drift")]
+    # A card that nobody has declared is not right for that, nor one that does not say what it has.
+    assert found(flashed(good, 3, version, "MT_0000000001"), {psid: version}) == [(check, pci, "unknown")]
+    assert found(flashed(good, 3, None), {psid: version}) == [(check, pci, "unknown")]
+
+
 def test_an_ethernet_port_is_not_asked_for_an_mtu_of_its_own(roce: Topology, hgx_h100_roce: Profile) -> None:
     read: tuple[Mtus, ...] = ({}, Problem("ibv_devinfo", "is not installed"))
     for mtus in read:
