@@ -13,7 +13,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as chains
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
+from ansible_collections.busbar.fabric.plugins.plugin_utils.roce_chain import disagreements
 
 
 def roce_chain(
@@ -21,10 +22,10 @@ def roce_chain(
 ) -> dict[str, Any]:
     """settings: trust, dscp2prio, pfc, ecn, tos, traffic_class. variables: NCCL_IB_TC and others that jobs get."""
     try:
-        chain = chains.resolve(roce, settings or {})
+        chain = resolve(roce, settings or {})
     except ParseError as error:
         raise AnsibleFilterError(str(error)) from error
-    wrong = chains.disagreements(chain, variables or {})
+    wrong = disagreements(chain, variables or {})
     if wrong:
         raise AnsibleFilterError("; ".join(wrong))
     resolved = asdict(chain)

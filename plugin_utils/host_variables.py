@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, from_dict
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, roce_chain
 
 
 def of_host(variables: Mapping[str, Any]) -> HostInfo | None:
@@ -32,6 +32,6 @@ def kind(variables: Mapping[str, Any]) -> str:
     return " ".join(word for word in words if word)
 
 
-def chain(intent: Mapping[str, Any]) -> roce_chain.Chain:
+def chain(intent: Mapping[str, Any]) -> Chain:
     """intent: values of one that has been found to be consistent."""
-    return roce_chain.resolve(intent.get("busbar_roce") or {}, roce_chain.settings(intent))
+    return resolve(intent.get("busbar_roce") or {}, roce_chain.settings(intent))

@@ -18,9 +18,9 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
 
@@ -264,7 +264,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     """Whether the traffic class that jobs ask for leads to the lossless queue."""
     settings = roce_chain.settings(values)
     try:
-        chain = roce_chain.resolve(values["busbar_roce"], settings, roce_chain.PREFIX)
+        chain = resolve(values["busbar_roce"], settings, roce_chain.PREFIX)
         Want.of(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]

@@ -3,24 +3,20 @@
 """From the traffic class that a job asks for to the queue that is lossless: one value in five places.
 
 Traffic class -> DSCP -> priority -> PFC and ECN. It is declared once, in busbar_roce; what is not declared follows
-from it, and a link that somebody set otherwise is named before any host is touched. Arithmetic: host.md 2.1.
+from it. Arithmetic: host.md 2.1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 
 TRUSTS = ("dscp", "pcp")
-# Of the variables of a site that say more than busbar_roce.
-PREFIX = "roce_qos_"
 # Of a traffic class: the device marks congestion-controlled packets so anyway (ECT(0)).
 _ECT = 2
 _CNP_DSCP = 48
-# Variables in which a job names a traffic class.
-JOB_VARIABLES = ("NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS")
 
 
 @dataclass(frozen=True)
@@ -46,11 +42,6 @@ class Chain:
     def priority_of(self, dscp: int) -> int:
         """By the map; what it does not name has the NIC's own default."""
         return self.dscp2prio.get(dscp, dscp >> 3)
-
-
-def settings(values: Mapping[str, Any]) -> Dict[str, Any]:
-    """The site's roce_qos_* by the names that the module's options have."""
-    return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
 
 
 def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:
@@ -99,65 +90,6 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
         tos=dscp << 2 | _ECT if tos is None and dscp is not None else tos,
         traffic_class=traffic_class,
     )
-
-
-def disagreements(chain: Chain, variables: Mapping[str, Any]) -> List[str]:
-    """A sentence for each wrong link, empty where all agree.
-
-    variables: NCCL_IB_TC and others that jobs get, also as PLACE.NCCL_IB_TC where sentences have to name one.
-    """
-    said: List[str] = []
-    if chain.dscp is not None and chain.trust == "pcp":
-        said.append("trust is pcp, so that NICs do not look at DSCP %d (busbar_roce.dscp): trust dscp" % chain.dscp)
-    classes: List[Tuple[str, int]] = []
-    for name, given in variables.items():
-        if name.rpartition(".")[2] in JOB_VARIABLES:
-            value = str(given)
-            if value.isascii() and value.isdigit() and int(value) < 256:
-                classes.append((name, int(value)))
-            else:
-                said.append("%s is %r, expected 0 to 255" % (name, given))
-    classes += [(name, value) for name, value in (("rdma_cm's ToS", chain.tos),) if value is not None]
-    if chain.traffic_class is not None and chain.traffic_class >= 0:
-        classes.append(("traffic_class", chain.traffic_class))
-    links = [("%s %d is DSCP %d" % (name, value, value >> 2), value >> 2) for name, value in classes]
-    if not links and chain.dscp is not None:
-        links = [("busbar_roce.dscp is %d" % chain.dscp, chain.dscp)]
-    seen: Set[int] = set()
-    for words, dscp in links:
-        wrong = None if dscp in seen else _wrong_link(chain, dscp)
-        seen.add(dscp)
-        if wrong is not None:
-            said.append("%s; %s" % (words, wrong))
-    if chain.cnp_dscp is not None and chain.trust == "dscp":
-        mapped = chain.priority_of(chain.cnp_dscp)
-        if mapped != chain.cnp_priority:
-            said.append(
-                "congestion notifications are DSCP %d; DSCP %d maps to priority %d; busbar_roce.cnp_priority is %s"
-                % (chain.cnp_dscp, chain.cnp_dscp, mapped, chain.cnp_priority)
-            )
-    return said
-
-
-def _wrong_link(chain: Chain, dscp: int) -> Optional[str]:
-    """The first link that does not lead on from a DSCP to the lossless queue."""
-    if chain.dscp is not None and dscp != chain.dscp:
-        return "busbar_roce.dscp is %d" % chain.dscp
-    if chain.trust != "dscp":
-        return None  # the map is not looked at
-    priority = chain.priority_of(dscp)
-    maps = "DSCP %d maps to priority %d" % (dscp, priority)
-    if chain.priority is not None and priority != chain.priority:
-        return "%s; busbar_roce.priority is %d" % (maps, chain.priority)
-    if chain.pfc and priority not in chain.pfc:
-        return "%s; PFC is on for %s" % (maps, _listed(chain.pfc))
-    if chain.ecn and priority not in chain.ecn:
-        return "%s; ECN is on for %s" % (maps, _listed(chain.ecn))
-    return None
-
-
-def _listed(priorities: Sequence[int]) -> str:
-    return ", ".join(map(str, priorities))
 
 
 def _number(
