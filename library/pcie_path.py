@@ -99,7 +99,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
 
 SPEC = {
     "clear_acs": {"type": "bool", "default": True},
@@ -119,7 +119,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     asked = profile.asked(given)
     machine = topology.read(host, ask_nvidia_smi=False)
     nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
-    missing = pcie_path.missing_device(machine, asked)
+    missing = platform.missing(machine, asked, platform.GPU_COUNT, platform.RAIL_DEVICE)
     seen = []
 
     def look() -> Plan:

@@ -152,13 +152,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS, Want
 
 _NUMBERS = {"type": "list", "elements": "int"}
-SPEC = {
-    "roce": {"type": "dict", "default": {}},
+SETTINGS = {
     "trust": {"type": "str", "choices": ["", *chain.TRUSTS], "default": ""},
     "dscp2prio": {"type": "dict", "default": {}},
     "pfc": _NUMBERS,
@@ -173,6 +172,10 @@ SPEC = {
     "traffic_class": {"type": "int"},
     "dcbx": {"type": "str", "choices": list(OWNERS), "default": ""},
     "pause_off": {"type": "bool", "default": True},
+}
+SPEC = {
+    "roce": {"type": "dict", "default": {}},
+    **SETTINGS,
     **module.PROFILE,
     **module.DISRUPTION,
     **module.ROOTS,
@@ -190,8 +193,9 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
     ports = port.ports(machine, rails.match(machine, asked)) if is_roce else ()
     permit = apply.Permission(host, [one.pci for one in ports], given["max_disruption"])
-    at_boot = unit.intent(ports, want, given, host.hardware_root, host.system_root)
-    missing = unit.missing_rail(machine, asked) if is_roce else None
+    settings = {name: given[name] for name in SETTINGS}
+    at_boot = unit.intent(ports, want, given["roce"], settings, host.hardware_root, host.system_root)
+    missing = platform.missing(machine, asked, platform.RAIL_DEVICE) if is_roce else None
     have = qos.read(host, ports, want)
     live = permit(qos.plan(have, want))
     files = unit.plan(unit.read(host, at_boot), at_boot, ports, missing)
@@ -204,13 +208,10 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         # What counts is what is there now, not what was meant to be.
         live = permit(qos.plan(qos.read(host, ports, want), want, failed))
         after = merge(live, unit.plan(unit.read(host, at_boot), at_boot, ports, missing))
-    return dict(
-        apply.result(planned, after, apply.either),
-        changed=bool(steps or files.changes),
-        commands=[str(step) for step in steps],
-        diff=qos.diff(planned) + unit.diff(files),
-        notes=qos.notes(want.chain, asked, ports),
-    )
+    found = apply.result(planned, after, apply.either)
+    found.update(changed=bool(steps or files.changes), commands=[str(step) for step in steps])
+    found["diff"] = qos.diff(planned) + found["diff"]
+    return dict(found, notes=qos.notes(want.chain, asked, ports))
 
 
 if __name__ == "__main__":

@@ -21,9 +21,8 @@ from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, attempt
 from .core.plan import Command, FileChange, Plan
-from .machine import pci, platform, virtualization
+from .machine import pci, virtualization
 from .machine.pci import PciDevice
-from .machine.profile import Profile
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 
@@ -339,11 +338,6 @@ def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
     return tuple(nic for nic in topology.nics if nic.role == "compute" or nic.pci in of_rails)
 
 
-def missing_device(topology: Topology, profile: Profile) -> Optional[Finding]:
-    """The finding of a GPU or NIC that is not there. What to set at boot must not shrink to what is left."""
-    return platform.missing(topology, profile, platform.GPU_COUNT, platform.RAIL_DEVICE)
-
-
 def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tuple[str, ...]:
     """Addresses of the bridges on the paths between GPUs, and between GPUs and NICs.
 
@@ -445,7 +439,7 @@ def write(host: Host, change: Write) -> None:
 def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
     """Its commands are Writes. Nothing is asked in a virtual machine, where all of it is the hypervisor's.
 
-    missing: as ``missing_device`` returned it; what is set at boot stays as it is then.
+    missing: of a GPU or NIC that is not there; what is set at boot stays as it is then.
     """
     if have.is_vm:
         return Plan()

@@ -34,15 +34,17 @@ from .want import Want
 RESULTS = "/run/busbar-roce-qos"
 # Seconds that a netdev's RDMA device may come after it.
 PATIENCE = 30.0
-# What a run leaves to the role's live findings: no run of this unit could mend it.
+# States that a run leaves to the role's live findings: no run of this unit could mend them.
 _NOT_OURS = ("unsupported", "not_owned")
 
 
 @dataclass(frozen=True)
 class Intent:
-    """ports: PCI address -> whether an RDMA device belongs to it.   roce, settings: as options of the module roce_qos.
+    """What the unit is to bring the ports to; a file of the node holds it as JSON with these keys.
 
-    hardware_root, system_root: of the Host.
+    ports: PCI address -> whether an RDMA device belongs to it.
+    roce, settings: as the options of the module roce_qos, by their names.
+    hardware_root, system_root: as Host takes them.
     """
 
     ports: Mapping[str, bool]
@@ -61,14 +63,17 @@ class Intent:
 
 @dataclass(frozen=True)
 class Result:
-    """state: ok, failed; started for a run that has not ended.   said: lines for people."""
+    """What a run for one port came to. said: lines for people.
+
+    state: ok, failed, started for a run that has not ended; unread where ``said`` tells why nobody knows.
+    """
 
     state: str
     said: Tuple[str, ...] = ()
 
 
 def parse_intent(text: str) -> Intent:
-    """Raises ParseError."""
+    """Of the JSON that the role writes. Raises ParseError."""
     data = _mapping(text)
     try:
         intent = Intent(**data)
@@ -81,7 +86,7 @@ def parse_intent(text: str) -> Intent:
 
 
 def parse_result(text: str) -> Result:
-    """Raises ParseError."""
+    """Of the JSON that a run leaves in RESULTS. Raises ParseError."""
     data = _mapping(text)
     if data.get("state") not in ("ok", "failed", "started") or not isinstance(data.get("said"), list):
         raise ParseError("is not what busbar-roce-qos@.service writes")
@@ -99,11 +104,15 @@ def _mapping(text: str) -> Dict[str, Any]:
 
 
 def result_path(address: str) -> str:
+    """Below the system root. address: of the port's PCI function."""
     return "%s/%s.json" % (RESULTS, address)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """arguments: path of the intent, PCI address of the netdev's function. 0 where all is as asked for afterwards."""
+    """arguments: path of the Intent's file, PCI address of the netdev's function.
+
+    Returns the exit status: 0 where all is as asked for afterwards.
+    """
     path, function = arguments
     try:
         intent = parse_intent(_read(path))
@@ -127,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) -> Result:
-    """Raises ParseError and ReadError."""
+    """Waits for one port and sets it. patience: seconds. Raises ParseError and ReadError."""
     port = _wait(host, address, intent.ports[address], patience)
     if port is None:
         return Result("failed", ("%s: no netdev came within %g s: look at dmesg" % (address, patience),))

@@ -21,11 +21,8 @@ from ..change import apply
 from ..core import advice, bundle
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import Host, Problem, attempt
 from ..core.plan import Command, FileChange, Plan
-from ..machine import platform
-from ..machine.profile import Profile
-from ..machine.topology import Topology
 from . import boot
 from .boot import Intent, Result
 from .nouns import asked
@@ -41,11 +38,6 @@ OWN = (SCRIPT, INTENT, UNIT, RULE)
 _SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/99-systemd.rules")
 # Where a file for one port comes before the unit of all.
 _IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
-# Options of the module that the script gets beside roce.
-SETTINGS = (
-    *("trust", "dscp2prio", "pfc", "prio2tc", "tsa", "tc_bandwidth", "cable_length", "prio2buffer", "buffer_size"),
-    *("ecn", "tos", "traffic_class", "dcbx", "pause_off"),
-)
 _RUN = advice.run("roce_qos")
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0
@@ -109,10 +101,13 @@ _unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get what is asked
 
 @dataclass(frozen=True)
 class Have:
-    """files, modes: of OWN.   udev: devices have units here.   systemctl: is there.
+    """files, modes: by the paths of OWN; None for a file that is not there.
+
+    udev: whether devices have units of systemd here.   systemctl: whether the tool is there.
 
     masked: empty files that stand in front of ours for one port, as systemctl mask makes them.
-    results: PCI address -> what the unit's last run came to, or why that is not known; of ports where it has run.
+    results: PCI address -> what the unit's last run for that port came to, or why that is not known. Ports for which it
+        has not run are left out.
     """
 
     files: Mapping[str, Optional[str]]
@@ -124,25 +119,25 @@ class Have:
 
 
 def intent(
-    ports: Sequence[Port], want: Want, given: Mapping[str, Any], hardware_root: str, system_root: str
+    ports: Sequence[Port],
+    want: Want,
+    roce: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    hardware_root: str,
+    system_root: str,
 ) -> Optional[Intent]:
-    """None where nothing is asked of any port. given: options of the module."""
+    """What the script is to be given; None where nothing is asked of any port. roce, settings: as in Intent."""
     able = [port for port in ports if any(map(port.has, asked(want)))]
     able = [port for port in able if port.gap is None or port.gap.state != "unsupported"]
     if not able:
         return None
     return Intent(
         ports={port.pci: port.rdma is not None for port in able},
-        roce=given["roce"],
-        settings={name: given[name] for name in SETTINGS if given[name] is not None},
+        roce=roce,
+        settings={name: value for name, value in settings.items() if value is not None},
         hardware_root=hardware_root,
         system_root=system_root,
     )
-
-
-def missing_rail(topology: Topology, profile: Profile) -> Optional[Finding]:
-    """The finding of a rail that is not there. What is done at boot must not shrink to the rails that are left."""
-    return platform.missing(topology, profile, platform.RAIL_DEVICE)
 
 
 def read(host: Host, wanted: Optional[Intent]) -> Have:
@@ -150,6 +145,7 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
     files = {path: host.read_system(path) for path in OWN}
     if wanted is None:
         return Have(files, systemctl=host.has("systemctl"))
+    results = [(address, _result(host, address)) for address in wanted.ports]
     return Have(
         files=files,
         modes={path: host.mode_system(path) for path in OWN},
@@ -161,24 +157,25 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
             # Empty, or a link to /dev/null; another text is somebody's own unit.
             if host.read_system(path) == ""
         ),
-        results={address: result for address in wanted.ports for result in _result(host, address)},
+        results={address: result for address, result in results if result is not None},
     )
 
 
-def _result(host: Host, address: str) -> List[Result]:
-    """One, or none where the unit has not run since the boot."""
+def _result(host: Host, address: str) -> Optional[Result]:
+    """What the unit's last run for a port came to, or why that is not known. None: it has not run since the boot."""
     path = boot.result_path(address)
-    try:
+    problems: List[Problem] = []
+
+    def step() -> Optional[Result]:
         text = host.read_system(path)
-        return [] if text is None else [boot.parse_result(text)]
-    except ReadError as error:
-        return [Result("unread", (str(error),))]
-    except ParseError as error:
-        return [Result("unread", ("%s: %s" % (path, error),))]
+        return None if text is None else boot.parse_result(text)
+
+    found = attempt(step, path, problems)
+    return Result("unread", (str(problems[0]),)) if problems else found
 
 
 def render(wanted: Intent) -> Dict[str, str]:
-    """Path -> text of our own files."""
+    """Path -> text of OWN."""
     addresses = sorted(wanted.ports)
     physical = "|".join("*PCI_SLOT_NAME=%s*" % one for one in addresses)
     return {
@@ -200,7 +197,10 @@ def _script() -> str:
 
 
 def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: Optional[Finding] = None) -> Plan:
-    """missing: as missing_rail returned it; what is written stays as it is then."""
+    """wanted: None takes our files away.
+
+    missing: the finding of a rail that is not there; what is written stays as it is then.
+    """
     if wanted is not None and not have.udev:
         text = "%s is not there: without udev and systemd nothing does it" % _SYSTEMD_RULES[0]
         way_out = "%s after every boot and every reload of the driver" % _RUN
@@ -216,7 +216,14 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
         return Plan((found, *results))
     texts = render(wanted) if wanted is not None else {}
     changes = tuple(
-        FileChange(path, have.files[path], texts.get(path), mode_before=have.modes.get(path))
+        FileChange(
+            path,
+            have.files[path],
+            texts.get(path),
+            mode_before=have.modes.get(path),
+            # Of the script only what it begins with, its sum among it.
+            shown=(_head(have.files[path]), _head(texts.get(path))) if path == SCRIPT else None,
+        )
         for path in OWN
         if have.files[path] != texts.get(path) or (path in texts and have.modes[path] != 0o644)
     )
@@ -247,18 +254,8 @@ def execute(host: Host, planned: Plan) -> None:
             host.run(command.argv, timeout=command.timeout, leaves=True)
 
 
-def diff(planned: Plan) -> List[Dict[str, str]]:
-    """Ansible's diff structure; of the script only what it begins with."""
-    found = [change.diff() for change in planned.changes]
-    for one, change in zip(found, planned.changes):
-        if change.path == SCRIPT:
-            head = _SCRIPT_HEAD.count("\n")
-            one.update({side: "".join(one[side].splitlines(True)[:head]) for side in ("before", "after")})
-    return found
-
-
 def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]:
-    """Of each port where the unit has run."""
+    """The live findings: one for each port for which the unit has run."""
     found = []
     for port in ports:
         result = have.results.get(port.pci) if port.pci in wanted.ports else None
@@ -278,6 +275,10 @@ def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]
             )
         )
     return found
+
+
+def _head(script: Optional[str]) -> str:
+    return "".join((script or "").splitlines(True)[: _SCRIPT_HEAD.count("\n")])
 
 
 def _instance(address: str) -> str:

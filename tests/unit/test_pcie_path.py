@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
@@ -291,6 +291,11 @@ def planned(*given: Any) -> tuple[Plan, list[Write]]:
     return plan, [command for command in plan.commands if isinstance(command, Write)]
 
 
+def missing_device(machine: Topology, asked: Profile) -> Finding | None:
+    """As the module asks."""
+    return platform.missing(machine, asked, platform.GPU_COUNT, platform.RAIL_DEVICE)
+
+
 def judged(node: Node, want: Want = WANT) -> dict[str, str]:
     plan, _writes = planned(have(node), want)
     return {finding.id: finding.state for finding in plan.findings if not finding.ok}
@@ -382,12 +387,12 @@ def test_what_is_no_file_is_unknown_and_holds_nobody(node: Node) -> None:
 
 def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: Node, hgx_h100: Profile) -> None:
     host, machine = node
-    assert pcie_path.missing_device(machine, hgx_h100) is None
+    assert missing_device(machine, hgx_h100) is None
     for left, cause in (
         (replace(machine, gpus=machine.gpus[:7]), "platform.gpu_count"),
         (replace(machine, nics=machine.nics[1:]), "platform.rail_device"),
     ):
-        missing = pcie_path.missing_device(left, hgx_h100)
+        missing = missing_device(left, hgx_h100)
         assert missing is not None
         put(root_of(node), port(1, 0), config(acs=REDIRECTING))
         plan, writes = planned(pcie_path.read(host, left, left.nics), WANT, missing)

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import boot as roce_boot
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
@@ -28,6 +28,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Int
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Gap, Port, ports
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,8 +37,9 @@ from busbar.lab.machines import hgx_h200_roce
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
-GIVEN: dict[str, Any] = dict.fromkeys(roce_unit.SETTINGS)
+GIVEN: dict[str, Any] = dict.fromkeys(module.SETTINGS)
 GIVEN.update(roce={"dscp": 26}, pause_off=True, traffic_class=106)
+SETTINGS = {name: GIVEN[name] for name in module.SETTINGS}
 WANT = Want.of(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
 ONE, OTHER = "0000:1b:00.0", "0000:2b:00.0"
 PORTS = tuple(
@@ -146,13 +148,13 @@ def test_the_last_run_of_each_port_is_a_finding_of_its_own() -> None:
 def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     gap = Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
     ports = (*PORTS, replace(PORTS[0], pci="0000:3b:00.2", gap=gap), replace(PORTS[1], pci="0000:4b:00.0", rdma=None))
-    found = roce_unit.intent(ports, WANT, GIVEN, "/", "/")
+    found = roce_unit.intent(ports, WANT, GIVEN["roce"], SETTINGS, "/", "/")
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
     assert found.settings == {"pause_off": True, "traffic_class": 106}
     nothing = Want.of(roce_chain.resolve({}, {}), {})
-    assert roce_unit.intent(PORTS, nothing, GIVEN, "/", "/") is None
-    assert roce_unit.intent((), WANT, GIVEN, "/", "/") is None
+    assert roce_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
+    assert roce_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
 
 
 def test_the_rule_is_for_these_ports_and_their_virtual_functions_and_starts_only_units() -> None:
@@ -230,8 +232,8 @@ class Node:
         asked = profile.for_fabric(profile.parse(PROFILE, "hgx-h200"), "ethernet")
         machine = topology.read(self.host, ask_nvidia_smi=False)
         self.ports = ports(machine, rails.match(machine, asked))
-        self.wanted = roce_unit.intent(self.ports, WANT, GIVEN, str(self.hw), str(self.sys))
-        self.missing = roce_unit.missing_rail(machine, asked)
+        self.wanted = roce_unit.intent(self.ports, WANT, GIVEN["roce"], SETTINGS, str(self.hw), str(self.sys))
+        self.missing = platform.missing(machine, asked, platform.RAIL_DEVICE)
         roce_unit.execute(self.host, self.plan())
 
     def plan(self) -> Plan:
