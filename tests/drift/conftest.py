@@ -58,6 +58,14 @@ def lab(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def unasked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, for all whose question reaches no node."""
+    directory = tmp_path_factory.mktemp("unasked") / "lab"
+    store.create(directory)
+    return directory
+
+
 @pytest.fixture
 def busbar(tmp_path: Path) -> Busbar:
     """Runs the command away from the checkout; a traceback or a terminal escape fails the test whatever it is about."""

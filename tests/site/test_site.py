@@ -62,15 +62,17 @@ def write_inventory(folder: Path, hosts: dict[str, dict[str, object]], group: st
         ),
     ],
 )
-def test_nobody_to_work_on_is_an_error_with_a_sentence(lab: Path, play: Play, arguments: list[str], says: str) -> None:
-    (lab / "none.retry").write_text("")
-    write_inventory(lab / "wrong-group", {"a": {}}, "gpus")
-    write_inventory(lab / "others", {"store01": {}}, "storage")
-    run = play(*(argument.format(lab=lab) for argument in arguments))
+def test_nobody_to_work_on_is_an_error_with_a_sentence(
+    untouched: Path, play: Play, arguments: list[str], says: str
+) -> None:
+    (untouched / "none.retry").write_text("")
+    write_inventory(untouched / "wrong-group", {"a": {}}, "gpus")
+    write_inventory(untouched / "others", {"store01": {}}, "storage")
+    run = play(*(argument.format(lab=untouched) for argument in arguments))
     assert run.rc != 0
     assert says in " ".join(run.out.split())
     assert "Traceback" not in run.out
-    assert not (lab / "node01/sys/etc/nccl.conf").exists()
+    assert not (untouched / "node01/sys/etc/nccl.conf").exists()
 
 
 @pytest.mark.parametrize(
