@@ -68,7 +68,7 @@ class ActionModule(ActionBase):
 
 
 def reported(registered: Any) -> dict[str, Any]:
-    """What a host is reported with; {} where there is nothing, or nothing valid."""
+    """What the role has registered for a host; {} where that is nothing, or not valid."""
     found = answer.given(registered)
     runs = registered["runs"] if found.get("findings") is not None and "runs" in registered else []
     return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
@@ -99,7 +99,7 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
 
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
-    """Bus bandwidth over size as SVG and PNG, and why there is none."""
+    """Plots bus bandwidth over size. Returns the files, SVG and PNG, and why there are none."""
     try:
         import matplotlib
     except ImportError:
@@ -178,7 +178,7 @@ def lines_of_hosts(panel: Any, hosts: Mapping[str, Mapping[int, float]]) -> None
 
 
 def label_of(host: str) -> str:
-    """A label as it is: matplotlib hides those with a leading underscore and reads $...$ as mathematics."""
+    """A host's name as a label: matplotlib hides labels that begin with "_" and reads $...$ as mathematics."""
     return printable(host).lstrip("_").replace("$", r"\$")[:24]
 
 

@@ -355,8 +355,11 @@ class Measurement:
             raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
 
     def trusted(self, environment: Dict[str, str]) -> Tuple[str, ...]:
-        """The command, its first word as a full path. Raises ReadError where others than root may change what it runs
-        or loads: the program, a launcher's words that are files, the directories of PATH and of the loader."""
+        """The command, its first word as a full path.
+
+        Raises ReadError where others than root may change what the command runs or loads: the program, a launcher's
+        words that are files, the directories of PATH and of the loader.
+        """
         first, *words = self.wanted.command
         path = shutil.which(first, path=environment["PATH"])
         if path is None:
@@ -485,7 +488,7 @@ def text_of(path: str) -> str:
 
 
 def output(path: str) -> str:
-    """What of a program's output is judged and kept."""
+    """What of a program's output, which lies in a file, is judged and kept. Raises ReadError."""
     return perf_output.without_log(text_of(path))[:KEPT]
 
 
@@ -494,8 +497,10 @@ def record_path(directory: str) -> str:
 
 
 def stored(path: str, root: str) -> perf_run.Run:
-    """The record of an earlier run. root: the system root. Raises ReadError, also where others than root may change it,
-    and ParseError."""
+    """The record of an earlier run. root: the system root.
+
+    Raises ParseError, and ReadError, also for a record that others than root may change.
+    """
     text = Host().read_system(path)
     if text is None:
         raise ReadError(path, "there is no stored result")

@@ -54,7 +54,7 @@ _NVLS_BLACKWELL = {8: 1.115}
 
 @dataclass(frozen=True)
 class Bar:
-    """busbw: what has to be reached at ``size`` bytes and above. healthy: what a healthy node was measured at."""
+    """What a run has to reach. busbw: GB/s at ``size`` bytes and above. healthy: GB/s measured on a healthy node."""
 
     platform: str
     nvls: bool
@@ -145,7 +145,7 @@ def _figure(value: Any, what: str) -> float:
 def find_bar(
     files: Sequence[Sequence[Bar]], platform: str, nvls: bool, scope: str, collective: str, size: int
 ) -> Bar | None:
-    """The bar for a run: of the first file that has one, that for the largest size up to ``size``."""
+    """The bar for a run: of the first file with a bar for it, the bar for the largest size up to ``size`` bytes."""
     for bars in files:
         key = (platform, nvls, scope, collective)
         fitting = [b for b in bars if (b.platform, b.nvls, b.scope, b.collective) == key and b.size <= size]

@@ -125,7 +125,7 @@ def read(run: Run) -> Tuple[Optional[Result], str]:
 
 
 def not_run(wanted: Wanted, reason: str) -> Plan:
-    """The judgement where nothing was run. reason: a sentence."""
+    """The judgement where nothing was run. reason: why, a sentence."""
     source = " ".join(wanted.command) or wanted.collective
     return Plan((RAN.judge(wanted.subject, "unknown", _WANT_RAN, reason, source, fix=FRESH.fix),))
 
@@ -375,12 +375,10 @@ def _is_checked(row: Row, collective: str) -> bool:
 
 
 def _nonzero(have: Result, wanted: Wanted, source: str, cause: Finding) -> Finding:
-    want = "a bus bandwidth above 0"
     lowest = reached(have, wanted)
-    if lowest is None:
-        return NONZERO.judge(wanted.subject, "unknown", want, None, source, because=cause)
-    state = "ok" if lowest > 0 else "drift"
-    return NONZERO.judge(wanted.subject, state, want, "%g GB/s" % float(lowest), source, because=cause)
+    state = "unknown" if lowest is None else "ok" if lowest > 0 else "drift"
+    text = None if lowest is None else "%g GB/s" % lowest
+    return NONZERO.judge(wanted.subject, state, "a bus bandwidth above 0", text, source, because=cause)
 
 
 def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) -> Finding:
@@ -388,12 +386,15 @@ def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) 
     lowest = reached(have, wanted)
     if lowest is None:
         return BUSBW.judge(wanted.subject, "unknown", want, None, source, because=ran)
-    text = "%.2f GB/s%s" % (float(lowest), " (simulated)" if have.simulated else "")
+    text = "%.2f GB/s%s" % (lowest, " (simulated)" if have.simulated else "")
     return BUSBW.judge(wanted.subject, "ok" if lowest >= bar else "drift", want, text, source)
 
 
 def reached(have: Result, wanted: Wanted) -> Optional[float]:
-    """busbw in GB/s, out of place, at the largest size that was asked for; of several tables the slowest, else None."""
+    """busbw in GB/s, out of place, at the largest size that was asked for: that of the slowest table.
+
+    None where a table has no figure for that size.
+    """
     found: List[float] = []
     for whole in _tables(have.rows):
         table = [row for row in whole if _agrees(row, have, wanted)]

@@ -65,7 +65,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Row:
-    """size in bytes. op and root are None where the release has no such column."""
+    """The figures of one size, in bytes. op and root are None where the release has no such column."""
 
     size: int
     type: str
@@ -133,12 +133,12 @@ def _load(text: str) -> Dict[str, Any]:
 
 
 def redact(text: str) -> str:
-    """The JSON file without the environment. Raises ParseError."""
+    """The text of a file that -J wrote, without the environment. Raises ParseError."""
     return json.dumps(_load(text))
 
 
 def parse_json(text: str) -> Result:
-    """A file that -J wrote. Raises ParseError, also for a file that is cut off."""
+    """The text of a file that -J wrote. Raises ParseError, also where the file is cut off."""
     data = _load(text)
     config = expect(dict, data.get("config", {}), "config")
     devices = [expect(dict, device, "devices") for device in expect(list, config.get("devices", []), "devices")]
@@ -206,7 +206,7 @@ def quoted(value: Any) -> str:
 
 
 def real(value: Any) -> Optional[float]:
-    """None for null, for "nan" and for everything that is no finite number."""
+    """A finite number as it is; None for everything else, null and "nan" among it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
@@ -418,7 +418,7 @@ def _nccl_version(code: Optional[int]) -> Optional[str]:
 
 
 def tidy(lines: Iterable[str]) -> Tuple[str, ...]:
-    """Each message once, printable, and not without end."""
+    """Each line once, printable, without blanks at its ends; 20 lines of 300 characters at most."""
     tidied = ("".join(c if c.isprintable() else "?" for c in line.strip())[:300] for line in lines)
     return tuple(dict.fromkeys(line for line in tidied if line))[:_ERRORS_KEPT]
 

@@ -31,7 +31,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 def unpack_sources(path: str, digest: str, commit: str, directory: str) -> None:
     """Bring the sources in an archive to ``directory``, which must not exist. Raises ReadError.
 
-    digest: SHA-256 that the archive must have.   commit: which it must be of, where ``git archive`` has left it in it.
+    digest: SHA-256 that the archive must have.   commit: the commit that an archive by ``git archive``, which names its
+    commit, must be of.
     """
     with _errors(path):
         with open(path, "rb") as stream:

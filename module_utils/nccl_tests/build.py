@@ -106,7 +106,7 @@ class Builder:
         return [redaction.scrub(line, ()) for line in lines + [" ".join(map(shlex.quote, argv)) for argv in argvs]]
 
     def make(self, made_from: Inputs, runtime: Optional[Runtime]) -> None:
-        """Raises ReadError and CommandFailed; then the destination is as it was."""
+        """Build from the sources. Raises ReadError and CommandFailed; then the destination is as it was."""
         with self._workspace():
             try:
                 self._fetch()
@@ -162,7 +162,7 @@ class Builder:
 
     @contextmanager
     def _workspace(self) -> Iterator[None]:
-        """The lock, and under it an empty scratch directory."""
+        """Holds the lock, and makes and removes an empty scratch directory."""
         os.makedirs(os.path.dirname(self.destination), exist_ok=True)
         with self._locked() as self.lock:
             remove(self.scratch)
@@ -174,7 +174,10 @@ class Builder:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Held by the commands, too: those of a run that was killed go on, and would write into our scratch."""
+        """Holds the lock beside the destination; yields its descriptor. Raises ReadError where another run has it.
+
+        The commands hold it, too: those of a run that was killed go on, and would write into our scratch directory.
+        """
         folder, name = os.path.split(self.destination)
         path = os.path.join(folder, ".%s.lock" % name)
         descriptor = locks.open_file(path)
@@ -255,7 +258,7 @@ class Builder:
             return log.read(1 << 16).decode("utf-8", "replace")
 
     def _stage(self, made_from: Inputs, runtime: Optional[Runtime], argv: Sequence[str]) -> str:
-        """The directory as it shall be. The marker is its last file: of what was built, not of what was meant."""
+        """Puts the programs, the log and the marker of what was built into a new directory, and returns its path."""
         build, stage = os.path.join(self.scratch, "build"), os.path.join(self.scratch, "stage")
         binaries = programs.verify(build, made_from.mpi is not None)
         os.mkdir(stage)
@@ -270,7 +273,7 @@ class Builder:
         return stage
 
     def _install(self, stage: str) -> None:
-        """Programs that run from the old directory go on: their files live until they end."""
+        """Renames a directory into place. Programs that run from the old one go on: their files live until they end."""
         old = os.path.join(self.scratch, "old")
         if os.path.lexists(self.destination):
             os.rename(self.destination, old)
@@ -283,7 +286,7 @@ class Builder:
 
 
 def publish(directory: str, binaries: Collection[str]) -> None:
-    """Jobs run the programs as their own users, whatever the umask here. The log, which may hold a token, is root's."""
+    """Sets the modes of a build's files: programs are for everybody, whatever the umask; the log may hold a token."""
     modes = {**dict.fromkeys(binaries, 0o755), LOG: 0o600}
     for name in os.listdir(directory):
         os.chmod(os.path.join(directory, name), modes.get(name, 0o644))

@@ -55,7 +55,7 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a build is made from besides the sources. mpi is None for a build without."""
+    """All that a build is made from besides the sources. mpi is None for a build without MPI."""
 
     cuda: Cuda
     nccl: Nccl
@@ -64,6 +64,7 @@ class Inputs:
 
     @property
     def library_path(self) -> List[str]:
+        """The directories that LD_LIBRARY_PATH needs, in order."""
         files = [self.nccl.library, self.cuda.library] + ([self.mpi.library] if self.mpi else [])
         return list(dict.fromkeys(posixpath.dirname(path) for path in files))
 
@@ -80,7 +81,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Marker:
-    """runtime is None where it could not be read; such a build is for its own host only."""
+    """What a build is. runtime is None where it could not be read; such a build is for its own host only."""
 
     commit: str
     archive_sha256: Optional[str]

@@ -182,8 +182,11 @@ def read(host: Host, want: Want) -> Have:
 
 
 def _occupied(host: Host, path: str) -> str:
-    """What is there in place of a build; "" for nothing. A build has a marker, damaged or not, since it was renamed
-    into place. Raises ReadError, also where others than root may put something in its place."""
+    """What lies where the build belongs and is no build of ours; "" for nothing.
+
+    A build of ours was renamed into place with its marker, which may be damaged by now.
+    Raises ReadError, also where others than root may put something in the build's place.
+    """
     full = host.system(path)
     above = os.path.dirname(os.path.realpath(full))
     while not os.path.isdir(above):
@@ -204,10 +207,7 @@ def _occupied(host: Host, path: str) -> str:
 
 
 def _read_marker(host: Host, path: str) -> Tuple[Optional[Marker], str]:
-    """The marker, None where there is none, and why it cannot be read.
-
-    After a power cut it can be there without its content, and that is mended like any other damage.
-    """
+    """(the marker, why it cannot be read). After a power cut it can be without its content: that is mended, too."""
     try:
         text = host.read_system("%s/%s" % (path, MARKER))
         return None if text is None else parse_marker(text), ""
@@ -290,8 +290,10 @@ def share(have: Have, want: Want) -> Dict[str, bool]:
 
 
 def require_equal(source: str, directory: str, marker: Marker, have: Have, want: Want) -> None:
-    """Raises ReadError unless the build in ``directory``, from the archive ``source``, is whole and is what this host
-    would have made."""
+    """Raises ReadError unless the build in ``directory`` is whole and is what this host would have made.
+
+    source: the archive that the build was in, for the message.
+    """
     differing = differences(replace(have, marker=marker, wrong=programs.wrong(directory, marker.binaries)), want)
     if have.runtime is None or marker.runtime != have.runtime:
         differing["runtime"] = "%s -> %s" % (_runtime(marker.runtime), _runtime(have.runtime))

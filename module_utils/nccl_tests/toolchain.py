@@ -214,7 +214,10 @@ def _headers(library: str) -> List[str]:
 
 def read_mpi(host: Host, home: str) -> Optional[Mpi]:
     """The MPI in ``home``, where that is given; else mpicc's, which knows where distributions put the parts; else the
-    first in the usual places. Raises ReadError, also for an MPI without its development files."""
+    first in the usual places.
+
+    Raises ReadError, also for an MPI without its development files.
+    """
     pairs = [] if home else _ask_mpicc(host)
     for place in [home] if home else _found(host, _MPI_HOMES):
         # EL has the headers of /usr/lib64/openmpi in /usr/include/openmpi-x86_64.
@@ -254,7 +257,7 @@ def _ask_mpicc(host: Host) -> List[Tuple[str, str]]:
 
 
 def read_runtime(host: Host) -> Runtime:
-    """Raises ReadError where a part of it is not known."""
+    """The runtime of this host. Raises ReadError where a part of it is not known."""
     source, values = os_release.read(host)
     try:
         release = distribution(values)
@@ -273,7 +276,7 @@ def read_runtime(host: Host) -> Runtime:
 
 
 def missing_tools(host: Host, names: Sequence[str]) -> Tuple[str, ...]:
-    """Those that are not there, and, with the reason, those that others than root may change."""
+    """Of these tools those that are not installed and, with the reason, those that others than root may change."""
     missing = []
     for name in names:
         try:
