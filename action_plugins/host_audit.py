@@ -47,7 +47,7 @@ LIMIT = bounded.MIB
 MADE = threading.Event()
 MAIN = f"""
 from {bundle.PACKAGE} import audit
-audit.main(json.loads(%r), %r)
+audit.main(json.loads(unpacked(%r)), %r)
 """
 
 
@@ -127,7 +127,7 @@ class ActionModule(ActionBase):
     def _ask(self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any]) -> dict[str, Any]:
         """``results``, one for each step; or ``msg``, why there are none."""
         asked = [{key: step[key] for key in ("module", "arguments")} for step in steps]
-        script = _SCRIPT + MAIN % (json.dumps(asked), limit)
+        script = _SCRIPT + MAIN % (bundle.packed(json.dumps(asked)), limit)
         MADE.set()
         try:
             with bounded.bounded(LIMIT):

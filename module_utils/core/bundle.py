@@ -25,7 +25,9 @@ _BARE = "# bare\n"
 # What a packed script begins with, what a plain one does, and what both go on with.
 _PACKED = """\
 import base64, json, zlib
-SOURCES = json.loads(zlib.decompress(base64.b64decode(%r)).decode())
+def unpacked(text):
+    return zlib.decompress(base64.b64decode(text)).decode()
+SOURCES = dict(source.split("\\n", 1) for source in unpacked(%r).split("\\0"))
 """
 _PLAIN = """\
 import json
@@ -129,9 +131,17 @@ def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str
 
 
 def script(sources: Dict[str, str], main: str) -> str:
-    """One script holding ``sources``. ``main``: the code to run after them; it imports from PACKAGE."""
-    packed = base64.b64encode(zlib.compress(json.dumps(sources, sort_keys=True).encode(), 9)).decode()
-    return _PACKED % packed + _LOADER + main
+    """One script holding ``sources``. ``main``: the code to run after them; it imports from PACKAGE, and has json, and
+    the function unpacked for what ``packed`` has made smaller.
+    """
+    # A wing after the other: zlib finds what is alike only 32 KB apart.
+    names = sorted(sources, key=lambda name: (-name.count("."), name))
+    return _PACKED % packed("\0".join("%s\n%s" % (name, sources[name]) for name in names)) + _LOADER + main
+
+
+def packed(text: str) -> str:
+    """A third of the bytes, all of them ASCII."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def plain(sources: Dict[str, str], main: str) -> str:

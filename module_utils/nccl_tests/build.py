@@ -17,7 +17,7 @@ from typing import Collection, Dict, Iterator, List, Optional, Sequence
 
 from ..core import locks, redaction, trusted
 from ..core.host import Host, ParseError, ReadError, kill_group, search_path, untrusted
-from . import archive, programs
+from . import programs
 from .marker import LOG, MARKER, Inputs, Marker, Runtime, render_marker
 from .plan import Have, Want, require_equal
 from .toolchain import PATH
@@ -130,6 +130,8 @@ class Builder:
 
         prebuilt: the archive, a path of this machine.   digest: its SHA-256, as the control node has it.
         """
+        from . import archive
+
         doubt = trusted.doubt(prebuilt, os.path.realpath(self.host.system_root))
         if doubt and os.path.lexists(prebuilt):
             raise untrusted(prebuilt, doubt)
@@ -143,6 +145,8 @@ class Builder:
 
     def pack(self, marker: Marker) -> None:
         """Write the present build to archive.PACK. Raises ReadError and OSError; then there is no such file."""
+        from . import archive
+
         path = self.host.system(archive.PACK)
         try:
             with self._locked():
@@ -204,6 +208,9 @@ class Builder:
 
     def _fetch(self) -> None:
         if self.want.tarball:
+            # Not sent with the audit, which unpacks nothing.
+            from . import archive
+
             tarball = self.host.system(self.want.tarball)
             archive.unpack_sources(tarball, self.want.sha256, self.want.commit, self.scratch + "/source")
             return
