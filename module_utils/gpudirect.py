@@ -104,7 +104,7 @@ BLOCKED = Check(
 )
 "does no blacklist, install line or kernel argument forbid nvidia_peermem"
 READABLE = Check("gpudirect.readable", why="what cannot be read cannot be judged")
-"could the files and tools that this is judged by be read"
+"Could the files and tools be read that tell the path to the GPUs' memory"
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ LIVE = Check(
     fix=RUN,
     disruption="link",
 )
-"Has each rail's interface, its bond, and what RDMA uses above it, `busbar_mtu`"
+"Have each rail's interface, its bond, and what RDMA uses above it, `busbar_mtu`"
 
 OWNER = Check(
     "netdev_mtu.owner",
@@ -57,7 +57,7 @@ PERSISTED = Check(
     fix=RUN,
     aspect="persisted",
 )
-"Does that file bring the MTU"
+"Does the file that sets the interface up at boot bring the MTU"
 
 ACTIVE_MTU = Check(
     "netdev_mtu.active_mtu",

@@ -51,7 +51,7 @@ REPOSITORY_FILES = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"are repository, key and pin as rendered"
+"Are the repository, its key and its pin on the node as rendered"
 PACKAGES = Check(
     "ofed.packages",
     why="the fleet runs one release of OFED; drivers and libraries of two do not fit",
@@ -59,14 +59,14 @@ PACKAGES = Check(
     severity="critical",
     aspect="persisted",
 )
-"is the metapackage there, of the release asked for"
+"Is OFED's metapackage installed, of the release asked for"
 HOLD = Check(
     "ofed.hold",
     why="an upgrade of everything would replace the driver below running jobs",
     fix=_RUN,
     aspect="persisted",
 )
-"is the metapackage held back from upgrades"
+"Is OFED's metapackage held back from upgrades"
 CONFLICT = Check(
     "ofed.conflict",
     why="packages of two OFEDs replace each other's files at every upgrade",
@@ -87,28 +87,28 @@ DKMS = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"are OFED's and NVIDIA's modules built for each of them"
+"Are OFED's and NVIDIA's modules built for each installed kernel"
 MODULE = Check(
     "ofed.module",
     why="modprobe takes the first mlx5_core that depmod has found, whatever packages are installed",
     fix=_RUN,
     aspect="persisted",
 )
-"which `mlx5_core` would modprobe take: OFED's, or the kernel's own"
+"For each kernel: would modprobe take OFED's `mlx5_core`, and with the flavour `inbox` the kernel's own"
 LOADED = Check(
     "ofed.loaded",
     why="what is installed works after a reboot, or after openibd was restarted where nothing uses it",
     severity="critical",
     disruption="driver",
 )
-"is what is installed what is loaded; if not, it waits for a reboot"
+"Is the OFED that is installed the one that is loaded; if not, it waits for a reboot"
 NVIDIA = Check(
     "ofed.nvidia",
     why="nvidia-peermem refuses to load with an ib_core other than the one that it was built for",
     fix=_RUN,
     aspect="persisted",
 )
-"was nvidia-peermem built for this `ib_core`, by the checksum of its symbol"
+"Was nvidia-peermem built for the `ib_core` of this OFED, by the checksum of its symbol"
 DEPENDENTS = Check(
     "ofed.dependents",
     why="OFED replaces the RDMA modules that this uses; without its counterpart it does not come back after a boot",
@@ -129,9 +129,9 @@ OPENIBD_MASK = Check(
     fix=_RUN,
     severity="minor",
 )
-"has a killed run left openibd masked"
+"Is openibd not masked, as a killed run leaves it"
 READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
-"could the files and tools that this is judged by be read"
+"Could the files and tools be read that tell the state of OFED"
 
 
 @dataclass(frozen=True)

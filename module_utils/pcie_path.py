@@ -60,22 +60,22 @@ ACS = Check(
     " an active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
     fix=_RUN,
 )
-"Does a bridge between GPUs, or between a GPU and a NIC, that share a switch send their traffic up to the CPU"
+"Does no bridge between GPUs, or between a GPU and a NIC, that share a switch send their traffic up to the CPU"
 MAX_READ_REQUEST = Check(
     "pcie_path.max_read_request",
     why="a NIC that reads in small requests cannot keep a wide PCIe link busy",
     fix=_RUN,
     severity="minor",
 )
-"Does a compute NIC read in requests as large as asked for"
+"Does each compute NIC read in requests as large as asked for"
 AT_BOOT = Check(
     "pcie_path.unit",
     why="firmware and kernel set ACS and read requests anew at every boot",
     fix=_RUN,
     aspect="persisted",
 )
-"""Are both set again at every boot; not judged while a GPU or NIC is missing (the boot then sets the others and names
-it in the journal)"""
+"""Are ACS and read requests set again at every boot; not judged while a GPU or NIC is missing (the boot then sets
+the others and names it in the journal)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="just what is asked for is set at boot")
 # What to do where the kernel lets nobody write a register.
 _IF_LOCKED = {

@@ -97,7 +97,7 @@ FILE = Check(
     severity="critical",
     aspect="persisted",
 )
-"Is the file as rendered"
+"Is nccl.conf as rendered"
 FILE_MODE = Check(
     "nccl_conf.file_mode",
     why="NCCL skips a file that the job's user cannot read, without a word",
@@ -105,7 +105,7 @@ FILE_MODE = Check(
     severity="critical",
     aspect="persisted",
 )
-"Can every user read the file"
+"Can every user read nccl.conf"
 PROOF = Check(
     "nccl_conf.proof",
     why="only the library's own parser knows what it takes from the file",
@@ -113,14 +113,14 @@ PROOF = Check(
     " busbar_nccl_libraries",
     aspect="persisted",
 )
-"Does the library's own parser read back what was meant"
+"Does the library's own parser read back from nccl.conf what was meant"
 CONTAINERS = Check(
     "nccl_conf.containers",
     why="a container does not see the host's nccl.conf, and its jobs run with NCCL's guesses",
     fix=_RUN,
     aspect="persisted",
 )
-"Are the containers' files as rendered"
+"Are the files as rendered with which containers see nccl.conf"
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ WRONG_PLACE = Check(
     severity="minor",
     aspect="persisted",
 )
-"Is the variable one that means something in a file that every job reads"
+"Does the variable mean something in a file that every job reads"
 
 # Name -> severity, why.
 _WRONG_PLACE = {

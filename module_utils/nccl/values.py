@@ -18,7 +18,7 @@ BAD_VALUE = Check(
     why="NCCL takes the value for another, or ends the job.",
     aspect="persisted",
 )
-"Is the value one that NCCL takes as it is meant"
+"Does NCCL take the value as it is meant"
 ADVICE = Check(
     "nccl_conf.lint.advice",
     why="The value is accepted, and of no use or harmful on every machine.",
@@ -47,7 +47,7 @@ GID_INDEX = Check(
     fix="Remove the line.",
     aspect="persisted",
 )
-"Is the RoCE GID left to NCCL, where it finds that of each port itself"
+"Is the RoCE GID left to NCCL, where NCCL finds each port's itself"
 PREFIX_MATCH = Check(
     "nccl_conf.lint.prefix_match",
     why="Without = each name is a prefix: %s.",

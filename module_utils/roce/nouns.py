@@ -109,7 +109,7 @@ DCBX = Check(
     why="whoever owns DCBX, firmware or lldpad, overwrites trust, PFC and ETS whenever it hears the switch",
     fix=_RUN,
 )
-"Does the kernel own the port, and no lldpad run, or has the firmware been asked to"
+"Does the kernel own the port's DCB settings, with no lldpad running; or, where asked for, the firmware"
 
 
 def _dcbx(state: State, want: Want) -> Answer:
@@ -405,7 +405,7 @@ TOS = Check(
     why="what connects by rdma_cm and names no class of its own gets this one",
     fix=_RUN,
 )
-"Has what connects by rdma_cm the class of the chain"
+"Has traffic that is set up by rdma_cm the class of the chain"
 
 
 def _tos_path(port: Port) -> str:
@@ -472,7 +472,7 @@ TRAFFIC_CLASS = Check(
     why="it is forced upon every queue pair of the device",
     fix=_RUN,
 )
-"Where asked for: is this traffic class, or none, forced upon every queue pair of the device"
+"Where asked for: is the traffic class, or none, forced upon every queue pair of the device"
 
 
 def _class_path(port: Port) -> str:

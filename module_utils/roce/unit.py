@@ -94,8 +94,8 @@ AT_BOOT = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"""Is what sets all of it again after a boot or a reload of the driver as written (`persisted`); what its last run for
-each port came to (`live`)"""
+"""Is the unit that sets all of `roce_qos` again, after a boot or a reload of the driver, as written (`persisted`),
+and did its last run for each port succeed (`live`)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get what is asked for whenever their netdevs come")
 
 
