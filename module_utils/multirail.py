@@ -254,7 +254,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
 
 
 def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
-    """No rule can tell two rails apart that have one address."""
+    """The rails, each that has the address of an earlier rail marked: no rule can tell the two apart."""
     taken: Dict[str, str] = {}
     found = []
     for rail in rails:
@@ -452,7 +452,7 @@ def table_of(rail: Rail, gateway: str) -> Table:
 
 
 def gateway_of(address: Address, gateway: str) -> str:
-    """Empty for none. Of two addresses (a /31) it is the other one."""
+    """Address of the gateway, "" for none. gateway: as in Want; in a subnet of two (/31) it is the other address."""
     subnet = address.subnet
     if gateway == "none" or subnet.prefixlen == 32:
         return ""
@@ -534,7 +534,7 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
 
 
 def _no_address(rail: Rail) -> Tuple[str, str, str]:
-    """State, what there is, and the way out."""
+    """State, have and fix of a rail without an address."""
     fix = "give it one; run ip address show %s" % rail.netdev
     return "unknown", "%s has no IPv4 address" % rail.netdev, fix
 
@@ -569,7 +569,7 @@ def _kept_rules(rail: Rail, changing: bool, mtu_judged: bool) -> Finding:
 
 
 def _unwritable(rail: Rail) -> Tuple[str, str, str]:
-    """State, what there is, and the way out, where the rules of a rail cannot be kept by us."""
+    """State, have and fix where the rules of a rail cannot be in a file of ours."""
     owned, name = rail.owner, rail.netdev
     add = "ip rule add from its address lookup %d priority %d, and its routes" % (rail.table, rail.table)
     if owned.unclear:

@@ -99,7 +99,7 @@ def rdma_mtu(mtu: int) -> int:
 
 
 def read(host: Host, nics: Sequence[Nic]) -> Have:
-    """nics: those of the Ethernet rails."""
+    """nics: of the Ethernet rails. What cannot be read is in Have's problems, or a doubt of the owners."""
     if not nics:
         return Have((), {}, {}, {})
     netdevs, problems = netdev.read(host)
@@ -199,7 +199,7 @@ def plan(have: Have, want: Want) -> Plan:
 
 
 def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optional[Claim], str, str, str]:
-    """The claim, where there is exactly one that can be written to; else state, what is there and the way out."""
+    """The claim whose target can be written, None where there is no such, or no single claim; state, have and fix."""
     owned = have.owners.get(name, Owner())
     if owned.unclear:
         return None, "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
@@ -261,7 +261,7 @@ def _mend(
 
 
 def _change(claims: Sequence[Claim], mtu: int, unclear: bool) -> FileChange:
-    """claims: of one target. unclear: whether it is of some interface, whose MTU our file may hold and then keeps."""
+    """claims: of one target. unclear: whether some rail's owner is; our file may hold its MTU, and then keeps it."""
     first = claims[0]
     text = first.before if unclear or not first.gathers else None
     for claim in claims:

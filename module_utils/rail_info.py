@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .core.host import Host, ReadError
+from .core.host import Host, attempt
 from .machine import rdma
 from .machine.profile import Profile
 from .machine.rails import Rails
@@ -71,7 +71,10 @@ def from_dict(data: Mapping[str, Any]) -> HostInfo:
 
 
 def read(host: Host, machine: Topology, found: Rails, profile: Profile, family: str, dscp: Optional[int]) -> HostInfo:
-    """dscp: of the lossless queue; without one the QoS of a port is not asked for."""
+    """found: NICs of the profile's rails. family: "ipv4" or "ipv6", of the rails' addresses.
+
+    dscp: of the lossless queue; None where there is none, and then the ports' QoS is not asked for.
+    """
     gpus = found.gpus or {}
     infos = []
     qos = _qos(host, machine, found, dscp)
@@ -122,10 +125,8 @@ def _driver(host: Host, names: List[str]) -> Optional[str]:
 
 
 def _line(host: Host, path: str) -> Optional[str]:
-    try:
-        return host.read(path)
-    except ReadError:
-        return None
+    """Text of a file; None where it is not there or cannot be read."""
+    return attempt(lambda: host.read(path), path, [])
 
 
 def _qos(host: Host, machine: Topology, found: Rails, dscp: Optional[int]) -> Dict[str, Optional[str]]:

@@ -97,7 +97,7 @@ class Answer:
 
 
 def argv(ping: Ping, mtu: int) -> Tuple[str, ...]:
-    """Raises ParseError where the addresses are none, or not of one kind."""
+    """Command line of ping for packets of ``mtu`` bytes. ParseError for addresses that are none, or of two families."""
     versions = set()
     for peer in (ping.source, ping.target):
         try:
@@ -299,7 +299,7 @@ def finding(
 def _judged(
     ping: Ping, answer: Optional[Answer], mtu: int, problem: str, small: Optional[Answer]
 ) -> Tuple[str, str, str, Optional[str]]:
-    """State, what there is, the way out, and the finding that it follows from."""
+    """State, have, fix, and id of the finding that the answer follows from."""
     source, target = ping.source, ping.target
     again = "ping %s from %s by hand" % (target.address, source.host)
     if answer is None or answer.sent == 0:

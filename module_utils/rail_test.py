@@ -129,7 +129,7 @@ class Task:
         return perftest.argv(rail.session, port, test, self.options, self.help)
 
     def prepare(self) -> None:
-        """Whether the programs are there, and in whose memory they can work."""
+        """Finds the programs, and in whose memory they can work; without the programs every rail has a problem."""
         try:
             for test in self.tests:
                 self.host.tool(perftest.PROGRAMS[test])
@@ -170,7 +170,7 @@ class Task:
         return nic_counters.read(self.host, rail.port.device, rail.port.number, rail.netdev)
 
     def knock(self, rails: Sequence[Rail], test: str) -> None:
-        """All rails at once; those whose server is not up yet again."""
+        """Tests all rails at once, and again each second those whose server does not listen yet, for KNOCK seconds."""
         end = min(time.monotonic() + KNOCK, self.deadline)
         while rails:
             self.start([(rail, test) for rail in rails])

@@ -35,7 +35,7 @@ class Assignment:
 
 
 def normalized(key: str) -> str:
-    """With slashes, as systemd-sysctl does: the first separator decides, and a dot of a name is the other one."""
+    """A key with slashes, as systemd-sysctl makes it: of . and /, the first separates, the other belongs to names."""
     separators = [char for char in key if char in "./"]
     if separators[:1] == ["."]:
         key = key.translate({ord("."): "/", ord("/"): "."})
@@ -43,7 +43,7 @@ def normalized(key: str) -> str:
 
 
 def parse(text: str, path: str) -> List[Assignment]:
-    """Lines that systemd-sysctl would refuse are passed over, as it does after a word in the journal."""
+    """The assignments of a file, in order. Lines that systemd-sysctl refuses are passed over, as it does."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Iterable, List, Optional, Tuple, Union
 
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.host import Host, ParseError, Problem, attempt
 from .pci import natural_key, parse_address, parse_decimal, read_value
 
 INTERFACES = "/sys/class/net"
@@ -113,7 +114,7 @@ def read_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
 
 
 def default_routes(host: Host) -> Tuple[Tuple[DefaultRoute, ...], Tuple[Problem, ...]]:
-    """Default routes of both families, the one that wins first; at equal metrics IPv4 before IPv6."""
+    """Default routes of both families, least metric first; of equal metrics IPv4 before IPv6."""
     routes, problems = read_routes(host)
     # A capture may lack the file; only who would cut the way to the node has to know it (guard).
     return defaults(routes), tuple(problem for problem in problems if problem.message != ABSENT)
@@ -131,25 +132,22 @@ def defaults(routes: Iterable[Route]) -> Tuple[DefaultRoute, ...]:
 def read(host: Host) -> Tuple[Tuple[Netdev, ...], Tuple[Problem, ...]]:
     """All interfaces in natural order of their names, virtual ones too: a route may run over them."""
     problems: List[Problem] = []
-    netdevs = []
-    try:
-        names = sorted(host.listdir(INTERFACES), key=natural_key)
-        if not names:
-            problems.append(Problem(INTERFACES, "lists no interface"))
-    except ReadError as error:
-        return (), (error.problem,)
-    for name in names:
-        try:
-            entries = host.listdir("%s/%s" % (INTERFACES, name))
-            if entries:  # bonding_masters is a file
-                netdevs.append(_netdev(host, name, entries, problems))
-        except ReadError as error:
-            problems.append(error.problem)
-    return tuple(netdevs), tuple(problems)
+    names = attempt(lambda: host.listdir(INTERFACES), INTERFACES, problems)
+    if names == []:
+        problems.append(Problem(INTERFACES, "lists no interface"))
+    found = [
+        attempt(partial(_netdev, host, name, problems), "%s/%s" % (INTERFACES, name), problems)
+        for name in sorted(names or [], key=natural_key)
+    ]
+    return tuple(one for one in found if one is not None), tuple(problems)
 
 
-def _netdev(host: Host, name: str, entries: List[str], problems: List[Problem]) -> Netdev:
+def _netdev(host: Host, name: str, problems: List[Problem]) -> Optional[Netdev]:
+    """None for what is no interface: bonding_masters is a file. Raises ReadError."""
     path = "%s/%s" % (INTERFACES, name)
+    entries = host.listdir(path)
+    if not entries:
+        return None
     pci = _pci(host.realpath(path + "/device"))
     master = host.realpath(path + "/master")
     # Down interfaces and drivers that do not know answer EINVAL or -1, old ones 4294967295.

@@ -57,7 +57,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
 
 
 def parse(text: str) -> Dict[str, str]:
-    """Plain assignments, without their quotes; the last one counts."""
+    """Variable -> value without its quotes, of plain assignments; the last of a variable counts."""
     found = {}
     for line in text.split("\n"):
         match = re.match(r"\s*([A-Za-z_][A-Za-z0-9_]*)=(.*)$", line)

@@ -74,7 +74,10 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
 
 
 def _gather(host: Host, path: str, files: Dict[str, str]) -> bool:
-    """The file and all that it sources, in order. Whether one has a mapping. Raises ReadError and ParseError."""
+    """Adds the text of ``path``, and of all files that it sources, to ``files``. Whether any of them has a mapping.
+
+    Raises ReadError and ParseError.
+    """
     text = host.read_system(path)
     if text is None or path in files:
         return False
@@ -94,7 +97,7 @@ def _gather(host: Host, path: str, files: Dict[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class Iface:
-    """One iface stanza. options: (name, value, first line, last line). line: its own last one."""
+    """An iface stanza. line: last line of its heading. options: (name, value, first line, last line); lines from 0."""
 
     name: str
     family: str
@@ -116,7 +119,7 @@ class Iface:
 
 
 def parse(text: str) -> Tuple[List[Iface], List[Tuple[str, str]], bool]:
-    """Stanzas, (source or source-directory, pattern), and whether a mapping is there."""
+    """The iface stanzas, each (source or source-directory, pattern), and whether the text has a mapping."""
     ifaces: List[Iface] = []
     sources: List[Tuple[str, str]] = []
     mapping, inside = False, False
@@ -153,7 +156,7 @@ def _logical(text: str) -> Iterable[Tuple[List[str], int, int]]:
 
 
 def set_mtu(text: str, name: str, mtu: int) -> str:
-    """Every MTU of the interface's stanzas; where none has one, the first stanza gets a line. Others stay."""
+    """The text with this MTU wherever a stanza of the interface has an MTU, else in its first. Other lines stay."""
     mine = [one for one in parse(text)[0] if one.name == name]
     lines = text.split("\n")
     if not mine:

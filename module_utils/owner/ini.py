@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""INI files of systemd and NetworkManager: their settings with the lines they stand in, and one of them set to a value.
+"""INI files of systemd and NetworkManager: settings with the lines that they stand in, and how a setting is changed.
 
 Sources: systemd.syntax(7), nm-settings-keyfile(5).
 """
@@ -27,7 +27,8 @@ _HEADING = "\n"
 
 
 def settings(text: str, continued: bool = True) -> List[Setting]:
-    """In their order. continued: a backslash at the end joins lines, as for systemd and not in a keyfile."""
+    """All settings, in the text's order. continued: a backslash at a line's end joins it with the next, as for systemd
+    and not in a keyfile."""
     return [one for one in _ini(text, continued) if one.key != _HEADING]
 
 
@@ -55,7 +56,7 @@ def _ini(text: str, continued: bool) -> List[Setting]:
 
 
 def set_setting(text: str, section: str, key: str, value: str, continued: bool = True) -> str:
-    """The text with this value; all other lines stay. The last one of a key counts."""
+    """The text with this value in the last line of the key, which is what counts; all other lines stay."""
     there = [setting for setting in _ini(text, continued) if setting.section == section]
     lines = text.split("\n")
     same = [setting for setting in there if setting.key == key]

@@ -55,7 +55,7 @@ class Netplan(claim.Claim):
         return _TABLE_FILE % rail
 
     def with_table(self, table: Table) -> str:
-        """netplan adds these lists to those that other files have for the same ID."""
+        """Lists, which netplan adds to those of other files for the same ID."""
         lines = ["routing-policy:"]
         for source in table.sources:
             lines += ["  - from: %s" % source, "    table: %d" % table.number, "    priority: %d" % table.number]
@@ -70,7 +70,7 @@ class Netplan(claim.Claim):
 
 
 def table_files(host: Host) -> List[str]:
-    """Our files with rails' tables that are there. Raises ReadError."""
+    """Paths of our files with rails' tables, whatever rail they are for. Raises ReadError."""
     start = _TABLE_FILE.partition("%")[0]
     paths = ["%s/%s" % (FOLDER, name) for name in host.listdir_system(FOLDER)]
     return [path for path in paths if path.startswith(start)]

@@ -88,7 +88,7 @@ class ConfigFile:
 
 
 def table_files(host: Host) -> List[str]:
-    """Our drop-ins with rails' tables, of every .network file that has drop-ins. Raises ReadError."""
+    """Paths where our drop-ins with rails' tables may be: of every .network file with drop-ins. Raises ReadError."""
     folders = [name for name in host.listdir_system(FOLDERS[0]) if name.endswith(".network.d")]
     return [_TABLE_DROPIN % name[: -len(".d")] for name in folders]
 

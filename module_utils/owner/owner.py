@@ -60,7 +60,7 @@ def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
 
 
 def _in_use(host: Host, device: Device, claims: Sequence[Claim]) -> Tuple[Claim, ...]:
-    """Of several profiles of NetworkManager, keyfiles and ifcfg, the one that it uses."""
+    """The profile that NetworkManager uses, where all claims are its keyfiles and ifcfg files; else all claims."""
     if len(claims) > 1 and all(isinstance(claim, (NetworkManager, Ifcfg)) for claim in claims):
         uuid = networkmanager.state(host, device).get("connection-uuid")
         used = [claim for claim in claims if uuid and uuid in (claim.before or "")]
@@ -83,7 +83,7 @@ def _with_link(host: Host, device: Device, owner: Owner, links: Sequence[network
 
 
 def shared(claim: Claim, owners: Mapping[str, Owner], but: Collection[str]) -> Tuple[str, ...]:
-    """Other interfaces, without those of ``but``, that the same file sets up. A stanza of ifupdown is for one only."""
+    """Interfaces beside ``but`` that the claim's file sets up, too. A stanza of ifupdown is for one interface."""
     if isinstance(claim, Ifupdown):
         return ()
     return tuple(
