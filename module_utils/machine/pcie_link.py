@@ -24,9 +24,10 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 @dataclass(frozen=True)
 class Between:
-    """A link whose lower end is a switch. lower, upper: addresses of its ends. None: the kernel does not say.
+    """A link whose lower end is a switch. lower, upper: PCI addresses of its ends.
 
-    pairs: rails whose data between GPU and NIC goes over it, with what those ask for in Gbit/s.
+    now, possible: what the link runs at, and the most that both ends can; None where the kernel does not say.
+    pairs: each GPU and rail whose data go over the link, with what that rail asks for in Gbit/s.
     behind: names of the GPUs and rails below it, which reach the CPU and its memory over it.
     """
 
@@ -73,7 +74,7 @@ def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Be
             own is not None
             and port is not None
             and own.max_width is None is own.current_width
-            and not _said(topology, own)
+            and not _has_problem(topology, own)
         ):
             continue  # a conventional bridge: no link
         found.append(
@@ -119,7 +120,7 @@ def _pairs(rails: Rails, asked: Sequence[Rail]) -> Mapping[str, List[Tuple[str, 
     return found
 
 
-def _said(topology: Topology, device: PciDevice) -> bool:
+def _has_problem(topology: Topology, device: PciDevice) -> bool:
     return any(device.address in problem.source for problem in topology.problems)
 
 

@@ -83,11 +83,13 @@ class Noun:
 
 
 def _tool(state: State) -> ModuleType:
+    """The module of the tool that speaks for the port: both have setters of the same names for most nouns."""
     return dcb if state.tool == dcb.TOOL else mlnx_qos
 
 
 @contextlib.contextmanager
 def _or_unread(source: str, fix: str = "") -> Iterator[None]:
+    """Makes Unread of a ParseError or ReadError of its body. source: the file or command that the body reads."""
     try:
         yield
     except (ParseError, ReadError) as error:
@@ -278,7 +280,7 @@ PFC = Check(
 
 def _pfc(state: State, want: Want) -> Answer:
     on = want.chain.pfc or ()
-    words = ["on for %s" % _comma(those) if those else "off" for those in (on, state.dcb.pfc or ())]
+    words = ["on for %s" % _comma(mask) if mask else "off" for mask in (on, state.dcb.pfc or ())]
     return Answer(state.dcb.pfc == on, words[0], words[1], (_tool(state).set_pfc(state.port.netdev, on),))
 
 

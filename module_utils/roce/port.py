@@ -58,6 +58,7 @@ class Port:
         return self.of_rdma if noun in OF_RDMA else self.of_port
 
     def gap_of(self, noun: str) -> Optional[Gap]:
+        """Why nothing is known of the noun on this port; None where it can be read."""
         return None if noun in OF_RDMA and not self.silent else self.gap
 
 
