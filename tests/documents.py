@@ -30,7 +30,7 @@ if str(ROOT / "collections") not in sys.path:
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
-from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values, suite  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
 WIDTH = 120
@@ -61,28 +61,8 @@ HEADINGS = {
     "perftest": "Between nodes: `playbooks/verify.yml`",
     "drift_timer": "The control node: role `drift_timer`, which is no part of a node's intent",
 }
-# Nouns of checks in the order of docs/findings.md, with who asks.
-NOUNS = {
-    "platform": "role `platform`",
-    "ofed": "role `mofed`",
-    "iommu": "role `iommu`",
-    "kernel_args": "module `kernel_args`, in tasks of the site's own",
-    "pcie_path": "role `pcie_path`",
-    "host_limits": "role `host_limits`",
-    "netdev_mtu": "role `mtu`",
-    "multirail": "role `multirail`",
-    "roce_qos": "role `roce_qos`",
-    "gpudirect": "role `nvidia_peermem`",
-    "nccl_conf": "role `nccl_conf`",
-    "nccl_tests": "role `nccl_tests`",
-    "reboot": "role `reboot`",
-    "drain": "role `drain`",
-    "consistency": "`playbooks/verify.yml`, all nodes of a kind compared",
-    "rail_ping": "`playbooks/verify.yml`, packets between rails",
-    "perftest": "`playbooks/verify.yml`, RDMA between idle nodes",
-    "counters": "`playbooks/verify.yml`, what the NICs counted meanwhile",
-    "nccl_perf": "role `nccl_benchmark`",
-    "nccl_benchmark": "role `nccl_benchmark`, before anything is measured",
+# What is asked of no node by a role: noun -> by whom.
+ELSEWHERE = {
     "lock": "every run, before it writes",
     "run": "every run",
     "drift_timer": "role `drift_timer`, on the control node",
@@ -317,7 +297,7 @@ def decisions(values: Mapping[str, Value]) -> list[str]:
 def nouns(checks: Sequence[Declared]) -> list[str]:
     """docs/findings.md: a heading and a table for each noun.
 
-    Raises ValueError where NOUNS lacks one.
+    Raises ValueError where the suite has no role for a noun.
     """
     rows: dict[str, list[Sequence[str]]] = {}
     for each in checks:
@@ -328,14 +308,19 @@ def nouns(checks: Sequence[Declared]) -> list[str]:
             _to_page(each.asks[0].upper() + each.asks[1:]),
         )
         rows.setdefault(each.noun, []).append(row)
-    if not set(rows) <= set(NOUNS):
-        raise ValueError(f"NOUNS of {Path(__file__).name} does not say who asks {min(set(rows) - set(NOUNS))}")
+    askers = {noun: _asker(role) for role in suite.SUITE for noun in role.nouns} | ELSEWHERE
+    if not set(rows) <= set(askers):
+        raise ValueError(f"plugin_utils/suite.py names no role that asks {min(set(rows) - set(askers))}")
     lines: list[str] = []
-    for noun, who in NOUNS.items():
+    for noun, who in askers.items():
         if noun in rows:
             heads = ("check", "severity", "mended by", "asks")
             lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
     return lines[1:]
+
+
+def _asker(role: suite.Role) -> str:
+    return f"role `{role.name}`" if (ROOT / "roles" / role.name).is_dir() else f"`playbooks/{role.play}.yml`"
 
 
 def _mended(check: Check) -> str:
