@@ -76,6 +76,7 @@ _DRAIN = "drain the node, then modprobe -r %s && modprobe %s, or reboot" % (LEGA
 PATH = Check(
     "gpudirect.path",
     why="without it NCCL stages everything through host memory, at a fraction of the rate",
+    fix=_RUN,
     severity="critical",
 )
 "is there a direct path from the NICs to the GPUs' memory: DMA-BUF possible, or nvidia_peermem loaded; if not, why"

@@ -98,6 +98,7 @@ MODULE = Check(
 LOADED = Check(
     "ofed.loaded",
     why="what is installed works after a reboot, or after openibd was restarted where nothing uses it",
+    fix=advice.allow(_RUN, "reboot"),
     severity="critical",
     disruption="driver",
 )
@@ -511,7 +512,7 @@ def _loaded(case: _Case, modules: Plan, mending: bool) -> Plan:
         want=what,
         have=found.path if same else text,
         source="/sys/module/%s/srcversion" % MLX5,
-        fix=advice.allow(_RUN, "reboot") + "; if it is the same then, the initramfs holds the old one:"
+        fix=LOADED.fix + "; if it is the same then, the initramfs holds the old one:"
         " update-initramfs -u -k %s or dracut -f --kver %s" % (running, running),
         because=None if wrong is None else wrong.because or wrong.id,
         disruption="none" if good else None,
