@@ -199,7 +199,7 @@ def _script() -> str:
 def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: Optional[Finding] = None) -> Plan:
     """wanted: None takes our files away.
 
-    missing: the finding of a rail that is not there; what is written stays as it is then.
+    missing: the finding of a rail that is not there; what is written stays as it is then, and serves the other ports.
     """
     if wanted is not None and not have.udev:
         text = "%s is not there: without udev and systemd nothing does it" % _SYSTEMD_RULES[0]
@@ -213,7 +213,7 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
     )
     if missing is not None and (wanted is not None or any(have.files.values())):
         found = _unit("unknown", have="not judged while a rail is missing", fix=missing.fix, because=missing)
-        return Plan((found, *results))
+        return Plan((found, *results), commands=again)
     texts = render(wanted) if wanted is not None else {}
     changes = tuple(
         FileChange(

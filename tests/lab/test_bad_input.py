@@ -435,7 +435,7 @@ def test_a_path_that_is_a_directory_is_a_finding_and_stays(lab: Path, on_node: A
 def test_libraries_that_are_none_are_findings_and_do_not_keep_the_file_from_being_judged(
     lab: Path, on_node: Answer
 ) -> None:
-    folder = lab / "node01" / "sys" / "opt"
+    folder = lab / "node01" / "sys" / "odd"
     folder.mkdir()
     (folder / "directory").mkdir()
     (folder / "empty").write_bytes(b"")
@@ -444,7 +444,7 @@ def test_libraries_that_are_none_are_findings_and_do_not_keep_the_file_from_bein
     (folder / "header").write_bytes(b"\x7fELF\x02\x01\x01" + b"\xff" * 57)
     (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "pipe")
-    paths = [f"/opt/{path.name}" for path in sorted(folder.iterdir())] + ["/opt/absent"]
+    paths = [f"/odd/{path.name}" for path in sorted(folder.iterdir())] + ["/odd/absent"]
     answer = on_node("nccl_conf", "node01", check_mode=True, libraries=paths)
     assert sorted(f["subject"] for f in answer["findings"] if f["check"] == "nccl_conf.library") == sorted(paths)
     assert "failed" not in answer

@@ -28,9 +28,6 @@ VOLATILE = ["/root/.ansible", "/var/lib/systemd"]
 # Check ids begin with the module's noun; these roles' is another than their name.
 NOUNS = {"mofed": "ofed", "mtu": "netdev_mtu", "nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}
 
-# With a rail missing check mode foretells that a unit which has failed is run again, and no run does that.
-APART = ({"qos-unit-failed", "rail-missing"}, {"qos-unit-failed", "nic-moved"})
-
 
 def role_of(check: str) -> str | None:
     """The role of this node that has the check."""
@@ -46,17 +43,13 @@ class Change(NamedTuple):
     undo: list[str] | None = None
 
 
-def go_together(names: list[str]) -> bool:
-    return faults.compatible(names) and not any(apart <= set(names) for apart in APART)
-
-
 def groups(measured: bool) -> list[list[str]]:
     """The faults of the node's roles and platform, in as few groups as go together."""
     platform = store.healthy(LAB, NODE).platform
     mine = [f for f in faults.FAULTS.values() if role_of(f.check) and platform in f.platforms]
     made: list[list[str]] = []
     for name in (fault.name for fault in mine if fault.measured is measured):
-        group = next((group for group in made if go_together([*group, name])), None)
+        group = next((group for group in made if faults.compatible([*group, name])), None)
         if group is None:
             made.append([name])
         else:

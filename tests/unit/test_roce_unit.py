@@ -131,6 +131,9 @@ def test_while_a_rail_is_missing_nothing_shrinks_to_those_that_are_left(wanted: 
     assert (states(plan), plan.changed) == ([("persisted", UNIT, "unknown")], False)
     assert plan.findings[0].because == "platform.rail_device[persisted]@rail 3"
     assert planned(NOTHING, None, lost) == Plan()
+    # What is there serves the other ports, and is run again for one where it failed.
+    failed = planned(provisioned(Result("failed", ("busy",))), WANTED, lost)
+    assert commands(failed) == [f"systemctl restart busbar-roce-qos@{ONE}.service"]
 
 
 def test_the_last_run_of_each_port_is_a_finding_of_its_own() -> None:
