@@ -23,10 +23,6 @@ attributes:
     support: full
     description: The difference of every file.
 options:
-  profile_name:
-    description: Name of the profile; it stands in the file's comments.
-    type: str
-    required: true
   path:
     description: The file; NCCL itself reads no other place.
     type: path
@@ -154,7 +150,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables impor
 
 SPEC = {
     **module.PROFILE,
-    "profile_name": {"type": "str", "required": True},
     "path": {"type": "path", "default": "/etc/nccl.conf"},
     "extra": {"type": "dict", "default": {}},
     "accepted": {"type": "dict", "default": {}},

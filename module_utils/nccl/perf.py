@@ -377,7 +377,7 @@ def _is_checked(row: Row, collective: str) -> bool:
 def _nonzero(have: Result, wanted: Wanted, source: str, cause: Finding) -> Finding:
     lowest = reached(have, wanted)
     state = "unknown" if lowest is None else "ok" if lowest > 0 else "drift"
-    text = None if lowest is None else "%g GB/s" % lowest
+    text = None if lowest is None else f"{lowest:g} GB/s"
     return NONZERO.judge(wanted.subject, state, "a bus bandwidth above 0", text, source, because=cause)
 
 
@@ -386,7 +386,7 @@ def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) 
     lowest = reached(have, wanted)
     if lowest is None:
         return BUSBW.judge(wanted.subject, "unknown", want, None, source, because=ran)
-    text = "%.2f GB/s%s" % (lowest, " (simulated)" if have.simulated else "")
+    text = "{:.2f} GB/s{}".format(lowest, " (simulated)" if have.simulated else "")
     return BUSBW.judge(wanted.subject, "ok" if lowest >= bar else "drift", want, text, source)
 
 
