@@ -4,7 +4,8 @@
 
 Site values (``plugin_utils/site_values.py``): each role's defaults, the options of its argument specs and the table of
 its README.md, and the tables of docs/variables.md. The first two paragraphs of a role's README.md: what argument specs
-and Galaxy say of it. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
+and Galaxy say of it, and what its task is called in ``playbooks/tasks/roles.yml``, which has the roles of the suite's
+table in their order. Tasks of a role that is one module. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
 plugin_utils, and the text below it): the tables of docs/findings.md. The rest of these files is written by hand, and
 stays.
 """
@@ -53,6 +54,31 @@ galaxy_info:
       versions: [jammy, noble]
 dependencies: []
 """
+# The tasks of a role that is one module, and a role within site.yml.
+ONE_MODULE = """\
+---
+# Written by make docs: this role is one module. vars/main.yml has what it asks for.
+- name: Preflight
+  ansible.builtin.include_tasks: ../../../playbooks/tasks/intent.yml
+  when: busbar_intent is not defined
+
+- name: Configure | {name}
+  busbar.fabric.{module}:
+  module_defaults:
+    busbar.fabric.{module}: "{{{{ __{role}_arguments }}}}"
+  register: {role}_result
+"""
+PLAYED = """
+- name: {name}
+  ansible.builtin.import_role:
+    name: busbar.fabric.{role}
+  tags: {role}
+"""
+LOCK = """
+- name: Keep other runs off the host
+  ansible.builtin.import_tasks: lock.yml
+  tags: always
+"""
 # Between these lines of a Markdown page stands what is generated. {}: its name, where a page has several.
 BEGIN, END = "<!-- {}: written by make docs -->", "<!-- end of {} -->"
 # Headings of docs/variables.md; every other part is a role's.
@@ -89,16 +115,40 @@ def documents() -> dict[Path, str]:
         found[role / "defaults" / "main.yml"] = defaults(values)
         found[role / "meta" / "argument_specs.yml"] = argument_specs(role.name, short, long, values)
         found[role / "meta" / "main.yml"] = galaxy(short)
+        module = next((one.module for one in suite.SUITE if one.name == role.name), None)
+        if module and {path.name for path in (role / "tasks").glob("*.yml")} <= {"main.yml"}:
+            task = _task(short)
+            found[role / "tasks" / "main.yml"] = ONE_MODULE.format(name=task, module=module, role=role.name)
+        scenario = role / "molecule" / "default" / "molecule.yml"
+        found[scenario] = scenario.read_text() if scenario.is_file() else "---\n{}\n"
         of_readme = site_values.PARTS.get(role.name, {})
         if of_readme:
             readme = role / "README.md"
             found[readme] = _between(readme, "variables", table(of_readme, _to_role))
+    found[ROOT / "playbooks" / "tasks" / "roles.yml"] = played()
     page = ROOT / "docs" / "variables.md"
     found[page] = _between(page, "decisions", decisions(site_values.VALUES))
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
     page = ROOT / "docs" / "findings.md"
     found[page] = _between(page, "checks", nouns(declared()))
     return found
+
+
+def played() -> str:
+    """The roles of site.yml's first part, in their order. Whoever has been reached once is then locked."""
+    tasks = [
+        PLAYED.format(name=_task(said(ROOT / "roles" / role.name / "README.md")[0]), role=role.name)
+        for role in suite.SUITE
+        if role.play == "provision"
+    ]
+    return "".join(
+        ["---\n# Written by make docs: the roles of plugin_utils/suite.py, in its order.\n", tasks[0], LOCK, *tasks[1:]]
+    )
+
+
+def _task(short: str) -> str:
+    """The name of a task that does what a role does: the first half of its sentence."""
+    return short.partition(",")[0]
 
 
 def stale() -> list[Path]:
