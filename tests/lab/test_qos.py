@@ -19,12 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import dcb, qos, roce, tree
-from busbar.lab.fault import FileFault
 from busbar.lab.faults import FAULTS
-from busbar.lab.machine import Machine, from_dict, to_dict
+from busbar.lab.machine import Machine
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.qos import ETS, STRICT, VENDOR, Port, Refused
-from busbar.lab.roce_faults import HARMLESS, ROCE_FAULTS, UNIT_RULE
+from busbar.lab.roce_faults import ROCE_FAULTS
 from busbar.lab.toolkit.mlnx_qos import LAYOUTS
 from busbar.lab.toolkit.roce_program import real
 from busbar.lab.toolkit.roce_tools import PLACES
@@ -581,11 +580,6 @@ def test_a_card_that_comes_back_or_moves_is_as_it_was(rendered: Callable[[Machin
     assert node.port(next(n.name for n in moved.netdevs if n.address == moved.rail(3).address)) == before
 
 
-def test_a_machine_with_roce_survives_json() -> None:
-    machine = ROCE_FAULTS["active-mtu-stale"].apply(hgx_h200_roce("node02"))
-    assert from_dict(json.loads(json.dumps(to_dict(machine)))) == machine
-
-
 # -- the real dcb, 1.6 -----------------------------------------------------------------------------------------------
 
 
@@ -679,69 +673,6 @@ def test_a_tool_that_is_no_dcb_runs_traced_as_it_would_alone(tmp_path: Path) -> 
     assert dcb.Endpoint(silent).run(["/nonexistent"]) == 127
 
 
-# -- faults ----------------------------------------------------------------------------------------------------------
-
-
-def _gid(index: int) -> list[str]:
-    """Files of one."""
-    return [f"ports/1/{folder}/{index}" for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs")]
-
-
-# What each changes in the files of the node: end of the path, and in the state of a port the keys.
-CHANGES: dict[str, tuple[set[str], set[str]]] = {
-    "pfc-off": (set(), {"pfc"}),
-    "pfc-wrong-prio": (set(), {"pfc"}),
-    "trust-pcp": (set(), {"apps", "table"}),
-    "dscp-moved": (set(), {"apps", "table"}),
-    "ecn-off": ({"ecn/roce_np/enable/3", "ecn/roce_rp/enable/3"}, set()),
-    "cnp-dscp": ({"ecn/roce_np/cnp_dscp"}, set()),
-    "lldpad": ({"proc/3127/comm", "proc/3127/cmdline"}, set()),
-    "fw-dcbx": (set(), {"dcbx"}),
-    "mtu-1500": ({"net/enp188s0np0/mtu"}, set()),
-    "active-mtu-stale": (set(), {"stale_mtu"}),
-    "path-mtu": ({"netdevs.json"}, set()),
-    "one-way-tc": ({"tc/1/traffic_class"}, {"sends"}),
-    "qos-lost": (set(), {"pfc", "apps", "rx_pause", "tx_pause"}),
-    "asymmetric-routing": ({"rules.json"}, set()),
-    "rp-filter-strict": ({"conf/enp156s0np0/rp_filter"}, set()),
-    "arp-flux": ({"conf/enp60s0np0/arp_ignore"}, set()),
-    "address-missing": ({"netdevs.json", *_gid(2), *_gid(3)}, set()),
-    "address-twice": ({"netdevs.json", "ports/1/gids/2", "ports/1/gids/3", "proc/net/route"}, set()),
-    "gid-v1-only": ({*_gid(1), *_gid(3)}, set()),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_fault_changes_the_state_it_names_and_no_other(name: str) -> None:
-    machine = hgx_h200_roce("node02")
-    before, after = tree.hardware(machine).files, tree.hardware(ROCE_FAULTS[name].apply(machine)).files
-    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    states = {path for path in changed if path.startswith(f"{qos.STATE}/qos/")}
-    ends, keys = CHANGES[name]
-    assert {end for end in ends for path in changed - states if path.endswith(end)} == ends
-    assert len(changed - states) == len(ends)
-    found = [json.loads(text[path]) for path in states for text in (before, after)]
-    assert len(states) == bool(keys)
-    assert {key for key in (found[0] if found else ()) if found[0][key] != found[1][key]} == keys
-
-
-def test_every_fault_is_of_roce_has_a_check_of_the_product_and_a_name_of_its_own() -> None:
-    with_files = {name for name, fault in ROCE_FAULTS.items() if isinstance(fault.change, FileFault)}
-    assert set(CHANGES) | with_files | {"rails-renamed"} == set(ROCE_FAULTS)
-    assert len({fault.description for fault in ROCE_FAULTS.values()}) == len(ROCE_FAULTS)
-    for name, fault in ROCE_FAULTS.items():
-        assert FAULTS.get(name) in (None, fault), f"{name} is there twice"
-        assert fault.platforms == ("hgx-h200",)
-        assert fault.check.split(".")[0] in (
-            "roce_qos",
-            "netdev_mtu",
-            "multirail",
-            "nccl_conf",
-            "rail_ping",
-            "platform",
-        )
-
-
 def test_renamed_rails_are_the_same_cards_in_the_same_slots(rendered: Callable[[Machine], Node]) -> None:
     """F25."""
     machine = hgx_h200_roce("node02")
@@ -758,15 +689,6 @@ def test_renamed_rails_are_the_same_cards_in_the_same_slots(rendered: Callable[[
         assert renamed.rail(number).gids == machine.rail(number).gids
 
 
-def test_shifted_gids_are_the_same_gids_elsewhere() -> None:
-    """F23: there is nothing to find."""
-    machine, shifted = hgx_h200_roce("node02"), hgx_h200_roce("node02")
-    HARMLESS["gid-shifted"](shifted)
-    before, after = machine.rail(0).gids, shifted.rail(0).gids
-    assert [gid.value for gid in before] == [gid.value for gid in after]
-    assert [gid.index for gid in after] == [0, 1, 4, 5]
-
-
 def test_an_earlier_rule_takes_the_rail_out_of_any_table_of_its_own(rendered: Callable[[Machine], Node]) -> None:
     node = rendered(hgx_h200_roce("node02"))
     node.says("ip", "rule", "add", "from", "10.21.0.2", "table", "1005", "pref", "1005")
@@ -775,12 +697,3 @@ def test_an_earlier_rule_takes_the_rail_out_of_any_table_of_its_own(rendered: Ca
         "50:\tfrom 10.21.0.2 lookup main",
         "1005:\tfrom 10.21.0.2 lookup 1005",
     ]
-
-
-def test_files_of_faults_need_what_they_take_away() -> None:
-    change = ROCE_FAULTS["qos-unit-disabled"].change
-    assert isinstance(change, FileFault)
-    assert change.path == UNIT_RULE
-    with pytest.raises(Exception, match="provision the node first"):
-        change.edit(hgx_h200_roce(), None)
-    assert change.edit(hgx_h200_roce(), "[Unit]\n") is None

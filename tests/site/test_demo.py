@@ -17,7 +17,9 @@ Play = Callable[..., Any]
 
 
 def test_the_demo_is_simulated_and_finds_what_it_has_broken(demo: Demo) -> None:
-    done = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.endswith(" sh tests/demo.sh\n")
     assert [run.rc for run in demo.runs] == [2, 0, 2, 0]
     assert "simulated" in demo.runs[-1].out

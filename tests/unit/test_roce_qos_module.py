@@ -1,0 +1,624 @@
+"""The module roce_qos on a machine of files and tools: what it reads, sets and says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
+    DCB,
+    NOUNS,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import OF_RDMA, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
+
+from busbar.lab import machines, store
+from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
+
+# A ConnectX as mlnx_qos, dcb and ethtool show it, by its name; the values lie in nic.json, calls that set something in
+# calls.txt. "deaf": settings that a call ends with 0 for and does not set.
+NIC = """\
+#!/usr/bin/python3 -IS
+import json, os, sys
+from pathlib import Path
+
+TOOL, ARGS = os.path.basename(sys.argv[0]), sys.argv[1:]
+ROOT = Path(__file__).resolve().parents[3]
+ALL = json.loads((ROOT / "nic.json").read_text())
+NAME = ARGS[ARGS.index("dev") + 1] if TOOL == "dcb" else ARGS[1]
+NIC = ALL[NAME] if NAME in ALL else sys.exit("no such device")
+
+
+def put(key, value):
+    if key in NIC["deaf"]:
+        return
+    if key == "pfc" and NIC[key] != value:
+        NIC["bounces"] += 1
+    NIC[key] = value
+
+
+def eight(text):
+    return [int(word) for word in text.split(",")]
+
+
+def by_colon(words):
+    return [tuple(word.split(":")) for word in words]
+
+
+def values(words):
+    return [int(value) for _key, value in by_colon(words)]
+
+
+def mlnx_qos():
+    options = ARGS[2:]
+    if "--trust" in options and "--dscp2prio" in options:
+        print("trust and dscp2prio commands cannot be used at the same time.")
+        sys.exit(1)
+    for option, value in zip(options[::2], options[1::2]):
+        if option == "-d":
+            put("host", value == "os")
+        elif option == "--trust" and value == "dscp" and not NIC["map"]:
+            put("map", {str(dscp): dscp >> 3 for dscp in range(64)})
+        elif option == "--trust" and value == "pcp":
+            put("map", {})
+        elif option == "--dscp2prio":
+            _set, dscp, priority = value.split(",")
+            put("map", {**NIC["map"], dscp: int(priority)})
+        elif option == "-s":
+            put("tsa", value.split(","))
+        else:
+            key = {"--pfc": "pfc", "-p": "prio2tc", "-t": "bw", "--cable_len": "cable"}.get(option, option[2:])
+            put(key, int(value) if key == "cable" else eight(value))
+    print("DCBX mode: " + ("OS" if NIC["host"] else "Firmware") + " controlled")
+    print("Priority trust state: " + ("dscp" if NIC["map"] else "pcp"))
+    if NIC["map"]:
+        print("dscp2prio mapping:")
+        for dscp, priority in sorted(NIC["map"].items(), key=lambda pair: (pair[1], -int(pair[0]))):
+            print("\\tprio:%d dscp:%02d," % (priority, int(dscp)))
+    print("Receive buffer size (bytes): %s,max_buffer_size=262016" % ",".join(map(str, NIC["buffer_size"])))
+    print("Cable len: %d\\nPFC configuration:" % NIC["cable"])
+    print("\\tpriority    0   1   2   3   4   5   6   7")
+    print("\\tenabled     " + "   ".join(map(str, NIC["pfc"])))
+    print("\\tbuffer      " + "   ".join(map(str, NIC["prio2buffer"])))
+    for tc in sorted(set(NIC["prio2tc"])):
+        tsa = "ets, bw: %d%%" % NIC["bw"][tc] if NIC["tsa"][tc] == "ets" else NIC["tsa"][tc]
+        print("tc: %d ratelimit: unlimited, tsa: %s" % (tc, tsa))
+        for priority in range(8):
+            if NIC["prio2tc"][priority] == tc:
+                print("\\t priority:  %d" % priority)
+
+
+def dcb():
+    if ARGS[0] == "-j":
+        on = [bit > 0 for bit in NIC["pfc"]]
+        flags = {"cee": True, "ieee": True}
+        print(json.dumps({
+            "dcbx": {"host": True, **flags} if NIC["host"] else flags,
+            "app": {"dscp_prio": [[int(d), p] for d, p in NIC["map"].items()]} if NIC["map"] else {},
+            "pfc": {"pfc_cap": 8, "macsec_bypass": False, "delay": NIC["cable"], "prio_pfc": on},
+            "ets": {"willing": False, "ets_cap": 8, "cbs": False, "tc_bw": NIC["bw"], "pg_bw": [0] * 8,
+                    "tc_tsa": NIC["tsa"], "prio_tc": NIC["prio2tc"], "reco_tc_bw": [0] * 8,
+                    "reco_tc_tsa": ["strict"] * 8, "reco_prio_tc": [0] * 8},
+            "buffer": {"prio_buffer": NIC["prio2buffer"], "buffer_size": NIC["buffer_size"], "total_size": 262016},
+        }[ARGS[1]]))
+        return
+    kind, what, words = ARGS[0], ARGS[4], ARGS[5:]
+    if kind == "dcbx":
+        put("host", "host" in ARGS[4:])
+    elif kind == "app":
+        put("map", {**NIC["map"], **{d: int(p) for d, p in by_colon(words)}} if ARGS[1] == "replace" else {})
+    elif what == "tc-tsa":
+        put("tsa", [value for _key, value in by_colon(words[:8])])
+        put("bw", values(words[9:]))
+    elif what == "prio-pfc":
+        put("pfc", [int(value == "on") for _key, value in by_colon(words)])
+    elif what == "delay":
+        put("cable", int(words[0]))
+    else:
+        put({"prio-tc": "prio2tc", "prio-buffer": "prio2buffer", "buffer-size": "buffer_size"}[what], values(words))
+
+
+def ethtool():
+    if ARGS[0] == "-A":
+        put("pause", "off")
+    print("Pause parameters for %s:\\nAutonegotiate:\\toff" % NAME)
+    print("RX:\\t\\t%s\\nTX:\\t\\t%s" % (NIC["pause"], NIC["pause"]))
+
+
+if len(ARGS) > 2 and ARGS[0] != "-j":
+    with open(ROOT / "calls.txt", "a") as stream:
+        stream.write(" ".join([TOOL, *ARGS]) + "\\n")
+{"mlnx_qos": mlnx_qos, "dcb": dcb, "ethtool": ethtool}[TOOL]()
+(ROOT / "nic.json").write_text(json.dumps(ALL))
+"""
+# As a ConnectX comes out of its box.
+NEW: dict[str, Any] = {
+    "host": True,
+    "map": {},
+    "pfc": [0] * 8,
+    "prio2tc": [1, 0, 2, 3, 4, 5, 6, 7],
+    "tsa": ["vendor"] * 8,
+    "bw": [0] * 8,
+    "cable": 7,
+    "prio2buffer": [0] * 8,
+    "buffer_size": [130944] + [0] * 7,
+    "pause": "on",
+    "bounces": 0,
+    "deaf": [],
+}
+GIVEN: dict[str, Any] = {
+    "roce": {"dscp": 26},
+    "prio2tc": list(range(8)),
+    "tsa": list(TSA),
+    "tc_bandwidth": list(BANDWIDTH),
+    "cable_length": 30,
+    "traffic_class": 106,
+    "max_disruption": "link",
+}
+
+
+class Node:
+    """A simulated hgx-h200 on Ethernet whose NICs are new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.without("cma_roce_tos")
+        for file in roce_unit.OWN:
+            (self.path / "sys" / file[1:]).unlink(missing_ok=True)
+        self.host = Host(str(self.path / "hw"), str(self.path / "sys"))
+        self.ports = ports(*self.machine("hgx-h200", "ethernet"))
+        for name in ("mlnx_qos", "dcb", "ethtool"):
+            self.without(name)
+            tool = self.path / "sys/usr/local/sbin" / name
+            tool.write_text(NIC.replace("/usr/bin/python3", sys.executable))
+            tool.chmod(0o755)
+        self.save({port.netdev: dict(NEW) for port in self.ports})
+        self.calls()
+        added = ("sys/class/net/*/ecn", "sys/class/infiniband/*/tc", "sys/kernel/config", "sys/fs/cgroup", "proc/77")
+        for path in [path for pattern in added for path in (self.path / "hw").glob(pattern)]:
+            shutil.rmtree(path)
+        for port in self.ports:
+            for side in ("np", "rp"):
+                self.put(f"/sys/class/net/{port.netdev}/ecn/roce_{side}/enable/3", "0")
+            self.put(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_dscp", "4")
+            self.put(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_802p_prio", "6")
+            self.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "")
+            self.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "0")
+
+    def machine(self, name: str, fabric: str) -> tuple[topology.Topology, rails.Rails]:
+        found = topology.read(self.host, ask_nvidia_smi=False)
+        return found, rails.match(found, profile.for_fabric(profile.parse(platform(name), name), fabric))
+
+    def two_rails(self) -> dict[str, Any]:
+        """A profile of the first two rails: what holds for them holds for eight, in a quarter of the time."""
+        data = platform("hgx-h200")
+        data["rails"] = [{**data["rails"][n], "pci": self.ports[n].pci} for n in range(2)]
+        return data
+
+    def put(self, path: str, text: str) -> None:
+        file = self.path / "hw" / path[1:]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def get(self, path: str) -> str:
+        return (self.path / "hw" / path[1:]).read_text()
+
+    def save(self, nics: dict[str, dict[str, Any]]) -> None:
+        (self.path / "sys/nic.json").write_text(json.dumps(nics))
+
+    def nics(self) -> dict[str, dict[str, Any]]:
+        return dict(json.loads((self.path / "sys/nic.json").read_text()))
+
+    def change(self, **values: Any) -> None:
+        """The same on every port."""
+        self.save({name: {**nic, **values} for name, nic in self.nics().items()})
+
+    def calls(self) -> list[str]:
+        """What was set since the last time this was asked."""
+        file = self.path / "sys/calls.txt"
+        lines = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return lines
+
+    def without(self, *tools: str) -> None:
+        for folder in TOOL_PATH:
+            for tool in tools:
+                (self.path / "sys" / folder[1:] / tool).unlink(missing_ok=True)
+
+
+def platform(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: that takes longer than what is tried on it. ``node`` takes back what a test has changed."""
+    folder = tmp_path_factory.mktemp("roce_qos") / "lab"
+    store.create(folder, {"node02": machines.hgx_h200_roce})
+    return folder / "node02"
+
+
+@pytest.fixture
+def node(pristine: Path) -> Node:
+    return Node(pristine)
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def call(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(check: bool = False, **changed: Any) -> dict[str, Any]:
+        given = {
+            "profile": node.two_rails(),
+            "fabric": "ethernet",
+            "hardware_root": str(node.path / "hw"),
+            "system_root": str(node.path / "sys"),
+            **GIVEN,
+            **changed,
+        }
+        with (
+            patch_module_args({**given, "_ansible_check_mode": check, "_ansible_diff": True}),
+            pytest.raises(SystemExit),
+        ):
+            module.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+def states(result: dict[str, Any]) -> dict[str, set[str]]:
+    """Noun -> states of its findings that are not ok."""
+    seen: dict[str, set[str]] = {}
+    for finding in result["findings"]:
+        seen.setdefault(finding["check"].partition(".")[2], set()).add(finding["state"])
+    return seen
+
+
+def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(call: Run, node: Node) -> None:
+    eight = platform("hgx-h200")
+    first = call(profile=eight)
+    assert (first["changed"], first["findings"], first["withheld"]) == (True, [], [])
+    assert [port["bounces"] for port in node.nics().values()] == [1] * 8
+    for port in node.ports:
+        nic = node.nics()[port.netdev]
+        assert (nic["map"]["26"], nic["pfc"], nic["pause"]) == (3, [0, 0, 0, 1, 0, 0, 0, 0], "off")
+        assert (nic["prio2tc"], tuple(nic["tsa"]), tuple(nic["bw"]), nic["cable"]) == (
+            list(range(8)),
+            TSA,
+            BANDWIDTH,
+            30,
+        )
+        assert node.get(f"/sys/class/net/{port.netdev}/ecn/roce_rp/enable/3") == "1"
+        assert node.get(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_dscp") == "48"
+        assert node.get(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class") == "106"
+        node.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "Global tclass=106\n")
+    assert len(node.calls()) == 8 * 6
+    second = call(profile=eight)
+    assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
+    assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
+    nouns = {check.partition("[")[0] for check in second["passed"]}
+    assert nouns == {f"roce_qos.{noun}" for noun in (*NOUNS, "unit")}
+
+
+def test_the_same_by_dcb(call: Run, node: Node) -> None:
+    node.without("mlnx_qos")
+    for port in node.ports:
+        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
+    given = {
+        "prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0],
+        "buffer_size": [20000, 200000, 0, 0, 0, 0, 0, 0],
+        "traffic_class": None,
+    }
+    first = call(**given)
+    assert states(first) == {"ecn": {"unsupported"}, "cnp": {"unsupported"}}
+    assert first["changed"]
+    assert {line.split()[0] for line in node.calls()} == {"dcb", "ethtool"}
+    nic = node.nics()[node.ports[0].netdev]
+    assert (nic["map"], nic["prio2buffer"]) == ({str(dscp): dscp >> 3 for dscp in range(64)}, [0, 0, 0, 1, 0, 0, 0, 0])
+    assert not call(**given)["changed"]
+    assert node.calls() == []
+
+
+def test_without_ofed_ecn_names_the_variables_of_the_firmware_once(call: Run, node: Node) -> None:
+    for port in node.ports:
+        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
+    roots = [finding for finding in call()["findings"] if finding["because"] is None]
+    assert [finding["check"] for finding in roots] == ["roce_qos.ecn"]
+    settings = "ROCE_CC_PRIO_MASK_P1=255 CNP_DSCP_P1=48 CNP_802P_PRIO_P1=6"
+    assert f"mlxconfig -d {node.ports[0].pci} -y set {settings}, then reboot" in roots[0]["fix"]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file() and not file.is_symlink()}
+
+
+def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
+    before = contents(node.path)
+    result = call(check=True)
+    assert contents(node.path) == before
+    # One of each port, and one of each file of the unit.
+    assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 6, len(result["findings"]))
+    name = node.ports[0].netdev
+    assert f"mlnx_qos -i {name} --pfc 0,0,0,1,0,0,0,0" in result["commands"]
+    assert f"echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3" in result["commands"]
+    assert "roce_qos.pfc: off\n" in result["diff"][0]["before"]
+    assert "roce_qos.pfc: on for 3\n" in result["diff"][0]["after"]
+    assert sorted(result["commands"]) == sorted(call()["commands"])
+
+
+def test_what_bounces_a_link_waits_for_leave_and_the_rest_does_not(call: Run, node: Node) -> None:
+    result = call(max_disruption="none")
+    assert states(result) == {"pfc": {"withheld"}, "pause": {"withheld"}}
+    assert len(result["withheld"]) == 4
+    assert [port["bounces"] for port in node.nics().values()] == [0] * 8
+    assert node.nics()[node.ports[0].netdev]["map"]["26"] == 3
+    node.calls()
+    assert not call(max_disruption="none")["changed"]
+    assert node.calls() == []
+
+
+def test_a_node_in_use_is_refused_whatever_is_allowed(call: Run, node: Node) -> None:
+    node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1")
+    result = call()
+    assert states(result) == {"pfc": {"withheld"}, "pause": {"withheld"}}
+    assert all("busy: " in finding["have"] for finding in result["findings"])
+    assert [port["bounces"] for port in node.nics().values()] == [0] * 8
+
+
+def test_a_tool_that_ends_with_0_and_does_nothing_is_found_out(call: Run, node: Node) -> None:
+    nics = node.nics()
+    deaf = node.ports[0].netdev
+    nics[deaf]["deaf"] = ["map"]
+    node.save(nics)
+    result = call()
+    trust = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.trust")
+    assert (trust["state"], trust["subject"]) == ("drift", node.ports[0].label)
+    assert trust["have"] == f"pcp; mlnx_qos -i {deaf} --trust dscp ended well, and it is not so"
+    # Nothing more is written to that port, and the others are done.
+    assert [line for line in node.calls() if f" {deaf} " in line] == [
+        f"ethtool -A {deaf} rx off tx off",
+        f"mlnx_qos -i {deaf} --trust dscp",
+    ]
+    assert [port["bounces"] for port in node.nics().values()][:2] == [0, 1]
+    assert {finding["subject"] for finding in result["findings"]} == {node.ports[0].label}
+
+
+def test_dcb_app_replace_ends_with_0_in_any_case(call: Run, node: Node) -> None:
+    call()
+    node.without("mlnx_qos")
+    node.change(map={str(dscp): 0 for dscp in range(64)}, deaf=["map"])
+    result = call()
+    assert states(result) == {"dscp2prio": {"drift"}}
+    assert all("ended well, and it is not so" in finding["have"] for finding in result["findings"])
+
+
+def test_firmware_keeps_its_ports_and_gives_them_up_when_asked_to(call: Run, node: Node) -> None:
+    node.change(host=False)
+    result = call()
+    assert states(result)["pfc"] == states(result)["dcbx"] == {"not_owned"}
+    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+    assert call(dcbx="os")["findings"] == []
+    assert node.calls()[0].endswith("-d os")
+
+
+def test_lldpad_is_found_among_the_processes(call: Run, node: Node) -> None:
+    node.put("/proc/77/comm", "lldpad\n")
+    result = call()
+    assert states(result)["dcbx"] == {"not_owned"}
+    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+
+
+def test_without_a_tool_nothing_is_known_for_one_reason(call: Run, node: Node) -> None:
+    node.without("mlnx_qos", "dcb", "ethtool")
+    result = call(check=True)
+    roots = {
+        finding["have"] for finding in result["findings"] if finding["because"] is None and finding["state"] != "drift"
+    }
+    assert "neither mlnx_qos nor dcb is installed" in roots
+    assert states(result)["pfc"] == states(result)["trust"] == states(result)["pause"] == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("echo 'ETS features are not supported on your system'; exit 1", "unsupported"),
+        ("echo 'Priority trust state: maybe'", "unknown"),
+        ("echo 'Operation not permitted' >&2; exit 1", "unknown"),
+        ("exit 0", "unknown"),
+    ],
+)
+def test_an_answer_that_is_none_is_not_taken_for_one(call: Run, node: Node, text: str, state: str) -> None:
+    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text("#!/bin/sh\n" + text + "\n")
+    node.without("dcb")
+    result = call()
+    assert states(result)["pfc"] == states(result)["ets"] == {state}
+    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
+
+
+BUFFERS = "Buffers commands are not supported on your system"
+# What mlnx_qos comes to on kernels and drivers that it was not written for: what a shell does in its place.
+BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BUFFERS}'; echo 'Cable len: 7'"]
+
+
+@pytest.mark.parametrize("script", BROKEN)
+def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: str) -> None:
+    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
+    state = roce_qos.read_port(node.host, node.ports[0], WANT)
+    assert (state.tool, state.gaps) == ("dcb", {})
+    node.without("dcb")
+    state = roce_qos.read_port(node.host, node.ports[0], WANT)
+    assert {gap.state for noun, gap in state.gaps.items() if noun in DCB} == {"unknown"}
+
+
+def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node) -> None:
+    tools = node.path / "sys/usr/local/sbin"
+    silent = f"    print('{BUFFERS}')\n"
+    text = (tools / "mlnx_qos").read_text()
+    for line in ("Receive buffer", "\\tbuffer"):
+        at = text.index(f'    print("{line}')
+        text = text[:at] + silent + text[text.index("\n", at) + 1 :]
+        silent = ""
+    (tools / "mlnx_qos").write_text(text)
+    refused = 'if ARGS[1] == "buffer":\n            sys.exit("Attribute not found: Success")'
+    text = (tools / "dcb").read_text().replace("        on = [bit", f"        {refused}\n        on = [bit", 1)
+    (tools / "dcb").write_text(text)
+    # The cable's length is PFC's.
+    of_cable = replace(WANT, prio2buffer=None, buffer_size=None)
+    cases: list[tuple[Want, dict[str, str]]] = [(of_cable, {}), (WANT, {"buffers": "unsupported"})]
+    for wanted, gaps in cases:
+        for tool in ("mlnx_qos", "dcb"):
+            port = replace(node.ports[0], is_mellanox=tool == "mlnx_qos")
+            state = roce_qos.read_port(node.host, port, wanted)
+            assert state.tool == tool
+            assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
+
+
+def test_an_unreadable_attribute_is_unknown_and_not_written(call: Run, node: Node) -> None:
+    name = node.ports[0].netdev
+    node.put(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp", "none")
+    result = call()
+    assert states(result) == {"cnp": {"unknown"}}
+    assert node.get(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp") == "none"
+
+
+def test_an_attribute_that_is_not_there_is_not_made(call: Run, node: Node) -> None:
+    name, rdma = node.ports[0].netdev, node.ports[0].rdma
+    gone = [f"sys/class/net/{name}/ecn/roce_rp/enable/3", f"sys/class/infiniband/{rdma}/tc/1/traffic_class"]
+    for path in gone:
+        (node.path / "hw" / path).unlink()
+    assert states(call()) == {"ecn": {"unknown"}, "traffic_class": {"unsupported"}}
+    assert [path for path in gone if (node.path / "hw" / path).exists()] == []
+
+
+def test_the_directory_made_in_configfs_is_gone_again(call: Run, node: Node) -> None:
+    folder = node.path / "hw/sys/kernel/config/rdma_cm"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    result = call(check=True)
+    assert (states(result)["tos"], list(folder.iterdir())) == ({"unknown"}, [])
+    folder.rmdir()
+    result = call(check=True)
+    tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
+    assert "rdma_cm is not loaded" in tos["have"]
+    assert "modprobe rdma_cm" in tos["fix"]
+
+
+def test_where_configfs_is_not_mounted_the_tos_is_asked_of_the_tool_that_mounts_it(call: Run, node: Node) -> None:
+    shutil.rmtree(node.path / "hw/sys/kernel/config")
+    tool = node.path / "sys/usr/local/sbin/cma_roce_tos"
+    tool.write_text('#!/bin/sh\n[ "$5" = -t ] && echo "$6" > "$0.$2"\ncat "$0.$2" 2>/dev/null || echo 0\n')
+    tool.chmod(0o755)
+    first, second = call(), call()
+    assert f"cma_roce_tos -d {node.ports[1].rdma} -p 1 -t 106" in first["commands"]
+    assert (first["findings"], second["findings"], second["changed"]) == ([], [], False)
+    tool.write_text("#!/bin/sh\necho Module rdma_cm is not loaded or does not support configfs\nexit 1\n")
+    tos = next(finding for finding in call()["findings"] if finding["check"] == "roce_qos.tos")
+    assert (tos["state"], "Module rdma_cm is not loaded" in tos["have"]) == ("unknown", True)
+
+
+def test_on_infiniband_nothing_is_asked_for(call: Run) -> None:
+    result = call(fabric="infiniband")
+    assert (result["findings"], result["passed"], result["changed"]) == ([], [], False)
+
+
+def test_a_chain_that_cannot_be_is_an_error(call: Run) -> None:
+    assert "busbar_roce.dscp is 64" in call(roce={"dscp": 64})["msg"]
+    assert "tsa and tc_bandwidth go together" in call(tsa=None)["msg"]
+
+
+# -- which ports -----------------------------------------------------------------------------------------------------
+
+
+def site_profile(node: Node, address: str) -> rails.Rails:
+    """A profile whose one rail is named by its address."""
+    data = platform("hgx-h200")
+    data["rails"] = [{**data["rails"][0], "pci": address}]
+    found = topology.read(node.host, ask_nvidia_smi=False)
+    return rails.match(found, profile.for_fabric(profile.parse(data, "site"), "ethernet"))
+
+
+def test_the_ports_are_those_of_the_rails_in_their_order(node: Node) -> None:
+    assert [port.rdma for port in node.ports] == [
+        rdma.name for rdma in machines.hgx_h200_roce("node02").rdma if rdma.rail is not None
+    ]
+    assert {(port.of_port, port.of_rdma, port.gap) for port in node.ports} == {(True, True, None)}
+
+
+def test_every_member_of_a_bond_is_a_port_and_the_rdma_device_is_asked_once(node: Node) -> None:
+    found = topology.read(node.host, ask_nvidia_smi=False)
+    bond = next(nic for nic in found.nics if nic.rdma is not None and nic.rdma.name == "mlx5_bond_0")
+    both = ports(found, site_profile(node, bond.pci))
+    assert [port.pci for port in both] == [bond.pci, bond.pci[:-1] + "1"]
+    assert [port.rdma for port in both] == ["mlx5_bond_0", None]
+    assert [both[1].has(noun) for noun in ("pfc", "ecn", "tos", "traffic_class")] == [True, True, False, False]
+
+
+def virtual_function(node: Node) -> tuple[topology.Topology, rails.Rails]:
+    found = topology.read(node.host, ask_nvidia_smi=False)
+    nic = next(nic for nic in found.nics if nic.role == "vf" and nic.rdma is not None)
+    return found, rails.Rails({0: nic}, {}, None)
+
+
+def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
+    found, match = virtual_function(node)
+    (port,) = ports(found, match)
+    plan = roce_qos.plan(roce_qos.read(node.host, (port,), WANT), WANT)
+    seen = {finding.check: finding.state for finding in plan.findings}
+    assert (seen["roce_qos.pfc"], seen["roce_qos.ecn"], plan.changed) == ("unsupported", "unsupported", False)
+    assert [f.check for f in plan.findings if f.because is None and f.state == "unsupported"] == [
+        "roce_qos.dcbx",
+        "roce_qos.traffic_class",
+    ]
+
+
+def test_in_a_guest_the_port_is_the_hypervisors(node: Node) -> None:
+    found, match = virtual_function(node)
+    guest = replace(found, virtualization=replace(found.virtualization, is_vm=True))
+    (port,) = ports(guest, match)
+    assert [noun for noun in NOUNS if port.has(noun)] == ["tos", "traffic_class"]
+    assert "hypervisor" in roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), (port,))[0]
+
+
+def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node: Node) -> None:
+    found, match = node.machine("hgx-h200", "ethernet")
+    nic = match.nics[0]
+    assert nic.rdma is not None
+    infiniband = replace(nic, rdma=replace(nic.rdma, ports=(replace(nic.rdma.ports[0], link_layer="InfiniBand"),)))
+    those = ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
+    plan = roce_qos.plan(roce_qos.read(node.host, those, WANT), WANT)
+    by_port: dict[str, set[str]] = {}
+    for finding in plan.findings:
+        by_port.setdefault(finding.subject, set()).add(finding.state)
+    assert by_port[those[0].label] == {"unsupported"}
+    assert by_port[those[1].label] == {"unknown", "drift"}  # drift: ToS and traffic class of its RDMA device
+    assert "LINK_TYPE_P1=2" in next(finding.fix for finding in plan.findings if finding.subject == those[0].label)
+
+
+def test_a_subfunction_cannot(tmp_path: Path) -> None:
+    (tmp_path / "sys/devices/mlx5_core.sf.4").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth1").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth1/device").symlink_to("../../../devices/mlx5_core.sf.4")
+    state = roce_qos.read_port(Host(str(tmp_path), str(tmp_path)), PORT, WANT)
+    unsupported = {noun for noun, gap in state.gaps.items() if gap.state == "unsupported" and "subfunction" in gap.have}
+    assert unsupported == set(NOUNS) - set(OF_RDMA)
+
+
+def test_a_nic_of_another_maker_is_asked_by_dcb(node: Node) -> None:
+    other = replace(node.ports[0], is_mellanox=False)
+    assert roce_qos.read_port(node.host, other, WANT).tool == "dcb"
+    node.without("dcb")
+    assert roce_qos.read_port(node.host, other, WANT).tool == "mlnx_qos"
