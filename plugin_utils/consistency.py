@@ -200,7 +200,7 @@ def _addresses(members: Sequence[Member]) -> Iterable[tuple[Member, Judged]]:
                 differ.append(rail.number)
         if own:
             have = "; ".join(said) or "%d of its own" % len(own)
-            finding = _finding(ADDRESS, "drift" if said else "ok", "addresses that no other host has", have)
+            finding = _judged(ADDRESS, "drift" if said else "ok", "addresses that no other host has", have)
             yield member, Judged(finding, tuple(differ))
 
 
@@ -232,7 +232,7 @@ def _compare(aspect: Aspect, values: Sequence[tuple[Member, _Values]], found: di
         elif unread:
             state, have = "unknown", f"could not be read{_where(unread)}"
             fix = "run site.yml --tags platform for this host"
-        finding = _finding(aspect.check, state, "{}, {}".format(" or ".join(wanted), of), have, fix)
+        finding = _judged(aspect.check, state, "{}, {}".format(" or ".join(wanted), of), have, fix)
         differ = _numbers(name for name, _text in odd) if state == "drift" else ()
         found[member.host].append(Judged(finding, differ))
 
@@ -257,8 +257,8 @@ def _numbers(names: Iterable[int | None]) -> tuple[int, ...]:
 
 
 def _unread() -> Finding:
-    return _finding(HOST, "unknown", "compared with the other hosts", "nothing was read")
+    return _judged(HOST, "unknown", "compared with the other hosts", "nothing was read")
 
 
-def _finding(check: Check, state: str, want: str, have: str, fix: str | None = None) -> Finding:
+def _judged(check: Check, state: str, want: str, have: str, fix: str | None = None) -> Finding:
     return check.judge("rails", state, printable(want), have, "sysfs of all hosts", fix)

@@ -583,11 +583,11 @@ def _judge_one(
         why = "it can be told by running it only, and nothing is run here"
         fix = "look at line %d of %s; if it is meant, say so in nccl_conf_accepted" % (one.line, one.source)
         have = "%s is set or handed on in a form that is not understood" % one.variable
-        return _finding(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
+        return _judged(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
     found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
     if missing:
         why = "NCCL passes over a file that is not there, and over ~/.nccl.conf with it"
-        found = [_finding(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
+        found = [_judged(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
     if not found and one.raw:
         found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
         found = [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
@@ -603,10 +603,10 @@ def _judge_one(
     severity = "minor" if one.idle else worst.severity
     want = "not set" if worst.want in (None, "no line") else worst.want
     fix = OVERRIDES.fix % (one.variable, one.line, one.source)
-    return _finding(check, one, worst.state, severity, want, have, why, fix)
+    return _judged(check, one, worst.state, severity, want, have, why, fix)
 
 
-def _finding(
+def _judged(
     check: Check, one: Setting, state: str, severity: str, want: Optional[str], have: str, why: str, fix: str
 ) -> Finding:
     subject, source = "%s %s" % (one.source, one.variable), "%s:%d" % (one.source, one.line)

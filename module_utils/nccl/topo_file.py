@@ -91,20 +91,20 @@ def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
     if have.dropped is not None:
         why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % have.dropped
         fix = "take %s=%s over into nccl_conf_extra, then run site.yml --tags nccl_conf" % (NAME, have.dropped)
-        return _finding("drift", why, CONF, fix)
+        return _judged("drift", why, CONF, fix)
     if have.path is None:
         fix = "%s; where there is none, NCCL_NET_GDR_LEVEL: SYS; then run site.yml --tags nccl_conf" % add
-        return _finding("drift", "no file is named", NAME, fix)
+        return _judged("drift", "no file is named", NAME, fix)
     if have.problem is not None:
         fix = "%s, as it is on the node (now named by %s), then run site.yml --tags nccl_conf" % (add, have.named)
         state = "drift" if have.problem.message == ABSENT else "unknown"
-        return _finding(state, str(have.problem), have.path, fix)
+        return _judged(state, str(have.problem), have.path, fix)
     wrong = _differences(have.picture, topology, rails) if have.picture is not None else []
     if wrong:
         of_type = "the one of this type of machine (now named by %s)" % have.named
         fix = "%s: %s; then run site.yml --tags nccl_conf" % (add, of_type)
-        return _finding("drift", "; ".join(wrong), have.path, fix)
-    return _finding("ok", "names every GPU and rail of this machine", have.path, "")
+        return _judged("drift", "; ".join(wrong), have.path, fix)
+    return _judged("ok", "names every GPU and rail of this machine", have.path, "")
 
 
 def _differences(picture: nccl_topology.NcclTopology, topology: Topology, rails: Sequence[Nic]) -> List[str]:
@@ -123,6 +123,6 @@ def _differences(picture: nccl_topology.NcclTopology, topology: Topology, rails:
     return said
 
 
-def _finding(state: str, have: str, source: str, fix: str) -> Finding:
+def _judged(state: str, have: str, source: str, fix: str) -> Finding:
     want = "the topology file of this type of virtual machine"
     return TOPO_FILE.judge(NAME, state, want, have[:300], source, fix)
