@@ -88,4 +88,10 @@ class Variables(dict[str, dict[str, object]]):
 def test_hosts_are_asked_alone_where_fleet_audit_says_so() -> None:
     said = Variables(a={"fleet_audit_result": {"hosts": {}, "by_task": True}}, b={"fleet_audit_result": {"hosts": {}}})
     assert asked_alone(["a", "b"], said) == ["a", "b"]
-    assert asked_alone(["b", "a"], said) == asked_alone([], {}) == asked_alone(["c"], Variables(c={})) == ["!all"]
+    assert (
+        asked_alone(["b", "a"], said)
+        == asked_alone([], {})
+        == asked_alone(["a"], {})
+        == asked_alone(["c"], Variables(c={}))
+        == ["!all"]
+    )
