@@ -139,9 +139,9 @@ def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(
     assert not list(tmp_path.glob("busbar-results/*.sqlite"))
 
 
-def hung_python(lab: Path) -> str:
+def hung_python(lab: Path, seconds: int = 30) -> str:
     path = lab / "hung"
-    path.write_text("#!/bin/sh\nexec sleep 30\n")
+    path.write_text(f"#!/bin/sh\nexec sleep {seconds}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -231,11 +231,22 @@ def alive(pid: int) -> bool:
         return False
 
 
+def hang(lab: Path) -> dict[str, dict[str, Any]]:
+    """Runs last until they are ended, however busy this machine is. Returns the hosts as they were."""
+    hosts = hosts_of(lab)
+    hung = hung_python(lab, 1800)
+    write_inventory(
+        lab / "inventory", {name: {**host, "ansible_python_interpreter": hung} for name, host in hosts.items()}
+    )
+    return hosts
+
+
 def test_a_second_run_is_refused_and_a_killed_one_leaves_no_lock_and_no_half_night(
     lab: Path, busbar: Busbar, tmp_path: Path
 ) -> None:
-    drift = ["drift", "-i", str(lab / "inventory")]
+    drift = ["drift", "-i", str(lab / "inventory"), "--host-timeout", "1800"]
     history = tmp_path / "busbar-results" / "drift.sqlite"
+    hosts = hang(lab)
     with subprocess.Popen(argv(*drift), cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL) as first:
         wait(lambda: running(history) and children(first.pid))
         ansible = children(first.pid)
@@ -247,6 +258,7 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_no_lock_and_no_half_nig
         first.wait()
     # Nobody is left who asks hosts.
     wait(lambda: not any(map(alive, ansible)))
+    write_inventory(lab / "inventory", hosts)
     third = busbar(*drift)
     assert third.rc == 2
     listed = busbar("report", "--list").out.splitlines()
@@ -258,6 +270,7 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_no_lock_and_no_half_nig
 
 def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
     history = tmp_path / "h.sqlite"
+    hang(lab)
     drift = argv("drift", "-i", lab / "inventory", "--history", history)
     with subprocess.Popen(drift, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as run:
         wait(lambda: running(history) and children(run.pid))
