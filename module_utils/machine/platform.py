@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
-from ..core.finding import Finding
+from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
 from . import pcie_link
@@ -631,8 +631,8 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
     return findings
 
 
-def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) -> List[Finding]:
-    """declared: PSID -> version; empty where the site declares none."""
+def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) -> Tuple[Finding, ...]:
+    """declared: PSID -> version; empty where the site declares none. Several rails' same unknown has one cause."""
     findings = []
     for nic in [rails.nics[rail.number] for rail in profile.rails if declared and rail.number in rails.nics]:
         if nic.rdma is None:
@@ -645,7 +645,7 @@ def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) 
         said = "%s of PSID %s" % (have or "unreadable", board or "unreadable")
         source = "%s/fw_ver, board_id" % nic.rdma.source
         findings.append(RAIL_FIRMWARE.judge(nic.label, state, want or "a declared version", said, source, fix))
-    return findings
+    return one_cause(findings, ("unknown",))
 
 
 def _carriers(gid: Gid, nic: Nic) -> List[str]:

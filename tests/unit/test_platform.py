@@ -360,6 +360,14 @@ def test_a_rails_firmware_is_the_declared_one(infiniband: Topology, hgx_h100: Pr
     # A card that nobody has declared is not right for that, nor one that does not say what it has.
     assert found(flashed(good, 3, version, "MT_0000000001"), {psid: version}) == [(check, pci, "unknown")]
     assert found(flashed(good, 3, None), {psid: version}) == [(check, pci, "unknown")]
+    # A fleet's new PSID is one thing to declare and not eight; two that are not the same are two.
+    judged = plan(flashed(good, 3, None), hgx_h100, site={"busbar_firmware": {"MT_0000000001": version}}).findings
+    bad = [one for one in judged if not one.ok]
+    assert [one.check for one in bad] == [check] * len(hgx_h100.rails)
+    assert [(one.identity, one.because) for one in bad if one.because != bad[0].id] == [
+        (bad[0].identity, None),
+        (pci, None),
+    ]
 
 
 def test_an_ethernet_port_is_not_asked_for_an_mtu_of_its_own(roce: Topology, hgx_h100_roce: Profile) -> None:
