@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-from .fault import HGX, Fault, FileFault
-from .machine import Machine
+from .fault import ALL, Fault, appended, said
 from .nccl_tests import TOOLKIT
 
 TASK_PROLOG = "/etc/slurm/task-prolog.sh"
 # Below the system root. The Makefile of the toolkit installs the same in the containers' image.
 FILES = {f"/etc/slurm/{path.name}": path.read_text() for path in (TOOLKIT / "slurm").iterdir()}
-_PLATFORMS = (*HGX, "h200-vm")
 # name, description, file, what is added to it, variable, state
 _TABLE = (
     (
@@ -83,14 +81,9 @@ FOLDERS = sorted({path.rpartition("/")[0] for _name, _description, path, *_rest 
 
 
 def _fault(name: str, description: str, path: str, added: str, variable: str, state: str) -> Fault:
-    def append(machine: Machine, text: str | None) -> str:
-        return (text or "") + added
-
-    subject = f"{path} {variable}"
-    change = FileFault(path, append)
     excludes = ("environment-conf",) if path == "/etc/environment" else ()
     check = "nccl_conf.environment"
-    return Fault(name, description, check, lambda _machine: subject, change, state, (), _PLATFORMS, excludes)
+    return Fault(name, description, check, said(f"{path} {variable}"), appended(path, added), state, (), ALL, excludes)
 
 
 CATALOGUE = tuple(_fault(*row) for row in _TABLE)

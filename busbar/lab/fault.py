@@ -8,9 +8,10 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 
-from .machine import Machine
+from .machine import LabError, Machine
 
 HGX = ("hgx-h100", "hgx-h200", "hgx-b200")
+ALL = (*HGX, "h200-vm")
 
 
 @dataclass(frozen=True)
@@ -76,3 +77,37 @@ class Fault:
         if not isinstance(self.change, (FileFault, CommandFault)):
             self.change(broken)
         return broken
+
+
+# -- what many faults are made of ------------------------------------------------------------------------------------
+
+
+def said(text: str) -> Callable[[Machine], str]:
+    """A subject that is the same on every machine."""
+    return lambda machine: text
+
+
+def rail_nic(rail: int) -> Callable[[Machine], str]:
+    """The subject that is the PCI address of the rail's NIC."""
+    return lambda machine: machine.rail(rail).address
+
+
+def provisioned(path: str, text: str | None) -> str:
+    """The text of a file that provisioning writes. Raises LabError where it has not been written."""
+    if text is None:
+        raise LabError(f"there is no {path} yet: provision the node first")
+    return text
+
+
+def removed(path: str) -> FileFault:
+    """Somebody has removed a file that provisioning writes."""
+
+    def edit(machine: Machine, text: str | None) -> None:
+        provisioned(path, text)
+
+    return FileFault(path, edit)
+
+
+def appended(path: str, text: str) -> FileFault:
+    """Somebody has added text at the end of a file, which there may not have been."""
+    return FileFault(path, lambda machine, before: (before or "") + text)

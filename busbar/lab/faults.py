@@ -9,22 +9,19 @@ faults that hide each other exclude each other.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from . import environment_faults, gpudirect_faults, ofed_faults, roce_faults
-from .container_hosts import CHECKPOINT, DAEMON_JSON
-from .fault import HGX, Fault, FileFault
+from . import environment_faults, gpudirect_faults, limits_faults, ofed_faults, roce_faults
+from .fault import ALL, Fault, FileFault, appended, provisioned, rail_nic, removed, said
 from .machine import ACS_REDIRECT, NVIDIA, GpuProcess, LabError, Link, Machine
 
 CONF = "/etc/nccl.conf"
 GRUB_CFG = "/boot/grub/grub.cfg"
 PCIE_UNIT = "/etc/systemd/system/busbar-pcie-path.service"
 PCIE_DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf"
-ALL = (*HGX, "h200-vm")
 
 
 @dataclass(frozen=True)
@@ -44,10 +41,6 @@ class Expectation:
 # -- what the faults do ----------------------------------------------------------------------------------------------
 
 
-def _nic(rail: int) -> Callable[[Machine], str]:
-    return lambda machine: machine.rail(rail).address
-
-
 def _gpu(number: int) -> Callable[[Machine], str]:
     return lambda machine: machine.gpu(number).address
 
@@ -59,10 +52,6 @@ def _port_above(rail: int) -> Callable[[Machine], str]:
 def _uplink(rail: int) -> Callable[[Machine], str]:
     """The upstream port of the switch that rail's NIC hangs below."""
     return lambda machine: machine.function(_port_above(rail)(machine)).parent
-
-
-def _said(text: str) -> Callable[[Machine], str]:
-    return lambda machine: text
 
 
 def _unplug_nic(machine: Machine) -> None:
@@ -177,26 +166,11 @@ def _garbled_rate(machine: Machine) -> None:
     machine.rail(7).rate = "[Unknown Error]"
 
 
-def _provisioned(text: str | None) -> str:
-    if text is None:
-        raise LabError(f"there is no {CONF} yet: provision the node first")
-    return text
-
-
 def _hca_by_prefix(machine: Machine, text: str | None) -> str:
     """The same NICs, named without the = that makes NCCL compare whole names."""
     names = ",".join(rdma.name for rdma in machine.rdma if rdma.rail is not None) or "mlx5_0"
-    lines = [line for line in _provisioned(text).splitlines() if not line.startswith("NCCL_IB_HCA=")]
+    lines = [line for line in provisioned(CONF, text).splitlines() if not line.startswith("NCCL_IB_HCA=")]
     return "\n".join([*lines, f"NCCL_IB_HCA={names}"]) + "\n"
-
-
-def _remove(machine: Machine, text: str | None) -> None:
-    _provisioned(text)
-
-
-def _remove_pcie_dropin(machine: Machine, text: str | None) -> None:
-    if text is None:
-        raise LabError(f"there is no {PCIE_DROPIN} yet: provision the node first")
 
 
 def _redirect(machine: Machine) -> None:
@@ -212,7 +186,7 @@ def _hide_config(machine: Machine) -> None:
 
 
 def _keep(machine: Machine, text: str | None) -> str:
-    return _provisioned(text)
+    return provisioned(CONF, text)
 
 
 def _translate(machine: Machine) -> None:
@@ -221,43 +195,6 @@ def _translate(machine: Machine) -> None:
 
 def _forget_passthrough(machine: Machine, text: str | None) -> str:
     return (text or "").replace(" iommu=pt", "")
-
-
-def _limit_slurmd(machine: Machine) -> None:
-    machine.slurmd_memlock = "8388608"
-
-
-def _shrink_shm(machine: Machine) -> None:
-    machine.shm_bytes = 64 << 20
-
-
-def _limit_containerd(machine: Machine) -> None:
-    machine.containerd_memlock = "8388608"
-
-
-def _start_dockerd(machine: Machine) -> None:
-    machine.dockerd_started = 1500
-
-
-def _limit_docker(machine: Machine, text: str | None) -> str:
-    data = json.loads(text or "{}")
-    data.setdefault("default-ulimits", {})["memlock"] = {"Name": "memlock", "Hard": 65536, "Soft": 65536}
-    return json.dumps(data, indent=4) + "\n"
-
-
-def _shrink_docker_shm(machine: Machine, text: str | None) -> str:
-    return json.dumps({**json.loads(text or "{}"), "default-shm-size": "64M"}, indent=4) + "\n"
-
-
-def _lose_plugin(machine: Machine, text: str | None) -> str:
-    """What the kubelet keeps for the first minutes; then it forgets the name, too."""
-    data = json.loads(text or "{}")
-    data["Data"]["RegisteredDevices"]["rdma/hca_shared_devices_a"] = []
-    return json.dumps(data)
-
-
-def _append(line: str) -> Callable[[Machine, str | None], str]:
-    return lambda machine, text: f"{text or ''}{line}\n"
 
 
 # -- the catalogue ---------------------------------------------------------------------------------------------------
@@ -276,31 +213,13 @@ def _broken_tool(name: str, description: str, behaviour: str) -> Fault:
         name,
         description,
         "platform.gpu_tool",
-        _said("nvidia-smi"),
+        said("nvidia-smi"),
         _tool(behaviour),
         state="unknown",
         consequences=("platform.nvlinks", "platform.nvlink_fabric", "platform.cross_check"),
         platforms=ALL,
         excludes=(*_TOOL_FAULTS, "nvlink-down", "gpu-lost", "fabric-not-ready"),
     )
-
-
-_DOCKER_FAULTS = ("docker-memlock", "docker-shm-small", "docker-comma", "docker-flag")
-_CHECKPOINT_FAULTS = ("rdma-plugin-gone", "checkpoint-cut")
-
-
-def _container_fault(
-    name: str,
-    description: str,
-    check: str,
-    subject: str,
-    change: Callable[[Machine], None] | FileFault,
-    state: str = "drift",
-    excludes: tuple[str, ...] = (),
-) -> Fault:
-    """On the platform whose site asks for container runtimes."""
-    check = f"host_limits.{check}"
-    return Fault(name, description, check, _said(subject), change, state, platforms=("hgx-h100",), excludes=excludes)
 
 
 _MEASURED_FAULTS = ("gpu-busy", "gpu-slow", "wrong-sums", "collective-hang")
@@ -326,7 +245,7 @@ _CATALOGUE = (
         "rail-missing",
         "the NIC of rail 3 has fallen off the bus",
         "platform.rail_device",
-        _said("rail 3"),
+        said("rail 3"),
         _unplug_nic,
         consequences=("nccl_conf.rails", "pcie_path.unit", "roce_qos.unit"),
         excludes=("nic-moved", "gpu-missing", *_NO_RAIL_HIDES),
@@ -335,7 +254,7 @@ _CATALOGUE = (
         "nic-moved",
         "the NIC of rail 3 sits in a slot away from its GPU",
         "platform.rail_device",
-        _said("rail 3"),
+        said("rail 3"),
         _move_nic,
         consequences=("nccl_conf.rails", "pcie_path.unit", "roce_qos.unit"),
         excludes=("gpu-missing", *_NO_RAIL_HIDES),
@@ -344,7 +263,7 @@ _CATALOGUE = (
         "port-down",
         "the cable of rail 2 is out: the port polls",
         "platform.rail_state",
-        _nic(2),
+        rail_nic(2),
         _port_down,
         consequences=("platform.rail_rate", "platform.rail_gid"),
     ),
@@ -352,16 +271,16 @@ _CATALOGUE = (
         "firmware-old",
         "the NIC of rail 2 has an older firmware than is declared",
         "platform.rail_firmware",
-        _nic(2),
+        rail_nic(2),
         _old_firmware,
         platforms=("hgx-h200",),
     ),
-    Fault("rate-low", "rail 5 runs at 200 Gb/s instead of 400", "platform.rail_rate", _nic(5), _slow_port),
+    Fault("rate-low", "rail 5 runs at 200 Gb/s instead of 400", "platform.rail_rate", rail_nic(5), _slow_port),
     Fault(
         "rate-garbage",
         "the driver cannot tell the rate of rail 7",
         "platform.rail_rate",
-        _nic(7),
+        rail_nic(7),
         _garbled_rate,
         state="unknown",
     ),
@@ -369,14 +288,14 @@ _CATALOGUE = (
         "slot-degraded",
         "the NIC of rail 1 has trained to x8 of x16",
         "platform.rail_pcie",
-        _nic(1),
+        rail_nic(1),
         lambda machine: _width(machine, machine.rail(1).address, 8),
     ),
     Fault(
         "slot-speed",
         "the NIC of rail 6 runs at 16 GT/s of 32",
         "platform.rail_pcie",
-        _nic(6),
+        rail_nic(6),
         lambda machine: _speed(machine, machine.rail(6).address, "16.0"),
     ),
     Fault(
@@ -405,16 +324,16 @@ _CATALOGUE = (
         "ib-mtu",
         "the subnet manager has given rail 5's port an MTU of 2048",
         "platform.rail_mtu",
-        _nic(5),
+        rail_nic(5),
         _small_ib_mtu,
         platforms=("hgx-h100", "hgx-b200"),
     ),
-    Fault("numa-wrong", "the NIC of rail 4 reports the other socket", "platform.rail_numa", _nic(4), _wrong_node),
+    Fault("numa-wrong", "the NIC of rail 4 reports the other socket", "platform.rail_numa", rail_nic(4), _wrong_node),
     Fault(
         "numa-truncated",
         "numa_node of rail 2's NIC is empty",
         "platform.rail_numa",
-        _nic(2),
+        rail_nic(2),
         _truncate_numa,
         state="unknown",
     ),
@@ -422,7 +341,7 @@ _CATALOGUE = (
         "gid-missing",
         "rail 0 has lost its IPv4 GIDs",
         "platform.rail_gid",
-        _nic(0),
+        rail_nic(0),
         _drop_ipv4_gids,
         platforms=("hgx-h200",),
     ),
@@ -430,7 +349,7 @@ _CATALOGUE = (
         "gpu-missing",
         "GPU 6 has fallen off the bus",
         "platform.gpu_count",
-        _said("gpus"),
+        said("gpus"),
         _unplug_gpu,
         consequences=("platform.rail_path", "platform.rail_numa", "pcie_path.unit"),
         platforms=ALL,
@@ -460,7 +379,7 @@ _CATALOGUE = (
         "fabric-not-ready",
         "the GPUs have not joined the NVLink fabric",
         "platform.nvlink_fabric",
-        _said("nvlink fabric"),
+        said("nvlink fabric"),
         _fabric,
         platforms=ALL,
     ),
@@ -471,7 +390,7 @@ _CATALOGUE = (
         "conf-edited",
         f"an operator named the HCAs in {CONF} by prefix",
         "nccl_conf.file",
-        _said(CONF),
+        said(CONF),
         FileFault(CONF, _hca_by_prefix),
         platforms=ALL,
         excludes=_CONF_FAULTS,
@@ -480,8 +399,8 @@ _CATALOGUE = (
         "conf-removed",
         f"{CONF} is gone",
         "nccl_conf.file",
-        _said(CONF),
-        FileFault(CONF, _remove),
+        said(CONF),
+        removed(CONF),
         platforms=ALL,
         excludes=_CONF_FAULTS,
     ),
@@ -489,7 +408,7 @@ _CATALOGUE = (
         "conf-mode",
         f"{CONF} is readable by root only, so NCCL skips it",
         "nccl_conf.file_mode",
-        _said(CONF),
+        said(CONF),
         FileFault(CONF, _keep, mode=0o600),
         platforms=ALL,
         excludes=_CONF_FAULTS,
@@ -498,16 +417,16 @@ _CATALOGUE = (
         "user-conf",
         "/root/.nccl.conf sets NCCL_IB_HCA",
         "nccl_conf.conflict",
-        _said("/root/.nccl.conf NCCL_IB_HCA"),
-        FileFault("/root/.nccl.conf", _append("NCCL_IB_HCA=mlx5_0")),
+        said("/root/.nccl.conf NCCL_IB_HCA"),
+        appended("/root/.nccl.conf", "NCCL_IB_HCA=mlx5_0\n"),
         platforms=ALL,
     ),
     Fault(
         "user-p2p-off",
         "/root/.nccl.conf sets NCCL_P2P_DISABLE=1",
         "nccl_conf.environment",
-        _said("/root/.nccl.conf NCCL_P2P_DISABLE"),
-        FileFault("/root/.nccl.conf", _append("NCCL_P2P_DISABLE=1")),
+        said("/root/.nccl.conf NCCL_P2P_DISABLE"),
+        appended("/root/.nccl.conf", "NCCL_P2P_DISABLE=1\n"),
         platforms=ALL,
         excludes=("user-conf",),
     ),
@@ -515,15 +434,15 @@ _CATALOGUE = (
         "environment-conf",
         "/etc/environment sets NCCL_SOCKET_IFNAME",
         "nccl_conf.conflict",
-        _said("/etc/environment NCCL_SOCKET_IFNAME"),
-        FileFault("/etc/environment", _append("NCCL_SOCKET_IFNAME=docker0")),
+        said("/etc/environment NCCL_SOCKET_IFNAME"),
+        appended("/etc/environment", "NCCL_SOCKET_IFNAME=docker0\n"),
         platforms=ALL,
     ),
     Fault(
         "iommu-translated",
         "the node was booted without iommu=pt",
         "iommu.args",
-        _said("iommu=pt"),
+        said("iommu=pt"),
         _translate,
         state="withheld",
         consequences=("iommu.domains",),
@@ -533,7 +452,7 @@ _CATALOGUE = (
         "grub-forgetful",
         f"{GRUB_CFG} has lost iommu=pt: the next boot will translate",
         "iommu.args",
-        _said("iommu=pt"),
+        said("iommu=pt"),
         FileFault(GRUB_CFG, _forget_passthrough),
     ),
     Fault(
@@ -547,15 +466,15 @@ _CATALOGUE = (
         "acs-back-at-boot",
         "nothing clears ACS at the next boot",
         "pcie_path.unit",
-        _said(PCIE_UNIT),
-        FileFault(PCIE_DROPIN, _remove_pcie_dropin),
+        said(PCIE_UNIT),
+        removed(PCIE_DROPIN),
         excludes=_PCIE_UNDECIDED,
     ),
     Fault(
         "mrrs-512",
         "the NIC of rail 4 reads in requests of 512 bytes",
         "pcie_path.max_read_request",
-        _nic(4),
+        rail_nic(4),
         _small_reads,
     ),
     Fault(
@@ -568,118 +487,7 @@ _CATALOGUE = (
         consequences=("pcie_path.unit",),
         excludes=_PCIE_UNDECIDED,
     ),
-    Fault(
-        "slurmd-memlock",
-        "slurmd was started with 8 MiB of lockable memory",
-        "host_limits.daemon",
-        _said("slurmd"),
-        _limit_slurmd,
-        state="withheld",
-    ),
-    Fault(
-        "slurmd-dropin",
-        "a drop-in will start slurmd with 8 MiB of lockable memory",
-        "host_limits.unit",
-        _said("slurmd.service"),
-        FileFault("/etc/systemd/system/slurmd.service.d/10-site.conf", _append("[Service]\nLimitMEMLOCK=8M")),
-        state="not_owned",
-        excludes=("slurmd-memlock",),
-    ),
-    Fault(
-        "user-manager-memlock",
-        "services of users will have 64 MiB of lockable memory",
-        "host_limits.unit",
-        _said("user.conf"),
-        FileFault("/etc/systemd/user.conf", _append("[Manager]\nDefaultLimitMEMLOCK=64M")),
-        state="not_owned",
-    ),
-    Fault(
-        "group-memlock",
-        "a line of limits.d gives one group 64 MiB of lockable memory",
-        "host_limits.group",
-        _said("/etc/security/limits.d/20-site.conf @students"),
-        FileFault("/etc/security/limits.d/20-site.conf", _append("@students hard memlock 65536")),
-        state="not_owned",
-    ),
-    Fault("shm-small", "/dev/shm has 64 MiB", "host_limits.shm", _said("/dev/shm"), _shrink_shm),
-    _container_fault(
-        "docker-memlock",
-        f"{DAEMON_JSON} gives containers 64 KiB of lockable memory",
-        "docker",
-        DAEMON_JSON,
-        FileFault(DAEMON_JSON, _limit_docker),
-        excludes=_DOCKER_FAULTS,
-    ),
-    _container_fault(
-        "docker-shm-small",
-        f"{DAEMON_JSON} gives containers 64 MiB of /dev/shm",
-        "docker",
-        DAEMON_JSON,
-        FileFault(DAEMON_JSON, _shrink_docker_shm),
-        excludes=_DOCKER_FAULTS,
-    ),
-    _container_fault(
-        "docker-comma",
-        f"somebody has added a line to {DAEMON_JSON}, after its end",
-        "docker",
-        "docker",
-        FileFault(DAEMON_JSON, _append(',"debug": true}')),
-        state="unknown",
-        excludes=(*_DOCKER_FAULTS, "docker-not-restarted"),
-    ),
-    _container_fault(
-        "docker-flag",
-        "dockerd has a flag --default-ulimit, beside which it takes none from daemon.json",
-        "docker",
-        DAEMON_JSON,
-        FileFault("/etc/default/docker", _append('DOCKER_OPTS="--default-ulimit memlock=-1"')),
-        state="not_owned",
-        excludes=(*_DOCKER_FAULTS, "docker-not-restarted"),
-    ),
-    _container_fault(
-        "docker-not-restarted",
-        f"dockerd was started before {DAEMON_JSON} was changed",
-        "docker_loaded",
-        "dockerd",
-        _start_dockerd,
-        state="withheld",
-    ),
-    _container_fault(
-        "containerd-memlock",
-        "containerd was started with 8 MiB of lockable memory",
-        "daemon",
-        "containerd",
-        _limit_containerd,
-        state="withheld",
-    ),
-    _container_fault(
-        "containerd-overridden",
-        "a later drop-in gives containerd 64 KiB of lockable memory",
-        "containerd",
-        "/etc/systemd/system/containerd.service.d/99-busbar.conf",
-        FileFault(
-            "/etc/systemd/system/containerd.service.d/99-site.conf",
-            lambda machine, text: "[Service]\nLimitMEMLOCK=65536\n",
-        ),
-        state="not_owned",
-    ),
-    _container_fault(
-        "rdma-plugin-gone",
-        "the RDMA device plugin has stopped: the kubelet has none of its devices",
-        "kubernetes",
-        "rdma/hca_shared_devices_a",
-        FileFault(CHECKPOINT, _lose_plugin),
-        excludes=_CHECKPOINT_FAULTS,
-    ),
-    _container_fault(
-        "checkpoint-cut",
-        "the kubelet's checkpoint was cut short",
-        "kubernetes",
-        "kubelet",
-        FileFault(CHECKPOINT, lambda machine, text: (text or "")[:100]),
-        state="unknown",
-        excludes=_CHECKPOINT_FAULTS,
-    ),
+    *limits_faults.CATALOGUE,
     _measured("gpu-busy", "a process holds 70 GiB on GPU 0", "nccl_perf.idle", _occupy_gpu, state="unknown"),
     _measured("gpu-slow", "the clocks of GPU 6 are throttled", "nccl_perf.busbw", _throttle_gpu),
     _measured(

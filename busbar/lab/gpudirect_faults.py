@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .fault import Fault, FileFault
-from .machine import LabError, Machine
+from .fault import Fault, FileFault, appended, removed, said
+from .machine import Machine
 
 PEERMEM_LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
 KERNEL_CONFIG = f"/boot/config-{Machine.kernel}"
@@ -26,11 +26,6 @@ _PEERMEM_FAULTS = (
     "peermem-legacy",
     "peermem-nameless",
 )
-
-
-def _remove_list(machine: Machine, text: str | None) -> None:
-    if text is None:
-        raise LabError(f"there is no {PEERMEM_LIST} yet: provision the node first")
 
 
 def _peermem(behaviour: str) -> Callable[[Machine], None]:
@@ -74,9 +69,7 @@ def _fault(
 ) -> Fault:
     """On the platform whose closed driver needs the module."""
     check = f"gpudirect.{check}"
-    return Fault(
-        name, description, check, lambda machine: subject, change, state, consequences, ("hgx-h100",), _PEERMEM_FAULTS
-    )
+    return Fault(name, description, check, said(subject), change, state, consequences, ("hgx-h100",), _PEERMEM_FAULTS)
 
 
 CATALOGUE = (
@@ -100,17 +93,14 @@ CATALOGUE = (
         "nothing loads nvidia_peermem at the next boot",
         "persisted",
         "nvidia_peermem",
-        FileFault(PEERMEM_LIST, _remove_list),
+        removed(PEERMEM_LIST),
     ),
     _fault(
         "peermem-blacklisted",
         "/etc/modprobe.d forbids nvidia_peermem",
         "blocked",
         "/etc/modprobe.d/blacklist-peermem.conf",
-        FileFault(
-            "/etc/modprobe.d/blacklist-peermem.conf",
-            lambda machine, text: f"{text or ''}blacklist nvidia_peermem\n",
-        ),
+        appended("/etc/modprobe.d/blacklist-peermem.conf", "blacklist nvidia_peermem\n"),
     ),
     _fault(
         "peermem-legacy",
@@ -134,7 +124,7 @@ CATALOGUE = (
         "kernel-without-p2pdma",
         "the kernel was built without CONFIG_PCI_P2PDMA, so that DMA-BUF cannot work",
         "gpudirect.persisted",
-        lambda machine: "nvidia_peermem",
+        said("nvidia_peermem"),
         FileFault(KERNEL_CONFIG, _without_p2pdma),
         platforms=("hgx-h200",),
         excludes=("large-pages",),
@@ -143,7 +133,7 @@ CATALOGUE = (
         "large-pages",
         f"a kernel with 64 KiB pages, and driver {_FAULTY_DRIVER}, which faults on large mappings there",
         "gpudirect.path",
-        lambda machine: _PATH,
+        said(_PATH),
         _faulty_driver,
         state="unsupported",
         platforms=("hgx-h200",),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import ofed
-from .fault import Command, CommandFault, Fault, FileFault
+from .fault import Command, CommandFault, Fault, FileFault, provisioned, removed, said
 from .machine import LabError, Machine
 
 STATUS = "/var/lib/dpkg/status"
@@ -53,23 +53,13 @@ def _leave_mlnx_ofed(machine: Machine, text: str | None) -> str:
     return (text or "") + ofed.status([left], "install")
 
 
-def _provisioned(path: str, text: str | None) -> str:
-    if text is None:
-        raise LabError(f"there is no {path} yet: provision the node first")
-    return text
-
-
 def _older_repository(machine: Machine, text: str | None) -> str:
-    return _provisioned(SOURCES, text).replace(f"/{_RELEASE.folder}/", f"/{_OLDER.folder}/")
+    return provisioned(SOURCES, text).replace(f"/{_RELEASE.folder}/", f"/{_OLDER.folder}/")
 
 
 def _another_key(machine: Machine, text: str | None) -> str:
-    lines = _provisioned(KEY, text).splitlines()
+    lines = provisioned(KEY, text).splitlines()
     return "\n".join([*lines[:2], *reversed(lines[2:-1]), lines[-1]]) + "\n"
-
-
-def _remove_umad(machine: Machine, text: str | None) -> None:
-    _provisioned(UMAD_LIST, text)
 
 
 def _lose_umad(machine: Machine) -> None:
@@ -92,10 +82,6 @@ def _mount_over_rdma(machine: Machine) -> None:
     machine.modules["rpcrdma"] = None
 
 
-def _said(text: str) -> Callable[[Machine], str]:
-    return lambda machine: text
-
-
 _LAB_KERNEL, _UPDATE_GRUB = "/usr/local/sbin/busbar-lab-kernel", Command(("/usr/sbin/update-grub",))
 _BUILD = ("/usr/sbin/dkms", "install", f"mlnx-ofed-kernel/{_RELEASE.build}", "-k", NEWER_KERNEL)
 _NVIDIA = ("nvidia/{machine.driver_version}", "-k", "{machine.kernel}", "--force")
@@ -107,7 +93,7 @@ _KERNEL_FAULTS = ("kernel-without-ofed", "headers-missing", "dkms-build-failed",
 def _package_fault(
     name: str, description: str, check: str, edit: Callable[[Machine, str | None], str], subject: str = _RELEASE.meta
 ) -> Fault:
-    return Fault(name, description, check, _said(subject), FileFault(STATUS, edit), excludes=_PACKAGE_FAULTS)
+    return Fault(name, description, check, said(subject), FileFault(STATUS, edit), excludes=_PACKAGE_FAULTS)
 
 
 def _kernel_fault(
@@ -128,7 +114,7 @@ def _kernel_fault(
         name,
         description,
         check,
-        _said(NEWER_KERNEL),
+        said(NEWER_KERNEL),
         change,
         consequences=consequences,
         excludes=_KERNEL_FAULTS,
@@ -163,14 +149,14 @@ CATALOGUE = (
         "ofed-repository-changed",
         f"{SOURCES} names the repository of another version",
         "ofed.repository",
-        _said(SOURCES),
+        said(SOURCES),
         FileFault(SOURCES, _older_repository),
     ),
     Fault(
         "ofed-key-changed",
         f"{KEY} is another key",
         "ofed.repository",
-        _said(SOURCES),
+        said(SOURCES),
         FileFault(KEY, _another_key),
         excludes=("ofed-repository-changed",),
     ),
@@ -211,7 +197,7 @@ CATALOGUE = (
         "ofed-old-loaded",
         f"the modules of {_OLDER.name} are still loaded",
         "ofed.loaded",
-        _said("mlx5_core"),
+        said("mlx5_core"),
         _load_older,
         state="withheld",
     ),
@@ -230,14 +216,14 @@ CATALOGUE = (
         "nfs-without-ofed",
         "NFS is mounted over RDMA, and rpcrdma is not of OFED",
         "ofed.dependents",
-        _said("NFS over RDMA at /mnt/data"),
+        said("NFS over RDMA at /mnt/data"),
         _mount_over_rdma,
     ),
     Fault(
         "umad-missing",
         "ib_umad is not loaded, by way of which the fabric manager reaches the NVSwitches",
         "ofed.ib_umad",
-        _said("ib_umad"),
+        said("ib_umad"),
         _lose_umad,
         platforms=_NVLINK_5,
         # Whoever has loaded another OFED's modules has loaded this one with them.
@@ -247,8 +233,8 @@ CATALOGUE = (
         "umad-forgotten",
         "nothing loads ib_umad at the next boot",
         "ofed.ib_umad",
-        _said(UMAD_LIST),
-        FileFault(UMAD_LIST, _remove_umad),
+        said(UMAD_LIST),
+        removed(UMAD_LIST),
         platforms=_NVLINK_5,
     ),
 )

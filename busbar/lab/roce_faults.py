@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from . import network
-from .fault import CommandFault, Fault, FileFault
+from .fault import CommandFault, Fault, FileFault, appended, provisioned, rail_nic, removed, said
 from .machine import GID_V2, LabError, Machine, Netdev, Rdma
 from .qos import Port
 
@@ -27,14 +27,6 @@ KEYFILE = f"{network.KEYFILES}/rail4.nmconnection"
 RAIL_SYSCTLS = "/etc/sysctl.d/98-busbar-multirail.conf"
 RAIL_RULES = f"{network.FOLDER}/10-rail6.network.d/90-busbar-multirail.conf"
 _PRIORITY, _DSCP = 3, 26
-
-
-def _nic(rail: int) -> Callable[[Machine], str]:
-    return lambda machine: machine.rail(rail).address
-
-
-def _said(text: str) -> Callable[[Machine], str]:
-    return lambda machine: text
 
 
 def _netdev(machine: Machine, rail: int) -> Netdev:
@@ -100,11 +92,6 @@ def _small_frames(machine: Machine) -> None:
     _netdev(machine, 5).mtu = 1500
 
 
-def _remove_mtu(machine: Machine, text: str | None) -> None:
-    if text is None:
-        raise LabError(f"there is no {MTU_CONF} yet: provision the node first")
-
-
 def _claim(machine: Machine, text: str | None) -> str:
     return network.keyfile(_netdev(machine, 4), 4, mtu=1500)
 
@@ -144,16 +131,9 @@ def _answer_for_all(machine: Machine) -> None:
     machine.sysctls[f"{_netdev(machine, 1).name}/arp_ignore"] = "0"
 
 
-def _forget_rules(machine: Machine, text: str | None) -> None:
-    if text is None:
-        raise LabError(f"there is no {RAIL_RULES} yet: provision the node first")
-
-
 def _forget_sysctls(machine: Machine, text: str | None) -> str:
-    if text is None:
-        raise LabError(f"there is no {RAIL_SYSCTLS} yet: provision the node first")
     name = f"/{_netdev(machine, 0).name}/"
-    return "".join(line for line in text.splitlines(keepends=True) if name not in line)
+    return "".join(line for line in provisioned(RAIL_SYSCTLS, text).splitlines(keepends=True) if name not in line)
 
 
 def _lose_address(machine: Machine) -> None:
@@ -175,15 +155,8 @@ def _shift_gids(machine: Machine) -> None:
             gid.index += 2
 
 
-def _remove_rule(machine: Machine, text: str | None) -> None:
-    if text is None:
-        raise LabError(f"there is no {UNIT_RULE} yet: provision the node first")
-
-
 def _edit_unit(machine: Machine, text: str | None) -> str:
-    if text is None:
-        raise LabError(f"there is no {UNIT} yet: provision the node first")
-    return text.replace("ExecStart=", "ExecStart=/bin/echo ")
+    return provisioned(UNIT, text).replace("ExecStart=", "ExecStart=/bin/echo ")
 
 
 def _fail_unit(machine: Machine, text: str | None) -> str:
@@ -210,12 +183,12 @@ _USE_UNKNOWN = ("smi-missing", "smi-hang", "smi-garbage")
 _OWNED = ("pfc-off", "pfc-wrong-prio", "trust-pcp", "dscp-moved", "ecn-off", "cnp-dscp", "one-way-tc", "qos-lost")
 
 CATALOGUE = (
-    _fault("pfc-off", "rail 1 has no PFC", "roce_qos.pfc", _nic(1), _port(1, _pfc(0)), excludes=_USE_UNKNOWN),
+    _fault("pfc-off", "rail 1 has no PFC", "roce_qos.pfc", rail_nic(1), _port(1, _pfc(0)), excludes=_USE_UNKNOWN),
     _fault(
         "pfc-wrong-prio",
         "rail 4 has PFC on priority 4",
         "roce_qos.pfc",
-        _nic(4),
+        rail_nic(4),
         _port(4, _pfc(1 << 4)),
         excludes=_USE_UNKNOWN,
     ),
@@ -223,7 +196,7 @@ CATALOGUE = (
         "trust-pcp",
         "rail 5 trusts PCP: its last DSCP entry was deleted",
         "roce_qos.trust",
-        _nic(5),
+        rail_nic(5),
         _port(5, _forget_dscp),
         consequences=("roce_qos.dscp2prio",),
     ),
@@ -231,17 +204,21 @@ CATALOGUE = (
         "dscp-moved",
         f"rail 6 maps DSCP {_DSCP} to priority 0",
         "roce_qos.dscp2prio",
-        _nic(6),
+        rail_nic(6),
         _port(6, lambda port: port.set_app(_DSCP, 0)),
         excludes=("fw-dcbx",),
     ),
-    _fault("ecn-off", f"rail 7 does without ECN on priority {_PRIORITY}", "roce_qos.ecn", _nic(7), _port(7, _stop_ecn)),
-    _fault("cnp-dscp", "rail 0 sends congestion notices with DSCP 46", "roce_qos.cnp", _nic(0), _port(0, _mark_cnp)),
+    _fault(
+        "ecn-off", f"rail 7 does without ECN on priority {_PRIORITY}", "roce_qos.ecn", rail_nic(7), _port(7, _stop_ecn)
+    ),
+    _fault(
+        "cnp-dscp", "rail 0 sends congestion notices with DSCP 46", "roce_qos.cnp", rail_nic(0), _port(0, _mark_cnp)
+    ),
     _fault(
         "lldpad",
         "lldpad runs, and may overwrite what is set",
         "roce_qos.dcbx",
-        _said("lldpad"),
+        said("lldpad"),
         _start_lldpad,
         state="not_owned",
         excludes=(*_OWNED, "fw-dcbx"),
@@ -250,7 +227,7 @@ CATALOGUE = (
         "fw-dcbx",
         "rail 6 is the firmware's: a switch decides by DCBX",
         "roce_qos.dcbx",
-        _nic(6),
+        rail_nic(6),
         _port(6, lambda port: port.set_dcbx("firmware")),
         state="not_owned",
     ),
@@ -258,7 +235,7 @@ CATALOGUE = (
         "mtu-1500",
         "the netdev of rail 5 has an MTU of 1500",
         "netdev_mtu.live",
-        _nic(5),
+        rail_nic(5),
         _small_frames,
         consequences=("netdev_mtu.active_mtu",),
         excludes=_USE_UNKNOWN,
@@ -267,21 +244,21 @@ CATALOGUE = (
         "active-mtu-stale",
         "rail 6 goes on with an active_mtu of 1024, below a netdev of 9000",
         "netdev_mtu.active_mtu",
-        _nic(6),
+        rail_nic(6),
         _port(6, _hold_mtu),
     ),
     _fault(
         "mtu-not-persisted",
         "the file that sets rail 5 up says no MTU any more: 1500 after the next boot",
         "netdev_mtu.persisted",
-        _nic(5),
-        FileFault(MTU_CONF, _remove_mtu),
+        rail_nic(5),
+        removed(MTU_CONF),
     ),
     _fault(
         "mtu-two-owners",
         "rail 4 has a profile of NetworkManager beside the file of systemd-networkd",
         "netdev_mtu.owner",
-        _nic(4),
+        rail_nic(4),
         FileFault(KEYFILE, _claim, mode=0o600),
         state="unknown",
         consequences=("multirail.rules",),
@@ -290,21 +267,21 @@ CATALOGUE = (
         "path-mtu",
         "the switch port of rail 6 takes 1500 bytes, between two ends of 9000",
         "rail_ping.path",
-        _said("rail 6"),
+        said("rail 6"),
         _small_switch,
     ),
     _fault(
         "one-way-tc",
         "rail 7 forces traffic class 0: it sends best-effort, and receives on the lossless priority",
         "roce_qos.traffic_class",
-        _nic(7),
+        rail_nic(7),
         _port(7, _force_class),
     ),
     _fault(
         "qos-lost",
         "rail 0 came back from a link flap with the trust and PFC that it has out of the box",
         "roce_qos.trust",
-        _nic(0),
+        rail_nic(0),
         _port(0, _lose),
         consequences=("roce_qos.dscp2prio", "roce_qos.pfc", "roce_qos.pause"),
     ),
@@ -312,15 +289,15 @@ CATALOGUE = (
         "qos-unit-disabled",
         "nothing sets RoCE's QoS at the next boot",
         "roce_qos.unit",
-        _said(UNIT),
-        FileFault(UNIT_RULE, _remove_rule),
+        said(UNIT),
+        removed(UNIT_RULE),
         excludes=("rail-missing", "nic-moved", "qos-unit-edited"),
     ),
     _fault(
         "qos-unit-edited",
         "an operator's experiment with the unit has stayed: it only prints its command",
         "roce_qos.unit",
-        _said(UNIT),
+        said(UNIT),
         FileFault(UNIT, _edit_unit),
         excludes=("rail-missing", "nic-moved"),
     ),
@@ -328,14 +305,14 @@ CATALOGUE = (
         "qos-unit-failed",
         "the unit of rail 0 has failed at boot",
         "roce_qos.unit",
-        _nic(0),
+        rail_nic(0),
         FileFault(UNIT_RESULT, _fail_unit),
     ),
     _fault(
         "rails-renamed",
         "the RDMA devices of rails 4 and 5 have exchanged their names",
         "nccl_conf.file",
-        _said(NCCL_CONF),
+        said(NCCL_CONF),
         _exchange_names,
         excludes=("conf-edited", "conf-removed", "conf-mode", "rail-missing", "nic-moved", "gpu-missing"),
     ),
@@ -351,15 +328,15 @@ CATALOGUE = (
         "rp-filter-strict",
         "the netdev of rail 4 drops what the route back would not send there",
         "multirail.sysctl",
-        _nic(4),
+        rail_nic(4),
         _filter_strictly,
     ),
     _fault(
         "sysctl-conflict",
         f"{SYSCTL_CONF} will set rp_filter to 1 at the next boot",
         "multirail.conflict",
-        _said(f"{SYSCTL_CONF}:1"),
-        FileFault(SYSCTL_CONF, lambda machine, text: f"{text or ''}net.ipv4.conf.all.rp_filter = 1\n"),
+        said(f"{SYSCTL_CONF}:1"),
+        appended(SYSCTL_CONF, "net.ipv4.conf.all.rp_filter = 1\n"),
         state="not_owned",
         consequences=("multirail.sysctl",),
     ),
@@ -367,21 +344,21 @@ CATALOGUE = (
         "arp-flux",
         "the netdev of rail 1 answers for the addresses of all rails",
         "multirail.sysctl",
-        _nic(1),
+        rail_nic(1),
         _answer_for_all,
     ),
     _fault(
         "multirail-not-persisted",
         "rail 6 has no table of its own any more after the next boot",
         "multirail.rules",
-        _nic(6),
-        FileFault(RAIL_RULES, _forget_rules),
+        rail_nic(6),
+        removed(RAIL_RULES),
     ),
     _fault(
         "sysctls-not-persisted",
         "the lines of rail 0 are gone from the sysctl file",
         "multirail.sysctl",
-        _nic(0),
+        rail_nic(0),
         FileFault(RAIL_SYSCTLS, _forget_sysctls),
         excludes=("sysctl-conflict",),
     ),
@@ -389,7 +366,7 @@ CATALOGUE = (
         "address-missing",
         "the netdev of rail 7 has lost its IPv4 address, and rail 7 the GIDs of it",
         "platform.rail_gid",
-        _nic(7),
+        rail_nic(7),
         _lose_address,
         consequences=("multirail.rules",),
     ),
@@ -397,7 +374,7 @@ CATALOGUE = (
         "address-twice",
         "the netdev of rail 7 has been given the address of rail 2",
         "platform.rail_address",
-        _nic(7),
+        rail_nic(7),
         _take_address,
         consequences=("multirail.rules",),
         excludes=("address-missing", "port-down"),
@@ -406,7 +383,7 @@ CATALOGUE = (
         "gid-v1-only",
         "rail 2 has GIDs of RoCE v1 alone",
         "platform.rail_gid",
-        _nic(2),
+        rail_nic(2),
         _only_v1,
         excludes=("port-down",),
     ),

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import nvidia_smi, ofed_faults, roce_faults, store, tree
-from busbar.lab.fault import CommandFault, FileFault
-from busbar.lab.faults import ALL, FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
+from busbar.lab.fault import ALL, CommandFault, FileFault
+from busbar.lab.faults import FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
 from busbar.lab.gpudirect_faults import PEERMEM_LIST
 from busbar.lab.machine import LabError, from_dict, to_dict
 from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
