@@ -65,74 +65,28 @@ class ActionModule(ActionBase):
                 "timeout": {"type": "float", "default": 60},
             }
         )
-        if "busbar_intent" not in variables:
-            try:
-                variables["busbar_intent"] = intent_action.of_host(variables, self._templar)
-            except ParseError as error:
-                result.update(failed=True, wrong_inventory=intent.sentences(error), msg=str(error))
-                return result
-        wanted = variables["busbar_intent"]
         unknown = sorted(set(arguments["roles"]) - set(_ASKED))
         if unknown:
             result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be asked for")
             return result
-        roles = [role for role in arguments["roles"] if verdict.played(role, variables)]
-        steps = [_lock_step(wanted["values"]), *self._steps(roles, variables)]
-        answer = self._ask(steps, arguments["timeout"], variables)
-        if "msg" in answer:
-            result.update(answer, failed=True)
+        try:
+            question = question_of(arguments["roles"], variables, self._templar)
+        except ParseError as error:
+            result.update(failed=True, wrong_inventory=intent.sentences(error), msg=str(error))
             return result
-        found = _by_role(roles, steps, answer["results"], wanted)
-        # What lies between hosts is verify.yml's to judge.
-        asked = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
-        # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
-        result.update(changed=False, intent=intent.digest(wanted), roles=json.dumps(found), verify=asked)
+        result.update(question.judged(self._ask(question.steps, arguments["timeout"], variables)))
         return result
-
-    # -- what is asked -----------------------------------------------------------------------------------------------
-
-    def _steps(self, roles: list[str], variables: dict[str, Any]) -> list[dict[str, Any]]:
-        """The module calls of the roles whose results they register: ``role``, ``module``, ``arguments``.
-
-        Hosts whose variables say the same are asked the same: only the first of them pays for the templates.
-        """
-        known = {name: value for role in roles for name, value in _ASKED[role].defaults.items()} | variables
-        names = {name for role in roles for name in _ASKED[role].words if name in known and name != "busbar_intent"}
-        templar = self._templar.copy_with_new_env(available_variables=known)
-        values = {
-            name: templar.template(known[name]) if templar.is_template(known[name]) else known[name] for name in names
-        }
-        steps: list[dict[str, Any]] = kept(
-            constants.DEFAULT_LOCAL_TMP,
-            [roles, values, known["busbar_intent"]],
-            lambda: [step for role in roles for step in self._asked(role, known)],
-        )
-        return steps
-
-    def _asked(self, name: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        role, asked = suite.AUDITED[name], _ASKED[name]
-        known = known | asked.variables
-        items: list[dict[str, Any]] = [{}]
-        if role.each:
-            templar = self._templar.copy_with_new_env(available_variables=known)
-            items = [{role.each: item} for item in templar.template(asked.variables[f"__{name}_each"])]
-        for item in items:
-            templar = self._templar.copy_with_new_env(available_variables=known | item)
-            # As a whole: what is omitted drops out of it.
-            arguments = templar.template(asked.variables[f"__{name}_arguments"])
-            yield {"role": name, "module": role.module, "arguments": arguments}
 
     # -- the question ------------------------------------------------------------------------------------------------
 
     def _ask(self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any]) -> dict[str, Any]:
         """``results``, one for each step; or ``msg``, why there are none."""
-        asked = [{key: step[key] for key in ("module", "arguments")} for step in steps]
-        script = _SCRIPT + MAIN % (bundle.packed(json.dumps(asked)), limit)
+        script = _SCRIPT + MAIN % (bundle.packed(json.dumps(sent(steps))), limit)
         MADE.set()
         try:
             with bounded.bounded(LIMIT):
                 if self._can_pipe():
-                    command = f"{self._python(variables)} -I -S -"
+                    command = f"{python_of(variables, self._templar)} -I -S -"
                     done = self._low_level_execute_command(command, in_data=script.encode())
                 else:
                     done = self._execute_module(f"{COLLECTION}host_audit", {"script": script}, task_vars=variables)
@@ -140,21 +94,91 @@ class ActionModule(ActionBase):
             return {"msg": str(error)}
         if done.get("failed"):
             return {"msg": printable(str(done.get("msg"))[:1000])}
-        return _read(steps, done)
+        return read(steps, done)
 
     def _can_pipe(self) -> bool:
         """su and its like read a password from where the script would come."""
         become = self._connection.become
         return bool(self._connection.has_pipelining) and (become is None or become.name.split(".")[-1] in PIPING)
 
-    def _python(self, variables: Mapping[str, Any]) -> str:
-        """Ansible's discovery, which takes the first of a list, would be a second question to the host."""
-        given = self._templar.template(variables.get("ansible_python_interpreter"))
-        given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
-        if not given.startswith("auto"):
-            return str(given)
-        names = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=dict(variables))
-        return f"$({' || '.join(f'command -v {shlex.quote(name)}' for name in names)} || echo /usr/bin/python3)"
+
+@dataclass(frozen=True)
+class Question:
+    """What one host is asked. steps: ``role``, ``module`` and ``arguments`` of each module call. wanted: its intent.
+
+    verify: what lies between hosts is verify.yml's to judge; whether it is asked about this one.
+    """
+
+    roles: list[str]
+    steps: list[dict[str, Any]]
+    wanted: Mapping[str, Any]
+    verify: bool
+
+    def judged(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """The action's result. answer: as read() gives it."""
+        if "msg" in answer:
+            return {**answer, "failed": True}
+        found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
+        # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
+        roles = json.dumps(found)
+        return {"changed": False, "intent": intent.digest(self.wanted), "roles": roles, "verify": self.verify}
+
+
+def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) -> Question:
+    """The question to a host about these roles. templar: has the host's variables, too. Raises ParseError."""
+    if "busbar_intent" not in variables:
+        variables = {**variables, "busbar_intent": intent_action.of_host(variables, templar)}
+    wanted = variables["busbar_intent"]
+    roles = [role for role in names if verdict.played(role, variables)]
+    asked = [_lock_step(wanted["values"]), *_steps(roles, variables, templar)]
+    verify = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
+    return Question(roles, asked, wanted, verify)
+
+
+def sent(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the node reads of the steps."""
+    return [{key: step[key] for key in ("module", "arguments")} for step in steps]
+
+
+def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list[dict[str, Any]]:
+    """The module calls of the roles whose results they register: ``role``, ``module``, ``arguments``.
+
+    Hosts whose variables say the same are asked the same: only the first of them pays for the templates.
+    """
+    known = {name: value for role in roles for name, value in _ASKED[role].defaults.items()} | dict(variables)
+    names = {name for role in roles for name in _ASKED[role].words if name in known and name != "busbar_intent"}
+    own = templar.copy_with_new_env(available_variables=known)
+    values = {name: own.template(known[name]) if own.is_template(known[name]) else known[name] for name in names}
+    steps: list[dict[str, Any]] = kept(
+        constants.DEFAULT_LOCAL_TMP,
+        [roles, values, known["busbar_intent"]],
+        lambda: [step for role in roles for step in _asked_steps(role, known, templar)],
+    )
+    return steps
+
+
+def _asked_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dict[str, Any]]:
+    role, asked = suite.AUDITED[name], _ASKED[name]
+    known = known | asked.variables
+    items: list[dict[str, Any]] = [{}]
+    if role.each:
+        own = templar.copy_with_new_env(available_variables=known)
+        items = [{role.each: item} for item in own.template(asked.variables[f"__{name}_each"])]
+    for item in items:
+        own = templar.copy_with_new_env(available_variables=known | item)
+        # As a whole: what is omitted drops out of it.
+        arguments = own.template(asked.variables[f"__{name}_arguments"])
+        yield {"role": name, "module": role.module, "arguments": arguments}
+
+
+def python_of(variables: Mapping[str, Any], templar: Any) -> str:
+    """Ansible's discovery, which takes the first of a list, would be a second question to the host."""
+    given = templar.template(variables.get("ansible_python_interpreter"))
+    given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
+    if not given.startswith("auto"):
+        return str(given)
+    names = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=dict(variables))
+    return f"$({' || '.join(f'command -v {shlex.quote(name)}' for name in names)} || echo /usr/bin/python3)"
 
 
 def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +188,7 @@ def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": LOCK, "module": LOCK, "arguments": arguments}
 
 
-def _read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]:
+def read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]:
     """``results``, one for each step, all of them valid; or ``msg``, why there are none."""
     # A login shell may greet us first.
     said = str(done.get("stdout") or "").strip().rpartition("\n")[2]

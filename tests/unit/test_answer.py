@@ -183,7 +183,7 @@ STEPS = [{"role": "platform", "module": "topology_info"}, {"role": "iommu", "mod
 
 
 def audited(text: str) -> dict[str, Any]:
-    return host_audit._read(STEPS, {"stdout": text, "stderr": "", "rc": 0})
+    return host_audit.read(STEPS, {"stdout": text, "stderr": "", "rc": 0})
 
 
 def test_the_audit_takes_a_valid_answer_behind_a_greeting() -> None:

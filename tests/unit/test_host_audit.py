@@ -16,7 +16,7 @@ import yaml
 from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from ansible_collections.busbar.fabric.plugins.action import host_audit, intent
+from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "inventory_hostname": "node01"}
@@ -55,11 +55,9 @@ def calls(folder: Path, module: str) -> Iterator[tuple[dict[str, Any], list[Any]
 
 def steps(role: str, **variables: Any) -> list[dict[str, Any]]:
     given = {**SITE, **variables}
-    action = object.__new__(host_audit.ActionModule)
-    action._templar = Templar(loader=DataLoader(), variables=given)
-    given["busbar_intent"] = intent.of_host(given, action._templar)
-    found: list[dict[str, Any]] = action._steps([role], given)
-    return found
+    templar = Templar(loader=DataLoader(), variables=given)
+    # The first is that of the lock.
+    return host_audit.question_of([role], given, templar).steps[1:]
 
 
 @pytest.fixture(autouse=True)

@@ -48,9 +48,11 @@ def test_ansible_itself_says_the_same_of_its_own_methods(name: str) -> None:
 
 
 def test_the_inventory_names_the_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert action()._python({"ansible_python_interpreter": "/opt/py/bin/python3"}) == "/opt/py/bin/python3"
+    templar = Templar(loader=DataLoader())
+    given = {"ansible_python_interpreter": "/opt/py/bin/python3"}
+    assert host_audit.python_of(given, templar) == "/opt/py/bin/python3"
     monkeypatch.setattr(constants.config, "get_config_value", lambda name, **_more: "/usr/bin/python3.9")
-    assert action()._python({}) == "/usr/bin/python3.9"
+    assert host_audit.python_of({}, templar) == "/usr/bin/python3.9"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_the_inventory_names_the_python(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_else_the_first_that_is_there_of_ansibles_own_list(names: list[str], says: str) -> None:
     given = {"ansible_python_interpreter": "auto_silent", "ansible_interpreter_python_fallback": names}
-    command = action()._python(given)
+    command = host_audit.python_of(given, Templar(loader=DataLoader()))
     said = subprocess.run(["sh", "-c", f"echo {command} found -I"], capture_output=True, text=True, check=True).stdout
     assert said.strip().endswith(says)
     assert ("echo found" in said) == ("echo" in names)

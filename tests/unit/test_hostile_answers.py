@@ -117,7 +117,7 @@ STEPS = [{"role": "platform", "module": "topology_info"}, {"role": "iommu", "mod
 )
 @EVERY
 def test_the_audits_entrance(said: str) -> None:
-    heard = host_audit._read(STEPS, {"stdout": f"motd\n{said}\n", "stderr": "", "rc": 0})
+    heard = host_audit.read(STEPS, {"stdout": f"motd\n{said}\n", "stderr": "", "rc": 0})
     audit: dict[str, Any] = {"failed": True, "msg": heard.get("msg")}
     if "results" in heard:
         wanted = {"profile_name": "hgx-h100", "benchmark_runs": []}
