@@ -17,10 +17,13 @@ from pathlib import Path
 from . import ofed, repository
 from .machine import LabError, Machine
 from .nccl_tests import TOOLKIT
-from .toolkit import kernel_tools
+from .toolkit import dkms, kernel_tools
+from .toolkit.kernel_node import Node
 
 # Where each tool is on a node -> its file in the toolkit.
-TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.PLACES.values(), "kernel_tools.py")}
+TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.PLACES.values(), "kernel")}
+# Where `kernel` finds what it runs, and of which files that is made. The toolkit's Makefile installs the same.
+LIBRARY, PROGRAM = "/usr/local/lib/busbar-lab/toolkit", ("kernel_tools.py", "kernel_node.py", "dkms.py")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ def write(machine: Machine, data: Path) -> None:
 
 def tools() -> dict[str, str]:
     """Path on the node -> text."""
-    return {place: (TOOLKIT / file).read_text() for place, file in TOOLS.items()}
+    files = {**TOOLS, **{f"{LIBRARY}/{name}": name for name in PROGRAM}}
+    return {place: (TOOLKIT / file).read_text() for place, file in files.items()}
 
 
 def install(machine: Machine, system_root: Path) -> None:
@@ -77,7 +81,7 @@ def install(machine: Machine, system_root: Path) -> None:
 
     It has no dpkg: packages are unpacked here, and its status is written; the repository is as its apt-get reads it.
     """
-    node = kernel_tools.Node(str(system_root))
+    node = Node(str(system_root))
     with contextlib.redirect_stdout(io.StringIO()):
         kernel_tools.lab_kernel(node, ["install", machine.kernel])
         packages = ofed.standard(machine.ofed) if machine.ofed else []
@@ -88,7 +92,7 @@ def install(machine: Machine, system_root: Path) -> None:
                 file.write_text(text)
                 file.chmod(0o755 if path in package.programs else 0o644)
             if package.dkms:
-                kernel_tools.common_postinst(node, [*package.dkms])
+                dkms.common_postinst(node, [*package.dkms])
         kernel_tools.lab_kernel(node, ["nvidia", machine.driver_version])
     status = system_root / "var/lib/dpkg/status"
     status.parent.mkdir(parents=True)

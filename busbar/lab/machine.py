@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from . import ofed
 from .qos import Port
-from .toolkit.kernel_tools import STACK, srcversion
+from .toolkit.kernel_node import STACK, srcversion
 
 T = TypeVar("T")
 

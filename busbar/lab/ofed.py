@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Stand-ins for the packages of DOCA-OFED and MLNX_OFED: names, versions and scripts as the vendor's, no driver inside.
 
-What they build is text (toolkit/kernel_tools.py). Names and versions: host.md 6, and the vendor's manifests.
+What they build is text (toolkit/kernel_node.py). Names and versions: host.md 6, and the vendor's manifests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .toolkit.kernel_tools import PEER_SYMBOL, STACK, dkms_conf, inbox_srcversion, srcversion
+from .toolkit.dkms import dkms_conf
+from .toolkit.kernel_node import PEER_SYMBOL, STACK, inbox_srcversion, srcversion
 
 INSTALLED = "3.2.1"
 

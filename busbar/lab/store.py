@@ -26,7 +26,7 @@ from .fault import Command, CommandFault, FileFault
 from .faults import GRUB_CFG, compatible, named
 from .machine import LabError, Machine, from_dict, to_dict
 from .machines import hgx_h100, hgx_h200_roce
-from .toolkit.kernel_tools import STACK
+from .toolkit.kernel_node import STACK
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
 

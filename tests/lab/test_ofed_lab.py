@@ -16,7 +16,7 @@ from busbar.lab import faults, ofed, ofed_faults, store
 from busbar.lab.fault import Fault
 from busbar.lab.machine import LabError
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.toolkit import kernel_tools
+from busbar.lab.toolkit import kernel_node
 
 KERNEL, NEWER = "6.8.0-60-generic", ofed_faults.NEWER_KERNEL
 BUILD = "25.10.OFED.25.10.1.7.1.1"
@@ -256,9 +256,9 @@ def test_a_module_in_use_is_not_unloaded_and_openibd_stops_for_nobody(run: Tool,
     assert (loaded / "mlx5_core").is_dir()
     modprobe("-r", "nvidia_peermem")
     assert run("/etc/init.d/openibd", "stop").returncode == 0
-    assert not {path.name for path in loaded.iterdir()} & set(kernel_tools.STACK)
+    assert not {path.name for path in loaded.iterdir()} & set(kernel_node.STACK)
     assert run("/etc/init.d/openibd", "start").returncode == 0
-    assert {path.name for path in loaded.iterdir()} >= set(kernel_tools.STACK)
+    assert {path.name for path in loaded.iterdir()} >= set(kernel_node.STACK)
     log = (lab / "node01/sys/var/log/busbar-lab-openibd").read_text()
     assert log.split() == ["restart", "stop", "start"]
 
@@ -317,7 +317,7 @@ CHANGES: dict[str, set[str]] = {
     "headers-missing": _NEW_KERNEL,
     "dkms-build-failed": {*_NEW_KERNEL, _HEADERS, f"sys/var/lib/dkms/{OFED}/build"},
     "inbox-shadows": {f"sys/lib/modules/{KERNEL}/modules.dep"},
-    "ofed-old-loaded": {f"hw/sys/module/{name}" for name in kernel_tools.STACK},
+    "ofed-old-loaded": {f"hw/sys/module/{name}" for name in kernel_node.STACK},
     "nvidia-built-before-ofed": {
         f"sys/lib/modules/{KERNEL}/updates/dkms/{_PEERMEM}",
         f"sys/var/lib/dkms/{NVIDIA}/{KERNEL}/x86_64/module/{_PEERMEM}",
@@ -430,5 +430,5 @@ def test_nodes_show_what_is_loaded_by_version_and_srcversion() -> None:
         assert machine.modules["mlx5_core"] == "25.10-1.7.1"
         machine.load_ofed(None)
         assert machine.modules["mlx5_core"] is None
-        assert machine.srcversion("ib_core") == kernel_tools.inbox_srcversion(KERNEL, "ib_core")
+        assert machine.srcversion("ib_core") == kernel_node.inbox_srcversion(KERNEL, "ib_core")
     assert h200_vm("vm01").ofed is None
