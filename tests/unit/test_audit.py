@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bare, bundle
 
+from tests.unit.trees import tool
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = "from ansible.module_utils.basic import AnsibleModule\n"
 SPEC = "    module = AnsibleModule(argument_spec={'a': {'default': 7}}, supports_check_mode=True)\n"
@@ -115,15 +117,8 @@ def test_after_one_that_hangs_the_others_do_not_wait_for_each_other() -> None:
     assert found[0]["a"] == 7
 
 
-def put_tool(system: Path, text: str) -> None:
-    path = system / "usr/bin/smi"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 def test_a_tool_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
-    put_tool(tmp_path, f"echo asked >> {tmp_path}/asked; exec sleep 60")
+    tool(tmp_path, "usr/bin/smi", f"echo asked >> {tmp_path}/asked; exec sleep 60")
     found = audit("tool", "tool", "tool", a=str(tmp_path))
     assert [step["a"] for step in found] == [
         "smi -L: gave no answer within 0.5 s and was abandoned",
@@ -184,7 +179,7 @@ def test_a_read_that_no_signal_ends_costs_its_step_and_nobody_waits_for_it(dead_
 
 
 def test_a_tool_that_no_signal_ends_is_an_unknown_like_any_other(dead_device: Path, tmp_path: Path) -> None:
-    put_tool(tmp_path, f"exec stat {dead_device}")
+    tool(tmp_path, "usr/bin/smi", f"exec stat {dead_device}")
     found = audit("tool", "good", "tool", limit=20, a=str(tmp_path))
     assert [step["a"] for step in found] == [
         "smi -L: gave no answer within 0.5 s and was abandoned",

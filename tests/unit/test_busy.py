@@ -9,6 +9,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import tool
+
 HEADER = "pid, process_name, used_gpu_memory [MiB]\n"
 IDLE = f"#!/bin/sh\nprintf '%s' '{HEADER}'\n"
 
@@ -21,15 +23,8 @@ def checkpoint(*entries: tuple[str, str, object]) -> str:
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """A node on which nothing runs."""
-    tool(tmp_path, IDLE)
+    tool(tmp_path, "usr/bin/nvidia-smi", IDLE)
     return tmp_path
-
-
-def tool(node: Path, script: str) -> None:
-    path = node / "usr/bin/nvidia-smi"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script)
-    path.chmod(0o755)
 
 
 def read(node: Path) -> busy.Busy:
@@ -71,7 +66,7 @@ def test_a_tool_that_does_not_say_is_a_problem(node: Path, script: str | None, s
     if script is None:
         (node / "usr/bin/nvidia-smi").unlink()
     else:
-        tool(node, script)
+        tool(node, "usr/bin/nvidia-smi", script)
     found = read(node)
     assert found.reasons == ()
     assert says in found.problems[0].message

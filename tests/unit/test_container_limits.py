@@ -17,6 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import put
+
 LIMITS = host_limits.Want(1048576, 8 << 30)
 WANT = Want(("docker", "containerd", "kubelet"), ("rdma/hca_shared_devices_a",), LIMITS)
 UNIT = "/usr/lib/systemd/system/containerd.service"
@@ -83,7 +85,7 @@ def test_a_runtime_that_is_not_installed_is_drift_that_no_file_mends(runtime: st
 def test_a_runtime_that_brings_its_own_configuration_is_not_busbars(
     tmp_path: Path, runtime: str, path: str, words: str
 ) -> None:
-    write(tmp_path, path, "")
+    put(tmp_path, path, "")
     have = container_limits.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
     assert (have.missing, have.problems) == ((), {})
     found = finding(replace(GOOD, elsewhere=have.elsewhere), runtime)
@@ -348,26 +350,19 @@ def test_any_text_is_an_answer_or_a_parse_error(text: str, other: str) -> None:
 # -- reading and writing ---------------------------------------------------------------------------------------------
 
 
-def write(root: Path, path: str, text: str, mode: int = 0o644) -> None:
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    file.chmod(mode)
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """Everything is installed, and dockerd has run since 2025."""
     for program in ("dockerd", "containerd", "kubelet"):
-        write(tmp_path, f"/usr/bin/{program}", "#!/bin/sh\n", 0o755)
-    write(tmp_path, UNIT, "[Service]\nLimitNOFILE=infinity\n")
-    write(tmp_path, "/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
-    write(tmp_path, DAEMON_JSON, THEIRS, 0o640)
-    write(tmp_path, busy.KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
-    write(tmp_path, "/proc/stat", "btime 1735689600\n")
+        put(tmp_path, f"/usr/bin/{program}", "#!/bin/sh\n", 0o755)
+    put(tmp_path, UNIT, "[Service]\nLimitNOFILE=infinity\n")
+    put(tmp_path, "/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
+    put(tmp_path, DAEMON_JSON, THEIRS, 0o640)
+    put(tmp_path, busy.KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
+    put(tmp_path, "/proc/stat", "btime 1735689600\n")
     for pid, name in ((2805, "kubelet"), (2820, "dockerd"), (2999, "dockerd")):
-        write(tmp_path, f"/proc/{pid}/comm", f"{name}\n")
-        write(tmp_path, f"/proc/{pid}/stat", f"{pid} ({name}) S {'0 ' * 18}{pid} 0\n")
+        put(tmp_path, f"/proc/{pid}/comm", f"{name}\n")
+        put(tmp_path, f"/proc/{pid}/stat", f"{pid} ({name}) S {'0 ' * 18}{pid} 0\n")
     return tmp_path
 
 
@@ -380,13 +375,13 @@ def test_a_plan_of_its_own_result_is_empty_and_a_restart_is_pending(node: Path) 
     after = container_limits.read(host, WANT.runtimes)
     assert (not_ok(after), container_limits.plan(after, WANT).changed) == ({"docker_loaded": "withheld"}, False)
     assert (node / DAEMON_JSON.lstrip("/")).stat().st_mode & 0o777 == 0o640
-    write(node, "/proc/stat", "btime %d\n" % (os.stat(node / DAEMON_JSON.lstrip("/")).st_ctime + 1))
+    put(node, "/proc/stat", "btime %d\n" % (os.stat(node / DAEMON_JSON.lstrip("/")).st_ctime + 1))
     assert not_ok(container_limits.read(host, WANT.runtimes)) == {}
 
 
 def test_a_drop_in_of_etc_hides_that_of_the_package_and_the_names_order_them(node: Path) -> None:
     for folder, name in (("/usr/lib", "50-a"), ("/etc", "50-a"), ("/usr/lib", "60-b"), ("/run", "10-c")):
-        write(node, f"{folder}/systemd/system/containerd.service.d/{name}.conf", "[Service]\n")
+        put(node, f"{folder}/systemd/system/containerd.service.d/{name}.conf", "[Service]\n")
     found = container_limits.read(Host(str(node), str(node)), ("containerd",)).containerd
     assert [path.replace("systemd/system/containerd.service", "") for path in found] == [
         "/usr/lib/",
@@ -398,16 +393,16 @@ def test_a_drop_in_of_etc_hides_that_of_the_package_and_the_names_order_them(nod
 
 def test_options_count_where_the_unit_reads_their_file(node: Path) -> None:
     host = Host(str(node), str(node))
-    write(node, "/etc/default/docker", 'DOCKER_OPTS="--default-ulimit nofile=1024"\n')
+    put(node, "/etc/default/docker", 'DOCKER_OPTS="--default-ulimit nofile=1024"\n')
     assert container_limits.flags(container_limits.read(host, ("docker",)).docker) == []
-    write(node, "/etc/systemd/system/docker.service.d/a.conf", "[Service]\nEnvironmentFile=-/etc/default/docker\n")
+    put(node, "/etc/systemd/system/docker.service.d/a.conf", "[Service]\nEnvironmentFile=-/etc/default/docker\n")
     found = container_limits.flags(container_limits.read(host, ("docker",)).docker)
     assert found == ["/etc/default/docker: --default-ulimit"]
 
 
 def test_each_runtime_has_its_own_problems(node: Path) -> None:
     (node / "usr/bin/containerd").unlink()
-    write(node, busy.KUBELET, '{"Data":')
+    put(node, busy.KUBELET, '{"Data":')
     (node / DAEMON_JSON.lstrip("/")).write_bytes(b"\xff")
     have = container_limits.read(Host(str(node), str(node)), WANT.runtimes)
     assert have.missing == ("containerd",)

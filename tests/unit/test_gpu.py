@@ -12,6 +12,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import put, tool
+
 A, B, C = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0"
 UUID = {A: "GPU-aaaaaaaa-0000-0000-0000-000000000001", B: "GPU-bbbbbbbb-0000-0000-0000-000000000002"}
 INFORMATION = (
@@ -260,7 +262,6 @@ esac
 
 def build(root: Path) -> Path:
     """A tree with /proc/driver/nvidia and an nvidia-smi that prints files and logs how it was called."""
-    (root / "usr/bin").mkdir(parents=True)
     write_tool(root, TOOL)
     for address, uuid in UUID.items():
         information(root, address, INFORMATION % (uuid, address))
@@ -271,15 +272,11 @@ def build(root: Path) -> Path:
 
 
 def write_tool(root: Path, script: str) -> None:
-    tool = root / "usr/bin/nvidia-smi"
-    tool.write_text(script.format(log=root / "calls", root=root))
-    tool.chmod(0o755)
+    tool(root, "usr/bin/nvidia-smi", script.format(log=root / "calls", root=root))
 
 
 def information(root: Path, address: str, text: str) -> None:
-    path = root / "proc/driver/nvidia/gpus" / address / "information"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    put(root, f"proc/driver/nvidia/gpus/{address}/information", text)
 
 
 def read(root: Path, devices=None, timeout: float = 20.0):  # type: ignore[no-untyped-def]

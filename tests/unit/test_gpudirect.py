@@ -40,6 +40,8 @@ from ansible_collections.busbar.fabric.plugins.modules import gpudirect as modul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import put, tool
+
 RELEASE = "6.8.0-60-generic"
 UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n'
 DEBIAN = "ID=debian\n"
@@ -81,17 +83,14 @@ class Node:
         self.tool("modprobe", LOADS.format(root=root))
 
     def put(self, path: str, text: str) -> None:
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        put(self.root, path, text)
 
     def text(self, path: str) -> str | None:
         target = self.root / path.lstrip("/")
         return target.read_text() if target.exists() else None
 
     def tool(self, name: str, body: str) -> None:
-        self.put(f"/usr/bin/{name}", f"#!/bin/sh\n{body}\n")
-        (self.root / "usr/bin" / name).chmod(0o755)
+        tool(self.root, f"/usr/bin/{name}", body)
 
     def no_tool(self, name: str) -> None:
         (self.root / "usr/bin" / name).unlink()

@@ -13,6 +13,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import line, link, tool
+
 NIC, OTHER, VF = "0000:1b:00.0", "0000:2a:00.0", "0000:1b:00.2"
 HEADING = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 # 10.1.0.0/16 is on ens1f0, 10.2.0.0/16 on eno1, and what is left leaves by eno1.
@@ -30,31 +32,21 @@ def node(tmp_path: Path) -> Path:
     """Two NICs: ens1f0 with mlx5_0 and a virtual function, which is to be disturbed, and eno1."""
     for address, name in ((NIC, "ens1f0"), (VF, "ens1f0v0"), (OTHER, "eno1")):
         real = tmp_path / "sys/devices/pci0000:1a" / address
-        put(tmp_path, f"sys/devices/pci0000:1a/{address}/vendor", "0x15b3")
-        link(tmp_path, f"sys/bus/pci/devices/{address}", real)
-        link(tmp_path, f"sys/class/net/{name}/device", real)
-    link(tmp_path, f"sys/devices/pci0000:1a/{NIC}/virtfn0", tmp_path / "sys/bus/pci/devices" / VF)
-    put(tmp_path, "sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
-    link(tmp_path, "sys/class/infiniband_verbs/uverbs0/device", tmp_path / "sys/bus/pci/devices" / NIC)
-    put(tmp_path, "proc/net/route", ROUTES)
-    put(tmp_path, "proc/mounts", "/dev/sda1 / ext4 rw 0 0\nnfsd /proc/fs/nfsd nfsd rw 0 0\n")
+        line(tmp_path / f"sys/devices/pci0000:1a/{address}/vendor", "0x15b3")
+        link(tmp_path / f"sys/bus/pci/devices/{address}", real)
+        link(tmp_path / f"sys/class/net/{name}/device", real)
+    link(tmp_path / f"sys/devices/pci0000:1a/{NIC}/virtfn0", tmp_path / "sys/bus/pci/devices" / VF)
+    line(tmp_path / "sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
+    link(tmp_path / "sys/class/infiniband_verbs/uverbs0/device", tmp_path / "sys/bus/pci/devices" / NIC)
+    line(tmp_path / "proc/net/route", ROUTES)
+    line(tmp_path / "proc/mounts", "/dev/sda1 / ext4 rw 0 0\nnfsd /proc/fs/nfsd nfsd rw 0 0\n")
     for holder in ("mlx5_ib", "ib_uverbs", "rdma_cm"):
-        put(tmp_path, f"sys/module/ib_core/holders/{holder}/refcnt", "3")
+        line(tmp_path / f"sys/module/ib_core/holders/{holder}/refcnt", "3")
     return tmp_path
 
 
-def put(node: Path, path: str, text: str) -> None:
-    (node / path).parent.mkdir(parents=True, exist_ok=True)
-    (node / path).write_text(text + "\n")
-
-
-def link(node: Path, path: str, target: Path) -> None:
-    (node / path).parent.mkdir(parents=True, exist_ok=True)
-    (node / path).symlink_to(os.path.relpath(target, (node / path).parent))
-
-
 def opens(node: Path, pid: int, comm: str, *targets: str) -> None:
-    put(node, f"proc/{pid}/comm", comm)
+    line(node / f"proc/{pid}/comm", comm)
     (node / f"proc/{pid}/fd").mkdir()
     for number, target in enumerate(targets):
         (node / f"proc/{pid}/fd/{number}").symlink_to(target)
@@ -75,17 +67,17 @@ def test_the_other_nic_carries_the_default_route(node: Path) -> None:
 
 @pytest.mark.parametrize(("metric", "found"), [(50, 1), (100, 1), (200, 0)])
 def test_only_the_default_route_that_wins_counts(node: Path, metric: int, found: int) -> None:
-    put(node, "proc/net/route", ROUTES + DEFAULT.format("ens1f0", metric))
+    line(node / "proc/net/route", ROUTES + DEFAULT.format("ens1f0", metric))
     assert len(read(node)[0]) == found
 
 
 @pytest.mark.parametrize("name", ["bond0", "bond0.7", "br0", "ens1f0v0"])
 def test_a_default_route_over_a_bond_a_vlan_a_bridge_or_a_virtual_function_counts(node: Path, name: str) -> None:
     (node / "sys/class/net/bond0").mkdir()
-    link(node, "sys/class/net/ens1f0/master", node / "sys/class/net/bond0")
+    link(node / "sys/class/net/ens1f0/master", node / "sys/class/net/bond0")
     (node / "sys/class/net/bond0.7/lower_bond0").mkdir(parents=True)
     (node / "sys/class/net/br0/lower_bond0.7").mkdir(parents=True)
-    put(node, "proc/net/route", ROUTES + DEFAULT.format(name, 1))
+    line(node / "proc/net/route", ROUTES + DEFAULT.format(name, 1))
     [reason] = read(node)[0]
     assert reason.startswith(f"the default route leaves by {name} ")
     assert f"({VF if name == 'ens1f0v0' else NIC})" in reason
@@ -93,7 +85,7 @@ def test_a_default_route_over_a_bond_a_vlan_a_bridge_or_a_virtual_function_count
 
 def test_an_ipv6_default_route_counts_for_itself(node: Path) -> None:
     none = "0" * 32
-    put(node, "proc/net/ipv6_route", f"{none} 00 {none} 00 {none} 00000400 00000001 00000000 00000003   ens1f0")
+    line(node / "proc/net/ipv6_route", f"{none} 00 {none} 00 {none} 00000400 00000001 00000000 00000003   ens1f0")
     assert read(node)[0] == [f"the default route leaves by ens1f0 ({NIC})"]
 
 
@@ -135,7 +127,7 @@ def test_a_process_with_a_verbs_device_open_counts_once(node: Path) -> None:
     ],
 )
 def test_storage_counts_by_the_way_to_its_server(node: Path, mount: str, by: bool) -> None:
-    put(node, "proc/mounts", mount)
+    line(node / "proc/mounts", mount)
     reasons, problems, _ = read(node)
     assert (len(reasons), problems) == (int(by), [])
     if by:
@@ -148,9 +140,9 @@ def test_storage_over_fabrics_and_iscsi_counts(node: Path) -> None:
         ("nvme1", "rdma", "traddr=10.1.0.7,trsvcid=4420"),
         ("nvme2", "tcp", "traddr=10.2.0.7,trsvcid=4420,src_addr=10.2.0.1"),
     ):
-        put(node, f"sys/class/nvme/{name}/transport", transport)
-        put(node, f"sys/class/nvme/{name}/address", address)
-    put(node, "sys/class/iscsi_connection/connection1:0/persistent_address", "10.1.0.9")
+        line(node / f"sys/class/nvme/{name}/transport", transport)
+        line(node / f"sys/class/nvme/{name}/address", address)
+    line(node / "sys/class/iscsi_connection/connection1:0/persistent_address", "10.1.0.9")
     assert read(node)[0] == [
         f"storage nvme1 (NVMe over rdma from 10.1.0.7) comes by ens1f0 ({NIC})",
         f"storage (iSCSI connection1:0 from 10.1.0.9) comes by ens1f0 ({NIC})",
@@ -160,7 +152,7 @@ def test_storage_over_fabrics_and_iscsi_counts(node: Path) -> None:
 def test_a_module_in_use_over_the_drivers_counts_and_an_idle_one_is_named_apart(node: Path) -> None:
     for name, count in (("rpcrdma", "2"), ("nvidia_peermem", "0"), ("ib_isert", "0")):
         (node / f"sys/module/ib_core/holders/{name}").mkdir()
-        put(node, f"sys/module/{name}/refcnt", count)
+        line(node / f"sys/module/{name}/refcnt", count)
     reasons, problems, idle = read(node)
     assert reasons == ["kernel module rpcrdma is in use over ib_core"]
     assert (problems, idle) == ([], ["ib_isert", "nvidia_peermem"])
@@ -178,7 +170,7 @@ def test_a_module_in_use_over_the_drivers_counts_and_an_idle_one_is_named_apart(
     ],
 )
 def test_what_cannot_be_read_is_a_problem_and_not_a_free_node(node: Path, path: str, text: str) -> None:
-    put(node, path, text)
+    line(node / path, text)
     assert len(read(node)[1]) == 1
 
 
@@ -188,8 +180,7 @@ def test_a_device_that_is_not_there_and_one_that_is_no_address_are_problems(node
 
 
 def test_busy_asks_for_devices_only_where_it_is_given_any(node: Path) -> None:
-    put(node, "usr/bin/nvidia-smi", "#!/bin/sh\necho 'pid, process_name, used_gpu_memory [MiB]'")
-    (node / "usr/bin/nvidia-smi").chmod(0o755)
+    tool(node, "usr/bin/nvidia-smi", "echo 'pid, process_name, used_gpu_memory [MiB]'")
     host = Host(str(node), str(node))
     assert busy.read(host) == busy.Busy(())
     assert busy.read(host, [OTHER]).reasons == (f"the default route leaves by eno1 ({OTHER})",)

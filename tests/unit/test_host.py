@@ -20,12 +20,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 
+from tests.unit import trees
+
 
 def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:
-    path = tmp_path / "usr" / "bin" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n" + body)
-    path.chmod(0o755)
+    trees.tool(tmp_path, f"usr/bin/{name}", body)
     return Host(str(tmp_path), str(tmp_path), timeout=5)
 
 

@@ -10,6 +10,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import H
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.trees import put
+
 WANT = Want(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))
 SERVICE = ((host_limits.SERVICE_FILE, host_limits.render_service(WANT)),)
@@ -50,16 +52,11 @@ def test_a_later_file_that_takes_it_back_is_named_and_left_alone(line: str) -> N
     assert "zz.conf" in (plan.findings[0].have or "")
 
 
-def put(root: Path, path: str, text: str) -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(text)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A node that Busbar has been on, with stock units."""
     for path, text in (*LOGIN, *SERVICE):
-        put(tmp_path, path.lstrip("/"), text)
+        put(tmp_path, path, text)
     put(tmp_path, "proc/mounts", "tmpfs /dev/shm tmpfs rw,size=64g 0 0\n")
     put(tmp_path, "proc/meminfo", "MemTotal: 1 kB\n")
     put(tmp_path, "usr/lib/systemd/system/slurmd.service", STOCK)

@@ -8,6 +8,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import kernels
 
+from tests.unit.trees import put
+
 CFG = """
 menuentry 'Debian' {
     linux /boot/vmlinuz-6.8.0-71-generic root=/dev/vda1 ro
@@ -37,14 +39,11 @@ def test_without_an_entry_nobody_knows_what_boots() -> None:
 
 
 def _kernel(root: Path, release: str, image: bool, headers: bool) -> None:
-    folder = root / "lib/modules" / release
-    folder.mkdir(parents=True)
+    (root / "lib/modules" / release).mkdir(parents=True)
     if image:
-        (root / "boot").mkdir(exist_ok=True)
-        (root / "boot" / f"vmlinuz-{release}").write_bytes(b"\x00")
+        put(root, f"boot/vmlinuz-{release}", "image")
     if headers:
-        (folder / "build").mkdir()
-        (folder / "build" / "Makefile").write_text("")
+        put(root, f"lib/modules/{release}/build/Makefile", "")
 
 
 def test_installed_kernels_are_those_with_an_image(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, judge, read
 
+from tests.unit.trees import put_all
+
 PASSWD = "root:x:0:0::/root:/bin/bash\nann:x:1000:1000::/srv/ann:/bin/bash\nnobody:x:9:9::/nonexistent:/bin/false\n"
 MEANT = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_SOCKET_IFNAME": "=eno1"}
 Node = Callable[..., Host]
@@ -25,10 +27,7 @@ def node(tmp_path: Path) -> Node:
     """A tree with these files, path to text."""
 
     def make(files: dict[str, str], mounts: str = "") -> Host:
-        for path, text in {"/etc/passwd": PASSWD, "/proc/mounts": mounts or "/ / ext4 rw 0 0\n", **files}.items():
-            file = tmp_path / path.lstrip("/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+        put_all(tmp_path, {"/etc/passwd": PASSWD, "/proc/mounts": mounts or "/ / ext4 rw 0 0\n", **files})
         return Host(str(tmp_path), str(tmp_path))
 
     return make

@@ -17,6 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Want
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import DEFAULT, TOPO_FILE
 
+from tests.unit.trees import put_all
+
 CONF, FILE = "/etc/nccl.conf", "/opt/microsoft/ndv5-topo.xml"
 NEW = (2, 27, 7)
 
@@ -51,10 +53,7 @@ def judged(
     root: Path, guest: Topology, slots: Profile, want: Want, files: dict[str, str]
 ) -> tuple[list[Finding], bool]:
     """What is said of the file, and whether nccl.conf would be written."""
-    for path, text in files.items():
-        file = root / path.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    put_all(root, files)
     host = Host(str(root), str(root))
     derivation = nccl_conf.derive(guest, slots, want, [NEW])
     have = nccl_conf.with_topo_file(nccl_conf.read(host, CONF), host, guest, slots, derivation)

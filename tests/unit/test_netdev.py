@@ -2,7 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import os
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import netde
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute, Netdev
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.unit.trees import interface
 
 HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 ROUTE = HEADING + (
@@ -28,28 +29,6 @@ IPV6_ROUTE = (
     f"{ZERO} 00 {ZERO} 00 {NEXT_HOP} 00000400 00000002 00000000 00000003     eth0\n"
     f"{ZERO} 00 {ZERO} 00 {ZERO} ffffffff 00000001 00000000 00200200       lo\n"
 )
-
-
-def interface(root: Path, name: str, device: str | None = None, **files: str) -> Path:
-    """One interface; ``device`` is what its ``device`` links to, below /sys/devices."""
-    path = root / "sys/class/net" / name
-    path.mkdir(parents=True)
-    content = {
-        "address": "B8:3f:d2:00:00:01",
-        "mtu": "9000",
-        "operstate": "up",
-        "speed": "400000",
-        "dev_port": "0",
-        "type": "1",
-        **files,
-    }
-    for attribute, text in content.items():
-        (path / attribute).write_text(text + "\n")
-    if device is not None:
-        target = root / "sys/devices" / device
-        target.mkdir(parents=True, exist_ok=True)
-        (path / "device").symlink_to(os.path.relpath(target, path))
-    return path
 
 
 def read(root: Path) -> tuple[dict[str, Netdev], list[str]]:

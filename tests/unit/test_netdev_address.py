@@ -15,6 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_addre
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import tool
+
 
 def test_addresses_of_both_families_are_read_and_those_of_a_link_are_not() -> None:
     text = (
@@ -56,10 +58,7 @@ def test_any_json_is_read_or_refused(data: Any) -> None:
     ],
 )
 def test_a_tool_that_does_not_answer_is_named(tmp_path: Path, script: str, says: str) -> None:
-    tool = tmp_path / "usr/sbin/ip"
-    tool.parent.mkdir(parents=True)
-    tool.write_text(f"#!/bin/sh\n{script}\n")
-    tool.chmod(0o755)
+    tool(tmp_path, "usr/sbin/ip", script)
     with pytest.raises((ReadError, ParseError), match="ip -j address show") as caught:
         netdev_address.read(Host(str(tmp_path), str(tmp_path)))
     assert says in str(caught.value)

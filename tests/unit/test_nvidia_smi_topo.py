@@ -17,6 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import tool
+
 TABS = (
     "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
     "GPU0\t X \tNV18\tPIX\tNODE\t0-47,96-143\t0\t\tN/A\n"
@@ -216,10 +218,7 @@ def test_nics_that_sysfs_has_not_and_nics_without_a_name_are_said() -> None:
 
 
 def host(root: Path, script: str) -> Host:
-    tool = root / "usr/bin/nvidia-smi"
-    tool.parent.mkdir(parents=True)
-    tool.write_text("#!/bin/sh\n" + script)
-    tool.chmod(0o755)
+    tool(root, "usr/bin/nvidia-smi", script)
     return Host(system_root=str(root))
 
 

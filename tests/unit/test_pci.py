@@ -12,26 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-GEN5_X16 = {
-    "current_link_speed": "32.0 GT/s PCIe",
-    "current_link_width": "16",
-    "max_link_speed": "32.0 GT/s PCIe",
-    "max_link_width": "16",
-}
-
-
-def function(root: Path, chain: str, kind: str = "0x020000", ids: str = "15b3:1021", **files: str) -> Path:
-    """One PCI function as the kernel shows it. ``chain``: its path below /sys/devices; the last part is the address."""
-    directory = root / "sys/devices" / chain
-    directory.mkdir(parents=True, exist_ok=True)
-    vendor, device = ids.split(":")
-    content = {"class": kind, "vendor": "0x" + vendor, "device": "0x" + device, "numa_node": "0", **files}
-    for name, text in content.items():
-        (directory / name).write_text(text + "\n")
-    devices = root / "sys/bus/pci/devices"
-    devices.mkdir(parents=True, exist_ok=True)
-    (devices / directory.name).symlink_to(os.path.relpath(directory, devices))
-    return directory
+from tests.unit.trees import GEN5_X16, pci_function
 
 
 def read(root: Path) -> tuple[dict[str, PciDevice], list[str]]:
@@ -195,8 +176,8 @@ def test_nccl_calls_node_phb_and_the_same_device_loc() -> None:
 
 def test_function_is_read_with_its_ancestors_from_the_host_bridge_down(tmp_path: Path) -> None:
     port = "pci0000:15/0000:15:01.0"
-    function(tmp_path, port, "0x060400", "8086:352a", **GEN5_X16)
-    nic = function(tmp_path, port + "/0000:16:00.0", "0x020700", "15b3:1021", numa_node="1", **GEN5_X16)
+    pci_function(tmp_path, port, "0x060400", "8086:352a", **GEN5_X16)
+    nic = pci_function(tmp_path, port + "/0000:16:00.0", "0x020700", "15b3:1021", numa_node="1", **GEN5_X16)
     driver = tmp_path / "sys/bus/pci/drivers/mlx5_core"
     driver.mkdir(parents=True)
     (nic / "driver").symlink_to(os.path.relpath(driver, nic))
@@ -221,8 +202,8 @@ def test_function_is_read_with_its_ancestors_from_the_host_bridge_down(tmp_path:
 
 def test_maximum_is_never_above_that_of_the_slot(tmp_path: Path) -> None:
     slot = {**GEN5_X16, "max_link_speed": "16.0 GT/s PCIe", "max_link_width": "8"}
-    function(tmp_path, "pci0000:15/0000:15:01.0", "0x060400", "8086:352a", **slot)
-    function(tmp_path, "pci0000:15/0000:15:01.0/0000:16:00.0", **GEN5_X16)
+    pci_function(tmp_path, "pci0000:15/0000:15:01.0", "0x060400", "8086:352a", **slot)
+    pci_function(tmp_path, "pci0000:15/0000:15:01.0/0000:16:00.0", **GEN5_X16)
     device = read(tmp_path)[0]["0000:16:00.0"]
     assert (device.max_speed_gts, device.max_width) == (16.0, 8)
     assert (device.current_speed_gts, device.current_width) == (32.0, 16)
@@ -230,9 +211,9 @@ def test_maximum_is_never_above_that_of_the_slot(tmp_path: Path) -> None:
 
 def test_virtual_function_names_its_physical_function_and_has_no_link_of_its_own(tmp_path: Path) -> None:
     parent = "pci0000:15/0000:15:01.0/"
-    function(tmp_path, parent + "0000:16:00.0", **GEN5_X16)
+    pci_function(tmp_path, parent + "0000:16:00.0", **GEN5_X16)
     unknown = {"current_link_speed": "Unknown", "current_link_width": "0"}
-    vf = function(tmp_path, parent + "0000:16:00.2", "0x020000", "15b3:101e", **{**GEN5_X16, **unknown})
+    vf = pci_function(tmp_path, parent + "0000:16:00.2", "0x020000", "15b3:101e", **{**GEN5_X16, **unknown})
     (vf / "physfn").symlink_to("../0000:16:00.0")
     devices, problems = read(tmp_path)
     assert devices["0000:16:00.2"].physfn == "0000:16:00.0"
@@ -255,14 +236,14 @@ def test_virtual_function_names_its_physical_function_and_has_no_link_of_its_own
 def test_unreadable_attribute_is_none_and_a_problem_with_its_file(
     tmp_path: Path, name: str, text: str, field: str
 ) -> None:
-    function(tmp_path, "pci0000:15/0000:15:01.0", "0x030200", "10de:2330", **{**GEN5_X16, name: text})
+    pci_function(tmp_path, "pci0000:15/0000:15:01.0", "0x030200", "10de:2330", **{**GEN5_X16, name: text})
     devices, problems = read(tmp_path)
     assert getattr(devices["0000:15:01.0"], field) is None
     assert [problem.split(": ")[0] for problem in problems] == ["/sys/bus/pci/devices/0000:15:01.0/" + name]
 
 
 def test_numa_node_minus_one_is_unknown_without_a_problem(tmp_path: Path) -> None:
-    function(tmp_path, "pci0000:00/0000:00:06.0", "0x030200", "10de:2335", numa_node="-1")
+    pci_function(tmp_path, "pci0000:00/0000:00:06.0", "0x030200", "10de:2335", numa_node="-1")
     devices, problems = read(tmp_path)
     assert devices["0000:00:06.0"].numa_node is None
     assert problems == []
@@ -271,8 +252,8 @@ def test_numa_node_minus_one_is_unknown_without_a_problem(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["class", "vendor", "device"])
 @pytest.mark.parametrize("damage", ["empty", "missing", "garbage", "binary"])
 def test_function_that_cannot_be_identified_is_left_out_with_a_problem(tmp_path: Path, name: str, damage: str) -> None:
-    bad = function(tmp_path, "pci0000:00/0000:00:06.0")
-    function(tmp_path, "pci0000:00/0000:00:07.0")
+    bad = pci_function(tmp_path, "pci0000:00/0000:00:06.0")
+    pci_function(tmp_path, "pci0000:00/0000:00:07.0")
     if damage == "missing":
         (bad / name).unlink()
     else:
@@ -284,22 +265,22 @@ def test_function_that_cannot_be_identified_is_left_out_with_a_problem(tmp_path:
 
 
 def test_links_of_functions_that_do_not_matter_are_not_read(tmp_path: Path) -> None:
-    function(tmp_path, "pci0000:00/0000:00:1f.0", "0x010601", "8086:1bd2", current_link_speed="Unknown")
-    function(tmp_path, "pci0000:00/0000:00:1c.0", "0x060400", "8086:1bbe", current_link_speed="Unknown")
+    pci_function(tmp_path, "pci0000:00/0000:00:1f.0", "0x010601", "8086:1bd2", current_link_speed="Unknown")
+    pci_function(tmp_path, "pci0000:00/0000:00:1c.0", "0x060400", "8086:1bbe", current_link_speed="Unknown")
     devices, problems = read(tmp_path)
     assert len(devices) == 2
     assert problems == []
 
 
 def test_host_bridge_is_found_below_other_buses(tmp_path: Path) -> None:
-    function(
+    pci_function(
         tmp_path, "LNXSYSTM:00/ACPI0004:00/VMBUS:00/47505500-0001/pci0101:00/0101:00:00.0", "0x030200", "10de:2330"
     )
     assert read(tmp_path)[0]["0101:00:00.0"].ancestors == ("pci0101:00",)
 
 
 def test_function_outside_the_tree_is_a_problem(tmp_path: Path) -> None:
-    function(tmp_path, "platform/0000:00:06.0")
+    pci_function(tmp_path, "platform/0000:00:06.0")
     devices, problems = read(tmp_path)
     assert devices["0000:00:06.0"].ancestors == ()
     assert "not below a PCI host bridge" in problems[0]
@@ -314,7 +295,7 @@ def test_no_pci_and_odd_names_are_problems(tmp_path: Path) -> None:
 
 
 def test_link_that_leaves_the_tree_is_a_problem(tmp_path: Path) -> None:
-    function(tmp_path / "hw", "pci0000:00/0000:00:06.0")
+    pci_function(tmp_path / "hw", "pci0000:00/0000:00:06.0")
     (tmp_path / "hw/sys/devices/pci0000:00/0000:00:06.0/driver").symlink_to("/usr")
     devices, problems = read(tmp_path / "hw")
     assert devices["0000:00:06.0"].driver is None

@@ -2,7 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,47 +11,19 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trees import line, rdma_device
+
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe40:8df2"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
 UNIQUE_LOCAL = "fd02:0000:0000:0058:0000:0000:0000:0001"
-NDR = {
-    "state": "4: ACTIVE",
-    "phys_state": "5: LinkUp",
-    "rate": "400 Gb/sec (4X NDR)",
-    "link_layer": "InfiniBand",
-    "lid": "0x1b",
-    "sm_lid": "0x1",
-}
-
-
-def put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
-def device(root: Path, name: str, chain: str | None = "pci0000:15/0000:15:01.0/0000:16:00.0", **port: str) -> Path:
-    """An RDMA device with one port; ``chain`` is what its ``device`` links to, below /sys/devices."""
-    path = root / "sys/class/infiniband" / name
-    put(path / "node_guid", "9C63:c003:00aa:bb00")
-    put(path / "sys_image_guid", "9c63:c003:00aa:bb00")
-    put(path / "fw_ver", "28.41.1000")
-    put(path / "hca_type", "MT4129")
-    put(path / "board_id", "MT_0000000838")
-    for attribute, text in {**NDR, **port}.items():
-        put(path / "ports/1" / attribute, text)
-    if chain is not None:
-        function = root / "sys/devices" / chain
-        function.mkdir(parents=True, exist_ok=True)
-        (path / "device").symlink_to(os.path.relpath(function, path))
-    return path
 
 
 def gid(path: Path, index: int, text: str, kind: str | None = None, netdev: str | None = None) -> None:
-    put(path / "ports/1/gids" / str(index), text)
+    line(path / "ports/1/gids" / str(index), text)
     if kind is not None:
-        put(path / "ports/1/gid_attrs/types" / str(index), kind)
+        line(path / "ports/1/gid_attrs/types" / str(index), kind)
     if netdev is not None:
-        put(path / "ports/1/gid_attrs/ndevs" / str(index), netdev)
+        line(path / "ports/1/gid_attrs/ndevs" / str(index), netdev)
 
 
 def refused(path: Path) -> None:
@@ -172,7 +143,7 @@ def test_first_rocev2_gid_of_each_family_is_found_wherever_it_is() -> None:
 
 
 def test_device_is_read_whole(tmp_path: Path) -> None:
-    gid(device(tmp_path, "mlx5_0"), 0, LINK_LOCAL, "IB/RoCE v1")
+    gid(rdma_device(tmp_path, "mlx5_0"), 0, LINK_LOCAL, "IB/RoCE v1")
     devices, problems = read(tmp_path)
     assert problems == []
     assert devices == (
@@ -204,7 +175,7 @@ def test_device_is_read_whole(tmp_path: Path) -> None:
 
 def test_devices_come_in_natural_order(tmp_path: Path) -> None:
     for name in ("mlx5_10", "mlx5_2", "mlx5_bond_0", "mlx5_1"):
-        device(tmp_path, name)
+        rdma_device(tmp_path, name)
     assert [found.name for found in read(tmp_path)[0]] == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_bond_0"]
 
 
@@ -213,7 +184,7 @@ def test_no_rdma_driver_is_no_device_and_no_problem(tmp_path: Path) -> None:
 
 
 def test_unused_gid_slots_are_no_problem(tmp_path: Path) -> None:
-    path = device(tmp_path, "mlx5_0", link_layer="Ethernet")
+    path = rdma_device(tmp_path, "mlx5_0", link_layer="Ethernet")
     gid(path, 10, MAPPED, "RoCE v2", "ens1f0np0")
     gid(path, 3, LINK_LOCAL, "RoCE v2", "ens1f0np0")
     gid(path, 4, "0000:0000:0000:0000:0000:0000:0000:0000")
@@ -228,7 +199,7 @@ def test_unused_gid_slots_are_no_problem(tmp_path: Path) -> None:
 
 
 def test_gid_of_an_infiniband_port_has_no_netdev(tmp_path: Path) -> None:
-    path = device(tmp_path, "mlx5_0")
+    path = rdma_device(tmp_path, "mlx5_0")
     gid(path, 0, LINK_LOCAL, "IB/RoCE v1")
     refused(path / "ports/1/gid_attrs/ndevs/0")
     devices, problems = read(tmp_path)
@@ -238,7 +209,7 @@ def test_gid_of_an_infiniband_port_has_no_netdev(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["", "RoCE v3"])
 def test_gid_type_that_makes_no_sense_is_none_and_a_problem(tmp_path: Path, kind: str) -> None:
-    gid(device(tmp_path, "mlx5_0"), 3, MAPPED, kind)
+    gid(rdma_device(tmp_path, "mlx5_0"), 3, MAPPED, kind)
     devices, problems = read(tmp_path)
     assert devices[0].ports[0].gids == (Gid(3, MAPPED, None, None),)
     assert [problem.split(": ")[0] for problem in problems] == [
@@ -260,14 +231,14 @@ def test_gid_type_that_makes_no_sense_is_none_and_a_problem(tmp_path: Path, kind
     ],
 )
 def test_unreadable_port_attribute_is_none_and_a_problem(tmp_path: Path, name: str, text: str, field: str) -> None:
-    device(tmp_path, "mlx5_0", **{name: text})
+    rdma_device(tmp_path, "mlx5_0", **{name: text})
     devices, problems = read(tmp_path)
     assert getattr(devices[0].ports[0], field) is None
     assert [problem.split(": ")[0] for problem in problems] == ["/sys/class/infiniband/mlx5_0/ports/1/" + name]
 
 
 def test_missing_ports_are_a_problem(tmp_path: Path) -> None:
-    put(tmp_path / "sys/class/infiniband/mlx5_0/node_guid", "9c63:c003:00aa:bb00")
+    line(tmp_path / "sys/class/infiniband/mlx5_0/node_guid", "9c63:c003:00aa:bb00")
     devices, problems = read(tmp_path)
     assert devices[0].ports == ()
     assert devices[0].firmware is None
@@ -275,8 +246,8 @@ def test_missing_ports_are_a_problem(tmp_path: Path) -> None:
 
 
 def test_terminal_escapes_and_binary_are_not_passed_on(tmp_path: Path) -> None:
-    path = device(tmp_path, "mlx5_0")
-    put(path / "fw_ver", "\x1b[2J28.41")
+    path = rdma_device(tmp_path, "mlx5_0")
+    line(path / "fw_ver", "\x1b[2J28.41")
     (path / "board_id").write_bytes(b"\xff\xfe")
     devices, problems = read(tmp_path)
     assert (devices[0].firmware, devices[0].board_id) == (None, None)
@@ -285,8 +256,8 @@ def test_terminal_escapes_and_binary_are_not_passed_on(tmp_path: Path) -> None:
 
 
 def test_entry_that_is_no_port_number_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> None:
-    path = device(tmp_path, "mlx5_0")
-    put(path / "ports/one/state", "4: ACTIVE")
+    path = rdma_device(tmp_path, "mlx5_0")
+    line(path / "ports/one/state", "4: ACTIVE")
     devices, problems = read(tmp_path)
     assert [port.number for port in devices[0].ports] == [1]
     assert "'one'" in problems[0]
@@ -294,11 +265,11 @@ def test_entry_that_is_no_port_number_is_a_problem_and_the_rest_is_read(tmp_path
 
 def test_software_device_and_subfunction_have_no_pci_function(tmp_path: Path) -> None:
     nic = "pci0000:15/0000:15:01.0/0000:16:00.0"
-    rxe = device(tmp_path, "rxe0", nic)
-    put(rxe / "parent", "eth0")
-    put(rxe / "fw_ver", "")
-    device(tmp_path, "siw0", None)
-    device(tmp_path, "mlx5_4", nic + "/mlx5_core.sf.4")
+    rxe = rdma_device(tmp_path, "rxe0", nic)
+    line(rxe / "parent", "eth0")
+    line(rxe / "fw_ver", "")
+    rdma_device(tmp_path, "siw0", None)
+    rdma_device(tmp_path, "mlx5_4", nic + "/mlx5_core.sf.4")
     devices, problems = read(tmp_path)
     assert [(found.name, found.pci) for found in devices] == [("mlx5_4", None), ("rxe0", None), ("siw0", None)]
     assert problems == []

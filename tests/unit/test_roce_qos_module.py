@@ -26,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Wan
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from busbar.lab import machines, store
+from tests.unit import trees
 from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
 
 # A ConnectX as mlnx_qos, dcb and ethtool show it, by its name; the values lie in nic.json, calls that set something in
@@ -182,9 +183,7 @@ class Node:
         self.ports = ports(*self.machine("hgx-h200", "ethernet"))
         for name in ("mlnx_qos", "dcb", "ethtool"):
             self.without(name)
-            tool = self.path / "sys/usr/local/sbin" / name
-            tool.write_text(NIC.replace("/usr/bin/python3", sys.executable))
-            tool.chmod(0o755)
+            trees.tool(self.path / "sys", f"/usr/local/sbin/{name}", NIC.replace("/usr/bin/python3", sys.executable))
         self.save({port.netdev: dict(NEW) for port in self.ports})
         self.calls()
         added = ("sys/class/net/*/ecn", "sys/class/infiniband/*/tc", "sys/kernel/config", "sys/fs/cgroup", "proc/77")
@@ -209,9 +208,7 @@ class Node:
         return data
 
     def put(self, path: str, text: str) -> None:
-        file = self.path / "hw" / path[1:]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        trees.put(self.path / "hw", path, text)
 
     def get(self, path: str) -> str:
         return (self.path / "hw" / path[1:]).read_text()
@@ -519,13 +516,13 @@ def test_the_directory_made_in_configfs_is_gone_again(call: Run, node: Node) -> 
 
 def test_where_configfs_is_not_mounted_the_tos_is_asked_of_the_tool_that_mounts_it(call: Run, node: Node) -> None:
     shutil.rmtree(node.path / "hw/sys/kernel/config")
-    tool = node.path / "sys/usr/local/sbin/cma_roce_tos"
-    tool.write_text('#!/bin/sh\n[ "$5" = -t ] && echo "$6" > "$0.$2"\ncat "$0.$2" 2>/dev/null || echo 0\n')
-    tool.chmod(0o755)
+    script = '[ "$5" = -t ] && echo "$6" > "$0.$2"\ncat "$0.$2" 2>/dev/null || echo 0'
+    trees.tool(node.path / "sys", "/usr/local/sbin/cma_roce_tos", script)
     first, second = call(), call()
     assert f"cma_roce_tos -d {node.ports[1].rdma} -p 1 -t 106" in first["commands"]
     assert (first["findings"], second["findings"], second["changed"]) == ([], [], False)
-    tool.write_text("#!/bin/sh\necho Module rdma_cm is not loaded or does not support configfs\nexit 1\n")
+    script = "echo Module rdma_cm is not loaded or does not support configfs\nexit 1"
+    trees.tool(node.path / "sys", "/usr/local/sbin/cma_roce_tos", script)
     tos = next(finding for finding in call()["findings"] if finding["check"] == "roce_qos.tos")
     assert (tos["state"], "Module rdma_cm is not loaded" in tos["have"]) == ("unknown", True)
 

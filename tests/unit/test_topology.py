@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -13,6 +12,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 
+from tests.unit.trees import GEN5_X16, interface, line, link, pci_function, rdma_device
+
 GPU = ("0x030200", "10de:2330")
 NIC = ("0x020000", "15b3:1021")
 IB_NIC = ("0x020700", "15b3:1021")
@@ -21,51 +22,20 @@ MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
 ROUTE = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
 
-def put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
-def link(path: Path, target: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(target, path.parent))
-
-
 def function(root: Path, chain: str, kind: tuple[str, str], numa: int = 0) -> Path:
     """A PCI function with a Gen5 x16 link; ``chain`` is its path below /sys/devices."""
-    path = root / "sys/devices" / chain
-    vendor, device = kind[1].split(":")
-    for name, text in (("class", kind[0]), ("vendor", "0x" + vendor), ("device", "0x" + device)):
-        put(path / name, text)
-    put(path / "numa_node", str(numa))
-    for which in ("current", "max"):
-        put(path / (which + "_link_speed"), "32.0 GT/s PCIe")
-        put(path / (which + "_link_width"), "16")
-    link(root / "sys/bus/pci/devices" / path.name, path)
-    return path
+    return pci_function(root, chain, *kind, numa_node=str(numa), **GEN5_X16)
 
 
-def rdma(root: Path, name: str, nic: Path, layer: str = "InfiniBand", gids: int = 8, **files: str) -> None:
-    path = root / "sys/class/infiniband" / name
-    attributes = {"node_guid": "9c63:c003:00aa:bb00", "sys_image_guid": "9c63:c003:00aa:bb00", "fw_ver": "28.41.1000"}
-    for attribute, text in {**attributes, "hca_type": "MT4129", "board_id": "MT_0000000838"}.items():
-        put(path / attribute, text)
-    port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": layer}
-    for attribute, text in {**port, "lid": "0x1", "sm_lid": "0x1", **files}.items():
-        put(path / "ports/1" / attribute, text)
+def rdma(root: Path, name: str, nic: Path, layer: str = "InfiniBand", gids: int = 8, **port: str) -> None:
+    path = rdma_device(root, name, nic, link_layer=layer, **port) / "ports/1"
     for index in range(gids):
-        put(path / "ports/1/gids" / str(index), MAPPED if index == 3 else ":".join(["0000"] * 8))
-    put(path / "ports/1/gid_attrs/types/3", "RoCE v2")
-    link(path / "device", nic)
+        line(path / "gids" / str(index), MAPPED if index == 3 else ":".join(["0000"] * 8))
+    line(path / "gid_attrs/types/3", "RoCE v2")
 
 
 def netdev(root: Path, name: str, nic: Path | None = None, master: str | None = None, **files: str) -> None:
-    path = root / "sys/class/net" / name
-    attributes = {"address": "b8:3f:d2:00:00:01", "mtu": "9000", "operstate": "up", "dev_port": "0", "type": "1"}
-    for attribute, text in {**attributes, "speed": "400000", **files}.items():
-        put(path / attribute, text)
-    if nic is not None:
-        link(path / "device", nic)
+    path = interface(root, name, nic, **files)
     if master is not None:
         link(path / "master", root / "sys/class/net" / master)
         link(root / "sys/class/net" / master / ("lower_" + name), path)
@@ -73,7 +43,7 @@ def netdev(root: Path, name: str, nic: Path | None = None, master: str | None = 
 
 def route(root: Path, *netdevs: str) -> None:
     lines = ("%s\t00000000\t010200C0\t0003\t0\t0\t%d\t00000000\t0\t0\t0" % pair[::-1] for pair in enumerate(netdevs))
-    put(root / "proc/net/route", ROUTE + "\n".join(lines))
+    line(root / "proc/net/route", ROUTE + "\n".join(lines))
 
 
 def pair(root: Path, number: int) -> tuple[str, str]:
@@ -98,7 +68,7 @@ def hgx(root: Path, rails: int = 8) -> None:
     netdev(root, "eno1", function(root, "pci0000:00/0000:00:1c.0/0000:01:00.0", ("0x020000", "8086:1533")))
     netdev(root, "lo", address="00:00:00:00:00:00")
     function(root, "pci0000:00/0000:00:1c.0", BRIDGE)
-    put(root / "proc/cpuinfo", "flags\t: fpu")
+    line(root / "proc/cpuinfo", "flags\t: fpu")
     route(root, "eno1")
 
 
@@ -180,7 +150,7 @@ def test_virtual_function_is_vf_even_beside_a_gpu(tmp_path: Path) -> None:
 
 
 def test_virtual_function_in_a_guest_is_known_by_its_device_id(tmp_path: Path) -> None:
-    put(tmp_path / "proc/cpuinfo", "flags\t: hypervisor")
+    line(tmp_path / "proc/cpuinfo", "flags\t: hypervisor")
     rdma(tmp_path, "mlx5_0", function(tmp_path, "pci0101:00/0101:00:02.0", ("0x020700", "15b3:101e"), -1))
     what, reason = role(read(tmp_path), "mlx5_0")
     assert what == "vf"
@@ -223,17 +193,17 @@ def test_interfaces_that_lie_below_each_other_end_the_search(tmp_path: Path) -> 
 def test_down_port_is_down_and_names_the_nearest_gpu(tmp_path: Path) -> None:
     hgx(tmp_path)
     port = tmp_path / "sys/class/infiniband/mlx5_5/ports/1"
-    put(port / "state", "1: DOWN")
-    put(port / "phys_state", "3: Disabled")
-    put(port / "rate", "2.5 Gb/sec (1X SDR)")
+    line(port / "state", "1: DOWN")
+    line(port / "phys_state", "3: Disabled")
+    line(port / "rate", "2.5 Gb/sec (1X SDR)")
     found = read(tmp_path)
     assert role(found, "mlx5_5") == (
         "down",
         "mlx5_5 has no ACTIVE port: port 1 is DOWN (Disabled); nearest GPU 0000:33:00.0 (PIX)",
     )
-    put(port / "state", "")
+    line(port / "state", "")
     shutil.rmtree(tmp_path / "sys/class/infiniband/mlx5_6/ports")
-    put(tmp_path / "sys/class/net/eno1/operstate", "down")
+    line(tmp_path / "sys/class/net/eno1/operstate", "down")
     route(tmp_path)
     found = read(tmp_path)
     assert "port 1 is in an unreadable state (Disabled)" in role(found, "mlx5_5")[1]
@@ -245,10 +215,10 @@ def test_down_port_is_down_and_names_the_nearest_gpu(tmp_path: Path) -> None:
 def test_truncated_files_cost_their_value_and_no_more(tmp_path: Path) -> None:
     hgx(tmp_path)
     gpu = tmp_path / "sys/devices" / pair(tmp_path, 0)[0]
-    put(gpu / "numa_node", "")
-    put(tmp_path / "sys/class/infiniband/mlx5_6/ports/1/rate", "")
+    line(gpu / "numa_node", "")
+    line(tmp_path / "sys/class/infiniband/mlx5_6/ports/1/rate", "")
     shutil.rmtree(tmp_path / "sys/class/infiniband/mlx5_0/ports")
-    put(tmp_path / "sys/class/net/eno1/mtu", "")
+    line(tmp_path / "sys/class/net/eno1/mtu", "")
     found = read(tmp_path)
     assert len(found.gpus) == 8
     assert len(found.nics) == 9
@@ -271,7 +241,7 @@ def test_guest_with_everything_on_the_root_bus_goes_by_link_layer(tmp_path: Path
     virtio = function(tmp_path, "pci0000:00/0000:00:03.0", ("0x020000", "1af4:1041"), -1) / "virtio2"
     virtio.mkdir()
     netdev(tmp_path, "eth0", virtio)
-    put(tmp_path / "proc/cpuinfo", "flags\t: hypervisor")
+    line(tmp_path / "proc/cpuinfo", "flags\t: hypervisor")
     route(tmp_path, "eth0")
     found = read(tmp_path)
     assert problems(found) == []
@@ -311,7 +281,7 @@ def test_software_rdma_is_kept_apart_even_where_it_points_at_a_nic(tmp_path: Pat
     for name in ("hca_type", "board_id"):
         (tmp_path / "sys/class/infiniband/a_siw" / name).unlink()
     rdma(tmp_path, "rxe0", card, "Ethernet")
-    put(tmp_path / "sys/class/infiniband/rxe0/parent", "eth0")
+    line(tmp_path / "sys/class/infiniband/rxe0/parent", "eth0")
     found = read(tmp_path)
     assert [nic.label for nic in found.nics] == ["0000:a1:00.0 mlx5_1"]
     assert [device.name for device in found.software_rdma] == ["rxe0", "a_siw"]
@@ -319,7 +289,7 @@ def test_software_rdma_is_kept_apart_even_where_it_points_at_a_nic(tmp_path: Pat
 
 def test_rdma_device_whose_function_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     hgx(tmp_path, rails=1)
-    put(tmp_path / "sys/devices" / pair(tmp_path, 0)[1] / "vendor", "")
+    line(tmp_path / "sys/devices" / pair(tmp_path, 0)[1] / "vendor", "")
     found = read(tmp_path)
     assert [nic.label for nic in found.nics] == ["0000:01:00.0 eno1"]
     assert problems(found)[-1] == (
@@ -337,7 +307,7 @@ def test_dict_is_small_json_with_what_a_person_wants(tmp_path: Path) -> None:
     hgx(tmp_path)
     rail = tmp_path / "sys/devices" / pair(tmp_path, 0)[1]
     netdev(tmp_path, "ibp20s0", rail, type="32", mtu="4092")
-    put(rail / "current_link_width", "8")
+    line(rail / "current_link_width", "8")
     data = json.loads(json.dumps(topology.to_dict(read(tmp_path))))
     assert sorted(data) == ["driver", "gpus", "nics", "paths", "problems", "software_rdma", "virtualization"]
     assert data["paths"]["0000:13:00.0"]["0000:14:00.0"] == "PIX"

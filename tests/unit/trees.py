@@ -4,7 +4,40 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+
+GEN5_X16 = {
+    "current_link_speed": "32.0 GT/s PCIe",
+    "current_link_width": "16",
+    "max_link_speed": "32.0 GT/s PCIe",
+    "max_link_width": "16",
+}
+NDR = {
+    "state": "4: ACTIVE",
+    "phys_state": "5: LinkUp",
+    "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "InfiniBand",
+    "lid": "0x1b",
+    "sm_lid": "0x1",
+}
+RAIL_0 = "pci0000:15/0000:15:01.0/0000:16:00.0"
+_BOARD = {
+    "node_guid": "9C63:c003:00aa:bb00",
+    "sys_image_guid": "9c63:c003:00aa:bb00",
+    "fw_ver": "28.41.1000",
+    "hca_type": "MT4129",
+    "board_id": "MT_0000000838",
+}
+_INTERFACE = {
+    "address": "B8:3f:d2:00:00:01",
+    "mtu": "9000",
+    "operstate": "up",
+    "speed": "400000",
+    "dev_port": "0",
+    "type": "1",
+}
 
 
 def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
@@ -14,5 +47,65 @@ def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
     file.chmod(mode)
 
 
+def put_all(root: Path, files: Mapping[str, str]) -> None:
+    """files: path below the root -> text."""
+    for path, text in files.items():
+        put(root, path, text)
+
+
+def tool(root: Path, path: str, script: str) -> None:
+    """A program below the root; the script is the shell's unless it says whose it is."""
+    put(root, path, script if script.startswith("#!") else f"#!/bin/sh\n{script}\n", 0o755)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+# -- /sys: files of one line, and links within the root ---------------------------------------------------------------
+
+
+def line(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{text}\n")
+
+
+def lines(folder: Path, values: Mapping[str, str]) -> None:
+    """values: name of a file -> its line."""
+    for name, text in values.items():
+        line(folder / name, text)
+
+
+def link(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(os.path.relpath(target, path.parent))
+
+
+def pci_function(root: Path, chain: str, kind: str = "0x020000", ids: str = "15b3:1021", **files: str) -> Path:
+    """``chain``: its path below /sys/devices; the last part is its address.   kind, ids: class, vendor:device."""
+    path = root / "sys/devices" / chain
+    vendor, device = ids.split(":")
+    lines(path, {"class": kind, "vendor": f"0x{vendor}", "device": f"0x{device}", "numa_node": "0", **files})
+    link(root / "sys/bus/pci/devices" / path.name, path)
+    return path
+
+
+def rdma_device(root: Path, name: str, function: str | Path | None = RAIL_0, **port: str) -> Path:
+    """One with a port of 400 Gb/s.   function: its PCI function, below /sys/devices.   port: what is not as of NDR."""
+    path = root / "sys/class/infiniband" / name
+    lines(path, _BOARD)
+    lines(path / "ports/1", {**NDR, **port})
+    if function is not None:
+        (root / "sys/devices" / function).mkdir(parents=True, exist_ok=True)
+        link(path / "device", root / "sys/devices" / function)
+    return path
+
+
+def interface(root: Path, name: str, function: str | Path | None = None, **files: str) -> Path:
+    """One of 400 Gb/s that is up.   function: its PCI function, below /sys/devices; None for none."""
+    path = root / "sys/class/net" / name
+    lines(path, {**_INTERFACE, **files})
+    if function is not None:
+        (root / "sys/devices" / function).mkdir(parents=True, exist_ok=True)
+        link(path / "device", root / "sys/devices" / function)
+    return path
