@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,3 +96,9 @@ def worker_runs_tasks() -> Run | None:
 def this_worker() -> Any:
     """The WorkerProcess that this is, None in any other process."""
     return worker.current_worker
+
+
+def printing_lock(display: Any) -> threading.RLock:
+    """What Display holds while it prints, and whoever starts a worker: a thread that holds it is in no worker's way."""
+    lock = getattr(display, "_lock", None)
+    return lock if lock is not None else threading.RLock()

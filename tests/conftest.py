@@ -1,5 +1,6 @@
 """Makes the collection importable under its one name, ``ansible_collections.busbar.fabric``."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
+# Tests that read what a run prints read Ansible's own output, where they do not say otherwise.
+ANSIBLES_OUTPUT = {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+os.environ.update(ANSIBLES_OUTPUT)
 
 
 # The machines that run this are shared: a slow example says nothing.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import venv
 from collections.abc import Callable
@@ -52,7 +53,9 @@ def test_a_clone_runs_from_its_own_directory_and_from_another(
     inside = execute(ansible_playbook, "site.yml", *arguments, cwd=clone)
     assert inside.rc == 0, inside.out
     assert "VERDICT ok: 1 of 1 hosts ok" in inside.out
-    assert inside.changed == {"node02": 7}
+    # The clone's ansible.cfg has one line a role, and here without rich.
+    assert re.search(r"^mtu +1 host +\d+:\d\d  1 changed$", inside.out, re.MULTILINE), inside.out
+    assert re.search(r"^1 host in \d+:\d\d: 1 changed$", inside.out, re.MULTILINE), inside.out
     outside = execute(ansible_playbook, clone / "site.yml", *arguments)
     assert outside.rc == 0, outside.out
     assert "VERDICT ok: 1 of 1 hosts ok" in outside.out

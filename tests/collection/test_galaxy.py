@@ -25,6 +25,7 @@ PARTS = {"CHANGELOG.md", "LICENSE", "README.md", "docs", "meta", "playbooks", "p
 # Where a part of the collection has its files in the checkout.
 SOURCES = {
     "plugins/action": "action_plugins",
+    "plugins/callback": "callback_plugins",
     "plugins/doc_fragments": "doc_fragments",
     "plugins/filter": "filter_plugins",
     "plugins/module_utils": "module_utils",

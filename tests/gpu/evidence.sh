@@ -9,6 +9,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 2
 export ANSIBLE_CONFIG="$root/ansible.cfg" ANSIBLE_HOME="$work/ansible" COLUMNS=140 NCCL_NVLS_ENABLE=0
+# Read below.
+export ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default
 
 say() { printf '\n$ %s\n' "$*"; }
 run() { say "$*"; "$@"; printf '(exit code %s)\n' "$?"; }

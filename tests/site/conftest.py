@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
 from busbar.lab import store
+from tests.conftest import ANSIBLES_OUTPUT
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -103,6 +104,7 @@ def play(tmp_path: Path) -> Play:
             "ANSIBLE_HOME": str(tmp_path / "ansible"),
             "COLUMNS": "160",
             "LC_ALL": "C.UTF-8",
+            **ANSIBLES_OUTPUT,
         }
         argv = ["ansible-playbook", str(ROOT / playbook), *map(str, arguments)]
         done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1800, check=False)

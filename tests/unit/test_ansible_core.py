@@ -70,7 +70,15 @@ def test_a_release_that_is_not_there_is_not_known(monkeypatch: pytest.MonkeyPatc
 def test_the_inside_of_ansible_is_named_in_one_file_only() -> None:
     """Of what a worker is. Plugins' own bases are public."""
     inside = ("ansible._internal", "ansible.executor")
-    folders = ("action_plugins", "filter_plugins", "plugin_utils", "busbar", "library", "module_utils")
+    folders = (
+        "action_plugins",
+        "callback_plugins",
+        "filter_plugins",
+        "plugin_utils",
+        "busbar",
+        "library",
+        "module_utils",
+    )
     named = set()
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

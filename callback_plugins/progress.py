@@ -1,0 +1,390 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One line a role. What it says is in plugin_utils/progress.py, how a line moves in plugin_utils/progress_bar.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: progress
+type: stdout
+short_description: One line a role, with counts and a bar that moves; failures at once, folded over hosts
+version_added: 0.1.0
+description:
+  - Prints a line for each role with how many hosts it worked on, changed, failed or did not reach, and its time.
+    On a terminal a bar moves meanwhile; without a terminal a role that still runs says so every 30 seconds.
+  - A failure is printed at once, with its message, the task, file and line, and the host. Hosts that fail alike are
+    counted, and named as a folded list when the role ends. So are hosts with the same C(--diff), and those of which
+    M(ansible.builtin.debug) says the same.
+  - A failure that a block rescues or that is ignored is printed as such and is no failed host.
+  - With C(-v), and where the environment variable E(CI) is set, all output is that of Ansible's C(default) callback,
+    whose options this plugin has.
+author:
+  - Busbar contributors
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+requirements:
+  - set as stdout in configuration
+  - rich, for a finer bar, if it is installed
+"""
+
+import atexit
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ansible import constants as C
+from ansible import context
+from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.utils.color import ANSIBLE_COLOR
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, progress, progress_bar
+
+_COLLECTION = "busbar.fabric."
+_VERDICT = _COLLECTION + "verdict"
+_DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
+_ORDERED = ("linear", "ansible.builtin.linear", "debug", "ansible.builtin.debug")
+
+
+class CallbackModule(Default):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "busbar.fabric.progress"
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Every text is printed, and every process started, under this lock of Ansible's: none is started half-way.
+        self._lock: threading.RLock = ansible_core.printing_lock(self._display)
+        self._run: progress.Run | None = None
+        self._line: progress_bar.MovingLine | None = None
+        self._ticker: progress_bar.Ticker | None = None
+        self._process = os.getpid()
+        # Tasks whose items have said why they failed: (host, task).
+        self._itemised: set[tuple[str, str]] = set()
+
+    # The run.
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        if self._display.verbosity or os.environ.get("CI", "").lower() not in ("", "0", "false"):
+            super().v2_playbook_on_start(playbook)
+            return
+        if self._run is not None:  # of several playbooks
+            return
+        self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), _judged(playbook))
+        if progress_bar.terminal(sys.stdout):
+            draw = progress_bar.drawing(ANSIBLE_COLOR)
+            self._line = progress_bar.MovingLine(self._lock, lambda width: self._bar(width, draw), self._heard)
+            self._line.start()
+        self._ticker = progress_bar.Ticker(self._lock, self._tick)
+        self._ticker.start()
+        atexit.register(self._ended_early)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        if self._run is None:
+            super().v2_playbook_on_play_start(play)
+            return
+        variables = play.get_variable_manager().get_vars(play=play)
+        ordered = play.strategy in _ORDERED
+        with self._lock:
+            self._print(self._run.play(play.get_name().strip(), len(variables.get("ansible_play_batch", ())), ordered))
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        if self._run is None:
+            super().v2_playbook_on_stats(stats)
+            return
+        with self._lock:
+            self._still()
+            self._print(self._run.finished(stats.processed))
+            if stats.custom and self.get_option("show_custom_stats"):
+                for name, said in sorted(stats.custom.items()):
+                    self._print([progress.Line(f"{name}: {progress.shown(str(said))}")])
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        if self._run is None:
+            super().v2_playbook_on_no_hosts_matched()
+
+    def v2_playbook_on_no_hosts_remaining(self) -> None:
+        if self._run is None:
+            super().v2_playbook_on_no_hosts_remaining()
+            return
+        with self._lock:
+            self._print(self._run.lost())
+
+    # Tasks.
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        if self._run is None:
+            super().v2_playbook_on_task_start(task, is_conditional)
+            return
+        self._task(self._run, task)
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        if self._run is None:
+            super().v2_playbook_on_handler_task_start(task)
+            return
+        self._task(self._run, task)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_start(host, task)
+            return
+        with self._lock:
+            self._run.started(host.get_name())
+
+    def v2_playbook_on_include(self, included_file: Any) -> None:
+        if self._run is None:
+            super().v2_playbook_on_include(included_file)
+
+    def v2_playbook_on_notify(self, handler: Any, host: Any) -> None:
+        if self._run is None:
+            super().v2_playbook_on_notify(handler, host)
+
+    # Results.
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_ok(result)
+            return
+        with self._lock:
+            self._handle_warnings(result.result)
+            self._ended(self._run, result, "changed" if result.result.get("changed") else "ok")
+            if not result.task.loop:
+                self._debug(self._run, result)
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_skipped(result)
+            return
+        with self._lock:
+            self._handle_warnings(result.result)
+            self._ended(self._run, result, "skipped")
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        if self._run is None:
+            super().v2_runner_on_failed(result, ignore_errors)
+            return
+        end = self._end(result, ignore_errors)
+        with self._lock:
+            key = (result.host.get_name(), result.task._uuid)
+            if key in self._itemised:
+                self._itemised.discard(key)
+                self._handle_warnings(result.result)
+            else:
+                self._failed(self._run, result, end)
+            self._ended(self._run, result, end)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_unreachable(result)
+            return
+        with self._lock:
+            self._failed(self._run, result, "unreachable")
+            self._ended(self._run, result, "unreachable")
+
+    def v2_runner_item_on_ok(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_item_on_ok(result)
+            return
+        with self._lock:
+            self._handle_warnings(result.result)
+            self._debug(self._run, result)
+
+    def v2_runner_item_on_skipped(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_item_on_skipped(result)
+            return
+        with self._lock:
+            self._handle_warnings(result.result)
+
+    def v2_runner_item_on_failed(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_item_on_failed(result)
+            return
+        with self._lock:
+            self._itemised.add((result.host.get_name(), result.task._uuid))
+            end = self._end(result, bool(result.task_fields.get("ignore_errors")))
+            self._failed(self._run, result, end, f" (item {self._get_item_label(result.result)})")
+
+    def v2_on_file_diff(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_on_file_diff(result)
+            return
+        given = result.result
+        for each in given["results"] if result.task.loop and "results" in given else [given]:
+            if isinstance(each, Mapping) and each.get("diff") and each.get("changed"):
+                # Escaped first: what colours it is ours.
+                text = self._get_diff(_escaped(each["diff"]))
+                if text.strip():
+                    with self._lock:
+                        self._say(self._run, "diff", result, text.rstrip("\n"))
+
+    def v2_runner_retry(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_retry(result)
+
+    def v2_runner_on_async_poll(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_async_poll(result)
+
+    def v2_runner_on_async_ok(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_async_ok(result)
+
+    def v2_runner_on_async_failed(self, result: Any) -> None:
+        if self._run is None:
+            super().v2_runner_on_async_failed(result)
+
+    # What they are made of.
+
+    def _task(self, run: progress.Run, task: Any) -> None:
+        with self._lock:
+            self._print(run.task(_name(task), _role(task), task.run_once is True))
+
+    def _ended(self, run: progress.Run, result: Any, end: str) -> None:
+        # What the verdict fails for is every host's, and not that of the host by which it is asked.
+        counts = result.task.action != _VERDICT
+        run.ended(result.host.get_name(), end, _role(result.task), counts)
+
+    def _end(self, result: Any, ignore_errors: bool) -> str:
+        return "ignored" if ignore_errors else "rescued" if _rescued(result.task) else "failed"
+
+    def _failed(self, run: progress.Run, result: Any, end: str, item: str = "") -> None:
+        self._handle_warnings(result.result)
+        if result.task.action == _VERDICT:
+            self._print(run.not_ok(str(result.result.get("msg"))))
+        else:
+            self._say(run, end, result, progress.failure(result.result), _where(result.task), item)
+
+    def _debug(self, run: progress.Run, result: Any) -> None:
+        if result.task.action not in _DEBUG or not result.result.get("_ansible_verbose_always"):
+            return
+        self._clean_results(result.result, result.task.action)
+        said = {key: value for key, value in result.result.items() if not key.startswith("_")}
+        text = said.get("msg") if isinstance(said.get("msg"), str) else progress.failure({"msg": "", **said})
+        self._say(run, "says", result, str(text))
+
+    def _say(self, run: progress.Run, kind: str, result: Any, text: str, where: str = "", item: str = "") -> None:
+        address = result.host.vars.get("ansible_host")
+        host, task = result.host.get_name(), _name(result.task) + item
+        address = address if isinstance(address, str) else ""
+        self._print(run.said(kind, host, _role(result.task), task, text, where, address) or ())
+
+    def _print(self, lines: Any) -> None:
+        for line in lines:
+            self._display.display(line.text, color=_colours().get(line.kind))
+        if lines:
+            sys.stdout.flush()
+
+    # Beside them.
+
+    def _heard(self, text: str) -> None:
+        found = progress.HEARD.fullmatch(text.strip())
+        if found and self._run is not None:
+            self._run.heard(int(found[1]), int(found[2]))
+
+    def _bar(self, width: int, draw: Any) -> str:
+        return self._run.bar(width, draw) if self._run is not None else ""
+
+    def _tick(self) -> None:
+        if self._line is not None:
+            self._line.step()
+        elif self._run is not None:
+            self._print(self._run.tick())
+
+    def _still(self) -> None:
+        """Nothing moves any more."""
+        atexit.unregister(self._ended_early)
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._line is not None:
+            self._line.stop()
+
+    def _ended_early(self) -> None:
+        """Ansible ends without a word to callbacks where somebody interrupts it, and where it makes a mistake."""
+        if self._run is None or os.getpid() != self._process:
+            return
+        with self._lock:
+            self._still()
+            # Its handler has made way for the second Ctrl-C.
+            interrupted = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+            why = "INTERRUPTED" if interrupted else "ENDED EARLY"
+            self._print(self._run.interrupted(why, _question()))
+
+
+def _colours() -> dict[str, str | None]:
+    return {
+        "ok": C.COLOR_OK,
+        "changed": C.COLOR_CHANGED,
+        "ignored": C.COLOR_WARN,
+        "rescued": C.COLOR_WARN,
+        "failed": C.COLOR_ERROR,
+        "unreachable": C.COLOR_UNREACHABLE,
+        "warn": C.COLOR_WARN,
+    }
+
+
+def _judged(playbook: Any) -> bool:
+    """Whether a task of the playbook is Busbar's verdict."""
+    tasks = [task for play in playbook.get_plays() for task in play.get_tasks()]
+    while tasks:
+        task = tasks.pop()
+        if isinstance(task, list):
+            tasks += task
+        elif getattr(task, "action", None) == _VERDICT:
+            return True
+        else:
+            tasks += getattr(task, "block", None) or []
+    return False
+
+
+def _name(task: Any) -> str:
+    return str(task.name or task.action)
+
+
+def _role(task: Any) -> str:
+    role = getattr(task, "_role", None)
+    return "" if role is None else str(role.get_name()).removeprefix(_COLLECTION)
+
+
+def _where(task: Any) -> str:
+    """File and line, from where the run was started if that is shorter."""
+    path, _colon, line = (task.get_path() or "").rpartition(":")
+    if not path:
+        return ""
+    path = os.path.realpath(path)
+    near = os.path.relpath(path)
+    return f"{path if near.startswith('..') else near}:{line}"
+
+
+def _rescued(task: Any) -> bool:
+    """Whether a block around the task has a rescue for it: none has one for what its rescue or always does."""
+    child, parent = task, getattr(task, "_parent", None)
+    while parent is not None:
+        if getattr(parent, "rescue", None) and any(part._uuid == child._uuid for part in parent.block):
+            return True
+        child, parent = parent, getattr(parent, "_parent", None)
+    return False
+
+
+def _escaped(diff: Any) -> Any:
+    if isinstance(diff, str):
+        return progress.shown(diff) + ("\n" if diff.endswith("\n") else "")
+    if isinstance(diff, Mapping):
+        return {key: _escaped(value) for key, value in diff.items()}
+    if isinstance(diff, list | tuple):
+        return [_escaped(value) for value in diff]
+    return diff
+
+
+def _question() -> str:
+    """The command that judges the same hosts."""
+    words = ["ansible-playbook", _COLLECTION + "drift", "--check"]
+    for inventory in context.CLIARGS.get("inventory") or ():
+        words += ["-i", inventory]
+    if limit := context.CLIARGS.get("subset"):
+        words += ["--limit", limit]
+    return shlex.join(words)

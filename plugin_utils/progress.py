@@ -1,0 +1,395 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a run of Ansible says while it runs: one line a role, what failed at once, and hosts folded.
+
+Fed by events, without Ansible and without a clock or a terminal of its own: each event gives the lines that it has to
+say, and ``Run.bar`` the line that moves meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+
+# What fleet_audit says meanwhile.
+HEARD = re.compile(r"(\d+) of (\d+) hosts have answered")
+# Seconds between two lines of a role that still runs, where no line can move.
+PACE = 30.0
+# Tasks outside of roles have a line of their own where they take so many seconds, and where something came of them.
+LONG = 5.0
+# Seconds without an answer, after which a bar says who is waited for.
+SILENT = 10.0
+# How a task ended on a host, the worst last: a section counts a host once.
+ENDS = ("skipped", "ok", "changed", "ignored", "rescued", "failed", "unreachable")
+_HEADS = {
+    "failed": "FAILED",
+    "unreachable": "UNREACHABLE",
+    "rescued": "RESCUED",
+    "ignored": "IGNORED",
+    "diff": "DIFF",
+    "says": "SAYS",
+}
+# Of a result beside its message: what differs between two hosts that failed alike, what is said twice, what the
+# verdict's table shows.
+_UNSAID = frozenset(
+    ("msg", "changed", "failed", "unreachable", "skipped", "attempts", "ansible_facts", "item", "censored", "timedout")
+    + ("ansible_loop_var", "ansible_index_var", "start", "end", "delta", "stdout_lines", "stderr_lines", "invocation")
+    + ("findings", "diff", "commands", "results", "exception", "warnings", "deprecations", "failed_when_result")
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """kind: one of ENDS, ``diff``, ``says``, ``warn`` or ``plain``: what colour is for."""
+
+    text: str
+    kind: str = "plain"
+
+
+@dataclass
+class _Fold:
+    """Hosts about which the same is to be said. rest: those that were not named yet."""
+
+    head: str
+    kind: str
+    rest: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Section:
+    """A role in a play, or what a play does outside of roles. ends: host -> the worst end of a task on it."""
+
+    name: str
+    role: bool
+    since: float
+    spent: float = 0.0
+    ends: dict[str, str] = field(default_factory=dict)
+    folds: dict[tuple[str, str, str], _Fold] = field(default_factory=dict)
+    told: tuple[int, ...] | None = None
+    told_at: float = 0.0
+    heard: int = 0
+
+    def hosts(self, end: str) -> list[str]:
+        return [host for host, got in self.ends.items() if got == end]
+
+    def worked_on(self) -> int:
+        return max(self.heard, sum(end != "skipped" for end in self.ends.values()))
+
+    def counts(self) -> tuple[int, ...]:
+        """Of what an operator is to see, in the order of ENDS."""
+        return tuple(len(self.hosts(end)) for end in ENDS[2:])
+
+
+class Run:
+    """A run of ansible-playbook. clock: seconds, any zero. check: nothing is changed. judged: a verdict follows."""
+
+    def __init__(self, clock: Callable[[], float], check: bool = False, judged: bool = False) -> None:
+        self._clock = clock
+        self._begun = clock()
+        self._check = check
+        self._judged = judged
+        self._ends: dict[str, str] = {}
+        self._ordered = True
+        self._play = ""
+        self._batch = 1
+        self._hosts = 0
+        self._most = 0
+        self._verdict = ""
+        self._sections: dict[str, _Section] = {}
+        self._current: _Section | None = None
+        self._task = ""
+        self._waiting: set[str] = set()
+        self._answered = 0
+        self._total = 0
+        self._moved = self._begun
+
+    # Events. Each returns what is to be printed above the bar.
+
+    def play(self, name: str, hosts: int, ordered: bool = True) -> list[Line]:
+        """A play begins, or its next batch. hosts: how many take part. ordered: all of them do one task at a time."""
+        lines = self._closed_all()
+        name = printable(name)
+        self._batch = self._batch + 1 if name == self._play else 1
+        self._play, self._hosts, self._ordered = name, hosts, ordered
+        self._most = max(self._most, hosts)
+        self._task, self._waiting = "", set()
+        return lines
+
+    def task(self, name: str, role: str, once: bool = False) -> list[Line]:
+        """A task begins. role: "" outside of roles. once: on one host, for all of them."""
+        section = self._section(role)
+        lines = []
+        if section is not self._current:
+            lines = self._closed(self._current) if self._ordered else []
+            section.since = self._clock()
+            section.told_at = section.told_at or section.since
+            self._current = section
+        self._task = printable(name)
+        if self._ordered:
+            self._waiting = set()
+            self._answered, self._total = 0, 1 if once else self._hosts
+        self._moved = self._clock()
+        return lines
+
+    def started(self, host: str) -> None:
+        self._waiting.add(host)
+
+    def heard(self, answered: int, total: int) -> None:
+        """One task that asks all hosts has said how many answered."""
+        self._answered, self._total = answered, total
+        self._moved = self._clock()
+        if self._current is not None:
+            self._current.heard = answered
+
+    def ended(self, host: str, end: str, role: str, counts: bool = True) -> None:
+        """A task ended on a host with one of ENDS. counts: it says something of the host, and not of the whole run."""
+        self._waiting.discard(host)
+        self._answered += 1
+        self._moved = self._clock()
+        if counts:
+            for ends in (self._section(role).ends, self._ends):
+                ends[host] = max(end, ends.get(host, end), key=ENDS.index)
+
+    def said(
+        self, kind: str, host: str, role: str, task: str, text: str, where: str = "", address: str = ""
+    ) -> list[Line] | None:
+        """Something to be read about a host: of the first in full, of others as they are folded; None for these.
+
+        kind: an end that is not good, ``diff`` or ``says``. text: as the node gave it; a diff is escaped and coloured.
+        where: file and line of the task. address: of the host, which its messages name where others name theirs.
+        """
+        section = self._section(role)
+        head = f"{_HEADS[kind]}  {_titled(role, task)}"
+        alike = text
+        for name in filter(None, (host, address)):
+            alike = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "{host}", alike)
+        # Also as it is: a host may be called as a word that the message of all has.
+        keys = [(head, where, alike), (head, where, text)]
+        for key in keys:
+            if key in section.folds:
+                section.folds[key].rest.append(host)
+                return None
+        section.folds.update(dict.fromkeys(keys, _Fold(head, kind)))
+        note = "counted by the verdict" if self._judged and kind in ("rescued", "unreachable") else ""
+        body = [where] if where else []
+        body += (text if kind == "diff" else shown(text)).splitlines()
+        first = "  ".join(filter(None, (head, printable(host), f"({note})" if note else "")))
+        # A diff's lines have their meaning in the first column.
+        indent = "" if kind == "diff" else "  "
+        return [Line(first, kind), *(Line(indent + line, kind) for line in body)]
+
+    def not_ok(self, verdict: str) -> list[Line]:
+        """The verdict is not ok. Its table stands above, and what it fails for is every host's."""
+        self._verdict = "; the verdict is not ok"
+        return [Line(shown(verdict), "failed")]
+
+    def lost(self) -> list[Line]:
+        return [Line(f"no host is left in {self._play or 'the play'}", "warn")]
+
+    def tick(self) -> list[Line]:
+        """The line of a role that still runs, where that is due."""
+        now, section = self._clock(), self._current
+        if section is None or now - max(section.told_at, section.since) < PACE:
+            return []
+        section.told_at = now
+        text = f"{self._name(section)}  {self._position()}  {self._counted(section)}".rstrip()
+        return [Line(f"{text}  {clock_text(self._spent(section))}  {self._doing(60)}".rstrip())]
+
+    def bar(self, width: int, drawn: Callable[[int, int, int], str] | None = None) -> str:
+        """The line that moves, at most ``width`` characters wide. drawn: a bar of so many characters, done of total."""
+        section = self._current
+        if section is None or width < 10:
+            return ""
+        left = [self._name(section), self._position(), self._counted(section), clock_text(self._spent(section))]
+        text = "  ".join(filter(None, left))
+        if len(text) > width:
+            return text[: width - 1] + "…"
+        room = width - len(text) - 2
+        if drawn and self._total > 1 and room >= 10:
+            size = min(30, room)
+            done = min(self._answered, self._total)
+            doing = self._doing(room - size - 2) if room - size > 12 else ""
+            rest = "  ".join(filter(None, ("  ".join(filter(None, left[1:])), doing)))
+            return f"{left[0]}  {drawn(size, done, self._total)}  {rest}"
+        return "  ".join(filter(None, (text, self._doing(room) if room > 10 else "")))
+
+    def finished(self, hosts: Iterable[str]) -> list[Line]:
+        """The run is at its end. hosts: all that took part, also those for which there was nothing to do."""
+        lines = self._closed_all()
+        count = max(self._most, len({*hosts, *self._ends}))
+        return lines + self._summary(count, f"in {clock_text(self._clock() - self._begun)}")
+
+    def interrupted(self, why: str, verdict: str) -> list[Line]:
+        """The run ended before its end. verdict: what to run to hear how the hosts are now."""
+        lines = [Line(why, "failed")]
+        if self._current is not None:
+            done = f" ({self._position()} had done it)" if self._total > 1 else ""
+            lines = [Line(f"{why} in {self._titled_now()}{done}", "failed")]
+            waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting else ""
+            lines += [Line(f"  not heard from: {waiting}", "failed")] if waiting else []
+        lines += self._closed_all()
+        lines += self._summary(max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}")
+        return [*lines, Line("There is no verdict on this run. What is there now is judged, and nothing written, by:"),
+                Line(f"  {verdict}")]  # fmt: skip
+
+    # What is in the lines.
+
+    def _section(self, role: str) -> _Section:
+        name = printable(role) or self._play
+        key = f"role {name}" if role else ""
+        if key not in self._sections:
+            batch = f" batch {self._batch}" if self._batch > 1 else ""
+            self._sections[key] = _Section(name + batch, bool(role), self._clock())
+        return self._sections[key]
+
+    def _closed_all(self) -> list[Line]:
+        current, lines = self._current, []
+        # Roles have ended where a role has; what a play did outside of them is told last.
+        for section in sorted(self._sections.values(), key=lambda section: not section.role):
+            if section is not current:
+                section.since = self._clock()
+            lines += self._closed(section, last=True)
+        self._sections, self._current = {}, None
+        return lines
+
+    def _closed(self, section: _Section | None, last: bool = False) -> list[Line]:
+        """The line of a section that is left, and who else its messages are about. last: the play does not return."""
+        if section is None:
+            return []
+        now = self._clock()
+        section.spent += now - section.since
+        section.since = now
+        lines = []
+        for fold in section.folds.values():
+            names = {printable(host) for host in fold.rest if host}
+            if names:
+                alike = "the same" if fold.kind != "says" else "said"
+                lines.append(Line(f"{fold.head}  {alike} on {counted(len(names))}: {nodeset.fold(names)}", fold.kind))
+            fold.rest = []
+        counts = section.counts()
+        if section.role:
+            # Left and entered again, for a role within it or its handlers: told again where something came of that.
+            tell = bool(section.ends) and counts != section.told
+        else:
+            alone = not any(other.role for other in self._sections.values())
+            long = section.spent >= LONG or (alone and section.worked_on() > 0)
+            tell = last and (any(counts) or long)
+        if tell:
+            section.told = counts
+            lines.append(self._line(section))
+        return lines
+
+    def _line(self, section: _Section) -> Line:
+        worked = section.worked_on()
+        if section.role or worked > 1 or self._hosts == 1:
+            hosts = counted(worked) if worked or not section.ends else f"nothing to do on {counted(len(section.ends))}"
+        else:
+            hosts = ""
+        text = f"{self._name(section):<20}  {hosts:<12}  {clock_text(section.spent):>6}  {self._counted(section, 60)}"
+        worst = next((end for end in reversed(ENDS[2:]) if section.hosts(end)), "ok")
+        return Line(text.rstrip(), worst)
+
+    def _name(self, section: _Section) -> str:
+        return section.name or "play"
+
+    def _spent(self, section: _Section) -> float:
+        return section.spent + self._clock() - section.since
+
+    def _titled_now(self) -> str:
+        section = self._current
+        return _titled(section.name if section is not None else "", self._task)
+
+    def _position(self) -> str:
+        return f"{min(self._answered, self._total)} of {self._total} hosts" if self._total > 1 else ""
+
+    def _doing(self, room: int) -> str:
+        """What runs; where nothing moves, who is waited for."""
+        still = self._clock() - self._moved
+        if still >= SILENT and self._waiting and self._total > 1:
+            names = nodeset.brief(map(printable, self._waiting), max(10, room - 30))
+            said = f"waits for {names} since {clock_text(still)}"
+        else:
+            said = self._task
+        return said if len(said) <= room else said[: max(0, room - 1)] + "…"
+
+    def _counted(self, section: _Section, names: int = 0) -> str:
+        """``3 changed, 1 failed``; with the hosts, folded into so many characters, where names are asked for."""
+        words = []
+        for end in ENDS[2:]:
+            hosts = section.hosts(end)
+            if hosts:
+                word = "would change" if end == "changed" and self._check else end
+                who = ""
+                if names and len(hosts) < len(section.ends):
+                    who = f" ({nodeset.brief(map(printable, hosts), names)})"
+                words.append(f"{len(hosts)} {word}{who}")
+        return ", ".join(words)
+
+    def _summary(self, hosts: int, when: str) -> list[Line]:
+        if not hosts:
+            return [Line(f"No host took part; {when}", "warn")]
+        by_end = {end: [host for host, got in self._ends.items() if got == end] for end in ENDS[2:]}
+        words = []
+        for end, names in by_end.items():
+            if names:
+                words.append(f"{len(names)} {'would change' if end == 'changed' and self._check else end}")
+        worst = "failed" if self._verdict else next((end for end in reversed(ENDS[2:]) if by_end[end]), "ok")
+        done = ", ".join(words) or "nothing changed" + ("" if self._verdict else ", nothing failed")
+        lines = [Line(f"{counted(hosts)} {when}: {done}{self._verdict}", worst)]
+        for end in ("failed", "unreachable", "rescued", "ignored"):
+            if by_end[end]:
+                lines.append(Line(f"  {end:<12} {nodeset.fold(map(printable, by_end[end]))}", end))
+        return lines
+
+
+def counted(hosts: int) -> str:
+    return f"{hosts} host" if hosts == 1 else f"{hosts} hosts"
+
+
+def clock_text(seconds: float) -> str:
+    """``0:07``, ``12:30``, ``1:02:03``."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shown(text: str) -> str:
+    """Lines that command no terminal."""
+    return "\n".join(printable(line.expandtabs(8)) for line in text.splitlines())
+
+
+def failure(result: Mapping[str, Any]) -> str:
+    """What a result says of a failure, as the node gave it: its message, and what else the module returned."""
+    message = result.get("msg") or result.get("censored") or result.get("reason") or "it failed without a message"
+    lines = [message if isinstance(message, str) else str(message)]
+    more = {
+        key: value
+        for key, value in result.items()
+        if key not in _UNSAID
+        and not key.startswith("_ansible")
+        and value not in (None, "", [], {})
+        and key != "censored"
+    }
+    for key, value in sorted(more.items()):
+        if isinstance(value, str) and "\n" in value.strip():
+            lines += [f"{key}:", *("  " + line for line in value.strip("\n").splitlines())]
+        elif isinstance(value, str | int | float):
+            lines.append(f"{key}: {value}")
+        else:
+            plain = json.loads(json.dumps(value, default=str, skipkeys=True))
+            told = yaml.safe_dump(plain, allow_unicode=True, default_flow_style=None, width=110, sort_keys=False)
+            rows = told.rstrip().splitlines()
+            lines += [f"{key}: {rows[0]}"] if len(rows) == 1 else [f"{key}:", *("  " + row for row in rows)]
+    return "\n".join(lines)
+
+
+def _titled(role: str, task: str) -> str:
+    role, task = printable(role), printable(task)
+    return f"{role} : {task}" if role and task and role != task else role or task

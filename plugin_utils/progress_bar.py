@@ -1,0 +1,146 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A line at the bottom of a terminal that moves, below whatever else the program prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TextIO
+
+# Seconds between two looks at what there is to draw.
+STEP = 0.2
+_CLEAR = "\r\x1b[K"
+
+
+def terminal(stream: TextIO) -> bool:
+    """Whether a line can move there."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+class Ticker:
+    """Calls ``tick`` some times a second from a thread of its own, under the lock that its caller prints under."""
+
+    def __init__(self, lock: threading.RLock, tick: Callable[[], None]) -> None:
+        self._lock = lock
+        self._tick = tick
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(STEP):
+            with self._lock:
+                if not self._ended.is_set():
+                    self._tick()
+
+
+class MovingLine:
+    """Takes the place of sys.stdout and sys.stderr, so that what anybody prints stands above the line, undamaged.
+
+    drawn: the line for so many columns. lock: what everybody holds who prints, or starts a process that will.
+    heard: is told every text that is printed.
+    """
+
+    def __init__(self, lock: threading.RLock, drawn: Callable[[int], str], heard: Callable[[str], None]) -> None:
+        self._lock = lock
+        self._drawn = drawn
+        self._heard = heard
+        self._shown = ""
+        # A line that has no end yet is somebody's question: nothing is drawn over it.
+        self._ended = True
+        self._real: tuple[TextIO, TextIO] | None = None
+
+    def start(self) -> None:
+        self._real = (sys.stdout, sys.stderr)
+        sys.stdout = _Above(sys.stdout, self)
+        if sys.stderr.isatty():
+            sys.stderr = _Above(sys.stderr, self)
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._real is not None:
+                self._clear(self._real[0])
+                sys.stdout, sys.stderr = self._real
+                self._real = None
+
+    def step(self) -> None:
+        """Draws the line as it is now."""
+        with self._lock:
+            if self._real is None or not self._ended:
+                return
+            stream = self._real[0]
+            with contextlib.suppress(OSError):
+                # The last column would begin a new line on some terminals.
+                line = self._drawn(os.get_terminal_size(stream.fileno()).columns - 1)
+                if line != self._shown:
+                    stream.write(_CLEAR + line)
+                    stream.flush()
+                    self._shown = line
+
+    def write(self, stream: TextIO, text: str) -> int:
+        with self._lock:
+            if self._real is not None:
+                self._clear(self._real[0])
+            count = stream.write(text)
+            if text:
+                self._ended = text.endswith("\n")
+                self._heard(text)
+            return count
+
+    def _clear(self, stream: TextIO) -> None:
+        if self._shown:
+            stream.write(_CLEAR)
+            stream.flush()
+            self._shown = ""
+
+
+class _Above:
+    """A stream whose texts stand above the line that moves; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO, line: MovingLine) -> None:
+        self._stream = stream
+        self._line = line
+
+    def write(self, text: str) -> int:
+        return self._line.write(self._stream, text)
+
+    def writelines(self, lines: Any) -> None:
+        for text in lines:
+            self.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        # Also flush, without the lock: who is about to start a process holds it already.
+        return getattr(self._stream, name)
+
+
+def plain(size: int, done: int, total: int) -> str:
+    """``[####------]``"""
+    full = (size - 2) * done // total
+    return f"[{'#' * full}{'-' * (size - 2 - full)}]"
+
+
+def drawing(colour: bool) -> Callable[[int, int, int], str]:
+    """How a bar is drawn: by rich where it is installed. Its bar is told apart from what is left of it by colour."""
+    try:
+        from rich.console import Console
+        from rich.progress_bar import ProgressBar
+    except ImportError:
+        return plain
+
+    def rich(size: int, done: int, total: int) -> str:
+        console = Console(file=io.StringIO(), width=size, force_terminal=True, legacy_windows=False)
+        with console.capture() as captured:
+            console.print(ProgressBar(total=total, completed=done, width=size), end="")
+        return captured.get().rstrip("\n")
+
+    return rich if colour else plain
