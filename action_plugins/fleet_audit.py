@@ -28,7 +28,7 @@ from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
-from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, findings_file, intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
 
 display = Display()
@@ -62,9 +62,11 @@ class ActionModule(ActionBase):
                 "collect": {"type": "bool", "default": False},
             }
         )
+        begun = findings_file.now()
         hosts = list(variables["ansible_play_hosts"])
         hostvars = variables["hostvars"]
         if arguments["collect"]:
+            begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
             answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
         else:
             run = ansible_core.worker_runs_tasks()
@@ -74,7 +76,7 @@ class ActionModule(ActionBase):
                     f"fleet_audit does not know the inside of ansible-core {ansible_core.INSTALLED}: every host is "
                     "asked by a task of its own, which takes several times as long and finds the same"
                 )
-                result.update(changed=False, hosts={}, by_task=True)
+                result.update(changed=False, hosts={}, begun=begun, by_task=True)
                 return result
             answers = asked
         wrong = {host: answer["wrong_inventory"] for host, answer in answers.items() if answer.get("wrong_inventory")}
@@ -82,7 +84,7 @@ class ActionModule(ActionBase):
             # Without the answers, of which Ansible would print all.
             result.update(changed=False, failed=True, msg=intent.told(wrong))
             return result
-        result.update(changed=False, hosts=answers)
+        result.update(changed=False, hosts=answers, begun=begun)
         return result
 
     def _ask(

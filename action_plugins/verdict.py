@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    findings_file,
     intent,
     leftovers,
     reboot,
@@ -59,6 +60,7 @@ class ActionModule(ActionBase):
         results = {}
         more = {}
         hidden: set[str] = set()
+        simulated = False
         for host in hosts:
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
             # holds no templates, and looking for them costs more than all else here.
@@ -73,12 +75,13 @@ class ActionModule(ActionBase):
                     results[host].setdefault(role, told)
             busbw = _busbw(results[host].get("nccl_benchmark") or {})
             more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
+            simulated = simulated or raw.get("busbar_hardware_root", "/") != "/"
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
         display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH) + "\n")
         if arguments["path"]:
             try:
-                data = dict(judged.to_dict(), check_mode=check_mode)
+                data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
                 for host, of_host in data["hosts"].items():
                     of_host.update(more[host])
                 _write(arguments["path"], data)
@@ -168,16 +171,25 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+    """Of which run the findings are. variables: of the task, for any host."""
+    revision = variables.get("awx_project_revision")
+    return findings_file.of_run(
+        started=(variables.get("fleet_audit_result") or {}).get("begun"),
+        ended=findings_file.now(),
+        inventory=[str(path) for path in variables.get("ansible_inventory_sources") or []],
+        limit=variables.get("ansible_limit"),
+        group=[str(host) for host in variables["groups"].get(findings_file.GROUP) or []],
+        simulated=simulated,
+        commit=revision if isinstance(revision, str) else None,
+    )
+
+
 def _write(path: str, data: dict[str, Any]) -> None:
     """Whole or not at all: a reader never sees half a findings file."""
     folder = os.path.dirname(path) or "."
     leftovers.sweep(folder, _UNFINISHED)
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".busbar-", delete=False, encoding="utf-8") as stream:
-        # A line for each host. Indented, or as one text, it would cost as much as all else here.
-        stream.write(json.dumps({name: value for name, value in data.items() if name != "hosts"}, sort_keys=True)[:-1])
-        stream.write(', "hosts": {')
-        for number, (host, of_host) in enumerate(data["hosts"].items()):
-            stream.write(f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(of_host, sort_keys=True)}")
-        stream.write("\n}}\n")
+        stream.writelines(findings_file.text(data))
     # Of mode 0600, as it was made: findings tell a site's addresses and versions, and quote what tools said.
     os.replace(stream.name, path)

@@ -47,6 +47,11 @@ hosts:
     C(msg).
   type: dict
   returned: always
+begun:
+  description: When the first question was asked, in UTC.
+  type: str
+  returned: where the inventory is right
+  sample: "2026-11-21T02:00:07Z"
 by_task:
   description: Nobody was asked, for the inside of this ansible-core is not known. Every host is to be asked by a task
     of its own.

@@ -80,9 +80,14 @@ def digest(wanted: Mapping[str, Any]) -> str:
 
     wanted: what the module intent returns.
     """
-    values = {name: value for name, value in wanted["values"].items() if not name.startswith(_OF_NO_HOST)}
+    values = {name: value for name, value in wanted["values"].items() if not of_no_host(name)}
     text = json.dumps([values, wanted["profile"], wanted["benchmark_runs"]], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def of_no_host(name: str) -> bool:
+    """Whether a variable of the suite says nothing of what a host has to be."""
+    return name.startswith(_OF_NO_HOST)
 
 
 def mine(name: str) -> bool:

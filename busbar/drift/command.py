@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar drift`` and ``busbar report``: a night from the lock to the exit code, and any earlier one again.
 
-Exit codes of drift: 0 in sync, 1 the run itself failed, 2 drift, 3 some hosts gave no full answer, 4 another run has
-the lock. report: 0, or 1 where there is nothing to render.
+Exit codes of drift and of report --merge: 0 in sync, 1 the run itself failed or the files make no night, 2 drift, 3
+some hosts gave no full answer, 4 another run has the lock. report otherwise: 0, or 1 where there is nothing to render.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import getpass
 import importlib.util
@@ -17,13 +18,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 
-from .. import __version__
+from .. import __version__, private
 from . import (
     ageing,
     compare,
@@ -31,8 +32,10 @@ from . import (
     inventory,
     junit,
     lock,
+    merge,
     notify,
     output,
+    part,
     prometheus,
     report,
     runner,
@@ -50,7 +53,7 @@ HISTORY = Path("busbar-results") / "drift.sqlite"
 ERROR, REFUSED = 1, 4
 # What is flapping is seen in the last nights; one more is what tonight is compared with.
 LEAST_DAYS = compare.NIGHTS + 1
-_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, signals.Interrupted)
+_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, part.PartError, signals.Interrupted)
 # What a clone beside a bare ansible-core lacks; the other commands do without.
 _PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
 _FORMATS = {
@@ -60,18 +63,16 @@ _FORMATS = {
     "markdown": "for a chat",
     "html": "one file for a browser",
 }
+# Seconds from the first question of a merged night to its last answer.
+WITHIN = 12 * 3600
+# What report takes with --merge only.
+_OF_MERGE = ("inventory", "limit", "within", "fail_on", "waivers", "keep_days", "notify", "webhook", "notify_always")
 
 
 def add_drift(command: argparse.ArgumentParser) -> None:
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, help="as for ansible-playbook")
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
-    command.add_argument(
-        "--fail-on",
-        choices=SEVERITIES,
-        default=SEVERITIES[-1],
-        help="least severity that makes the exit code 2 (default: %(default)s)",
-    )
-    command.add_argument("--waivers", type=Path, metavar="FILE", help="drift that somebody answers for until a day")
+    _judged(command)
     command.add_argument("--forks", type=_positive, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
     command.add_argument(
         "--host-timeout", type=_positive, default=300, metavar="S", help="seconds for one host (%(default)s)"
@@ -79,6 +80,17 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout", type=_positive, default=7200, metavar="S", help="seconds for the whole run (%(default)s)"
     )
+    command.add_argument("--findings", metavar="FILE", help="what busbar report --merge takes of this run")
+    _outputs(command)
+    command.set_defaults(run=drift, error_code=ERROR)
+
+
+def _judged(command: argparse._ActionsContainer) -> None:
+    """What a night is held to, and who is told of it."""
+    command.add_argument(
+        "--fail-on", choices=SEVERITIES, help=f"least severity that makes the exit code 2 (default: {SEVERITIES[-1]})"
+    )
+    command.add_argument("--waivers", type=Path, metavar="FILE", help="drift that somebody answers for until a day")
     command.add_argument(
         "--keep-days", type=_days, metavar="N", help="forget older nights, and older files with {date} in their name"
     )
@@ -87,8 +99,6 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--webhook", type=Path, metavar="FILE", help="holds the https address that is told the same")
     command.add_argument("--notify-always", action="store_true", help="also of a night like the last, if not in sync")
-    _outputs(command)
-    command.set_defaults(run=drift, error_code=ERROR)
 
 
 def add_report(command: argparse.ArgumentParser) -> None:
@@ -96,11 +106,25 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="name the runs of the history")
     command.add_argument("--nodes", metavar="GROUP", help="only the names of a group's nodes, for --limit @FILE")
     _outputs(command)
+    merged = command.add_argument_group(
+        "one night of several runs", "With --merge; --history FILE, named here, takes that night."
+    )
+    merged.add_argument(
+        "--merge", nargs="+", type=Path, metavar="FILE", help="findings files of runs over disjoint hosts"
+    )
+    merged.add_argument(
+        "-i", "--inventory", action="append", type=Path, help="the whole inventory, where the runs had slices of it"
+    )
+    merged.add_argument("--limit", metavar="HOSTS", help="of that inventory only these hosts are expected")
+    merged.add_argument(
+        "--within", type=_positive, metavar="S", help=f"seconds from the first question to the last answer ({WITHIN})"
+    )
+    _judged(merged)
     command.set_defaults(run=show, error_code=ERROR)
 
 
 def _outputs(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--history", type=Path, default=HISTORY, metavar="FILE", help="SQLite file (%(default)s)")
+    command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
     command.add_argument(
         "--since",
         type=_moment,
@@ -168,40 +192,39 @@ def _now() -> str:
 
 def drift(arguments: argparse.Namespace) -> int:
     """One night."""
-    lacking = [package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None]
+    return _whole("drift", _locked, arguments, [*_PACKAGES])
+
+
+def _whole(
+    command: str, night: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, wanted: Sequence[str]
+) -> int:
+    """However the night ends, there is an exit code, and people are told. wanted: of _PACKAGES."""
+    lacking = [_PACKAGES[name] for name in wanted if importlib.util.find_spec(name) is None]
     if lacking:
-        return _say("drift", f"not installed: {sys.executable} -m pip install {' '.join(lacking)}", ERROR)
+        return _say(command, f"not installed: {sys.executable} -m pip install {' '.join(lacking)}", ERROR)
     try:
         with signals.raised():
-            return _locked(arguments)
+            return night(arguments)
     except lock.Held as error:
-        return _say("drift", f"{error}; not started", REFUSED)
+        return _say(command, f"{error}; not started", REFUSED)
     except (*_EXPECTED, OSError) as error:
-        _say("drift", str(error), ERROR)
-        _tell_failure(arguments)
+        _say(command, str(error), ERROR)
+        _tell_failure(command, arguments)
         return ERROR
     except SystemExit as error:
-        _say("drift", f"a library ended the run with {error.code}", ERROR)
-        _tell_failure(arguments)
+        _say(command, f"a library ended the run with {error.code}", ERROR)
+        _tell_failure(command, arguments)
         return ERROR
     except BaseException:
         # Whatever it was: people are told, and Python says where.
-        _tell_failure(arguments)
+        _tell_failure(command, arguments)
         raise
 
 
 def _locked(arguments: argparse.Namespace) -> int:
-    history: Path = arguments.history
+    """The night that this run asks for."""
     entries = waivers.load(arguments.waivers) if arguments.waivers else ()
     manifest = inventory.read(arguments.inventory, arguments.limit)
-    note = f"run of {getpass.getuser()}, begun {_now()}"
-    with lock.held(lock.beside(history), note), History.create(history) as nights:
-        return _night(arguments, entries, manifest, nights)
-
-
-def _night(
-    arguments: argparse.Namespace, entries: Sequence[Mapping[str, str]], manifest: Manifest, nights: History
-) -> int:
     paths = [path.resolve() for path in arguments.inventory]
     begun = Run(
         id=0,
@@ -214,14 +237,13 @@ def _night(
         user=getpass.getuser(),
         commit=_commit(paths[0]),
         simulated=manifest.simulated,
-        fail_on=arguments.fail_on,
+        fail_on=arguments.fail_on or SEVERITIES[-1],
         waivers=tuple(entries),
     )
-    number = nights.begin(begun)
-    run = Run(**{**begun.__dict__, "id": number})
-    try:
+
+    def ask() -> Mapping[str, HostResult]:
         with Progress(len(manifest.hosts)) as progress:
-            hosts = runner.run(
+            return runner.run(
                 arguments.inventory,
                 arguments.limit,
                 manifest,
@@ -230,7 +252,35 @@ def _night(
                 arguments.host_timeout,
                 arguments.timeout,
             )
-        data = keep(run, hosts, nights)
+
+    with _written(arguments.history or HISTORY) as nights:
+        return _night("drift", arguments, begun, manifest, ask, nights)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[History]:
+    """The history, for one run at a time."""
+    note = f"run of {getpass.getuser()}, begun {_now()}"
+    with lock.held(lock.beside(path), note), History.create(path) as nights:
+        yield nights
+
+
+def _night(
+    command: str,
+    arguments: argparse.Namespace,
+    begun: Run,
+    manifest: Manifest,
+    ask: Callable[[], Mapping[str, HostResult]],
+    nights: History,
+    again: Sequence[str] = (),
+) -> int:
+    """From the row in the history to the exit code. again: the command that shows this night, where it is not kept."""
+    number = nights.begin(begun)
+    run = Run(**{**begun.__dict__, "id": number})
+    again = again or _report_of(nights, number)
+    try:
+        hosts = ask()
+        data = keep(run, hosts, nights, again)
     except BaseException as error:
         state = "interrupted" if isinstance(error, signals.Interrupted) else "failed"
         said = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
@@ -238,73 +288,79 @@ def _night(
             nights.fail(number, state, _now(), runner.clean(said, manifest.secrets))
         raise
     if arguments.since:
-        data = built(nights.run(number), arguments.since, nights)
+        data = built(nights.run(number), arguments.since, nights, again)
     code = int(data["exit_code"])
-    said = text.brief(data, str(nights.path.resolve()))
+    said = text.brief(data, again)
     try:
-        _emit(arguments, data, nights)
+        _emit(arguments, data, nights, {"findings": lambda: part.render(nights.run(number), manifest, hosts)})
     except OSError as error:
         # The night stands in the history, and is told as it was.
-        code = _say("drift", str(error), ERROR)
+        code = _say(command, str(error), ERROR)
         said += "a report could not be written; the log says why\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
-        _tell(arguments, said, code, data["counts"]["new"])
+        _tell(command, arguments, said, code, data["counts"]["new"])
     if arguments.keep_days:
-        _prune(arguments, nights)
+        _prune(command, arguments, nights)
     return code
 
 
-def _tell_failure(arguments: argparse.Namespace) -> None:
+def _tell_failure(command: str, arguments: argparse.Namespace) -> None:
     # Why may quote a line of the inventory.
     with signals.collected():
-        _tell(arguments, "busbar drift failed; its log says why\n", ERROR, 0)
+        _tell(command, arguments, f"busbar {command} failed; its log says why\n", ERROR, 0)
 
 
-def _tell(arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
+def _tell(command: str, arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
     """A night is what it is, whether or not somebody could be told."""
     if arguments.notify:
-        _attempt(lambda: notify.run(arguments.notify, said, code, new))
+        _attempt(command, lambda: notify.run(arguments.notify, said, code, new))
     if arguments.webhook:
-        _attempt(lambda: notify.post(arguments.webhook, said, code, new))
+        _attempt(command, lambda: notify.post(arguments.webhook, said, code, new))
 
 
-def _attempt(step: Callable[[], None]) -> None:
+def _attempt(command: str, step: Callable[[], None]) -> None:
     try:
         step()
     except notify.NotifyError as error:
-        _say("drift", f"nobody was told: {error}", 0)
+        _say(command, f"nobody was told: {error}", 0)
 
 
-def _prune(arguments: argparse.Namespace, nights: History) -> None:
+def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None:
     moments = nights.moments()
     odd = ageing.odd(moments)
     if odd:
-        _say("drift", f"{odd}: nothing is forgotten tonight; look at this machine's clock", 0)
+        _say(command, f"{odd}: nothing is forgotten tonight; look at this machine's clock", 0)
         return
     newest = ageing.forgotten(moments, arguments.keep_days)
     if newest is None:
         return
     nights.prune(newest)
     kept = min(moment for number, moment in moments if number > newest)
-    for name in _FORMATS:
-        if getattr(arguments, name):
+    for name in (*_FORMATS, "findings"):
+        if getattr(arguments, name, None):
             output.prune(getattr(arguments, name), kept.date())
 
 
-def keep(run: Run, hosts: Mapping[str, HostResult], nights: History) -> dict[str, Any]:
-    """Puts the night into the history, and the report of it."""
+def _report_of(nights: History, number: int) -> tuple[str, ...]:
+    """The command that shows a night of the history."""
+    return ("busbar", "report", "--history", str(nights.path.resolve()), "--run", str(number))
+
+
+def keep(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
+    """Puts the night into the history, and the report of it. It ends now, unless the run says when it ended."""
     earlier = nights.nights(run)
     past = {host: earlier.get(host, []) for host in hosts}
     marks = {host: compare.marks(run.id, hosts[host], past[host]) for host in hosts}
-    ended = _now()
+    ended = run.ended or _now()
     run = Run(**{**run.__dict__, "ended": ended, "state": "done"})
-    data = report.build(_assemble(run, hosts, marks, past, past, None, nights))
+    again = again or _report_of(nights, run.id)
+    data = report.build(_assemble(run, hosts, marks, past, past, None, nights, again))
     classes = {host: said["class"] for host, said in data["hosts"].items()}
     nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1])
     return data
 
 
-def built(run: Run, since: str | None, nights: History) -> dict[str, Any]:
+def built(run: Run, since: str | None, nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
     """The report of a night of the history."""
     hosts, marks = nights.hosts(run.id)
     past = nights.nights(run)
@@ -317,7 +373,8 @@ def built(run: Run, since: str | None, nights: History) -> dict[str, Any]:
                 f"there is no earlier run of this inventory up to {since}; busbar report --list names them"
             )
         before = nights.nights(run, count=1, until=base)
-    return report.build(_assemble(run, hosts, marks, past, before, base, nights))
+    again = again or _report_of(nights, run.id)
+    return report.build(_assemble(run, hosts, marks, past, before, base, nights, again))
 
 
 def _assemble(
@@ -328,6 +385,7 @@ def _assemble(
     before: Mapping[str, Sequence[compare.Past]],
     since: int | None,
     nights: History,
+    again: Sequence[str],
 ) -> report.Night:
     changes = {}
     for name, host in hosts.items():
@@ -340,15 +398,21 @@ def _assemble(
         changes=changes,
         trail=nights.trail(run, report.STRIP - 1),
         started=nights.started(),
-        history=str(nights.path.resolve()),
+        again=tuple(again),
         since=since,
     )
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Any past run."""
+    """Any past run, or several findings files as one."""
+    if arguments.merge:
+        # Only an inventory is read by Ansible.
+        return _whole("report", _merged, arguments, ["ansible"] if arguments.inventory else [])
+    idle = [f"--{name.replace('_', '-')}" for name in _OF_MERGE if getattr(arguments, name)]
+    if idle:
+        return _say("report", f"{', '.join(idle)}: only with --merge; what a past run was held to stands", ERROR)
     try:
-        with History.open(arguments.history) as nights:
+        with History.open(arguments.history or HISTORY) as nights:
             if arguments.list:
                 for run, summary in nights.runs():
                     print(printable(_line(run, summary)))
@@ -357,17 +421,73 @@ def show(arguments: argparse.Namespace) -> int:
             if arguments.nodes is None:
                 _emit(arguments, data, nights)
                 return 0
-            names = [host for host, said in data["hosts"].items() if _has(said, arguments.nodes)]
-            if not names:
-                raise HistoryError(f"run {data['run']['id']} has no group {arguments.nodes!r}")
-            print("\n".join(names))
+            _print_nodes(data, arguments.nodes)
             return 0
     except (HistoryError, WaiverError) as error:
         return _say("report", str(error), ERROR)
 
 
-def _has(host: Mapping[str, Any], group: str) -> bool:
-    return any(finding["group"] == group for finding in host["findings"])
+def _print_nodes(data: Mapping[str, Any], group: str) -> None:
+    """Raises HistoryError."""
+    names = [
+        host for host, said in data["hosts"].items() if any(finding["group"] == group for finding in said["findings"])
+    ]
+    if not names:
+        raise HistoryError(f"run {data['run']['id']} has no group {group!r}")
+    print("\n".join(names))
+
+
+def _merged(arguments: argparse.Namespace) -> int:
+    """The night that the runs of several findings files make together."""
+    wrong = {"--run": arguments.number, "--list": arguments.list, "--nodes": arguments.nodes and arguments.history}
+    if any(wrong.values()):
+        named = " and ".join(name for name, value in wrong.items() if value)
+        raise part.PartError(f"--merge shows the night of its files, and {named} one of a history: leave one out")
+    if arguments.limit is not None and not arguments.inventory:
+        raise part.PartError("--limit says whom of an inventory to expect: name it with -i INVENTORY")
+    entries = waivers.load(arguments.waivers) if arguments.waivers else ()
+    manifest = inventory.read(arguments.inventory, arguments.limit) if arguments.inventory else None
+    paths = [str(path.resolve()) for path in arguments.inventory or ()]
+    merged = merge.join(part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
+    begun = Run(
+        id=0,
+        started=merged.started,
+        ended=merged.ended,
+        state="running",
+        inventory="\n".join(merged.inventory),
+        limit=arguments.limit,
+        version=merged.version,
+        user=getpass.getuser(),
+        commit=merged.commit,
+        simulated=merged.simulated,
+        fail_on=arguments.fail_on or SEVERITIES[-1],
+        waivers=tuple(entries),
+    )
+    manifest = manifest or Manifest(tuple(merged.hosts), (), merged.simulated)
+    if arguments.history:
+        with _written(arguments.history) as nights:
+            _newer(begun, nights)
+            return _night("report", arguments, begun, manifest, lambda: merged.hosts, nights)
+    again = ["busbar", "report", "--merge", *(str(path.resolve()) for path in arguments.merge)]
+    again += [word for path in paths for word in ("-i", path)]
+    again += ["--limit", arguments.limit] if arguments.limit else []
+    again += ["--within", str(arguments.within)] if arguments.within else []
+    with private.directory() as folder, History.create(folder / HISTORY.name) as nights:
+        if arguments.nodes is None:
+            return _night("report", arguments, begun, manifest, lambda: merged.hosts, nights, again)
+        run = Run(**{**begun.__dict__, "id": nights.begin(begun)})
+        _print_nodes(keep(run, merged.hosts, nights, again), arguments.nodes)
+        return 0
+
+
+def _newer(begun: Run, nights: History) -> None:
+    """Raises HistoryError where the night would not be the last of its inventory: later ones were compared without."""
+    for run, _summary in nights.runs():
+        if run.inventory == begun.inventory and run.state == "done" and run.started >= begun.started:
+            raise HistoryError(
+                f"history {nights.path} has run {run.id} of this inventory, begun {run.started}; these parts were begun"
+                f" {begun.started}, so they are in it or too late for it: leave --history out"
+            )
 
 
 def _line(run: Run, summary: Mapping[str, Any]) -> str:
@@ -379,17 +499,23 @@ def _line(run: Run, summary: Mapping[str, Any]) -> str:
     return f"{run.id:5}  {run.started}  {run.state:11}  {run.inventory.replace(chr(10), ' ')}{limit}  {said}"
 
 
-def _emit(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History) -> None:
-    """Every output asked for; the table on standard output where nothing else goes there."""
+def _emit(
+    arguments: argparse.Namespace,
+    data: Mapping[str, Any],
+    nights: History,
+    more: Mapping[str, Callable[[], str]] | None = None,
+) -> None:
+    """Every output asked for; the table on standard output where nothing else goes there. more: outputs of a run."""
     day = datetime.date.fromisoformat(data["run"]["started"][:10])
-    targets = {name: output.dated(getattr(arguments, name), day) for name in _FORMATS if getattr(arguments, name)}
-    makers = {
+    makers: dict[str, Callable[[], str]] = {
         "json": lambda: json.dumps(data, indent=1, sort_keys=True) + "\n",
         "junit": lambda: junit.render(data),
         "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
         "markdown": lambda: text.markdown(data),
         "html": lambda: html.render(data),
+        **(more or {}),
     }
+    targets = {name: output.dated(getattr(arguments, name), day) for name in makers if getattr(arguments, name, None)}
     for name, target in targets.items():
         output.sweep(getattr(arguments, name))
         # node_exporter is another user, and what it reads names no value that a node has.

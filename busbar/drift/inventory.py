@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import GROUP
 
 from ..ansible_process import environment, kept
-
-GROUP = "gpu_nodes"
 
 
 class InventoryError(ValueError):
@@ -24,11 +25,17 @@ class InventoryError(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """hosts: every one of them has to end in the report. secrets: texts that must not."""
+    """hosts: every one of them has to end in the report. secrets: texts that must not.
+
+    group: every node of the inventory, also those that the limit left out. digest: of what the inventory sets for the
+    suite, for any of them.
+    """
 
     hosts: tuple[str, ...]
     secrets: tuple[str, ...]
     simulated: bool
+    group: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def read(paths: Sequence[Path], limit: str | None) -> Manifest:
@@ -52,7 +59,25 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
     variables: Mapping[str, Any] = everything.get("_meta", {}).get("hostvars", {})
     hidden = redaction.worth_hiding(redaction.among([*variables.values()]))
     roots = [of_host.get("busbar_hardware_root", "/") for name, of_host in variables.items() if name in chosen]
-    return Manifest(tuple(node for node in nodes if node in chosen), hidden, any(root != "/" for root in roots))
+    return Manifest(
+        hosts=tuple(node for node in nodes if node in chosen),
+        secrets=hidden,
+        simulated=any(root != "/" for root in roots),
+        group=tuple(nodes),
+        digest=_digest({node: variables.get(node, {}) for node in nodes}),
+    )
+
+
+def _digest(variables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tells two states of an inventory apart. Only what is the suite's counts: addresses and the like may change.
+
+    variables: host -> variable -> value, as ansible-inventory prints them: a vault's values are not opened.
+    """
+    of_suite = {
+        node: {name: value for name, value in of_host.items() if intent.mine(name) and not intent.of_no_host(name)}
+        for node, of_host in variables.items()
+    }
+    return hashlib.sha256(json.dumps(of_suite, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _list(argv: list[str]) -> dict[str, Any]:

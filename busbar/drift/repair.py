@@ -18,8 +18,8 @@ NAMES = 20
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def command(fix: str, hosts: Sequence[str], inventory: Sequence[str], history: str, run: int, group: str) -> str:
-    """fix: of the finding. group: its fingerprint. Empty where the fix is no run of site.yml."""
+def command(fix: str, hosts: Sequence[str], inventory: Sequence[str], again: Sequence[str], group: str) -> str:
+    """Empty where the fix is no run of site.yml. again: the command that shows the night. group: its fingerprint."""
     found = advice.parse(fix)
     if not found or not hosts or not all(_PLAIN.fullmatch(host) for host in hosts):
         return ""
@@ -29,6 +29,6 @@ def command(fix: str, hosts: Sequence[str], inventory: Sequence[str], history: s
     if len(hosts) <= NAMES:
         return shlex.join([*argv, "--limit", ",".join(hosts)])
     file = f"nodes-{group}"
-    listed = shlex.join(["busbar", "report", "--history", history, "--run", str(run), "--nodes", group])
+    listed = shlex.join([*again, "--nodes", group])
     # The playbook itself refuses an empty file.
     return f"{listed} > {file} && {shlex.join([*argv, '--limit', '@' + file])}"

@@ -40,7 +40,8 @@ Trail = Sequence[tuple[Run, Mapping[str, Any], Mapping[str, tuple[str, Mapping[s
 class Night:
     """All that a report is made of. started: number of every run -> its start. since: number of the run compared with.
 
-    trail: the nights before, oldest first: run, summary, host -> class and busbw.
+    trail: the nights before, oldest first: run, summary, host -> class and busbw. again: the command that shows this
+    night once more.
     """
 
     run: Run
@@ -49,7 +50,7 @@ class Night:
     changes: Mapping[str, Changes]
     trail: Trail
     started: Mapping[int, str]
-    history: str
+    again: tuple[str, ...]
     since: int | None = None
 
 
@@ -227,7 +228,7 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "why": finding.why,
         "fix": finding.fix,
         "disruption": finding.disruption,
-        "command": repair.command(finding.fix, hosts, inventory, night.history, night.run.id, group.fingerprint),
+        "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
         "repairs": bool((found := advice.parse(finding.fix)) and found.mends),
         "alike": _alike(group),
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.expires.isoformat()},

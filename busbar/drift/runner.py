@@ -157,16 +157,16 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
 
 def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostResult:
     """Raises ValueError, which says what is not as docs/findings.md has it."""
-    answer = _typed(said, dict, "it")
-    findings = tuple(_finding(item, hidden) for item in _typed(answer.get("findings"), list, "findings"))
-    passed = [_typed(item, str, "passed_ids") for item in _typed(answer.get("passed_ids"), list, "passed_ids")]
-    notes = [_typed(item, str, "notes") for item in _typed(answer.get("notes", []), list, "notes")]
+    answer = typed(said, dict, "it")
+    findings = tuple(_finding(item, hidden) for item in typed(answer.get("findings"), list, "findings"))
+    passed = [typed(item, str, "passed_ids") for item in typed(answer.get("passed_ids"), list, "passed_ids")]
+    notes = [typed(item, str, "notes") for item in typed(answer.get("notes", []), list, "notes")]
     intent = answer.get("intent")
     if intent is not None:
-        intent = printable(_typed(intent, str, "intent"))
+        intent = printable(typed(intent, str, "intent"))
     busbw = {}
-    for run, figures in _typed(answer.get("busbw"), dict, "busbw").items():
-        values = _typed(figures, dict, "busbw")
+    for run, figures in typed(answer.get("busbw"), dict, "busbw").items():
+        values = typed(figures, dict, "busbw")
         numbers = {key: _number(values.get(key), f"busbw.{key}") for key in ("busbw", "bar", "finished")}
         if numbers["busbw"] is None:
             raise ValueError("busbw.busbw is nothing")
@@ -187,14 +187,15 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
 
 
 def _finding(item: object, hidden: tuple[str, ...]) -> Finding:
-    data = _typed(item, dict, "a finding")
+    data = typed(item, dict, "a finding")
     for key, value in data.items():
         if value is not None or key not in ("want", "have", "because"):
-            _typed(value, str, f"a finding's {key!r:.80}")
+            typed(value, str, f"a finding's {key!r:.80}")
     return _clean(from_dict(data), hidden)
 
 
-def _typed(value: object, kind: type[_Kind], what: str) -> _Kind:
+def typed(value: object, kind: type[_Kind], what: str) -> _Kind:
+    """The value, if it is of that kind. Raises ValueError, which says what is not."""
     if not isinstance(value, kind):
         raise ValueError(f"{what} is {type(value).__name__}, expected {kind.__name__}")
     return value

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
@@ -58,8 +58,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def brief(report: Mapping[str, Any], history: str) -> str:
-    """For a message: checks and nodes, and no word of a tool's."""
+def brief(report: Mapping[str, Any], again: Sequence[str]) -> str:
+    """For a message: checks and nodes, and no word of a tool's. again: the command that shows the night."""
     groups = report["groups"]
     lines = [report["headline"]]
     lines += [f"{name.replace('_', ' ')}: {_cut(nodes)}" for name, nodes in report["open"].items()]
@@ -67,7 +67,7 @@ def brief(report: Mapping[str, Any], history: str) -> str:
         said = f"{group['severity']} {group['state']} {group['check']} on {_cut(group['nodes'])}"
         lines.append(f"{said} ({_history(group)})")
     lines += [f"and {len(groups) - BRIEF} more groups"] if len(groups) > BRIEF else []
-    lines.append(shlex.join(["busbar", "report", "--history", history, "--run", str(report["run"]["id"])]))
+    lines.append(shlex.join(again))
     return "\n".join(lines) + "\n"
 
 

@@ -143,7 +143,7 @@ def group(number: int) -> dict[str, Any]:
 
 def test_a_message_names_checks_and_nodes_and_repeats_no_tool() -> None:
     data = {"headline": "9 differ", "open": {"timed_out": "n0"}, "groups": [group(n) for n in range(17)]}
-    lines = text.brief({**data, "run": {"id": 41}}, "/var/my h").splitlines()
+    lines = text.brief(data, ["busbar", "report", "--history", "/var/my h", "--run", "41"]).splitlines()
     assert lines[:3] == ["9 differ", "timed out: n0", "critical drift a.c0 on n[1-9] (new, corrective)"]
     assert lines[-2:] == ["and 2 more groups", "busbar report --history '/var/my h' --run 41"]
     assert shlex.split(lines[-1])[3] == "/var/my h"

@@ -24,6 +24,7 @@ from busbar.drift.runner import results
 FIX = "run site.yml --tags nccl_conf for this host"
 BAD = Finding("nccl_conf.file", "/etc/nccl.conf", "drift", "major", "as rendered", "absent", "s", "w", FIX)
 MARKUP = "<script>alert('x')</script> [a](http://e) | `b` ]]> \\x1b"
+AGAIN = ("busbar", "report", "--history", "/h", "--run", "7")
 RUN = Run(7, "2026-11-21T02:00:00Z", "2026-11-21T02:01:00Z", "done", "/i", None, "0", "u", None, False, "minor")
 
 
@@ -45,7 +46,7 @@ def report(*hosts: HostResult, run: Run = RUN, **more: Any) -> dict[str, Any]:
             changes={name: compare(host, None, ()) for name, host in by_name.items()},
             trail=(),
             started={run.id: run.started},
-            history="/h",
+            again=AGAIN,
             **more,
         )
     )
@@ -174,10 +175,10 @@ def test_the_one_that_differs_from_its_fleet_is_an_outlier() -> None:
 
 
 def test_the_command_names_few_hosts_and_reads_many_from_a_file() -> None:
-    assert repair.command(FIX, ["n1", "n2"], ["/a b"], "/h", 7, "abc") == (
+    assert repair.command(FIX, ["n1", "n2"], ["/a b"], AGAIN, "abc") == (
         "ansible-playbook site.yml -i '/a b' --tags nccl_conf --limit n1,n2"
     )
-    many = repair.command(FIX, [f"n{i}" for i in range(100)], ["/i"], "/h", 7, "abc")
+    many = repair.command(FIX, [f"n{i}" for i in range(100)], ["/i"], AGAIN, "abc")
     assert many == (
         "busbar report --history /h --run 7 --nodes abc > nodes-abc && "
         "ansible-playbook site.yml -i /i --tags nccl_conf --limit @nodes-abc"
@@ -186,18 +187,18 @@ def test_the_command_names_few_hosts_and_reads_many_from_a_file() -> None:
 
 @pytest.mark.parametrize("host", ["n*", "!n1", "all:!x", "$(reboot)", "-v", "@file", ""])
 def test_no_command_is_made_of_a_name_that_ansible_or_a_shell_could_read_otherwise(host: str) -> None:
-    assert repair.command(FIX, ["n1", host], ["/i"], "/h", 7, "abc") == ""
+    assert repair.command(FIX, ["n1", host], ["/i"], AGAIN, "abc") == ""
 
 
 def test_the_command_gives_the_leave_that_the_advice_names() -> None:
     fix = "run site.yml --tags iommu,reboot -e busbar_max_disruption=reboot for this host, or reboot the node"
-    assert repair.command(fix, ["n1"], ["/i"], "/h", 7, "abc") == (
+    assert repair.command(fix, ["n1"], ["/i"], AGAIN, "abc") == (
         "ansible-playbook site.yml -i /i --tags iommu,reboot -e busbar_max_disruption=reboot --limit n1"
     )
 
 
 def test_no_command_where_a_person_has_to_do_it() -> None:
-    assert repair.command("reseat the NIC", ["n1"], ["/i"], "/h", 7, "abc") == ""
+    assert repair.command("reseat the NIC", ["n1"], ["/i"], AGAIN, "abc") == ""
 
 
 # -- outputs ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,144 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Parts of one night as the night that one run would have made of it; refused where they overlap or leave a gap. Pure.
+
+Nothing is guessed: every host that is expected has to be in exactly one part, and all parts have to be of one
+inventory, in one state, asked by one Busbar, at one time.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+
+from . import runner
+from .inventory import Manifest
+from .part import MOMENT, Part, PartError, names
+from .run import HostResult
+
+# Characters of host names in a message.
+ROOM = 2000
+# What nodes are compared with each other by, and so only with those of the same part.
+_COMPARED = "consistency."
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The night. Times as Run has them. inventory: its paths. hosts: in the inventory's order."""
+
+    started: str
+    ended: str
+    inventory: tuple[str, ...]
+    version: str
+    commit: str | None
+    simulated: bool
+    hosts: Mapping[str, HostResult]
+
+
+def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[str], within: int) -> Merged:
+    """Raises PartError.
+
+    expected: who has to be in one of the parts, where somebody names the inventory (inventory: its paths); None where
+    the parts know it themselves. within: seconds from the first question to the last answer.
+    """
+    if not parts:
+        raise PartError("no part of a night was named")
+    _alike(parts, "version", lambda part: part.version, "are of different versions of Busbar")
+    _alike(parts, "roles", lambda part: ", ".join(part.checked), "asked different roles")
+    _alike(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
+    _alike(parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)")
+    _one_night(parts, within)
+    if expected is None:
+        way_out = "; where they are slices of one inventory, name the whole of it with -i INVENTORY"
+        _alike(parts, "paths", lambda part: " ".join(part.inventory), "are of different inventories", way_out)
+        _alike(parts, "nodes", lambda part: nodeset.fold(part.group), "are of inventories with other nodes", way_out)
+        hosts = parts[0].group
+        inventory = parts[0].inventory
+        if not hosts or not inventory:
+            raise PartError(f"{parts[0].path} does not say whom its inventory has: name it with -i INVENTORY")
+    else:
+        hosts = tuple(map(printable, expected.hosts))
+        for part in parts:
+            if part.digest is not None and part.digest != expected.digest:
+                raise PartError(f"{part.path} is of another state of the inventory than -i has now (variables differ)")
+    _each_once(parts, hosts)
+    found: dict[str, HostResult] = {}
+    for part in parts:
+        share = Manifest(tuple(part.hosts), expected.secrets if expected else (), part.simulated)
+        results = runner.results({"hosts": part.hosts}, share, {})
+        found.update(_with_limit(results) if len(parts) > 1 else results)
+    return Merged(
+        started=f"{min(part.started for part in parts):{MOMENT}}",
+        ended=f"{max(part.ended for part in parts):{MOMENT}}",
+        inventory=tuple(inventory),
+        version=parts[0].version,
+        commit=parts[0].commit,
+        simulated=any(part.simulated for part in parts),
+        hosts={host: found[host] for host in hosts},
+    )
+
+
+def _alike(parts: Sequence[Part], what: str, of: Callable[[Part], str | None], wrong: str, way_out: str = "") -> None:
+    first = parts[0]
+    for part in parts[1:]:
+        if of(part) != of(first):
+            values = f"{what} {_short(of(first))} and {_short(of(part))}"
+            raise PartError(f"{first.path} and {part.path} {wrong}: {values}{way_out}")
+
+
+def _short(text: str | None) -> str:
+    return "unknown" if text is None else text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _one_night(parts: Sequence[Part], within: int) -> None:
+    first = min(parts, key=lambda part: part.started)
+    last = max(parts, key=lambda part: part.ended)
+    if last.ended - first.started > datetime.timedelta(seconds=within):
+        raise PartError(
+            f"{first.path} was begun {first.started:{MOMENT}} and {last.path} ended {last.ended:{MOMENT}}: more than"
+            f" {within} seconds lie between, so they are not of one night (--within SECONDS allows more)"
+        )
+
+
+def _each_once(parts: Sequence[Part], expected: Sequence[str]) -> None:
+    """Raises PartError where a host is in two parts, in none, or in no inventory."""
+    of_host: dict[str, list[Part]] = {}
+    for part in parts:
+        for host in part.hosts:
+            of_host.setdefault(host, []).append(part)
+    twice: dict[str, list[str]] = {}
+    for host, found in of_host.items():
+        if len(found) > 1:
+            twice.setdefault(names(part.path for part in found), []).append(host)
+    if twice:
+        told = "; ".join(f"{_hosts(hosts)} in {files}" for files, hosts in twice.items())
+        raise PartError(f"hosts in more than one part: {told}; every host belongs to one --limit or slice")
+    known = set(expected)
+    strange = [host for host in of_host if host not in known]
+    if strange:
+        files = names(part.path for part in parts if not known.issuperset(part.hosts))
+        raise PartError(f"hosts that the inventory does not expect: {_hosts(strange)} in {files}")
+    missing = [host for host in expected if host not in of_host]
+    if missing:
+        raise PartError(f"hosts in none of the parts: {_hosts(missing)}; ask them, too, and name that part as well")
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    return nodeset.brief(hosts, ROOM)
+
+
+def _with_limit(hosts: Mapping[str, HostResult]) -> dict[str, HostResult]:
+    """The hosts of one part of several, with a note where they were held against each other."""
+    compared = [
+        name
+        for name, host in hosts.items()
+        if any(check.startswith(_COMPARED) for check in (*host.passed, *(finding.check for finding in host.findings)))
+    ]
+    note = f"compared with each other, and with no host of the other parts: {_hosts(compared)} ({_COMPARED}*)"
+    return {
+        name: replace(host, notes=(*host.notes, note)) if name in compared else host for name, host in hosts.items()
+    }

@@ -1,0 +1,60 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The findings file: what every host said, and of which run. ``busbar report --merge`` joins files of disjoint runs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+# A file of another format is refused by whoever reads it.
+FORMAT = 1
+# Of the suite; a collection has no other place from which its plugins could read it.
+VERSION = "0.1.0"
+GROUP = "gpu_nodes"
+
+
+def now() -> str:
+    """This moment in UTC, as ``2026-11-21T02:00:07Z``."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def of_run(
+    started: str | None,
+    ended: str,
+    inventory: Sequence[str],
+    limit: str | None,
+    group: Sequence[str],
+    simulated: bool,
+    commit: str | None = None,
+    digest: str | None = None,
+) -> dict[str, Any]:
+    """The file's key ``run``.
+
+    started, ended: as now() writes them; started is None where nobody knows. group: every node of the inventory, also
+    those that the limit left out. commit: of the inventory or the project. digest: of what the inventory sets for the
+    suite, None where it was not read as a whole.
+    """
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "started": started,
+        "ended": ended,
+        "inventory": [*inventory],
+        "limit": limit,
+        "group": [*group],
+        "simulated": simulated,
+        "commit": commit,
+        "digest": digest,
+    }
+
+
+def text(data: Mapping[str, Any]) -> Iterator[str]:
+    """The file in pieces, a line for each host: indented, or as one text, it would cost as much as all of a verdict."""
+    yield json.dumps({name: value for name, value in data.items() if name != "hosts"}, sort_keys=True)[:-1]
+    yield ', "hosts": {'
+    for number, (host, of_host) in enumerate(data["hosts"].items()):
+        yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(of_host, sort_keys=True)}"
+    yield "\n}}\n"
