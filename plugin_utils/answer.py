@@ -391,6 +391,85 @@ a_run = record(
     ),
 )
 
+# Ranks as ranges, ``0-3,7``; a count, a status or an error; how many ranks that is, and those that are named.
+_RANKS = re.compile(r"([0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*)?")
+_HOSTNAME = re.compile(r"[0-9A-Za-z:.%_-]{0,64}")
+_most_ranks = whole(0, 1 << 17)
+_pid = whole(-1, 1 << 31)
+_gpu = whole(-1, 1 << 10)
+
+
+def row_of(*of: Check) -> Check:
+    """A list with one item for each of them."""
+
+    def check(value: Any) -> None:
+        if not isinstance(value, list) or len(value) != len(of):
+            raise Invalid(f"is {_shown(value)}, expected a list of {len(of)}")
+        for number_of, (inner, item) in enumerate(zip(of, value, strict=True)):
+            try:
+                inner(item)
+            except Invalid as error:
+                raise error.within("[%d]" % number_of) from None
+
+    return check
+
+
+def _count(value: Any) -> None:
+    whole(0, (1 << 64) - 1)(value)
+
+
+def ras_groups(of: Check) -> Check:
+    return many(row_of(of, _most_ranks, text(1 << 20, _RANKS)))
+
+
+ras_communicator = record(
+    name=text(64, re.compile(r"0x[0-9a-f]{0,16}(:0x[0-9a-f]{1,16}){0,2}")),
+    size=_most_ranks,
+    places=many(row_of(_most_ranks, _most_ranks, _pid, _gpu, _gpu), 1 << 17),
+    counts=table(ras_groups(_count), text(32, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), 64),
+    statuses=ras_groups(text(32, re.compile("[A-Z]+"))),
+    errors=ras_groups(line),
+    missing=many(
+        row_of(_most_ranks, maybe(row_of(_most_ranks, _pid, _gpu, _gpu)), maybe(flag), flag),
+        1 << 17,
+    ),
+    missing_number=_most_ranks,
+    whole=flag,
+)
+ras_answer = record(
+    form=one_of("json", "text"),
+    version=text(64, line=True),
+    communicators=many(ras_communicator, 1 << 14),
+    hosts=many(text(64, _HOSTNAME)),
+    rows=many(row_of(whole(0, 1 << 14), _most_ranks, text(32, line=True), text(64, line=True))),
+    absent=many(
+        row_of(text(64, _HOSTNAME), _pid, text(200, re.compile(r"[0-9][0-9,]*( \(NVML [0-9][0-9,]*\))?")), flag)
+    ),
+    processes=maybe(whole(0, 1 << 31)),
+    timeouts=whole(0, 1 << 31),
+)
+ras_view = record(
+    source=text(128, line=True),
+    users=many(text(64, line=True), 1000),
+    seconds=number(0, 1e6),
+    before=maybe(ras_answer),
+    now=ras_answer,
+)
+nccl_process = record(
+    pid=_pid,
+    inner=_pid,
+    user=text(64, line=True),
+    name=text(64),
+    state=text(8, re.compile("[A-Za-z?]?")),
+    library=text(4096),
+    apart=flag,
+    gpu=flag,
+    told=table(text(LINE), text(64), 20),
+)
+ras_silence = record(
+    source=text(128, line=True), message=text(LINE), users=many(text(64, line=True), 1000), pids=many(_pid)
+)
+
 # -- what each module may return ---------------------------------------------------------------------------------------
 
 # Of every module, see plan.Plan.result and apply.result; of a failed one, what Ansible adds to it.
@@ -442,6 +521,12 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "packed": flag,
         "argv": lines,
         "log": text(4096),
+    },
+    "nccl_ras_info": {
+        "views": many(ras_view, 100),
+        "processes": many(nccl_process),
+        "addresses": many(text(64, _HOSTNAME)),
+        "silent": many(ras_silence, 100),
     },
     "netdev_mtu": {},
     "node_lock": {

@@ -91,6 +91,7 @@ HEADINGS = {
 ELSEWHERE = {
     "lock": "every run, before it writes",
     "run": "every run",
+    "nccl_hang": "`playbooks/hang.yml`, and so `busbar hang`",
     "drift_timer": "role `drift_timer`, on the control node",
 }
 TYPES = {

@@ -1,0 +1,117 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_ras_info
+short_description: Ask the RAS of the NCCL jobs on a node which rank holds up the others
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Finds the processes that have libnccl mapped and the port at which RAS listens in them, and asks there twice what
+    each rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node answers for the whole job.
+  - Says where there is no RAS what the job has to set. Reads C(/proc) and the answer of RAS, and changes nothing. A
+    port of a process without libnccl is not spoken to. Sees the processes of all users as root only.
+attributes:
+  check_mode:
+    support: full
+    description: Reads the same.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+options:
+  interval:
+    description: Seconds between the two questions, in which a job that moves has to launch a collective; 0 asks once.
+    type: float
+    default: 10
+extends_documentation_fragment:
+  - busbar.fabric.node
+"""
+
+EXAMPLES = r"""
+- name: See what a job waits for
+  busbar.fabric.nccl_ras_info:
+    interval: 30
+  register: ras
+"""
+
+RETURN = r"""
+views:
+  description:
+    - What RAS has answered, first and now, for each job. Ranks that are alike are groups of value, number and names.
+  type: list
+  elements: dict
+  returned: success
+processes:
+  description: Processes that have libnccl mapped, with their state, user and what of their environment is about RAS.
+  type: list
+  elements: dict
+  returned: success
+addresses:
+  description: IP addresses of the node, by which RAS names it.
+  type: list
+  elements: str
+  returned: success
+silent:
+  description: Ports where no valid answer came.
+  type: list
+  elements: dict
+  returned: success
+findings:
+  description: What this node's view of its jobs shows; see docs/findings.md, C(nccl_hang).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the findings that are ok.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import Any, Dict, Mapping
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_views
+
+SPEC = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
+
+
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    reading = nccl_ras.read(host, min(max(given["interval"], 0.0), 3600.0))
+    return dict(
+        Plan(tuple(nccl_ras.judge(host, reading))).result(),
+        views=[ras_views.to_dict(view) for view in reading.views],
+        processes=[nccl_ras.process_dict(process) for process in reading.node.processes],
+        addresses=list(reading.addresses),
+        silent=[nccl_ras.silence_dict(silence) for silence in reading.silent],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The RAS of the NCCL jobs on a node: what it says, and what a job has to set where it says nothing."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+from . import nccl_hang
+from .core.check import Check
+from .core.finding import Finding
+from .core.host import Host, Problem, attempt
+from .machine import netdev_address
+from .nccl import library, processes, ras_views
+from .nccl.processes import Node, Process
+from .nccl.ras_views import Silence, View
+from .nccl.variables import Version
+
+# RAS has been there since, and speaks JSON since.
+FIRST, JSON = (2, 24, 0), (2, 28, 7)
+RAS = Check(
+    "nccl_hang.ras",
+    why="without RAS (NCCL 2.24 and later) nothing outside of a job's processes knows what its ranks wait for",
+    fix="start the job with NCCL 2.24 or later, better 2.28.7, and without NCCL_RAS_ENABLE=0",
+)
+"Has each NCCL job on the node a RAS that can be asked"
+READABLE = Check(
+    "nccl_hang.readable",
+    why="a job whose processes cannot be read is not asked",
+)
+"Can the node's processes be read"
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """addresses: IP addresses of the node, by which NCCL's answers name it."""
+
+    node: Node
+    views: Tuple[View, ...]
+    silent: Tuple[Silence, ...]
+    addresses: Tuple[str, ...]
+    problems: Tuple[Problem, ...]
+
+
+def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.ask) -> Reading:
+    """interval: seconds between the two questions."""
+    node = processes.read(host)
+    problems = list(node.problems)
+    views, silent = ras_views.read(node.processes, interval, ask)
+    found = attempt(lambda: netdev_address.read(host), "ip -j address show", problems) if node.processes else None
+    addresses = [each.address for of in (found or {}).values() for each in of]
+    return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
+
+
+def known(reading: Reading) -> nccl_hang.Known:
+    """What one node knows of itself."""
+    name = platform.node() or "this host"
+    seen = {(name, process.inner): _seen(process) for process in reading.node.processes}
+    names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
+    return nccl_hang.Known(names, frozenset([name]), seen)
+
+
+def _seen(process: Process) -> nccl_hang.Seen:
+    return nccl_hang.Seen(process.pid, process.state, process.user, process.name, process.told)
+
+
+def process_dict(process: Process) -> Dict[str, Any]:
+    """What the control node is told of it."""
+    kept = ("pid", "inner", "user", "name", "state", "library", "apart", "gpu")
+    return dict({key: getattr(process, key) for key in kept}, told=dict(process.told))
+
+
+def silence_dict(silence: Silence) -> Dict[str, Any]:
+    problem = silence.problem
+    return {
+        "source": problem.source,
+        "message": problem.message,
+        "users": list(silence.users),
+        "pids": list(silence.pids),
+    }
+
+
+def judge(host: Host, reading: Reading) -> List[Finding]:
+    """Also of a job that spans hosts, as far as this node's answer tells of it, which is as a rule all of it."""
+    found = [READABLE.unreadable(problem) for problem in reading.problems]
+    found += nccl_hang.judge(reading.views, reading.silent, known(reading))
+    return found + unasked(reading, lambda process: _version(host, process))
+
+
+def _version(host: Host, process: Process) -> Optional[Version]:
+    """Of the library that a process has mapped, seen through its own root; None where it cannot be read."""
+    path = host.hardware("/proc/%d/root%s" % (process.pid, process.library))
+    found = attempt(lambda: library.scan(path), path, [])
+    return None if found is None else found.version
+
+
+def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
+    """Whose RAS was not asked, and why; one finding for each user and cause."""
+    of_node = reading.node.processes
+    if not of_node:
+        return [_stranger(each, reading) for each in reading.node.strangers] + [
+            RAS.judge(
+                "processes",
+                "unknown",
+                want="a job that uses NCCL",
+                have="no process has libnccl mapped",
+                source="/proc/PID/maps",
+                fix="name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so"
+                " in /proc/PID/maps), ask by hand: ncclras -v, or: " + _BY_HAND,
+            )
+        ]
+    causes: Dict[Tuple[str, str, str, str], List[int]] = {}
+    for process in _without(of_node, reading):
+        have, fix = _cause(process, reading, version(process))
+        causes.setdefault((process.user, process.library, have, fix), []).append(process.pid)
+    found = []
+    for (user, path, have, fix), pids in causes.items():
+        shown = "%s%s" % (
+            ", ".join(map(str, pids[:_NAMED])),
+            " and %d more" % (len(pids) - _NAMED) if len(pids) > _NAMED else "",
+        )
+        found.append(
+            RAS.judge(
+                "%s of %s" % (path, user),
+                "unknown",
+                want="a RAS that answers",
+                have="%s (process %s)" % (have, shown),
+                source="/proc/%d" % pids[0],
+                fix=fix.replace("PID", str(pids[0])),
+            )
+        )
+    if not found:
+        versions = sorted({view.now.version for view in reading.views})
+        jobs = ", ".join("NCCL %s" % each for each in versions)
+        found.append(RAS.judge("processes", "ok", want="a RAS that answers", have=jobs, source="/proc/PID/maps"))
+    return found
+
+
+_BY_HAND = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/28028; echo verbose status >&3; timeout 30 cat <&3'"
+
+
+def _stranger(each: processes.Listener, reading: Reading) -> Finding:
+    user = reading.node.users.get(each.uid, "uid %d" % each.uid)
+    return RAS.judge(
+        "port %d of %s" % (each.port, user),
+        "unknown",
+        want="a job's RAS",
+        have="a process without libnccl listens there, which is not spoken to",
+        source="/proc/net/tcp",
+        fix="see who it is: ss -ltnp sport = :%d; a job with NCCL linked statically is asked by hand: %s"
+        % (each.port, _BY_HAND),
+    )
+
+
+def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
+    """Processes of jobs that were not asked; without parents (launchers) and children (loaders) of those that were."""
+    heard: Set[int] = set()
+    for view in reading.views:
+        heard |= ras_views.pids(view.now)
+    by_pid = {process.pid: process for process in of_node}
+    covered = {process.pid for process in of_node if process.ras and not process.apart}
+    covered |= {process.pid for process in of_node if {process.pid, process.inner} & heard}
+    related = set(covered)
+    for pid in covered:
+        parent = by_pid[pid].parent
+        while parent in by_pid and parent not in related:
+            related.add(parent)
+            parent = by_pid[parent].parent
+    for process in of_node:
+        chain = [process.pid]
+        while by_pid[chain[-1]].parent in by_pid and by_pid[chain[-1]].parent not in chain:
+            chain.append(by_pid[chain[-1]].parent)
+        if covered & set(chain):
+            related.add(process.pid)
+    rest = [process for process in of_node if process.pid not in related]
+    # Who has a GPU open is a rank; where nobody has, as before the first kernel, all may be.
+    return [process for process in rest if process.gpu] or ([] if covered else rest)
+
+
+def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tuple[str, str]:
+    """What keeps its RAS from being asked, and what to do."""
+    dotted = ".".join(map(str, version or ()))
+    now = "of the running job: py-spy dump --pid PID"
+    if process.apart:
+        inside = "nsenter --target PID --net " + _BY_HAND
+        return "it runs in a container with a network of its own", "ask it there: " + inside
+    if version and version < FIRST:
+        return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.24 or later, better 2.28.7; " + now
+    if process.told.get(processes.ENABLE, "").strip() == "0":
+        return "NCCL_RAS_ENABLE=0 in its environment", "start the job without NCCL_RAS_ENABLE=0; " + now
+    held = [each for each in reading.node.strangers if each.port == process.port]
+    others = [each for each in reading.node.processes if each.user != process.user and each.ras]
+    holders = [reading.node.users.get(each.uid, "uid %d" % each.uid) for each in held]
+    holders += [each.user for each in others if process.port in {listener.port for listener in each.ras}]
+    if holders:
+        return (
+            "port %d is held by %s, and NCCL says so in an INFO line only" % (process.port, holders[0]),
+            "start the job with a port of its own: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
+        )
+    return (
+        "nothing of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),
+        "it has no communicator yet, or NCCL_RAS_ENABLE=0 in an nccl.conf, or its release is before 2.24: start it with"
+        " NCCL_DEBUG=INFO and look for 'RAS client listening socket'; " + now,
+    )
