@@ -547,11 +547,16 @@ def _umad(case: _Case) -> Plan:
     )
     if not case.want.manage:
         return Plan((live,))
+    load = () if have.umad else (Command(("modprobe", "ib_umad"), IB_UMAD.why),)
+    if UMAD_LIST not in have.files:
+        cause = next((READABLE.unreadable(one) for one in have.problems if one.source == UMAD_LIST), None)
+        said, fix = "cannot be read", "look at %s" % UMAD_LIST
+        unknown = IB_UMAD.judge(UMAD_LIST, "unknown", "loaded at boot", said, fix=fix, because=cause)
+        return Plan((live, unknown), commands=load)
     good = text == UMAD_TEXT
     said = "as rendered" if good else "absent or edited"
     at_boot = IB_UMAD.judge(UMAD_LIST, "ok" if good else "drift", "loaded at boot", said)
-    changes = () if good else (FileChange(UMAD_LIST, text, UMAD_TEXT),)
-    return Plan((live, at_boot), changes, () if have.umad else (Command(("modprobe", "ib_umad"), IB_UMAD.why),))
+    return Plan((live, at_boot), () if good else (FileChange(UMAD_LIST, text, UMAD_TEXT),), load)
 
 
 def unload_first(plan: Plan, modules: Sequence[str]) -> Plan:

@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
-import stat
-import time
 from re import Pattern
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 
 # Seconds. Nothing of a run that lives is as old; a directory of one is locked besides.
 AGE = 24 * 3600.0
@@ -21,21 +19,6 @@ RANDOM = "[a-z0-9_]{8}"
 def sweep(folder: str, names: Pattern[str]) -> None:
     """Removes files and directories of such names that are ours and old; what cannot be removed stays."""
     with contextlib.suppress(OSError):
-        for entry in [entry for entry in os.scandir(folder) if names.fullmatch(entry.name)]:
+        for name in filter(names.fullmatch, os.listdir(folder)):
             with contextlib.suppress(OSError):
-                _remove(entry)
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    found = entry.stat(follow_symlinks=False)
-    if found.st_uid != os.geteuid() or time.time() - found.st_mtime < AGE:
-        return
-    if stat.S_ISREG(found.st_mode):
-        os.unlink(entry.path)
-    elif stat.S_ISDIR(found.st_mode):
-        descriptor = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry.path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+                orphans.remove(os.path.join(folder, name), AGE)

@@ -202,14 +202,16 @@ def sweep(folder: str, prefix: str) -> None:
     for name in os.listdir(folder):
         if name.startswith(prefix):
             with contextlib.suppress(OSError):
-                _sweep(os.path.join(folder, name))
+                remove(os.path.join(folder, name))
 
 
-def _sweep(path: str) -> None:
+def remove(path: str, age: float = 0.0) -> None:
+    """A file or directory of ours that no living process holds and that has not changed for ``age`` seconds. OSError
+    where a process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid():
+        if found.st_uid != os.geteuid() or time.time() - found.st_mtime < age:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if stat.S_ISDIR(found.st_mode):

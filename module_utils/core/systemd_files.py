@@ -32,6 +32,14 @@ def unit_files(host: Host, name: str) -> Dict[str, str]:
     return _files(host, paths, ["%s/%s" % (folder, kind) for kind in kinds for folder in UNITS])
 
 
+def instances(host: Host, template: str) -> List[str]:
+    """``user@1000.service``, of ``user@.service``: those that have a unit file or drop-ins of their own. ReadError."""
+    stem, _at, kind = template.partition("@")
+    there = [name for folder in UNITS for name in host.listdir_system(folder) if name.startswith(stem + "@")]
+    names = {name[: -len(".d")] if name.endswith(".d") else name for name in there}
+    return sorted(name for name in names if name.endswith(kind) and name != template)
+
+
 def configuration(host: Host, name: str) -> Dict[str, str]:
     """Path -> text, of ``system.conf`` or ``user.conf``. Raises ReadError."""
     paths = ["%s/%s" % (folder, name) for folder in _CONFIGURATION]

@@ -65,10 +65,11 @@ _ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/en
 _PAM_ENV = "/etc/security/pam_env.conf"
 _OF_USERS = "users' own services"
 _MANAGERS = {"system.conf": "every service of the node", "user.conf": _OF_USERS}
+_USER = "user@.service"
 _CONTAINERS = "the daemon alone, for no container inherits it"
 _UNITS = {
     # The manager of a user's services, which hands on what it was started with.
-    "user@.service": _OF_USERS,
+    _USER: _OF_USERS,
     "slurmd.service": "what slurmd starts itself, such as prologs",
     "docker.service": _CONTAINERS,
     "containerd.service": _CONTAINERS,
@@ -303,11 +304,18 @@ class _Reader:
 
     def _of_services(self) -> None:
         manager = ("[Manager]", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
-        service = ("[Service]", ("Environment", "PassEnvironment"), systemd_files.unit_files, _UNITS)
+        named_users = attempt(partial(systemd_files.instances, self._host, _USER), _USER, self._problems) or ()
+        units = {**_UNITS, **dict.fromkeys(named_users, _OF_USERS)}
+        service = ("[Service]", ("Environment", "PassEnvironment"), systemd_files.unit_files, units)
+        done: Set[Tuple[str, str]] = set()
         for section, keys, files_of, names in (manager, service):
             for name, reach in names.items():
                 files = attempt(partial(files_of, self._host, name), name, self._problems)
                 for path, text in (files or {}).items():
+                    # Drop-ins of all services are read with each of them.
+                    if (path, reach) in done:
+                        continue
+                    done.add((path, reach))
                     pairs, named = parse_unit(text, section, keys)
                     self._keep(path, pairs, reach)
                     for file in named:

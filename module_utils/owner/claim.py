@@ -83,8 +83,11 @@ Doubts = Dict[str, List[str]]
 
 
 def later(source: str, target: str) -> bool:
-    """Of two files whose names decide: whether ``source`` counts more than ``target``."""
-    return source.rpartition("/")[2] > target.rpartition("/")[2]
+    """Of two files whose names decide: whether ``source`` counts more than ``target``.
+
+    A .link file never does: udev has set its MTU before the program that sets the interface up brings its own.
+    """
+    return not source.endswith(".link") and source.rpartition("/")[2] > target.rpartition("/")[2]
 
 
 def parse_mtu(text: str) -> int:

@@ -127,5 +127,4 @@ def test_there_is_no_other_way_to_lock() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("flock", "lockf")
     }
     of_the_run = {"plugin_utils/kept.py", "busbar/drift/lock.py"}
-    temporary = {"module_utils/core/orphans.py", "plugin_utils/leftovers.py"}
-    assert found == {"module_utils/core/locks.py"} | of_the_run | temporary
+    assert found == {"module_utils/core/locks.py", "module_utils/core/orphans.py"} | of_the_run

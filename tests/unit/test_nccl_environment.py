@@ -66,6 +66,8 @@ PLACES = [
     ("/etc/systemd/user.conf", "[Manager]\nManagerEnvironment=NCCL_IB_DISABLE=1\n", 2),
     ("/usr/lib/systemd/user.conf.d/x.conf", "[Manager]\nDefaultEnvironment=NCCL_IB_DISABLE=1\n", 2),
     ("/etc/systemd/system/user@.service.d/x.conf", UNIT, 5),
+    ("/etc/systemd/system/user@1000.service.d/x.conf", UNIT, 5),
+    ("/run/systemd/system/user@1000.service", UNIT, 5),
     ("/etc/slurm/job_submit.lua", "-- x\njob_desc.environment[\"NCCL_IB_DISABLE\"] = \"1\"\n", 2),
     ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n", 1),
     ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n", 1),

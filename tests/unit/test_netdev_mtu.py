@@ -225,6 +225,19 @@ def test_a_drop_in_after_ours_is_somebody_elses_and_named(roots: tuple[Path, Pat
     ]
 
 
+@pytest.mark.parametrize("link", ["10-rail.link", "99-rail.link"])
+def test_a_link_file_never_counts_more_than_a_network_file(roots: tuple[Path, Path], look: Look, link: str) -> None:
+    system = roots[1]
+    networkd(system)
+    put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n")
+    put(system, f"/etc/systemd/network/{link}", "[Match]\nMACAddress=b8:3f:d2:00:00:01\n[Link]\nMTUBytes=1500\n")
+    plan = netdev_mtu.plan(look(), WANT)
+    assert found(plan, "persisted") == ("drift", f"MTU 1500 in /etc/systemd/network/{link} (networkd)")
+    dropin = "/etc/systemd/network/10.network.d/90-busbar-mtu.conf"
+    assert [change.path for change in plan.changes] == [dropin]
+    assert found(applied(roots, look), "persisted") == ("ok", f"MTU 9000 in {dropin} (networkd)")
+
+
 def test_a_masked_file_does_not_count_and_what_is_not_known_is_asked_of_networkd(
     roots: tuple[Path, Path], look: Look
 ) -> None:

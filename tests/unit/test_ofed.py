@@ -302,6 +302,13 @@ def test_the_fabric_manager_of_nvlink_5_gets_ib_umad() -> None:
     assert words(plan) == ["modprobe ib_umad"]
     there = healthy(umad=True, files={**healthy().files, ofed_state.UMAD_LIST: ofed.UMAD_TEXT})
     assert roots(ofed.plan(there, replace(WANT, umad=True))) == []
+    # What cannot be read is not written over.
+    problem = Problem(ofed_state.UMAD_LIST, "is not text")
+    unread = {path: text for path, text in there.files.items() if path != ofed_state.UMAD_LIST}
+    plan = ofed.plan(replace(there, files=unread, problems=(problem,)), replace(WANT, umad=True))
+    assert plan.changes == ()
+    assert roots(plan) == [("ofed.readable", ofed_state.UMAD_LIST, "unknown")]
+    assert one(plan, "ofed.ib_umad").state == "unknown"
     assert [change.after for change in ofed.plan(there, WANT).changes] == [None]
 
 
