@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
-from . import __version__, job_variables, lint, profile
+from . import __version__, diagnose, job_variables, lint, profile
 from .drift import command as drift
 from .lab import containers, faults, image, ofed, store
 from .lab.machine import LabError
@@ -79,6 +79,13 @@ def _parser() -> _Parser:
         "--as", dest="kind", choices=job_variables.KINDS, help=f"{text}; else its name and content tell"
     )
     command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version, a.kind))
+
+    command = commands.add_parser("diagnose", help="what happened to a job, out of its NCCL_DEBUG output")
+    command.add_argument(
+        "logs", nargs="+", metavar="LOG", help="file to read, plain or packed by gzip, bzip2 or xz; - is standard input"
+    )
+    command.add_argument("--json", action="store_true", help="findings, and the proof of the transport, as JSON")
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json))
 
     command = commands.add_parser("drift", help="what differs from the intent tonight, and since when; changes nothing")
     drift.add_drift(command)

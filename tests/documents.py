@@ -93,6 +93,7 @@ ELSEWHERE = {
     "run": "every run",
     "nccl_hang": "`playbooks/hang.yml`, and so `busbar hang`",
     "drift_timer": "role `drift_timer`, on the control node",
+    "nccl_log": "`busbar diagnose`, of the NCCL_DEBUG output of a job (docs/diagnose.md)",
 }
 TYPES = {
     "str": "text",

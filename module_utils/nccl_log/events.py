@@ -1,0 +1,560 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a line of NCCL 2.18 to 2.32 says, as an event; nothing is concluded here.
+
+Texts are those of the sources of 2.18.3 to 2.30.7 and of captured logs. ``STARTS`` lets a reader of a large log pass
+over what says nothing: first four characters of texts that may be an event.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Match, Optional, Pattern, Tuple, Union
+
+
+@dataclass(frozen=True)
+class Version:
+    """nccl: ``2.28.9``.   cuda: ``13.0``, what the library was built for."""
+
+    nccl: str
+    cuda: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """version: CUDA's number of the driver, 13000 for 13.0."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that NCCL looked up and found, in the environment or in a file: the line does not tell which."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """name: of the network that a communicator uses: ``IB``, ``Socket``, ``IBext_v8``, ``AWS Libfabric``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """index: as in ``via NET/IB/INDEX``.   name: ``mlx5_0``; several joined by + where ports are used as one.
+
+    layer: "IB" or "RoCE"; "" of an interface.   port: 0 of an interface.   address: of an interface.
+    """
+
+    index: int
+    name: str
+    port: int = 0
+    layer: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a network found. net: ``IB`` or ``Socket``.   oob: interface of the control messages, "" where not said."""
+
+    net: str
+    devices: Tuple[Device, ...]
+    oob: str = ""
+    oob_address: str = ""
+
+
+@dataclass(frozen=True)
+class NoDevice:
+    """why: "device" (no RDMA device with an active port), "interface" (no IP interface) or "libibverbs"."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """kind: ``NET``, ``COLLNET``, ``TUNER``, ``PROFILER``, ``ENV``.   name: file or name; "" where not said.
+
+    state: "missing", "failed" (there, but it did not load or start), "loaded", "assigned".
+    """
+
+    kind: str
+    state: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    interface: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Init:
+    """A rank begins to set a communicator up (done False), or has done so.
+
+    comm: pointer, of this process alone.   id: commId, of all ranks; "" of a split in 2.23 and later.
+    parent, color: of a split; "" else.   bus: PCI bus id as NCCL writes it, ``1c000``.
+    """
+
+    comm: str
+    id: str
+    parent: str
+    color: str
+    rank: int
+    ranks: int
+    device: int
+    bus: str
+    done: bool
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a communicator, as NCCL counts: nodes are NCCL_HOSTID's or hosts."""
+
+    comm: str
+    rank: int
+    ranks: int
+    nodes: int
+    local_ranks: int
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A rank's communicator ended. how: ``Destroy`` or ``Abort``."""
+
+    comm: str
+    rank: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A connection between two ranks, or of a rank with the switches (``collnet``).
+
+    kind: "net", "p2p", "shm", "collnet".   via: name of the network, ``CUMEM``, ``direct/direct``.
+    source, target: ranks; target -1 of collnet.   send: which side wrote the line; None where it is not said.
+    device: index of the network's device; None but of net and collnet.
+    proxy: rank whose GPU stands between (PXN); None without.   gdr: GPUDirect RDMA.
+    """
+
+    kind: str
+    via: str
+    source: int
+    target: int
+    send: Optional[bool] = None
+    device: Optional[int] = None
+    proxy: Optional[int] = None
+    gdr: bool = False
+
+
+@dataclass(frozen=True)
+class Rings:
+    """Rings are connected. pxn, gdr: None before 2.24."""
+
+    pxn: Optional[bool]
+    gdr: Optional[bool]
+
+
+@dataclass(frozen=True)
+class CollNet:
+    """connected: whether in-network reduction is used by this rank. why: what NCCL says where it is not."""
+
+    connected: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class GdrDevice:
+    """Whether a network's device can do GPUDirect RDMA at all; whether it is used, the channels say."""
+
+    net: str
+    device: str
+    able: bool
+
+
+@dataclass(frozen=True)
+class GdrPair:
+    """NCCL's decision on a GPU and a device; most pairs are far apart, and never used.
+
+    distance, level: numbers of path types, which differ between releases.
+    """
+
+    on: bool
+    gpu: str
+    device: str
+    distance: int
+    level: int
+
+
+@dataclass(frozen=True)
+class DmaBuf:
+    device: int
+
+
+@dataclass(frozen=True)
+class Nvls:
+    available: bool
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How many a communicator has. nvls: None where the release does not say."""
+
+    collective: int
+    nvls: Optional[int]
+    p2p: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A way through the topology that NCCL found. pattern: 4 ring, 1 to 3 trees, 5 NVLS.
+
+    bandwidth: GB/s a channel within the node.   intra: path type between GPUs.
+    """
+
+    pattern: int
+    channels: int
+    bandwidth: float
+    intra: str
+
+
+@dataclass(frozen=True)
+class System:
+    """The node's largest bandwidth of a GPU, GB/s, as NCCL sees it."""
+
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A GPU in the printed topology (gpu: ``0-1b000``, bandwidth None), or its NVLinks (gpu "", GB/s)."""
+
+    gpu: str
+    bandwidth: Optional[float]
+
+
+EVENTS = (
+    Version,
+    Driver,
+    Variable,
+    Network,
+    Devices,
+    NoDevice,
+    Plugin,
+    Bootstrap,
+    Init,
+    Shape,
+    Gone,
+    Channel,
+    Rings,
+    CollNet,
+    GdrDevice,
+    GdrPair,
+    DmaBuf,
+    Nvls,
+    Channels,
+    Graph,
+    System,
+    GraphNode,
+)
+Event = Union[
+    Version,
+    Driver,
+    Variable,
+    Network,
+    Devices,
+    NoDevice,
+    Plugin,
+    Bootstrap,
+    Init,
+    Shape,
+    Gone,
+    Channel,
+    Rings,
+    CollNet,
+    GdrDevice,
+    GdrPair,
+    DmaBuf,
+    Nvls,
+    Channels,
+    Graph,
+    System,
+    GraphNode,
+]
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,79}"
+VERSION = re.compile(r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.\-]{0,40}?\+cuda(?P<cuda>\d{1,4}\.\d{1,4})")
+_PEERS = r"(?P<source>\d{1,8})\[[0-9a-f]+\] -> (?P<target>\d{1,8})\[[0-9a-f]+\]"
+_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)")
+_MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
+_OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
+_INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):(\S{1,100})<\d+>")
+_NVLINK = re.compile(r"\s*\+ NVL\[(?P<bw>[\d.]{1,12})\] - ")
+_GPU = re.compile(r"\s*\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})")
+
+
+def _version(m: Match[str]) -> Event:
+    return Version(m.group("nccl"), m.group("cuda"))
+
+
+def _channel(m: Match[str]) -> Event:
+    kind = m.group("kind")
+    sides = {"send": True, "receive": False}
+    if kind == "NET":
+        proxy = m.group("proxy")
+        return Channel(
+            "net",
+            m.group("net"),
+            int(m.group("source")),
+            int(m.group("target")),
+            sides.get(m.group("side") or ""),
+            int(m.group("device")),
+            int(proxy) if proxy else None,
+            bool(m.group("gdr")),
+        )
+    return Channel(kind.lower(), m.group("how"), int(m.group("source")), int(m.group("target")))
+
+
+def _init(m: Match[str]) -> Event:
+    return Init(
+        m.group("comm"),
+        m.group("id") or "",
+        m.group("parent") or "",
+        m.group("color") or "",
+        int(m.group("rank")),
+        int(m.group("ranks")),
+        int(m.group("device")),
+        m.group("bus"),
+        m.group("phase") == "COMPLETE",
+    )
+
+
+def _devices(m: Match[str]) -> Event:
+    said, _semicolon, rest = m.group("devices").partition(";")
+    found = []
+    for one in _MERGED.finditer(said):
+        ports = _HCA.findall(one.group(2))
+        if ports:
+            found.append(Device(int(one.group(1)), "+".join(port[1] for port in ports), int(ports[0][2]), ports[0][3]))
+    plain = _HCA.findall(_MERGED.sub("", said))
+    found += [Device(int(index), name, int(port), layer) for index, name, port, layer in plain]
+    oob = _OOB.match(rest)
+    return Devices("IB", tuple(found), oob.group(1) if oob else "", oob.group(2) if oob else "")
+
+
+def _interfaces(m: Match[str]) -> Event:
+    found = _INTERFACE.findall(m.group("devices"))
+    return Devices("Socket", tuple(Device(int(i), name, address=address) for i, name, address in found))
+
+
+def _plugin_missing(m: Match[str]) -> Event:
+    return Plugin(m.group("kind"), "missing", (m.group("name") or "").split()[0] if m.group("name") else "")
+
+
+def _collnet_kind(m: Match[str]) -> str:
+    return "COLLNET" if m.group("kind").startswith("coll") else m.group("kind").upper()
+
+
+_Make = Callable[[Match[str]], Optional[Event]]
+_RULES: Tuple[Tuple[str, str, _Make], ...] = (
+    # Keys are the first four characters of the text, in the order of how often a log has them.
+    (
+        "Chan",
+        r"Channel \d{1,4}(?:/\d{1,4})? : " + _PEERS + r"(?: \[(?P<side>send|receive)\])? via "
+        r"(?P<kind>NET)/(?P<net>.{1,40}?)/(?P<device>\d{1,5})(?:\((?P<proxy>\d{1,8})\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?"
+        r"(?:/Shared)?\s*$",
+        _channel,
+    ),
+    ("Chan", r"Channel \d{1,4}(?:/\d{1,4})? : " + _PEERS + r" via (?P<kind>P2P|SHM)/(?P<how>.{1,60}?)\s*$", _channel),
+    (
+        "Coll",
+        r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|receive)\] via COLLNET/(?P<net>.{1,40}?)/"
+        r"(?P<device>\d{1,5})(?P<gdr>/GDRDMA)?",
+        lambda m: Channel(
+            "collnet",
+            m.group("net"),
+            int(m.group("rank")),
+            -1,
+            m.group("side") == "send",
+            int(m.group("device")),
+            None,
+            bool(m.group("gdr")),
+        ),
+    ),
+    ("Usin", r"Using network (?P<name>.{1,40}?)\s*$", lambda m: Network(m.group("name"))),
+    (
+        "GPU ",
+        r"GPU Direct RDMA (?P<on>Enabled|Disabled) for (?:GPU (?P<gpu>\w{1,20}) / HCA (?P<hca>\w{1,20})"
+        r"|GPU/(?P<gpu29>\S{1,40}) \(rank \d+\) - NET/(?P<net29>\S{1,40})) "
+        r"\(distance (?P<a>\d{1,3}) [<>]=? (?P<b>\d{1,3})\)",
+        lambda m: GdrPair(
+            m.group("on") == "Enabled",
+            m.group("gpu") or m.group("gpu29"),
+            m.group("hca") or m.group("net29"),
+            int(m.group("a")),
+            int(m.group("b")),
+        ),
+    ),
+    (
+        "NET/",
+        r"NET/(?P<net>[^:]{1,40}?) ?: GPU Direct RDMA (?P<on>Enabled|Disabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'",
+        lambda m: GdrDevice(m.group("net"), m.group("hca"), m.group("on") == "Enabled"),
+    ),
+    ("NET/", r"NET/IB\w{0,12} ?: Using\b(?P<devices>.*)", _devices),
+    ("NET/", r"NET/IB\w{0,12} ?: No device found", lambda m: NoDevice("device")),
+    ("NET/", r"NET/IB\w{0,12} ?: No IP interface found", lambda m: NoDevice("interface")),
+    ("NET/", r"NET/Socket ?: Using(?P<devices>(?: \[\d+\]\S+)+)", _interfaces),
+    (
+        "NET/",
+        r"NET/IB ?: Made virtual device \[(?P<index>\d{1,4})\] name=(?P<name>\S{1,128})",
+        lambda m: Devices("IB", (Device(int(m.group("index")), m.group("name"), 1, "IB"),)),
+    ),
+    (
+        "NET/",
+        r"NET/Plugin ?: (?:.*?)Loaded (?P<kind>net|collnet|coll|gin) plugin (?P<name>.{1,60}?) \(v\d+\)",
+        lambda m: Plugin(_collnet_kind(m), "loaded", m.group("name")),
+    ),
+    ("NET/", r"(?P<kind>NET)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$", _plugin_missing),
+    (
+        "NET/",
+        r"(?P<kind>NET)/Plugin ?: .*(?:No plugin found(?: \((?P<name>[^)]*)\))?|cannot open shared object file)",
+        lambda m: Plugin("NET", "missing", m.group("name") or ""),
+    ),
+    (
+        "NET/",
+        r"NET/Plugin ?: (?P<name>\S{1,120}\.so[\w.]*): (?P<why>.{1,300})$",
+        lambda m: Plugin("NET", "failed", "%s: %s" % (m.group("name"), m.group("why"))),
+    ),
+    ("TUNE", r"(?P<kind>TUNER)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$", _plugin_missing),
+    (
+        "TUNE",
+        r"TUNER/Plugin ?: Using (?:tuner plugin )?(?P<name>.{1,60})$",
+        lambda m: Plugin("TUNER", "loaded", m.group("name")),
+    ),
+    (
+        "Fail",
+        r"Failed to initialize NET plugin (?P<name>.{1,60}?)\s*$",
+        lambda m: Plugin("NET", "failed", m.group("name")),
+    ),
+    ("Fail", r"Failed to open libibverbs", lambda m: NoDevice("libibverbs")),
+    ("Assi", r"Assigned NET plugin (?P<name>.{1,60}?) to comm", lambda m: Plugin("NET", "assigned", m.group("name"))),
+    ("P2P ", r"P2P plugin (?P<name>.{1,60}?)\s*$", lambda m: Plugin("NET", "loaded", m.group("name"))),
+    (
+        "Succ",
+        r"Successfully loaded external (?:network|net) plugin (?P<name>.{1,120}?)\s*$",
+        lambda m: Plugin("NET", "loaded", m.group("name")),
+    ),
+    (
+        "Boot",
+        r"Bootstrap ?: Using (?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)(?:<\d+>|\s*$)",
+        lambda m: Bootstrap(m.group("if"), m.group("address")),
+    ),
+    (
+        "Boot",
+        r"Bootstrap ?: Using \[0\](?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)<\d+>",
+        lambda m: Bootstrap(m.group("if"), m.group("address")),
+    ),
+    (
+        "comm nccl [Ran",
+        r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) "
+        r"nranks (?P<ranks>\d{1,8}) cudaDev (?P<device>-?\d{1,9})(?: nvmlDev -?\d+)? busId (?P<bus>[0-9a-f]{1,16})"
+        r"(?: parent (?P<parent>0x[0-9a-f]{1,16})(?: \w+Count \d+)? color (?P<color>-?\d{1,20}) key -?\d+)?"
+        r"(?: commId 0x(?P<id>[0-9a-f]{1,16}))? ?- Init (?P<phase>START|COMPLETE)",
+        _init,
+    ),
+    (
+        "comm",
+        r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) nRanks (?P<ranks>\d{1,8}) nNodes (?P<nodes>\d{1,8}) "
+        r"localRanks (?P<local>\d{1,8})",
+        lambda m: Shape(m.group("comm"), *(int(m.group(k)) for k in ("rank", "ranks", "nodes", "local"))),
+    ),
+    (
+        "comm",
+        r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks \d.* - (?P<how>Destroy|Abort) COMPLETE",
+        lambda m: Gone(m.group("comm"), int(m.group("rank")), m.group("how")),
+    ),
+    (
+        "Conn",
+        r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?",
+        lambda m: Rings(*(None if m.group(k) is None else m.group(k) != "0" for k in ("pxn", "gdr"))),
+    ),
+    ("rank", r"rank \d{1,8} Connected CollNet", lambda m: CollNet(True)),
+    ("Cann", r"Cannot initialize CollNet", lambda m: CollNet(False, m.string[:200])),
+    ("Comm", r"Communicator has \d+ nodes which is less than CollNet", lambda m: CollNet(False, m.string[:200])),
+    (
+        "Comm",
+        r"Comm config netName reset to (?P<name>NCCL_NET)=(?P<value>.{1,60}?)\s*$",
+        lambda m: Variable(m.group("name"), m.group("value")),
+    ),
+    ("NVLS", r"NVLS multicast support is (?P<no>not )?available", lambda m: Nvls(m.group("no") is None)),
+    ("DMA-", r"DMA-BUF is available on GPU device (?P<device>\d{1,5})", lambda m: DmaBuf(int(m.group("device")))),
+    ("NCCL", VERSION.pattern, _version),
+    (
+        "NCCL",
+        r"(?P<name>NCCL_[A-Z0-9_]{1,80}|" + _NAME + r") set (?:by environment )?to (?P<value>.{0,1000}?)\.?\s*$",
+        lambda m: Variable(m.group("name"), m.group("value")),
+    ),
+    ("cuda", r"cudaDriverVersion (?P<version>\d{4,7})", lambda m: Driver(int(m.group("version")))),
+    (
+        "Patt",
+        r"Pattern (?P<pattern>\d{1,2}), crossNic \d, nChannels (?P<n>\d{1,4}), bw (?P<bw>[\d.]{1,16})/[\d.]+, "
+        r"type (?P<intra>\w{1,8})/",
+        lambda m: Graph(int(m.group("pattern")), int(m.group("n")), float(m.group("bw")), m.group("intra")),
+    ),
+    ("=== ", r"=== System : maxBw (?P<bw>[\d.]{1,16}) ", lambda m: System(float(m.group("bw")))),
+)
+_KEYED: Dict[str, List[Tuple[Pattern[str], _Make]]] = {}
+for _keys, _text, _make in _RULES:
+    for _at in range(0, len(_keys), 5):
+        _KEYED.setdefault(_keys[_at : _at + 4], []).append((re.compile(_text), _make))
+# 0 to 9: "64 coll channels".   "+ ": the printed topology, which is indented.
+_CHANNELS = re.compile(
+    r"(?P<coll>\d{1,5}) coll channels, (?:\d+ collnet channels, )?(?:(?P<nvls>\d{1,5}) nvls channels, )?"
+    r"(?P<p2p>\d{1,5}) p2p channels"
+)
+STARTS = tuple(_KEYED)
+
+
+def event(text: str) -> Optional[Event]:
+    """What the text of an INFO line says; None of what is not looked at."""
+    rules = _KEYED.get(text[:4])
+    if rules is not None:
+        for pattern, make in rules:
+            match = pattern.match(text)
+            if match is not None:
+                return make(match)
+        return None
+    if text[:1].isdigit():
+        match = _CHANNELS.match(text)
+        if match is None:
+            return None
+        nvls = match.group("nvls")
+        return Channels(int(match.group("coll")), None if nvls is None else int(nvls), int(match.group("p2p")))
+    if text.lstrip(" ")[:1] == "+":
+        match = _NVLINK.match(text)
+        if match is not None:
+            return GraphNode("", float(match.group("bw")))
+        match = _GPU.match(text)
+        return GraphNode(match.group("gpu"), None) if match is not None else None
+    return None
+
+
+# Path types by number, as GdrPair has them: they moved when others were put between.
+_PATHS = (
+    ((2, 28, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")),
+    ((2, 27, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "P2C", "PHB", "SYS")),
+    ((2, 26, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "PHB", "SYS")),
+    ((2, 12, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
+)
+
+
+def path_type(number: int, nccl: Optional[Tuple[int, int, int]]) -> str:
+    """The name of a path type in a release; its number, where the release is not known."""
+    for since, names in _PATHS:
+        if nccl is not None and nccl >= since:
+            return names[number] if number < len(names) else "NET"
+    return "path type %d" % number

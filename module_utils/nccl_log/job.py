@@ -1,0 +1,444 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a log says about a job: its processes, their communicators, networks, devices, connections and failures.
+
+``Reader`` takes a log in blocks of any size and keeps facts, never lines: its memory grows with the number of processes
+and not with the log, up to the limits below, and what is beyond them is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+from . import events, failures, lines
+from .events import Channel, Device, Event, Graph, Init, Plugin, Shape
+from .failures import Failure
+from .lines import Head
+
+# Of a log; a job of 10,000 nodes has 80,000 processes.
+PROCESSES = 100_000
+RANKS = 400_000
+COMMUNICATORS = 20_000
+FAILURES = 4_000
+# Of a process.
+KINDS = 512
+VARIABLES = 300
+
+# host, pid. Without a pid: host, and the rank that the launcher's prefix names.
+Key = Tuple[str, Optional[int], Optional[int]]
+# kind, via, device, gdr, by another GPU (PXN), rank that wrote it, sends
+Way = Tuple[str, str, Optional[int], bool, bool, int, Optional[bool]]
+
+
+@dataclass
+class Process:
+    """What one process said. Sets and mappings stay small: KINDS, VARIABLES.
+
+    devices: index -> HCA that its network found.   interfaces: name -> address, of NET/Socket.
+    absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
+    gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
+    ways: connection -> how many channels.   crossed: pairs of ranks that are connected by the network.
+    nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.
+    launcher_rank: rank or task that the launcher's prefix names.
+    """
+
+    key: Key
+    order: int
+    launcher_rank: Optional[int] = None
+    versions: Set[str] = field(default_factory=set)
+    cuda: str = ""
+    driver: Optional[int] = None
+    networks: Set[str] = field(default_factory=set)
+    devices: Dict[int, Device] = field(default_factory=dict)
+    interfaces: Dict[str, str] = field(default_factory=dict)
+    oob: str = ""
+    bootstrap: Optional[events.Bootstrap] = None
+    absent: Set[str] = field(default_factory=set)
+    plugins: Set[Plugin] = field(default_factory=set)
+    variables: Dict[str, str] = field(default_factory=dict)
+    gdr_devices: Dict[str, bool] = field(default_factory=dict)
+    gdr_off: Set[Tuple[str, str, int, int]] = field(default_factory=set)
+    dmabuf: bool = False
+    nvls: Optional[bool] = None
+    nvls_channels: int = 0
+    channels: int = 0
+    collnet: Optional[bool] = None
+    collnet_why: str = ""
+    rings: int = 0
+    rings_gdr: Optional[bool] = None
+    graphs: Set[Graph] = field(default_factory=set)
+    system: Optional[float] = None
+    nvlinks: Dict[str, float] = field(default_factory=dict)
+    ways: Dict[Way, int] = field(default_factory=dict)
+    crossed: Set[Tuple[int, int]] = field(default_factory=set)
+    ended: str = ""
+    # comm pointer -> key of the communicator
+    pointers: Dict[str, str] = field(default_factory=dict)
+    gpu: str = ""
+
+    @property
+    def host(self) -> str:
+        return self.key[0]
+
+    @property
+    def node(self) -> str:
+        """What NCCL takes for a node."""
+        return self.variables.get("NCCL_HOSTID") or self.host
+
+
+@dataclass
+class Communicator:
+    """key: commId; of a split without one ``PARENT/COLOR``. began, done: rank -> process. nodes: as NCCL counts."""
+
+    key: str
+    ranks: int
+    began: Dict[int, Process] = field(default_factory=dict)
+    done: Set[int] = field(default_factory=set)
+    nodes: Optional[int] = None
+    local_ranks: int = 0
+    aborted: Set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A failure, by whom and when. order: number of the line in its source; time and clock as in Head."""
+
+    failure: Failure
+    process: Optional[Process]
+    source: int
+    order: int
+    time: str
+    clock: str
+
+
+@dataclass
+class Log:
+    """What was read. lines: of all sources.   info, warnings: how many records of NCCL's.
+
+    bare_versions: of lines that no process signed, and of exceptions.   beyond: what was not kept, and how often.
+    binary: lines with a zero byte.   tests: lines of nccl-tests.
+    """
+
+    sources: List[str] = field(default_factory=list)
+    lines: int = 0
+    info: int = 0
+    warnings: int = 0
+    processes: Dict[Key, Process] = field(default_factory=dict)
+    communicators: Dict[str, Communicator] = field(default_factory=dict)
+    failures: List[Reported] = field(default_factory=list)
+    bare_versions: Set[str] = field(default_factory=set)
+    beyond: Dict[str, int] = field(default_factory=dict)
+    binary: int = 0
+    tests: int = 0
+    cut_off: List[str] = field(default_factory=list)
+
+
+class Reader:
+    """``source``, then ``feed`` for each block of it; ``log`` has what was said so far, after ``end`` all of it."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self._rest = b""
+        self._skip = False
+        self._last_error = False
+        self._heads: Dict[bytes, Head] = {}
+        self._known: Dict[bytes, Optional[Event]] = {}
+        self._hosts: Dict[int, str] = {}
+        self._ranks = 0
+        self._gpu: Dict[Key, str] = {}
+
+    def source(self, name: str) -> None:
+        """Another file begins; the one before is at its end."""
+        self.end()
+        self.log.sources.append(name)
+
+    def end(self) -> None:
+        if self._rest and not self._skip:
+            self.log.cut_off.append(self.log.sources[-1] if self.log.sources else "")
+            self._lines([self._rest])
+        self._rest = b""
+        self._skip = self._last_error = False
+
+    def feed(self, block: bytes) -> None:
+        # Progress bars go back to the line's begin; Windows ends lines with both.
+        found = (self._rest + block).replace(b"\r", b"\n").split(b"\n")
+        self._rest = found.pop()
+        if self._skip and found:
+            found.pop(0)
+            self._skip = False
+        if len(self._rest) > lines.LONGEST:
+            if not self._skip:
+                found.append(self._rest[: lines.LONGEST])
+                self._count("ends of lines longer than %d bytes" % lines.LONGEST)
+            self._rest, self._skip = b"", True
+        self._lines(found)
+
+    def _lines(self, found: List[bytes]) -> None:
+        log = self.log
+        interesting = _INTERESTING
+        order = log.lines
+        info = 0
+        for line in found:
+            order += 1
+            at = line.find(b" NCCL ")
+            if at < 0:
+                if line:
+                    self._other(line, order)
+                continue
+            if line[at + 6 : at + 11] == b"INFO ":
+                info += 1
+                if line[at + 11 : at + 15] not in interesting and line.find(b" NCCL ", at + 11) < 0:
+                    continue
+            self._record(line[: lines.LONGEST], at, order)
+        log.lines = order
+        log.info += info
+
+    def _record(self, line: bytes, at: int, order: int) -> None:
+        after = line.find(b" NCCL ", at + 6)
+        if line[at + 6 : at + 11] == b"INFO " and after < 0:
+            # The form of almost all lines, without going through the text twice.
+            head = self._head(line[:at])
+            text = line[at + 11 :]
+            said = self._known.get(text, _UNKNOWN)
+            if said is _UNKNOWN:
+                said = events.event(text.decode("utf-8", "replace"))
+                if len(self._known) < 50_000 and len(text) < 200:
+                    self._known[text] = said
+            if said is not None:
+                self._said(head, said, order)
+            return
+        for record in lines.records(line.decode("utf-8", "replace")):
+            if record.level == "WARN":
+                self.log.warnings += 1
+                failed = failures.failure(record.text)
+                if failed is not None:
+                    self._failed(failed, record.head, order)
+                else:
+                    said = _absent(record.text)
+                    if said is not None:
+                        self._said(record.head, said, order)
+            else:
+                said = events.event(record.text)
+                if said is not None:
+                    self._said(record.head, said, order)
+
+    def _head(self, before: bytes) -> Head:
+        head = self._heads.get(before)
+        if head is None:
+            head = lines.head(before.decode("utf-8", "replace"))
+            if len(self._heads) < 50_000:
+                self._heads[before] = head
+        return head
+
+    def _process(self, head: Head, order: int) -> Optional[Process]:
+        host = head.host
+        if head.pid is not None:
+            # Torn lines leave the end of another one before the host's name.
+            known = self._hosts.setdefault(head.pid, host) if len(self._hosts) < PROCESSES else host
+            host = known if known and host.endswith(known) else host
+        key = (host, head.pid, head.rank if head.pid is None else None)
+        process = self.log.processes.get(key)
+        if process is None:
+            if len(self.log.processes) >= PROCESSES:
+                self._count("lines of further processes")
+                return None
+            process = self.log.processes[key] = Process(key, order, head.rank)
+        elif process.launcher_rank is None:
+            process.launcher_rank = head.rank
+        return process
+
+    def _failed(self, failed: Failure, head: Optional[Head], order: int) -> None:
+        process = self._process(head, order) if head is not None else None
+        if len(self.log.failures) >= FAILURES:
+            self._count("failures")
+            return
+        time, clock = (head.time, head.clock) if head is not None else ("", "")
+        self.log.failures.append(Reported(failed, process, len(self.log.sources), order, time, clock))
+
+    def _other(self, line: bytes, order: int) -> None:
+        """A line that is none of NCCL's."""
+        if self._last_error:
+            self._last_error = False
+            failed = failures.said_elsewhere(line[:2000].decode("utf-8", "replace"), True)
+            if failed is not None and failed.kind != "warning":
+                self._failed(failed, None, order)
+            return
+        if line[:1] != b"#" and not any(mark in line for mark in failures.MARKS):
+            if b"\0" in line:
+                self.log.binary += 1
+            return
+        text = line[:2000].decode("utf-8", "replace")
+        if text.startswith(("# nccl-tests", "# nThread")):
+            self.log.tests += 1
+        match = events.VERSION.search(text)
+        if match:
+            self.log.bare_versions.add(match.group("nccl"))
+            return
+        if text.rstrip().endswith("Last error:"):
+            self._last_error = True
+            return
+        failed = failures.said_elsewhere(text, False)
+        if failed is not None:
+            version = failures.exception_version(text)
+            if version:
+                self.log.bare_versions.add(version)
+            self._failed(failed, None, order)
+
+    def _said(self, head: Head, said: Event, order: int) -> None:
+        process = self._process(head, order)
+        if process is not None:
+            handler = _HANDLERS[type(said)]
+            handler(self, process, said)
+
+    def _count(self, what: str) -> None:
+        self.log.beyond[what] = self.log.beyond.get(what, 0) + 1
+
+    # What an event adds to its process. Each is called with an event of the type that _HANDLERS names.
+
+    def _channel(self, process: Process, said: Channel) -> None:
+        own = said.target if said.kind == "net" and said.send is False else said.source
+        way = (said.kind, said.via, said.device, said.gdr, said.proxy is not None, own, said.send)
+        count = process.ways.get(way)
+        if count is not None:
+            process.ways[way] = count + 1
+        elif len(process.ways) < KINDS:
+            process.ways[way] = 1
+        else:
+            self._count("kinds of connections of a process")
+        if said.kind == "net" and len(process.crossed) < KINDS:
+            process.crossed.add((said.source, said.target))
+
+    def _init(self, process: Process, said: Init) -> None:
+        key = said.id
+        if not key and said.parent:
+            key = "%s/%s" % (process.pointers.get(said.parent, said.parent), said.color)
+        key = key or "of %d ranks" % said.ranks
+        if len(process.pointers) < KINDS:
+            process.pointers[said.comm] = key
+        one = self.log.communicators.get(key)
+        if one is None:
+            if len(self.log.communicators) >= COMMUNICATORS:
+                self._count("communicators")
+                return
+            one = self.log.communicators[key] = Communicator(key, said.ranks)
+        if said.rank not in one.began:
+            if self._ranks >= RANKS:
+                self._count("ranks")
+                return
+            self._ranks += 1
+            one.began[said.rank] = process
+        if said.done:
+            one.done.add(said.rank)
+
+    def _shape(self, process: Process, said: Shape) -> None:
+        one = self.log.communicators.get(process.pointers.get(said.comm, ""))
+        if one is not None:
+            one.nodes = said.nodes
+            one.local_ranks = max(one.local_ranks, said.local_ranks)
+
+    def _gone(self, process: Process, said: events.Gone) -> None:
+        process.ended = said.how
+        one = self.log.communicators.get(process.pointers.get(said.comm, ""))
+        if one is not None and said.how == "Abort":
+            one.aborted.add(said.rank)
+
+    def _variable(self, process: Process, said: events.Variable) -> None:
+        if len(process.variables) < VARIABLES:
+            process.variables.setdefault(said.name, said.value[:300])
+
+    def _devices(self, process: Process, said: events.Devices) -> None:
+        if said.net == "IB":
+            process.oob = said.oob or process.oob
+            for device in said.devices[:KINDS]:
+                process.devices[device.index] = device
+        else:
+            for device in said.devices[:KINDS]:
+                process.interfaces[device.name] = device.address
+
+    def _nvlink(self, process: Process, said: events.GraphNode) -> None:
+        if said.gpu:
+            process.gpu = said.gpu
+        elif process.gpu and said.bandwidth is not None and len(process.nvlinks) < KINDS:
+            process.nvlinks[process.gpu] = max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth)
+
+    def _fact(self, process: Process, said: Event) -> None:
+        """What one field takes."""
+        if isinstance(said, events.Version):
+            process.versions.add(said.nccl)
+            process.cuda = said.cuda
+        elif isinstance(said, events.Driver):
+            process.driver = said.version
+        elif isinstance(said, events.Network):
+            _add(process.networks, said.name)
+        elif isinstance(said, events.NoDevice):
+            process.absent.add(said.why)
+        elif isinstance(said, Plugin):
+            _add(process.plugins, said)
+        elif isinstance(said, events.Bootstrap):
+            process.bootstrap = process.bootstrap or said
+        elif isinstance(said, events.GdrDevice):
+            if said.net != "Socket" and len(process.gdr_devices) < KINDS:
+                process.gdr_devices[said.device] = said.able
+        elif isinstance(said, events.GdrPair):
+            if not said.on:
+                _add(process.gdr_off, (said.gpu, said.device, said.distance, said.level))
+        elif isinstance(said, events.DmaBuf):
+            process.dmabuf = True
+        elif isinstance(said, events.Nvls):
+            process.nvls = said.available
+        elif isinstance(said, events.Channels):
+            process.channels = max(process.channels, said.collective)
+            process.nvls_channels = max(process.nvls_channels, said.nvls or 0)
+        elif isinstance(said, events.CollNet):
+            process.collnet = said.connected
+            process.collnet_why = said.why
+        elif isinstance(said, events.Rings):
+            process.rings += 1
+            process.rings_gdr = said.gdr
+        elif isinstance(said, Graph):
+            _add(process.graphs, said)
+        elif isinstance(said, events.System):
+            process.system = said.bandwidth
+
+
+def _add(to: Set, value: object) -> None:
+    if len(to) < KINDS:
+        to.add(value)
+
+
+def _absent(text: str) -> Optional[Event]:
+    """What a harmless warning says all the same, in releases that print it as one."""
+    if "libibverbs" in text:
+        return events.NoDevice("libibverbs")
+    return events.NoDevice("device") if "No device found" in text else None
+
+
+_UNKNOWN = events.Driver(-1)
+_HANDLERS = {
+    **dict.fromkeys(events.EVENTS, Reader._fact),
+    Channel: Reader._channel,
+    Init: Reader._init,
+    Shape: Reader._shape,
+    events.Gone: Reader._gone,
+    events.Variable: Reader._variable,
+    events.Devices: Reader._devices,
+    events.GraphNode: Reader._nvlink,
+}
+_INTERESTING = frozenset(
+    [start.encode() for start in events.STARTS]
+    # "8 coll channels", "64 coll channels"
+    + [b"%d " % n + rest for n, rest in [(n, b"co"[: 3 - len(str(n))]) for n in range(1000)]]
+    # The printed topology.
+    + [b"+ NV", b"+ PC", b"    "]
+)
+
+
+def read(blocks: Iterable[bytes], name: str = "log") -> Log:
+    """A log of one source."""
+    reader = Reader()
+    reader.source(name)
+    for block in blocks:
+        reader.feed(block)
+    reader.end()
+    return reader.log

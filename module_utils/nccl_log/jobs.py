@@ -1,0 +1,183 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A log taken apart into jobs: processes that share a communicator, directly or over others, are of one job.
+
+A log may hold two jobs, or one that was started again: what is true of one of them is not said of the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+from ..nccl.grammar import strtoll
+from ..nccl.variables import Version
+from .job import Communicator, Key, Log, Process, Reported
+
+# Names in a sentence; the rest is counted.
+NAMED = 6
+
+
+@dataclass(frozen=True)
+class Job:
+    """name: "job", or "job N" of several.   world: its largest communicator; None where none was begun.
+
+    nodes: over how many it runs, as NCCL counts or as all of its ranks say; None where the log does not tell.
+    """
+
+    name: str
+    processes: Tuple[Process, ...]
+    communicators: Tuple[Communicator, ...]
+    failures: Tuple[Reported, ...]
+    world: Optional[Communicator]
+    nodes: Optional[int]
+    versions: Tuple[str, ...]
+
+    @property
+    def several(self) -> Optional[bool]:
+        """Whether it runs on more nodes than one; None where the log does not tell."""
+        return None if self.nodes is None else self.nodes > 1
+
+    @property
+    def version(self) -> Optional[Version]:
+        """The one release of NCCL in it."""
+        if len(self.versions) != 1:
+            return None
+        first, second, third = (int(part) for part in self.versions[0].split("."))
+        return first, second, third
+
+    @property
+    def networks(self) -> Set[str]:
+        return {name for process in self.processes for name in process.networks}
+
+    def rank_of(self, process: Process) -> Optional[int]:
+        """The rank of a process in the world, where it has one alone; else what its launcher says."""
+        ranks = self.ranks_of(process)
+        return ranks[0] if len(ranks) == 1 else (process.launcher_rank if not ranks else None)
+
+    def ranks_of(self, process: Process) -> List[int]:
+        if self.world is None:
+            return []
+        return sorted(rank for rank, one in self.world.began.items() if one is process)
+
+    def set_to(self, name: str) -> Dict[str, List[Process]]:
+        """Value of a variable -> processes that said so."""
+        found: Dict[str, List[Process]] = {}
+        for process in self.processes:
+            if name in process.variables:
+                found.setdefault(process.variables[name], []).append(process)
+        return found
+
+    def number(self, name: str) -> Optional[int]:
+        """What a variable is to NCCL, where all that said it agree."""
+        values = {strtoll(value)[0] for value in self.set_to(name)}
+        return values.pop() if len(values) == 1 else None
+
+    def who(self, process: Optional[Process]) -> str:
+        """``rank 3 (node1:4242)``, as far as it is known."""
+        if process is None:
+            return "a process that is not named"
+        place = process.host or "a host that is not named"
+        if process.key[1] is not None:
+            place += ":%d" % process.key[1]
+        ranks = self.ranks_of(process)
+        if not ranks and process.launcher_rank is not None:
+            return "task %d (%s)" % (process.launcher_rank, place)
+        if not ranks:
+            return place
+        return "rank%s %s (%s)" % ("s" if len(ranks) > 1 else "", numbers(ranks), place)
+
+
+def split(log: Log) -> List[Job]:
+    """Jobs in the order in which they began; processes of no communicator are of the one job there is, else apart."""
+    parent: Dict[Key, Key] = {key: key for key in log.processes}
+
+    def root(key: Key) -> Key:
+        while parent[key] != key:
+            parent[key] = parent[parent[key]]
+            key = parent[key]
+        return key
+
+    for one in log.communicators.values():
+        keys = [process.key for process in one.began.values()]
+        for key in keys[1:]:
+            parent[root(key)] = root(keys[0])
+    member = {process.key for one in log.communicators.values() for process in one.began.values()}
+    groups: Dict[Optional[Key], List[Process]] = {}
+    for key, process in log.processes.items():
+        groups.setdefault(root(key) if key in member else None, []).append(process)
+    alone = groups.pop(None, [])
+    if len(groups) == 1:
+        next(iter(groups.values())).extend(alone)
+    elif alone:
+        # With their host's job, where it has one alone.
+        hosts: Dict[str, Set[Optional[Key]]] = {}
+        for group, processes in groups.items():
+            for process in processes:
+                hosts.setdefault(process.host, set()).add(group)
+        rest = []
+        for process in alone:
+            of_host = hosts.get(process.host, set())
+            if len(of_host) == 1:
+                groups[next(iter(of_host))].append(process)
+            else:
+                rest.append(process)
+        if rest:
+            groups[None] = rest
+    ordered = sorted(groups.values(), key=lambda processes: min(process.order for process in processes))
+    return [_job(log, number, ordered) for number in range(len(ordered))] or [_empty(log)]
+
+
+def _job(log: Log, number: int, groups: List[List[Process]]) -> Job:
+    processes = tuple(sorted(groups[number], key=lambda process: process.order))
+    keys = {process.key for process in processes}
+    communicators = tuple(
+        one for one in log.communicators.values() if any(process.key in keys for process in one.began.values())
+    )
+    only = len(groups) == 1
+    reported = tuple(
+        one for one in log.failures if (one.process.key in keys if one.process is not None else only or number == 0)
+    )
+    versions = {version for process in processes for version in process.versions}
+    if only:
+        versions |= log.bare_versions
+    world = max(communicators, key=lambda one: (one.ranks, len(one.began)), default=None)
+    name = "job" if only else "job %d" % (number + 1)
+    return Job(name, processes, communicators, reported, world, _nodes(communicators, world), _sorted(versions))
+
+
+def _empty(log: Log) -> Job:
+    return Job("job", (), (), tuple(log.failures), None, None, _sorted(log.bare_versions))
+
+
+def _sorted(versions: Iterable[str]) -> Tuple[str, ...]:
+    return tuple(sorted(versions, key=lambda text: [int(part) for part in text.split(".") if part.isdigit()]))
+
+
+def _nodes(communicators: Iterable[Communicator], world: Optional[Communicator]) -> Optional[int]:
+    said = [one.nodes for one in communicators if one.nodes is not None]
+    if world is None:
+        return max(said) if said and max(said) > 1 else None
+    seen = len({process.node for process in world.began.values()})
+    if world.nodes is not None:
+        return max(said)
+    return seen if len(world.began) == world.ranks or seen > 1 else None
+
+
+def numbers(values: Iterable[int]) -> str:
+    """``0-6,9``."""
+    spans: List[List[int]] = []
+    for value in sorted(set(values)):
+        if spans and value == spans[-1][1] + 1:
+            spans[-1][1] = value
+        else:
+            spans.append([value, value])
+    shown = ["%d" % a if a == b else "%d-%d" % (a, b) for a, b in spans[: 2 * NAMED]]
+    return ",".join(shown) + (" and more" if len(spans) > 2 * NAMED else "")
+
+
+def names(values: Iterable[str], limit: int = NAMED) -> str:
+    """``a, b and 3 more``."""
+    listed = sorted(set(values))
+    shown = ", ".join(listed[:limit])
+    return shown + (" and %d more" % (len(listed) - limit) if len(listed) > limit else "")

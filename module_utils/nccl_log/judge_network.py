@@ -1,0 +1,453 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a log says about the ways that data takes: network, interfaces, HCAs, GPUDirect RDMA, NVLink.
+
+A cause is named where a line proves it; everything else is "possible causes". Lines that mislead are not believed: a
+plugin that is missing, a NET/Socket that starts beside another network, GPUDirect decisions on pairs that nobody uses.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..nccl.grammar import strtoll
+from . import events
+from .job import Process
+from .jobs import Job, names
+from .transport import SOCKETS, device_name
+
+CAPTURE = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
+AGAIN = "run it again with %s, and give this command the files of all ranks" % CAPTURE
+
+NETWORK = Check(
+    "nccl_log.network",
+    why="over TCP a GPU node moves a tenth of what its HCAs can, and the CPU copies every byte",
+    fix="see on one of the hosts what RDMA sees, in the job's own container: `ibv_devinfo` has to show the HCAs with"
+    " state PORT_ACTIVE; then run site.yml for the node",
+    severity="critical",
+)
+"Does NCCL use an RDMA network between nodes, and if not, why (`busbar diagnose`)"
+INTERFACE = Check(
+    "nccl_log.interface",
+    why="ranks find each other by TCP over this interface: one that does not reach the other nodes ends in a hang",
+    fix="set NCCL_SOCKET_IFNAME in the job to the interface that has the node's address (`ip -br"
+    " address`), with = before"
+    " the name: NCCL_SOCKET_IFNAME==NAME",
+    severity="critical",
+)
+"Is the interface by which ranks find each other one that reaches other nodes"
+HCAS = Check(
+    "nccl_log.hcas",
+    why="each idle HCA is bandwidth that was paid for and is not used",
+    fix="run site.yml for the node with --tags platform,nccl_conf: it holds the rails to the profile; GRAPH in"
+    " NCCL_DEBUG_SUBSYS shows which HCA NCCL gives to which GPU",
+)
+"Does every HCA that NCCL sees on a node carry data, and do all nodes see as many"
+GDR = Check(
+    "nccl_log.gdr",
+    why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time",
+    fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu, then run the job again",
+)
+"Has every connection between nodes GPUDirect RDMA, and if not, why"
+LOCAL = Check(
+    "nccl_log.intra_node",
+    why="data between GPUs of a node goes through the host's memory or the network, and not directly",
+    fix="take the variable out of the job and out of /etc/nccl.conf, then run it again",
+)
+"Do GPUs of a node reach each other directly"
+NVLINK = Check(
+    "nccl_log.nvlink",
+    why="NVLinks that are down, or a limit of channels, cost bandwidth within the node",
+    fix="`nvidia-smi nvlink -s` on the node: every link has to be up, and as fast as on the other GPUs",
+)
+"Do all GPUs of a node have the same NVLink bandwidth, and channels enough to use it (GRAPH)"
+
+# Names of interfaces of which it is known that they end on the node, as they begin.
+_ENDS_HERE = ("lo", "docker", "virbr", "veth", "br-")
+_NOT_DIRECT = "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"
+
+
+def judge(job: Job) -> List[Finding]:
+    network = _network(job)
+    found = [*network, *_interfaces(job), *_hcas(job), *_gdr(job), *_local(job), *_nvlink(job)]
+    return found
+
+
+def _network(job: Job) -> List[Finding]:
+    if not job.networks:
+        return []
+    over = "%s nodes" % job.nodes if job.nodes is not None else "a number of nodes that the log does not tell"
+    used = names(job.networks)
+    want = "an RDMA network between nodes"
+    if SOCKETS not in job.networks:
+        have = "%s, over %s" % (used, over) if job.nodes != 1 else "%s (one node: hardly used)" % used
+        return [NETWORK.judge(job.name, "ok", want, have, "Using network")]
+    crossing = any(way[0] == "net" for process in job.processes for way in process.ways)
+    if job.nodes == 1 and not crossing:
+        return [NETWORK.judge(job.name, "ok", want, "Socket, and nothing goes over it: one node", "Using network")]
+    if job.nodes == 1:
+        return []  # the network within a node: LOCAL
+    on = [process for process in job.processes if SOCKETS in process.networks]
+    proven, possible, fix = _why_sockets(on, job)
+    have = "Socket (TCP), over %s" % over
+    others = job.networks - {SOCKETS}
+    if others:
+        have += ", on %s; %s elsewhere" % (names(process.host for process in on), names(others))
+    have += "; cause: %s" % "; ".join(proven) if proven else "; possible causes: %s" % "; ".join(possible)
+    useless = sorted(
+        {name for process in on for name in process.variables if name.startswith("NCCL_IB_")} - {"NCCL_IB_DISABLE"}
+    )
+    if useless:
+        have += "; without effect: %s" % names(useless)
+    state = "drift" if job.several else "unknown"
+    return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix)]
+
+
+def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str], Optional[str]]:
+    """Causes that lines prove, causes that they allow, and what to do about the first."""
+    proven: List[str] = []
+    fixes: List[str] = []
+    variables: Dict[str, str] = {}
+    for process in processes:
+        variables.update(process.variables)
+    absent = {why for process in processes for why in process.absent}
+    plugins = {plugin for process in processes for plugin in process.plugins if plugin.kind == "NET"}
+    failed = sorted(plugin.name for plugin in plugins if plugin.state == "failed" and plugin.name != "IB")
+    if variables.get("NCCL_NET", "").lower() == "socket":
+        proven.append("NCCL_NET=%s" % variables["NCCL_NET"])
+        fixes.append("take NCCL_NET out of the job and out of /etc/nccl.conf")
+    if strtoll(variables.get("NCCL_IB_DISABLE", "0"))[0]:
+        proven.append("NCCL_IB_DISABLE=%s" % variables["NCCL_IB_DISABLE"])
+        fixes.append("take NCCL_IB_DISABLE out of the job and out of /etc/nccl.conf")
+    if "libibverbs" in absent:
+        proven.append("libibverbs.so.1 cannot be opened")
+        fixes.append("install libibverbs1 (Debian) or libibverbs (Red Hat) where the job runs, in its container image")
+    if "interface" in absent:
+        proven.append("NET/IB found no IP interface for its control messages")
+        fixes.append(INTERFACE.fix)
+    if proven:
+        return proven, [], "; ".join(fixes)
+    wanted = variables.get("NCCL_NET_PLUGIN", "")
+    if wanted and any(plugin.state == "missing" for plugin in plugins) and wanted.lower() != "none":
+        possible = ["the network plugin that NCCL_NET_PLUGIN=%s names is not found" % wanted]
+    else:
+        possible = []
+    if failed:
+        possible.append("a network plugin did not start: %s" % names(failed))
+    if "device" in absent:
+        if "NCCL_IB_HCA" in variables:
+            possible.append("NCCL_IB_HCA=%s fits no HCA with an active port" % variables["NCCL_IB_HCA"])
+        possible.append(
+            "no RDMA device with an active port is visible to the process (none in the node, driver not loaded,"
+        )
+        possible[-1] += " ports down, /dev/infiniband not in the container)"
+        if any(plugin.state == "missing" for plugin in plugins):
+            possible.append("a network that needs a plugin, such as EFA, and no libnccl-net.so")
+    elif any(process.devices for process in processes):
+        possible.append("HCAs were found and not used: a setting of the communicator (netName), or NCCL_NET in a file")
+    if not possible:
+        possible.append("unknown: the log has no NET lines; %s" % AGAIN)
+    return [], possible, None
+
+
+def _interfaces(job: Job) -> List[Finding]:
+    if job.nodes == 1 or not job.processes:
+        return []
+    bad: Dict[Tuple[str, str], List[Process]] = {}
+    good: Set[str] = set()
+    for process in job.processes:
+        used = {}
+        if process.bootstrap is not None:
+            used[process.bootstrap.interface] = process.bootstrap.address
+        if SOCKETS in process.networks:
+            used.update(process.interfaces)
+        if process.oob:
+            used.setdefault(process.oob, "")
+        for name, address in used.items():
+            why = _ends_here(name, address)
+            if why:
+                bad.setdefault((name, why), []).append(process)
+            else:
+                good.add(name)
+    found = []
+    for (name, why), processes in sorted(bad.items()):
+        have = "%s, %s, on %s" % (name, why, names(process.host for process in processes))
+        chosen = {
+            process.variables["NCCL_SOCKET_IFNAME"]
+            for process in processes
+            if "NCCL_SOCKET_IFNAME" in process.variables
+        }
+        if chosen:
+            have += "; NCCL_SOCKET_IFNAME=%s" % names(chosen)
+        state = "drift" if job.several else "unknown"
+        if not job.several:
+            have += "; harmless on one node, and the log does not tell how many there are"
+        found.append(
+            INTERFACE.judge("%s %s" % (job.name, name), state, "reaches other nodes", have, "Bootstrap: Using")
+        )
+    if good and not found:
+        found.append(INTERFACE.judge(job.name, "ok", "reaches other nodes", names(good), "Bootstrap: Using"))
+    return found
+
+
+def _ends_here(name: str, address: str) -> str:
+    if name.startswith(_ENDS_HERE) and (name == "lo" or not name.startswith("lo")):
+        return "which does not leave the node"
+    if address.startswith("127.") or address == "::1":
+        return "with the loopback address %s" % address
+    if address.lower().startswith(("fe80", "[fe80", "169.254.")):
+        return "with the link-local address %s" % address
+    return ""
+
+
+def _nodes_of(processes: Iterable[Process]) -> Dict[str, List[Process]]:
+    found: Dict[str, List[Process]] = {}
+    for process in processes:
+        found.setdefault(process.node, []).append(process)
+    return found
+
+
+def _rdma_ways(process: Process) -> List[Tuple[str, bool, bool, int, Optional[bool], int]]:
+    """HCA, gdr, pxn, rank, sends and channels of each kind of connection over an RDMA network."""
+    return [
+        (device_name(process, via, index), gdr, pxn, rank, sends, count)
+        for (kind, via, index, gdr, pxn, rank, sends), count in process.ways.items()
+        if kind in ("net", "collnet") and via != SOCKETS
+    ]
+
+
+def _hcas(job: Job) -> List[Finding]:
+    if job.nodes == 1 or SOCKETS in job.networks or not job.networks:
+        return []
+    found = []
+    seen_on: Dict[str, Set[str]] = {}
+    local = max((one.local_ranks for one in job.communicators), default=0)
+    for node, processes in sorted(_nodes_of(job.processes).items()):
+        seen = {part for process in processes for device in process.devices.values() for part in device.name.split("+")}
+        if not seen:
+            continue
+        seen_on[node] = seen
+        ways = [way for process in processes for way in _rdma_ways(process)]
+        used = {part for way in ways for part in way[0].split("+")} & seen
+        ranks = {way[3] for way in ways}
+        idle = seen - used
+        subject = "%s %s" % (job.name, node)
+        want = "all %d HCAs carry data" % len(seen)
+        have = "%d of %d HCAs carry data" % (len(used), len(seen))
+        if not ways:
+            continue
+        if not idle:
+            found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
+            continue
+        have = "%d of %d HCAs idle: %s" % (len(idle), len(seen), names(idle, 8))
+        if not local or len(ranks) < local:
+            have += "; only %d of the node's %s ranks show their connections" % (
+                len(ranks),
+                local or "unknown number of",
+            )
+            found.append(HCAS.judge(subject, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
+        elif local < len(seen):
+            have += "; the job has %d ranks on this node, fewer than it has HCAs" % local
+            found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
+        else:
+            found.append(HCAS.judge(subject, "drift", want, have, "Channel ... via NET"))
+    most = max((len(seen) for seen in seen_on.values()), default=0)
+    fewer = {node: seen for node, seen in seen_on.items() if len(seen) < most}
+    for node, seen in sorted(fewer.items()):
+        have = "NCCL sees %d HCAs, %d on other nodes" % (len(seen), most)
+        fix = (
+            "`ibv_devinfo` on %s: every HCA of the profile has to be there with PORT_ACTIVE; then run site.yml for it"
+            % node
+        )
+        found.append(
+            HCAS.judge("%s %s sees" % (job.name, node), "drift", "%d HCAs" % most, have, "NET/IB : Using", fix)
+        )
+    return found
+
+
+def _gdr(job: Job) -> List[Finding]:
+    if job.nodes == 1 or not (job.networks - {SOCKETS} or any(_rdma_ways(process) for process in job.processes)):
+        return []
+    found: List[Finding] = []
+    want = "GPUDirect RDMA on every connection"
+    off: Dict[Tuple[str, str, str, bool], Set[str]] = {}
+    channels = on = 0
+    for process in job.processes:
+        for device, gdr, _pxn, rank, sends, count in _rdma_ways(process):
+            channels += count
+            if gdr:
+                on += count
+                continue
+            cause, fix, certain = _why_off(job, process, device, rank, sends)
+            off.setdefault((device, cause, fix, certain), set()).add(process.node)
+    for (device, cause, fix, certain), nodes in sorted(off.items()):
+        have = "off on %s of %s; %s: %s" % (device, names(nodes), "cause" if certain else "possible causes", cause)
+        found.append(GDR.judge("%s %s" % (job.name, device), "drift", want, have, "Channel ... via NET", fix or None))
+    if channels and not off:
+        return [GDR.judge(job.name, "ok", want, "on all %d connections that the log shows" % on, "via NET/.../GDRDMA")]
+    if found:
+        return found
+    unable: Dict[str, Set[str]] = {}
+    for process in job.processes:
+        for device, able in process.gdr_devices.items():
+            if not able:
+                unable.setdefault(device, set()).add(process.node)
+    for device, nodes in sorted(unable.items()):
+        have = "off on %s of %s; cause: %s" % (device, names(nodes), _NOT_ABLE)
+        found.append(GDR.judge("%s %s" % (job.name, device), "drift", want, have, "GPU Direct RDMA Disabled for HCA"))
+    said = {process.rings_gdr for process in job.processes if process.rings_gdr is not None}
+    if not found and said:
+        state = "ok" if said == {True} else "drift"
+        have = (
+            "on, as the line on the rings says" if said == {True} else "off in the rings of some ranks; cause unknown"
+        )
+        fix = None if said == {True} else AGAIN
+        found.append(GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", fix))
+    if not found and job.networks:
+        have = "the log shows no connection between nodes"
+        found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN))
+    return found
+
+
+_NOT_ABLE = "NCCL finds neither nvidia_peermem nor DMA-BUF usable for this HCA"
+
+
+def _why_off(job: Job, process: Process, device: str, rank: int, sends: Optional[bool]) -> Tuple[str, str, bool]:
+    """Cause, what to do (empty: the check's), and whether a line proves it."""
+    if any(process.gdr_devices.get(part) is False for part in device.split("+")):
+        return _NOT_ABLE, "", True
+    level = process.variables.get("NCCL_NET_GDR_LEVEL", "")
+    for gpu, hca, distance, limit in sorted(process.gdr_off):
+        if _same_device(process, hca, device) and (gpu == str(rank) or not (job.version and job.version >= (2, 26, 0))):
+            far, near = (events.path_type(number, job.version) for number in (distance, limit))
+            cause = "path %s between GPU %s and HCA exceeds level %s" % (far, gpu, near)
+            cause += " (NCCL_NET_GDR_LEVEL=%s)" % level if level else ""
+            alone = gpu == str(rank) or len({pair[0] for pair in process.gdr_off}) == 1
+            fix = "`nvidia-smi topo -m`: the HCA has to be on the GPU's own PCIe switch, and in NCCL_IB_HCA; or set"
+            return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer way is meant" % far, alone
+    if level and level in ("LOC", "0"):
+        return "NCCL_NET_GDR_LEVEL=%s" % level, "take NCCL_NET_GDR_LEVEL out of the job and out of /etc/nccl.conf", True
+    if sends is not False and process.variables.get("NCCL_NET_GDR_READ") == "0":
+        return "NCCL_NET_GDR_READ=0", "take NCCL_NET_GDR_READ out of the job and out of /etc/nccl.conf", True
+    if process.gdr_devices.get(device):
+        return "the HCA could; the path to the GPU is longer than NCCL_NET_GDR_LEVEL allows", "", False
+    cause = "neither nvidia_peermem nor DMA-BUF works; the path to the GPU is longer than NCCL_NET_GDR_LEVEL allows"
+    return cause + "; a device without support; the log has no NET lines that tell", AGAIN, False
+
+
+def _same_device(process: Process, hca: str, device: str) -> bool:
+    """hca: number of a device as NCCL prints it, hexadecimal, with the node's number in its upper half."""
+    number = hca.rpartition("-")[2]
+    try:
+        index = int(number, 16) & 0xFFFFFF
+    except ValueError:
+        return False
+    return device_name(process, "IB", index) == device or device.endswith("/%d" % index)
+
+
+def _local(job: Job) -> List[Finding]:
+    """Connections within a node that are not direct."""
+    said = {name: value for name in _NOT_DIRECT for value in job.set_to(name)}
+    culprits = []
+    if strtoll(said.get("NCCL_P2P_DISABLE", "0"))[0] == 1:
+        culprits.append("NCCL_P2P_DISABLE=%s" % said["NCCL_P2P_DISABLE"])
+    if said.get("NCCL_P2P_LEVEL") in ("LOC", "0"):
+        culprits.append("NCCL_P2P_LEVEL=%s (or NCCL_P2P_DISABLE=1, which is logged as this)" % said["NCCL_P2P_LEVEL"])
+    no_memory = strtoll(said.get("NCCL_SHM_DISABLE", "0"))[0] != 0
+    shared = {process.node for process in job.processes for way in process.ways if way[0] == "shm"}
+    wired = _within_a_node(job)
+    direct = any(way[0] == "p2p" for process in job.processes for way in process.ways)
+    want = "directly (P2P)"
+    linked = any(process.nvlinks for process in job.processes)
+    if wired:
+        causes = culprits + (["NCCL_SHM_DISABLE=%s" % said["NCCL_SHM_DISABLE"]] if no_memory else [])
+        have = "GPUs of %s reach each other over the network; %s" % (names(wired), _cause(causes, _POSSIBLE_NET))
+        fix = None if causes else _FIX_P2P
+        return [LOCAL.judge(job.name, "drift", want, have, "Channel ... via NET", fix, severity="major")]
+    if shared:
+        have = "GPUs of %s reach each other through shared memory; %s" % (
+            names(shared),
+            _cause(culprits, _POSSIBLE_SHM),
+        )
+        # Without NVLink GPUs of two sockets are meant to go this way.
+        state = "drift" if culprits or linked else "unknown"
+        return [
+            LOCAL.judge(
+                job.name, state, want, have, "Channel ... via SHM", None if culprits else _FIX_P2P,
+                severity="major" if state == "drift" else "minor",
+            )
+        ]  # fmt: skip
+    if culprits and job.processes:
+        have = "%s: switched off; the log shows no connection within a node" % names(culprits)
+        return [LOCAL.judge(job.name, "unknown", want, have, "set by environment")]
+    return [LOCAL.judge(job.name, "ok", want, "P2P", "Channel ... via P2P")] if direct else []
+
+
+_POSSIBLE_SHM = "no peer access between these GPUs (PCIe across sockets without NVLink is so), IOMMU or ACS in the way,"
+_POSSIBLE_SHM += " containers that do not share their GPUs"
+_POSSIBLE_NET = (
+    "P2P and shared memory both not usable: separate containers (no common /dev/shm or host id), or switched off"
+)
+_FIX_P2P = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins;"
+_FIX_P2P += " processes of one job on a node need a common IPC namespace (docker --ipc=host)"
+
+
+def _cause(proven: Sequence[str], possible: str) -> str:
+    return "cause: %s" % "; ".join(proven) if proven else "possible causes: %s" % possible
+
+
+def _within_a_node(job: Job) -> Set[str]:
+    """Nodes of whose ranks two are connected by the network; nothing where ranks of several communicators mix."""
+    if len(job.communicators) != 1 or job.world is None:
+        return set()
+    node_of = {rank: process.node for rank, process in job.world.began.items()}
+    found = set()
+    for process in job.processes:
+        if any(way[0] == "net" and way[4] for way in process.ways):
+            continue  # over another GPU: the ranks of the line are not those of the wire
+        for source, target in process.crossed:
+            if source in node_of and node_of[source] == node_of.get(target):
+                found.add(node_of[source])
+    return found
+
+
+def _nvlink(job: Job) -> List[Finding]:
+    found = []
+    for node, processes in sorted(_nodes_of(job.processes).items()):
+        links: Dict[str, float] = {}
+        for process in processes:
+            links.update(process.nvlinks)
+        if len(links) > 1:
+            most = max(links.values())
+            fewer = {gpu: speed for gpu, speed in links.items() if speed < 0.99 * most}
+            subject = "%s %s" % (job.name, node)
+            want = "%.1f GB/s of NVLink on each GPU" % most
+            if fewer:
+                have = ", ".join("GPU %s %.1f GB/s" % pair for pair in sorted(fewer.items())[:8])
+                found.append(NVLINK.judge(subject, "drift", want, have, "NVL[...] of the topology (GRAPH)"))
+            else:
+                have = "the same on %d GPUs" % len(links)
+                found.append(NVLINK.judge(subject, "ok", want, have, "NVL[...] of the topology (GRAPH)"))
+        if job.nodes != 1:
+            continue
+        for process in processes[:1]:
+            rings = [graph for graph in process.graphs if graph.pattern == 4 and graph.intra == "NVL"]
+            if rings and process.system:
+                ring = max(rings, key=lambda graph: graph.channels)
+                bandwidth = ring.channels * ring.bandwidth
+                if bandwidth < 0.75 * process.system:
+                    limits = ["%s=%s" % (n, v) for n in _LIMITS for v in job.set_to(n)]
+                    have = "%d channels of %.0f GB/s; %s" % (
+                        ring.channels, ring.bandwidth, _cause(limits, "NVLinks or NVSwitches that are down"),
+                    )  # fmt: skip
+                    want = "rings for %.0f GB/s" % process.system
+                    fix = "take %s out of the job and out of /etc/nccl.conf" % names(limits) if limits else None
+                    found.append(
+                        NVLINK.judge("%s %s channels" % (job.name, node), "drift", want, have, "Pattern 4", fix)
+                    )
+    return found
+
+
+_LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")

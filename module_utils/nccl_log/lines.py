@@ -1,0 +1,122 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Lines of NCCL_DEBUG output, out of whatever a launcher has put before them.
+
+A line is ``PREFIX HOST:PID:TID [DEVICE] PLACE NCCL LEVEL TEXT``. NCCL prints no subsystem. The prefix is of torchrun
+(``[default0]:``, ``[rank3]:``), of srun --label (``3: ``), of a container's log (``2025-11-24T03:20:21.0Z stdout F ``),
+of mpirun (``[1,3]<stdout>:``), of pdsh (``node1: ``), of Ray, or several of them, and since 2.26 NCCL puts a time
+before a warning. Processes that share a pipe tear each other's lines: the record is what stands behind the last head,
+and what stands before it is no part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Optional
+
+# No line of NCCL's is longer (its buffer has 1,024 to 4,096 bytes, and prefixes are short); the rest is not kept.
+LONGEST = 16384
+LEVELS = ("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE", "CALL")
+
+_MARK = re.compile(r" NCCL (%s) ?" % "|".join(LEVELS))
+# What stands between the prefix and " NCCL LEVEL". Host and process are left out by who publishes a log.
+_HEAD = re.compile(
+    r"(?:(?P<host>[^\s:]{0,255})(?::(?P<pid>\d{1,10}):(?P<tid>\d{1,10}))? )?\[(?P<device>-?\d{1,10})\]"
+    r"(?: [\d.]{1,24})?(?: (?P<place>[\w/.+-]{1,120}:\d{1,7}(?: \([^)]{0,120}\))?))?$"
+)
+# A bare head of a warning that was torn apart, or of NCCL CALL.
+_PROCESS = re.compile(r"(?P<host>[^\s:]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$")
+_RANK = re.compile(
+    r"\[rank ?(\d{1,7})\]|\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:|(?:^|F )(\d{1,7}): |(?:^|F )\[(\d{1,7})\] $"
+)
+_CONTAINER_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?= )")
+_NCCL_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?)\]?")
+
+
+@dataclass(frozen=True)
+class Head:
+    """Who wrote a line.
+
+    host, pid, tid: as NCCL printed them; "" and None where the line does not say.
+    device: the CUDA device of the thread; -1 and arbitrary numbers where the thread had none.
+    place: of a warning, ``transport/net_ib.cc:1297``; else "".
+    rank: what the launcher's prefix numbers: rank of the job (torchrun, mpirun) or task of the step (srun).
+    time: as it stands in the line, ``2025-11-24 03:20:21``; "" where there is none.
+    clock: whose time it is: "container", "nccl" or "". Times of two clocks are not compared.
+    """
+
+    host: str = ""
+    pid: Optional[int] = None
+    tid: Optional[int] = None
+    device: Optional[int] = None
+    place: str = ""
+    rank: Optional[int] = None
+    time: str = ""
+    clock: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of NCCL's. level: one of LEVELS. text: what it says."""
+
+    head: Head
+    level: str
+    text: str
+
+
+def records(line: str) -> List[Record]:
+    """What NCCL wrote on a line, as a rule one record; several where processes tore each other's lines; none."""
+    marks = list(_MARK.finditer(line))
+    found = []
+    begin = 0
+    for mark, after in zip(marks, marks[1:] + [None]):
+        before = line[begin : mark.start()]
+        end = len(line)
+        if after is not None:
+            # The next record's head is no part of this one's text.
+            inner = line[mark.end() : after.start()]
+            end = mark.end() + len(inner) - len(_own(inner))
+        found.append(Record(head(before), mark.group(1), line[mark.end() : end].rstrip()))
+        begin = end
+    return found
+
+
+def _own(before: str) -> str:
+    """The head at the end of a text, without the blank before it."""
+    match = _HEAD.search(before) or _PROCESS.search(before)
+    return before[match.start() :] if match else ""
+
+
+def head(before: str) -> Head:
+    """What stands before `` NCCL LEVEL`` on a line."""
+    match = _HEAD.search(before) or _PROCESS.search(before)
+    if match is None:
+        return Head(rank=_rank(before), **_time(before))
+    said = match.groupdict()
+    prefix = before[: match.start()]
+    device = said.get("device")
+    return Head(
+        said["host"] or "",
+        int(said["pid"]) if said["pid"] else None,
+        int(said["tid"]) if said["tid"] else None,
+        int(device) if device else None,
+        said.get("place") or "",
+        _rank(prefix),
+        **_time(prefix),
+    )
+
+
+def _rank(prefix: str) -> Optional[int]:
+    match = _RANK.search(prefix) if prefix else None
+    return int(next(group for group in match.groups() if group is not None)) if match else None
+
+
+def _time(prefix: str) -> Dict[str, str]:
+    if len(prefix) < 19:
+        return {}
+    match = _CONTAINER_TIME.search(prefix)
+    if match:
+        return {"time": match.group(), "clock": "container"}
+    match = _NCCL_TIME.search(prefix)
+    return {"time": "%s %s" % match.groups(), "clock": "nccl"} if match else {}

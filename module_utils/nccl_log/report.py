@@ -1,0 +1,46 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A log's jobs, the proof of their transport and the findings, as plain data for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Dict, Sequence
+
+from ..core.finding import Finding
+from .job import Log, read
+from .jobs import Job, split
+from .judge import judge
+from .transport import transport
+
+
+def parse(text: str) -> Dict[str, Any]:
+    """The report on a log of one source."""
+    log = read([text.encode("utf-8", "replace")])
+    return report(log, split(log), judge(log))
+
+
+def report(log: Log, jobs: Sequence[Job], findings: Sequence[Finding]) -> Dict[str, Any]:
+    """lines: of all sources.   info, warnings: records of NCCL's.   findings: keys of docs/finding.schema.json."""
+    return {
+        "sources": log.sources,
+        "lines": log.lines,
+        "info": log.info,
+        "warnings": log.warnings,
+        "jobs": [_job(job) for job in jobs],
+        "findings": [finding.to_dict() for finding in findings],
+    }
+
+
+def _job(job: Job) -> Dict[str, Any]:
+    proof = transport(job)
+    variables = sorted({name for process in job.processes for name in process.variables})
+    return {
+        "name": job.name,
+        "processes": len(job.processes),
+        "hosts": sorted({process.host for process in job.processes}),
+        "nccl": list(job.versions),
+        "communicators": len(job.communicators),
+        "variables": {name: sorted(job.set_to(name)) for name in variables},
+        "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
+    }
