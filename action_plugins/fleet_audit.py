@@ -107,7 +107,7 @@ class ActionModule(ActionBase):
                 machine = here._variable_manager._inventory.get_host(host)
                 with bounded(host_audit.LIMIT) as bounds[host]:
                     # The play context is as it was before this task made it the first host's.
-                    done = run(here, machine, task.copy(), of_host)
+                    done = run(here, machine, task.copy(exclude_tasks=True), of_host)
                 return {name: done[name] for name in KEPT if name in done}
             except AnsibleError as error:
                 return {"failed": True, "msg": str(error)}

@@ -14,6 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
 # plugins/action/ in the collection, action_plugins/ in a checkout: the profiles lie beside either's parent.
@@ -43,7 +44,7 @@ class ActionModule(ActionBase):
 
 def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:
     """What the action returns; hosts that are given the same want the same. Raises ParseError."""
-    given = {name: templar.template(variables[name]) for name in variables if intent.mine(name)}
+    given = {name: rendered(variables[name], templar) for name in variables if intent.mine(name)}
     site = Path(variables.get("inventory_dir") or ".")
     wanted: dict[str, Any] = kept(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
     return wanted

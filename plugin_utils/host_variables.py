@@ -25,6 +25,15 @@ def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def rendered(value: Any, templar: Any) -> Any:
+    """A variable with its templates filled in. Most hold none, which Ansible takes long to find out."""
+    if not value or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str) and "{" not in value and not value.startswith("#jinja2:"):
+        return value
+    return templar.template(value)
+
+
 def kind(variables: Mapping[str, Any]) -> str:
     """Profile and fabric: hosts of one kind can be compared and tested with each other."""
     read = variables.get("busbar_intent") or {}

@@ -4,6 +4,8 @@
 
 Ansible forks a worker for each task of each host, and what a worker knows ends with it. One that asks for many hosts
 reads the file once.
+
+What all runs need alike is kept between them, too.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 # Path -> what this process has read there. So many at most: hosts of which each is given something else fill no memory.
 _READ: dict[str, Any] = {}
 _MOST = 50
+# Of what is kept between runs, for as many checkouts and releases that one user goes back and forth between.
+_TEXTS = 4
 
 
 def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
@@ -59,3 +65,47 @@ def _remember(path: str, value: Any) -> Any:
         _READ.clear()
     _READ[path] = value
     return value
+
+
+def kept_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
+    """make() for this basis, which is all that it goes by; in this folder it is made once.
+
+    The folder is made. One that is not ours alone to write, or a file that is not or is not whole, is not believed:
+    then it is made each time.
+    """
+    path = folder / f"{hashlib.sha256(basis.encode()).hexdigest()}.txt"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _ours(os.lstat(folder), stat.S_ISDIR):
+            return make()
+        text = _whole(path)
+        if text is None:
+            text = make()
+            descriptor, new = tempfile.mkstemp(dir=folder)
+            with open(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+            os.replace(new, path)
+            by_age = sorted(folder.glob("*.txt"), key=lambda one: one.stat().st_mtime)
+            for old in by_age[:-_TEXTS]:
+                old.unlink(missing_ok=True)
+        return text
+    except OSError:
+        # A home directory that is full, or that nobody may write.
+        return make()
+
+
+def _whole(path: Path) -> str | None:
+    """None of what is not there, not ours alone to write, or was cut off or changed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as stream:
+        if not _ours(os.fstat(descriptor), stat.S_ISREG):
+            return None
+        said, _line, content = stream.read().partition(b"\n")
+    return content.decode() if hashlib.sha256(content).hexdigest().encode() == said else None
+
+
+def _ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -18,6 +18,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "inventory_hostname": "node01"}
 
@@ -122,3 +123,29 @@ def test_what_is_asked_can_be_sent() -> None:
     for role in host_audit._ASKED:
         given = steps(role)
         assert json.loads(json.dumps(given)) == given
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{{ other }}",
+        ["{{ other }}"],
+        {"a": ["{% if 1 %}{{ other }}{% endif %}"]},
+        "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]",
+        "a{b",
+        "a",
+        "",
+        0,
+        1.5,
+        None,
+    ],
+)
+def test_what_holds_no_template_is_taken_as_it_is_and_nothing_else(value: Any) -> None:
+    def trusted(data: Any) -> Any:
+        if isinstance(data, dict):
+            return {name: trusted(item) for name, item in data.items()}
+        return [trusted(item) for item in data] if isinstance(data, list) else trust_as_template(data) if data else data
+
+    value = trusted(value) if not isinstance(value, (int, float)) else value
+    templar = Templar(loader=DataLoader(), variables={"other": trust_as_template("{{ third }}"), "third": 3})
+    assert rendered(value, templar) == templar.template(value)
