@@ -206,7 +206,7 @@ class CallbackModule(Default):
             return
         with self._lock:
             self._itemised.add((result.host.get_name(), result.task._uuid))
-            end = self._end(result, bool(result.task_fields.get("ignore_errors")))
+            end = self._end(result, _ignored(result))
             self._failed(self._run, result, end, f" (item {self._get_item_label(result.result)})")
 
     def v2_on_file_diff(self, result: Any) -> None:
@@ -263,9 +263,8 @@ class CallbackModule(Default):
         if result.task.action not in _DEBUG or not result.result.get("_ansible_verbose_always"):
             return
         self._clean_results(result.result, result.task.action)
-        said = {key: value for key, value in result.result.items() if not key.startswith("_")}
-        text = said.get("msg") if isinstance(said.get("msg"), str) else progress.failure({"msg": "", **said})
-        self._say(run, "says", result, str(text))
+        message, more = result.result.get("msg"), progress.details(result.result)
+        self._say(run, "says", result, "\n".join(more if message is None else [str(message), *more]))
 
     def _say(self, run: progress.Run, kind: str, result: Any, text: str, where: str = "", item: str = "") -> None:
         address = result.host.vars.get("ansible_host")
@@ -358,6 +357,12 @@ def _where(task: Any) -> str:
     path = os.path.realpath(path)
     near = os.path.relpath(path)
     return f"{path if near.startswith('..') else near}:{line}"
+
+
+def _ignored(result: Any) -> bool:
+    given = result.task.ignore_errors
+    # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
+    return bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
 
 
 def _rescued(task: Any) -> bool:

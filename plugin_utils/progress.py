@@ -270,8 +270,8 @@ class Run:
         for fold in section.folds.values():
             names = {printable(host) for host in fold.rest if host}
             if names:
-                alike = "the same" if fold.kind != "says" else "said"
-                lines.append(Line(f"{fold.head}  {alike} on {counted(len(names))}: {nodeset.fold(names)}", fold.kind))
+                said = f"{fold.head}  the same on {counted(len(names))}: {nodeset.fold(names)}"
+                lines.append(Line(said, fold.kind))
             fold.rest = []
         counts = section.counts()
         if section.role:
@@ -368,7 +368,12 @@ def shown(text: str) -> str:
 def failure(result: Mapping[str, Any]) -> str:
     """What a result says of a failure, as the node gave it: its message, and what else the module returned."""
     message = result.get("msg") or result.get("censored") or result.get("reason") or "it failed without a message"
-    lines = [message if isinstance(message, str) else str(message)]
+    return "\n".join([str(message), *details(result)])
+
+
+def details(result: Mapping[str, Any]) -> list[str]:
+    """What a result says beside its message, as ``key: value``."""
+    lines = []
     more = {
         key: value
         for key, value in result.items()
@@ -387,7 +392,7 @@ def failure(result: Mapping[str, Any]) -> str:
             told = yaml.safe_dump(plain, allow_unicode=True, default_flow_style=None, width=110, sort_keys=False)
             rows = told.rstrip().splitlines()
             lines += [f"{key}: {rows[0]}"] if len(rows) == 1 else [f"{key}:", *("  " + row for row in rows)]
-    return "\n".join(lines)
+    return lines
 
 
 def _titled(role: str, task: str) -> str:

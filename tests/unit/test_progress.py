@@ -298,7 +298,7 @@ def test_a_bar_is_as_wide_as_asked_with_rich_and_without(monkeypatch: pytest.Mon
 
 
 def task(name: str, role: str = "", action: str = "command", **more: Any) -> Any:
-    given = {"loop": None, "run_once": False, "_parent": None, "_uuid": name, **more}
+    given = {"loop": None, "ignore_errors": None, "run_once": False, "_parent": None, "_uuid": name, **more}
     made = SimpleNamespace(get_name=lambda: f"busbar.fabric.{role}")
     return SimpleNamespace(
         name=name, action=action, get_path=lambda: f"/x/{name}.yml:7", _role=made if role else None, **given
