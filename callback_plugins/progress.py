@@ -29,6 +29,7 @@ requirements:
 """
 
 import atexit
+import contextlib
 import os
 import shlex
 import signal
@@ -69,7 +70,9 @@ class CallbackModule(Default):
     # The run.
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        if self._display.verbosity or os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+        # ansible-runner derives its own from this one, and cuts what is printed into events.
+        if self._display.verbosity or ci or type(self) is not CallbackModule:
             super().v2_playbook_on_start(playbook)
             return
         if self._run is not None:  # of several playbooks
@@ -87,10 +90,9 @@ class CallbackModule(Default):
         if self._run is None:
             super().v2_playbook_on_play_start(play)
             return
-        variables = play.get_variable_manager().get_vars(play=play)
-        ordered = play.strategy in _ORDERED
+        hosts = len(play.get_variable_manager().get_vars(play=play).get("ansible_play_batch", ()))
         with self._lock:
-            self._print(self._run.play(play.get_name().strip(), len(variables.get("ansible_play_batch", ())), ordered))
+            self._print(self._run.play(play.get_name().strip(), hosts, play.strategy in _ORDERED, bool(play.serial)))
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         if self._run is None:
@@ -273,10 +275,12 @@ class CallbackModule(Default):
         self._print(run.said(kind, host, _role(result.task), task, text, where, address) or ())
 
     def _print(self, lines: Any) -> None:
-        for line in lines:
-            self._display.display(line.text, color=_colours().get(line.kind))
-        if lines:
-            sys.stdout.flush()
+        # Who reads no more has read enough.
+        with contextlib.suppress(BrokenPipeError):
+            for line in lines:
+                self._display.display(line.text, color=_colours().get(line.kind))
+            if lines:
+                sys.stdout.flush()
 
     # Beside them.
 

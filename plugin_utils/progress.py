@@ -112,11 +112,12 @@ class Run:
 
     # Events. Each returns what is to be printed above the bar.
 
-    def play(self, name: str, hosts: int, ordered: bool = True) -> list[Line]:
-        """A play begins, or its next batch. hosts: how many take part. ordered: all of them do one task at a time."""
+    def play(self, name: str, hosts: int, ordered: bool = True, batch: bool = False) -> list[Line]:
+        """A play begins. hosts: how many take part. ordered: all of them do one task at a time. batch: they are some of
+        the play's."""
         lines = self._closed_all()
         name = printable(name)
-        self._batch = self._batch + 1 if name == self._play else 1
+        self._batch = self._batch + 1 if batch and name == self._play else 1
         self._play, self._hosts, self._ordered = name, hosts, ordered
         self._most = max(self._most, hosts)
         self._task, self._waiting = "", set()
@@ -367,7 +368,8 @@ def shown(text: str) -> str:
 
 def failure(result: Mapping[str, Any]) -> str:
     """What a result says of a failure, as the node gave it: its message, and what else the module returned."""
-    message = result.get("msg") or result.get("censored") or result.get("reason") or "it failed without a message"
+    unsaid = "its failed_when is true" if result.get("failed_when_result") else "it failed without a message"
+    message = result.get("msg") or result.get("censored") or result.get("reason") or unsaid
     return "\n".join([str(message), *details(result)])
 
 
