@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
-from . import __version__, diagnose, job_variables, lint, profile
+from . import __version__, diagnose, hang, job_variables, lint, profile
 from .drift import command as drift
 from .lab import containers, faults, image, ofed, store
 from .lab.machine import LabError
@@ -93,6 +93,10 @@ def _parser() -> _Parser:
     command = commands.add_parser("report", help="a past run of drift, in any form")
     drift.add_report(command)
     command.error_code = drift.ERROR
+
+    text = "which rank a running NCCL job waits for, and what to keep before it is killed; changes nothing"
+    command = commands.add_parser("hang", help=text)
+    hang.add(command)
 
     group = commands.add_parser("profile", help="platform profiles").add_subparsers(required=True, metavar="ACTION")
     command = group.add_parser("capture", help="draft a site profile from a healthy host, for review")

@@ -12,16 +12,15 @@ Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .core.check import Check
 from .core.finding import Finding
 from .nccl.ras_answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Place
+from .nccl.ras_join import Joined, jobs, join, names
 from .nccl.ras_views import Silence, View, ranges
 
-COLLECT = (
-    "collect before anything is killed, for it is gone then: the commands are in docs/hang.md and in busbar hang's text"
-)
+COLLECT = "before anything is killed, keep what is gone then: docs/hang.md"
 ANSWERED = Check(
     "nccl_hang.answer",
     why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",
@@ -121,6 +120,19 @@ class Known:
         return STATES.get(seen.state, "")
 
 
+def seen(host: str, of_node: Iterable[Mapping[str, Any]]) -> Dict[Tuple[str, int], Seen]:
+    """of_node: processes of a host, as nccl_ras.process_dict tells of them."""
+    found: Dict[Tuple[str, int], Seen] = {}
+    for one in of_node:
+        key = (host, one["inner"])
+        state = one["state"]
+        if key in found:
+            # Two containers with a process of that number each: NCCL does not say which.
+            state = ""
+        found[key] = Seen(one["pid"] if state else one["inner"], state, one["user"], one["name"], one["told"])
+    return found
+
+
 STATES = {
     "T": "it is stopped (a signal)",
     "t": "it is stopped by a debugger",
@@ -130,80 +142,6 @@ STATES = {
 }
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A communicator over all views. elsewhere: ranks that are missing in the best view and answer in another one."""
-
-    name: str
-    before: Optional[Communicator]
-    now: Communicator
-    seconds: float
-    version: str
-    elsewhere: FrozenSet[int]
-    moved: Optional[bool]
-    back: Tuple[int, ...]
-
-    @property
-    def subject(self) -> str:
-        return "communicator %s" % self.name.split(":")[0]
-
-    @property
-    def after(self) -> str:
-        return "%g s later the same" % self.seconds
-
-
-def join(views: Sequence[View]) -> List[Joined]:
-    """Each communicator once, whoever has told of it; the answer with most ranks counts."""
-    found: Dict[str, List[Tuple[Optional[Communicator], Communicator, View]]] = {}
-    for view in views:
-        before = {one.name: one for one in view.before.communicators} if view.before else {}
-        for one in view.now.communicators:
-            found.setdefault(one.name, []).append((before.get(one.name), one, view))
-    return [_joined(name, told) for name, told in found.items()]
-
-
-def _joined(name: str, told: Sequence[Tuple[Optional[Communicator], Communicator, View]]) -> Joined:
-    best = max(told, key=lambda each: (each[0] is not None, each[1].whole, len(each[1].places)))
-    before, now, view = best
-    there = {rank for _before, one, _view in told for rank in one.places}
-    pairs = [(old, new) for old, new, _view in told if old is not None]
-    back = {rank for old, new in pairs for rank in _back(old, new)}
-    # Counts that went back are no counts.
-    moves = [] if back else [_moved(old, new) for old, new in pairs]
-    return Joined(
-        name=name,
-        before=before,
-        now=now,
-        seconds=view.seconds,
-        version=view.now.version,
-        elsewhere=frozenset(rank.rank for rank in now.missing if rank.rank in there and rank.rank not in now.places),
-        moved=True if True in moves else None if not moves or None in moves else False,
-        back=tuple(sorted(back)),
-    )
-
-
-def _moved(before: Communicator, now: Communicator) -> Optional[bool]:
-    """Whether any rank has launched something meanwhile; None where that is not told."""
-    if before.whole and now.whole:
-        old, new = before.launched, now.launched
-        return any(old[rank] != new[rank] for rank in old.keys() & new.keys())
-    if not before.counts or not now.counts:
-        return None
-    return {name: {group.value for group in of} for name, of in before.counts.items()} != {
-        name: {group.value for group in of} for name, of in now.counts.items()
-    }
-
-
-def _back(before: Communicator, now: Communicator) -> List[int]:
-    """Ranks whose counts were higher before, which they cannot."""
-    old, new = before.launched, now.launched
-    return [
-        rank
-        for rank in old.keys() & new.keys()
-        if any(new[rank].get(name, 0) < count for name, count in old[rank].items() if name in new[rank])
-    ]
-
-
 # -- judgement ---------------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +149,7 @@ def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> Lis
     """Findings on the jobs that the views tell of, the cause before what follows from it."""
     joined = join(views)
     found = [ANSWERED.judge(*_silent(one, known)) for one in silent]
-    source = {name: view.source for view in views for name in _names(view)}
+    source = {name: view.source for view in views for name in names(view)}
     lost = _missing(views, joined, known, source)
     found += lost.values()
     found += _errors(joined, known, source)
@@ -220,8 +158,33 @@ def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> Lis
     return found + _progress(views, joined, found)
 
 
-def _names(view: View) -> List[str]:
-    return [one.name for one in view.now.communicators]
+def suspects(views: Sequence[View], known: Known) -> Dict[Place, str]:
+    """Processes that others wait for and that wait for nobody, and why each is one."""
+    found: Dict[Place, str] = {}
+    joined = {one.subject: one for one in join(views)}
+    for finding in judge(views, (), known):
+        one = joined.get(finding.subject)
+        if finding.ok or finding.because is not None or one is None:
+            continue
+        if finding.check == BEHIND.id:
+            for rank in _last(one)[0]:
+                if rank in one.now.places:
+                    found.setdefault(one.now.places[rank], "is behind in %s" % one.subject)
+        elif finding.check == ERROR.id:
+            for rank in [rank for group in one.now.errors for rank in group.ranks]:
+                if rank in one.now.places:
+                    found.setdefault(one.now.places[rank], "has an error in %s" % one.subject)
+    answering = {_key(place) for one in joined.values() for place in one.now.places.values()}
+    for one in joined.values():
+        for lost in one.now.missing:
+            if lost.place is not None and not _reachable(lost, answering):
+                found.setdefault(lost.place, "does not answer")
+    for view in views:
+        for absent in view.now.absent:
+            place = Place(absent.host, absent.pid, *_first_gpu(absent.gpus))
+            if (place.host, place.pid) not in {(each.host, each.pid) for each in found}:
+                found[place] = "does not answer"
+    return found
 
 
 def _silent(one: Silence, known: Known) -> Tuple[str, str, str, str, str, str]:
@@ -424,29 +387,13 @@ def _behind(
                 )
             )
             continue
-        unequal = {name: of for name, of in one.now.counts.items() if len(of) > 1}
-        if not unequal:
+        if one.moved or not any(len(of) > 1 for of in one.now.counts.values()):
             continue
-        if one.now.whole:
-            totals = {rank: sum(of.values()) for rank, of in one.now.launched.items()}
+        last, ahead = _last(one)
+        if one.now.whole and not ahead:
+            found.append(_order(one, source))
         else:
-            # Ranks that the text does not name are those of the larger groups.
-            totals = {}
-            for of in unequal.values():
-                for group in of:
-                    totals.update({rank: int(group.value) for rank in group.ranks})
-        if one.moved:
-            continue
-        if one.now.whole and len(set(totals.values())) == 1:
-            found.append(_order(one, known, source))
-            continue
-        if one.now.whole:
-            least = min(totals.values())
-        else:
-            least = min(int(group.value) for of in unequal.values() for group in of)
-        last = tuple(sorted(rank for rank, total in totals.items() if total == least))
-        ahead = tuple(sorted(rank for rank, total in totals.items() if total > least))
-        waits.append(_Wait(one, last, ahead))
+            waits.append(_Wait(one, last, ahead))
     return found + _chained(waits, _blocked(joined, known, lost), known, source)
 
 
@@ -466,7 +413,21 @@ def _blocked(
     return names, processes
 
 
-def _order(one: Joined, known: Known, source: Mapping[str, str]) -> Finding:
+def _last(one: Joined) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    """Ranks that have launched the fewest collectives of all kinds, and the others, as far as named."""
+    unequal = [of for of in one.now.counts.values() if len(of) > 1]
+    if one.now.whole:
+        totals = {rank: sum(of.values()) for rank, of in one.now.launched.items()}
+        least = min(totals.values(), default=0)
+    else:
+        # Ranks that the text does not name are those of the larger groups.
+        totals = {rank: int(group.value) for of in unequal for group in of for rank in group.ranks}
+        least = min((int(group.value) for of in unequal for group in of), default=0)
+    last = sorted(rank for rank, total in totals.items() if total == least)
+    return tuple(last), tuple(sorted(rank for rank, total in totals.items() if total > least))
+
+
+def _order(one: Joined, source: Mapping[str, str]) -> Finding:
     lines = []
     for name, of in sorted(one.now.counts.items()):
         if len(of) > 1:
@@ -564,17 +525,13 @@ def _look(known: Known, places: Sequence[Place]) -> str:
 
 
 def _progress(views: Sequence[View], joined: Sequence[Joined], found: Sequence[Finding]) -> List[Finding]:
-    """One of each job: views that have a communicator in common are of one."""
-    jobs: List[Tuple[Set[str], List[View]]] = []
-    for view in views:
-        names, of = set(_names(view)), [view]
-        for job in [job for job in jobs if job[0] & names]:
-            names |= job[0]
-            of = job[1] + of
-            jobs.remove(job)
-        jobs.append((names, of))
+    """One of each job."""
     by_name = {one.name: one for one in joined}
-    return [_progress_of([by_name[name] for name in sorted(names)], of, found) for names, of in jobs]
+    progress = []
+    for of in jobs(views):
+        told = sorted({name for view in of for name in names(view)})
+        progress.append(_progress_of([by_name[name] for name in told], of, found))
+    return progress
 
 
 def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[Finding]) -> Finding:

@@ -58,13 +58,10 @@ def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.
 def known(reading: Reading) -> nccl_hang.Known:
     """What one node knows of itself."""
     name = platform.node() or "this host"
-    seen = {(name, process.inner): _seen(process) for process in reading.node.processes}
     names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
-    return nccl_hang.Known(names, frozenset([name]), seen)
-
-
-def _seen(process: Process) -> nccl_hang.Seen:
-    return nccl_hang.Seen(process.pid, process.state, process.user, process.name, process.told)
+    # What could not be read may be what is looked for.
+    asked = [] if reading.problems else [name]
+    return nccl_hang.Known(names, frozenset(asked), nccl_hang.seen(name, map(process_dict, reading.node.processes)))
 
 
 def process_dict(process: Process) -> Dict[str, Any]:

@@ -95,7 +95,7 @@ def run(
             return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
         if done.status == "timeout":
             return results({"hosts": {}}, manifest, watch.ends)
-        said = watch.failed or _tail(done.stdout.read())
+        said = watch.failed or tail(done.stdout.read())
         raise RunnerError(clean(f"ansible-playbook {done.status}, rc {done.rc}: {said}", manifest.secrets))
 
 
@@ -104,11 +104,12 @@ def clean(text: str, hidden: tuple[str, ...]) -> str:
     return printable(" ".join(redaction.scrub(text, hidden).split()))[:2000]
 
 
-def _tail(text: str) -> str:
+def tail(text: str, playbook: str = PLAYBOOK) -> str:
+    """What ansible-playbook has said last, or of its errors."""
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or "ERROR!" in line]
     said = " ".join(errors[:3] or lines[-3:]) or "it said nothing"
-    if f"{PLAYBOOK} could not be found" in said:
+    if f"{playbook} could not be found" in said:
         said += (
             "; it is in the collection busbar.fabric: install busbar with pip beside Ansible, or the collection with"
             " ansible-galaxy, or let collections_path of ansible.cfg name where it is"

@@ -1,0 +1,56 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Prints what the jobs on all hosts of the play wait for. Documented in library/hang_report.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.plugin_utils import hang
+
+display = Display()
+REGISTERED = "nccl_ras_result"
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"path"})
+    # One report for all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+        hostvars = variables["hostvars"]
+        # Also those that are lost meanwhile.
+        hosts = variables["ansible_play_hosts_all"]
+        registered = {host: hostvars.raw_get(host).get(REGISTERED) for host in hosts}
+        report = hang.build(registered, [str(source) for source in variables.get("ansible_inventory_sources") or []])
+        display.display("\n" + hang.text(report))
+        if arguments["path"]:
+            try:
+                _write(arguments["path"], report)
+            except OSError as error:
+                result.update(failed=True, msg=f"hang_report_path {arguments['path']}: {error.strerror}")
+                return result
+        result.update(changed=False, verdict=report["verdict"])
+        if report["exit_code"]:
+            result.update(failed=True, msg=hang.headline(report))
+        return result
+
+
+def _write(path: str, report: dict[str, Any]) -> None:
+    """For its owner only: it names users, processes and hosts."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(report, stream)
+
+
+__all__ = ["ActionModule"]

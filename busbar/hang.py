@@ -1,0 +1,116 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar hang``: asks the RAS of running jobs on some hosts which rank holds up the others. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+
+from . import ansible_process, private
+from .drift import inventory, signals
+from .drift.inventory import InventoryError
+from .drift.runner import clean, tail
+
+PLAYBOOK = "busbar.fabric.hang"
+ERROR = 2
+# Of the report. A job of 10,000 ranks in ten communicators has some 20 MB.
+LIMIT = 256 << 20
+_NEEDED = {"ansible": "ansible-core", "ansible_runner": "ansible-runner"}
+# What in a host pattern is no plain name.
+_PATTERN = re.compile(r"[*?\[\]!&:,~@]")
+
+
+class HangError(RuntimeError):
+    """Nobody was asked; the message says why."""
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "hosts",
+        nargs="+",
+        metavar="HOST",
+        help="a host on which the job runs, or a pattern; one tells of the whole job",
+    )
+    command.add_argument("-i", "--inventory", action="append", default=[], type=Path, help="as for ansible-playbook")
+    command.add_argument(
+        "--interval",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="seconds between the two questions (%(default)g); longer than a step of the job",
+    )
+    command.add_argument("--forks", type=int, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
+    command.add_argument("--json", action="store_true", help="the report as JSON")
+    command.set_defaults(run=run, error_code=ERROR)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 3600")
+    return seconds
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: every job launches collectives; 1: somebody holds one up; 2: not known, or a host did not answer."""
+    lacking = [package for name, package in _NEEDED.items() if importlib.util.find_spec(name) is None]
+    if lacking:
+        return _fail(f"not installed: {sys.executable} -m pip install {' '.join(lacking)}")
+    try:
+        with signals.raised():
+            report = ask(arguments.hosts, arguments.inventory, arguments.interval, arguments.forks)
+    except (HangError, InventoryError, signals.Interrupted, OSError) as error:
+        return _fail(str(error))
+    from ansible_collections.busbar.fabric.plugins.plugin_utils import hang  # here: the other commands do without it
+
+    print(json.dumps(report, indent=1) if arguments.json else hang.text(report), end="\n" if arguments.json else "")
+    return int(report["exit_code"])
+
+
+def ask(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int | None = None) -> dict[str, Any]:
+    """The report of plugin_utils/hang.py. Raises HangError, InventoryError, signals.Interrupted."""
+    limit = ",".join(hosts)
+    manifest = inventory.read(paths, limit)
+    for host in hosts:
+        # Of several names Ansible passes over those that it does not know.
+        if host not in manifest.group and not _PATTERN.search(host):
+            inventory.read(paths, host)
+    with private.directory() as folder, signals.collected() as ended:
+        file = folder / "hang.json"
+        done = ansible_process.run(
+            private_data_dir=str(folder),
+            **({"inventory": [str(path.resolve()) for path in paths]} if paths else {}),
+            playbook=PLAYBOOK,
+            limit=limit,
+            extravars={"hang_report_path": str(file), "hang_interval": interval},
+            envvars={"ANSIBLE_FORKS": str(forks)} if forks else {},
+            # No file of each event: the report has what they told.
+            event_handler=lambda _event: False,
+            cancel_callback=lambda: bool(ended),
+        )
+        if ended:
+            raise signals.Interrupted(ended[0])
+        if not file.exists():
+            said = clean(tail(done.stdout.read(), PLAYBOOK), manifest.secrets)
+            raise HangError(f"ansible-playbook {done.status}, rc {done.rc}: {said}")
+        if file.stat().st_size > LIMIT:
+            raise HangError(f"the report has more than {LIMIT >> 20} MiB: name fewer hosts, one tells of the whole job")
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return report
+
+
+def _fail(message: str) -> int:
+    print(f"busbar hang: {printable(message)}", file=sys.stderr)
+    return ERROR

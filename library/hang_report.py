@@ -1,0 +1,40 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: hang_report
+short_description: Join what NCCL's RAS has told on several hosts, and say who holds up whom
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Reads the variable C(nccl_ras_result) of every host of the play, which M(busbar.fabric.nccl_ras_info) has returned,
+    and prints a table for each job, the findings with their causes first, and the commands that keep what is gone when
+    a process is killed. Fails unless every job launches collectives and every host has answered.
+attributes:
+  check_mode:
+    support: full
+    description: Prints and writes the same; nothing is changed either way.
+  diff_mode:
+    support: none
+    description: A report has no difference to show.
+options:
+  path:
+    description: File on the control node for the report as JSON; empty for none.
+    type: path
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Report
+  busbar.fabric.hang_report:
+    path: /root/hang.json
+"""
+
+RETURN = r"""
+verdict:
+  description: C(MOVES), C(HUNG), or C(UNKNOWN).
+  type: str
+  returned: success
+"""

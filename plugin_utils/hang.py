@@ -1,0 +1,402 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the RAS of running jobs has told on several hosts, as one report: who holds up whom, and what to keep of it.
+
+A job spans hosts, and each of them tells of all of it: its communicators are joined by their hash.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_hang, nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
+    SEVERITIES,
+    Finding,
+    from_dict,
+    printable,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_join
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import (
+    Absent,
+    Answer,
+    Communicator,
+    Group,
+    Missing,
+    Place,
+    Row,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
+
+MODULE = "nccl_ras_info"
+FORMAT = 1
+# Of an answer, all communicators together: 10,000 ranks in a dozen communicators each. A short text may claim billions.
+MOST_NAMED = 4_000_000
+MOVES, HUNG, UNKNOWN = "MOVES", "HUNG", "UNKNOWN"
+EXIT_CODES = {MOVES: 0, HUNG: 1, UNKNOWN: 2}
+# Processes for which commands are printed, and ranks of a table.
+_SHOWN = 8
+_ROWS = 40
+
+
+# -- what came from the nodes ------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Makes views of what a node has said. Raises answer.Invalid for what is of the right types and cannot be."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.named = 0
+
+    def view(self, data: Mapping[str, Any]) -> View:
+        before = None if data["before"] is None else self._answer(data["before"])
+        return View(data["source"], tuple(data["users"]), before, self._answer(data["now"]), float(data["seconds"]))
+
+    def _answer(self, data: Mapping[str, Any]) -> Answer:
+        hosts = [self._at(address) for address in data["hosts"]]
+        return Answer(
+            form=data["form"],
+            version=data["version"],
+            communicators=tuple(self._communicator(one, hosts) for one in data["communicators"]),
+            rows=tuple(Row(*row) for row in data["rows"]),
+            absent=tuple(Absent(self._at(one[0]), one[1], one[2], one[3]) for one in data["absent"]),
+            processes=data["processes"],
+            timeouts=data["timeouts"],
+        )
+
+    def _at(self, address: str) -> str:
+        """Of a loopback address the host on which it was heard."""
+        try:
+            return self.host if ipaddress.ip_address(address.partition("%")[0]).is_loopback else address
+        except ValueError:
+            return ""
+
+    def _communicator(self, data: Mapping[str, Any], hosts: Sequence[str]) -> Communicator:
+        size = data["size"]
+
+        def place(given: Sequence[int]) -> Place:
+            if given[0] >= len(hosts):
+                raise answer.Invalid(f"communicator {data['name']} names host {given[0]} of {len(hosts)}")
+            return Place(hosts[given[0]], *given[1:])
+
+        def groups(given: Sequence[Sequence[Any]]) -> tuple[Group, ...]:
+            return tuple(Group(value, number, self._ranks(named, size)) for value, number, named in given)
+
+        places = {one[0]: place(one[1:]) for one in data["places"]}
+        missing = tuple(Missing(one[0], None if one[1] is None else place(one[1]), *one[2:]) for one in data["missing"])
+        if any(rank >= size for rank in [*places, *(one.rank for one in missing)]):
+            raise answer.Invalid(f"communicator {data['name']} of {size} ranks has a rank beyond them")
+        return Communicator(
+            name=data["name"],
+            size=size,
+            places=places,
+            counts={name: groups(of) for name, of in data["counts"].items() if of},
+            statuses=groups(data["statuses"]),
+            errors=groups(data["errors"]),
+            missing=missing,
+            missing_number=data["missing_number"],
+            whole=data["whole"],
+        )
+
+    def _ranks(self, text: str, size: int) -> tuple[int, ...]:
+        found: list[int] = []
+        for part in text.split(",") if text else ():
+            low, _dash, high = part.partition("-")
+            first, last = int(low), int(high or low)
+            if not first <= last < size:
+                raise answer.Invalid(f"ranks {part} in a communicator of {size}")
+            self.named += last - first + 1
+            if self.named > MOST_NAMED:
+                raise answer.Invalid(f"names more than {MOST_NAMED} ranks")
+            found += range(first, last + 1)
+        return tuple(found)
+
+
+def heard(host: str, registered: Any) -> tuple[dict[str, Any], list[View], str]:
+    """The checked answer of a host, its views, and why there are none: "" where there is an answer."""
+    if not isinstance(registered, dict) or not registered:
+        return {}, [], "not asked in time"
+    if registered.get("unreachable"):
+        return {}, [], f"unreachable: {registered.get('msg') or 'no answer'}"
+    if "views" not in registered:
+        return {}, [], str(registered.get("msg") or "it has not answered")
+    try:
+        found = answer.check(MODULE, registered)
+        return found, [_Reader(host).view(one) for one in found["views"]], ""
+    except answer.Invalid as error:
+        return {}, [], answer.SAID + str(error)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def build(registered: Mapping[str, Any], inventory: Sequence[str] = ()) -> dict[str, Any]:
+    """registered: host -> what nccl_ras_info has returned there. inventory: as commands name it, after ``-i``."""
+    answers: dict[str, dict[str, Any]] = {}
+    views: dict[str, list[View]] = {}
+    hosts: dict[str, str] = {}
+    for host, given in registered.items():
+        found, of_host, why = heard(host, given)
+        hosts[host] = " ".join(printable(why).split())[:500]
+        if not why:
+            answers[host], views[host] = found, of_host
+    known = _known(answers)
+    every = [view for of_host in views.values() for view in of_host]
+    silent = [
+        Silence(Problem(f"{one['source']} on {host}", one["message"]), tuple(one["users"]), tuple(one["pids"]))
+        for host, found in answers.items()
+        for one in found["silent"]
+    ]
+    findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in nccl_hang.judge(every, silent, known)]
+    idle = [] if not every else [host for host in answers if _idle(answers[host])]
+    for host, found in answers.items():
+        for item in found["findings"]:
+            of_node = item["check"] in (nccl_ras.RAS.id, nccl_ras.READABLE.id)
+            if of_node and host not in idle:
+                findings.append((host, from_dict({k: v for k, v in item.items() if k != "id"})))
+    bad = [finding for _host, finding in findings if not finding.ok]
+    silent_hosts = [host for host, why in hosts.items() if why]
+    hung = any(finding.state == "drift" for finding in bad)
+    verdict = HUNG if hung else UNKNOWN if bad or silent_hosts else MOVES
+    return {
+        "format": FORMAT,
+        "verdict": verdict,
+        "exit_code": EXIT_CODES[verdict],
+        "hosts": hosts,
+        "idle": idle,
+        "jobs": _jobs(views, known),
+        "findings": [{"host": host, **finding.to_dict()} for host, finding in _sorted(findings)],
+        "collect": _collect(every, known, inventory, set(registered)),
+    }
+
+
+def _known(answers: Mapping[str, Mapping[str, Any]]) -> nccl_hang.Known:
+    owners: dict[str, set[str]] = {}
+    processes: dict[tuple[str, int], nccl_hang.Seen] = {}
+    for host, found in answers.items():
+        # Each has the same 172.17.0.1 of docker0; it is no name of any.
+        for address in found["addresses"]:
+            owners.setdefault(address, set()).add(host)
+        processes.update(nccl_hang.seen(host, found["processes"]))
+    names = {address: next(iter(of)) for address, of in owners.items() if len(of) == 1}
+    unread = {
+        host for host, found in answers.items() if any(f["check"] == nccl_ras.READABLE.id for f in found["findings"])
+    }
+    return nccl_hang.Known(names, frozenset(answers.keys() - unread), processes)
+
+
+def _idle(found: Mapping[str, Any]) -> bool:
+    """Nobody there uses NCCL, as far as its processes tell."""
+    return not found["processes"] and not found["views"] and not found["silent"]
+
+
+def _sorted(findings: Sequence[tuple[str | None, Finding]]) -> list[tuple[str | None, Finding]]:
+    """Causes first, then by severity; ok ones last."""
+    states = {"drift": 0, "unknown": 1}
+    return sorted(
+        findings,
+        key=lambda each: (
+            each[1].ok,
+            each[1].because is not None,
+            states.get(each[1].state, 2),
+            SEVERITIES.index(each[1].severity),
+        ),
+    )
+
+
+def _jobs(views: Mapping[str, Sequence[View]], known: nccl_hang.Known) -> list[dict[str, Any]]:
+    found = []
+    for of_job in ras_join.jobs([view for of_host in views.values() for view in of_host]):
+        asked = [host for host, of_host in views.items() if any(view in of_job for view in of_host)]
+        joined = ras_join.join(of_job)
+        places = {place for one in joined for place in one.now.places.values()}
+        places |= {lost.place for one in joined for lost in one.now.missing if lost.place is not None}
+        found.append(
+            {
+                "users": sorted({user for view in of_job for user in view.users}),
+                "nccl": sorted({view.now.version for view in of_job}),
+                "form": sorted({view.now.form for view in of_job}),
+                "asked_on": asked,
+                "seconds": max(view.seconds for view in of_job),
+                "hosts": sorted({known.host(place.host) for place in places}),
+                "processes": len({(place.host, place.pid) for place in places}),
+                "communicators": [_communicator(one, known) for one in joined],
+                "rows": [[row.number, row.size, row.status, row.errors] for row in of_job[0].now.rows],
+            }
+        )
+    return found
+
+
+def _communicator(one: ras_join.Joined, known: nccl_hang.Known) -> dict[str, Any]:
+    launched = one.now.launched
+    missing = {lost.rank: lost for lost in one.now.missing}
+    ranks = []
+    for rank in sorted({*one.now.places, *missing, *launched}):
+        place = one.now.places.get(rank) or (missing[rank].place if rank in missing else None)
+        ranks.append(
+            {
+                "rank": rank,
+                "host": known.host(place.host) if place else None,
+                "pid": known.pid(place) if place else None,
+                "gpu": place.nvml if place else None,
+                "launched": launched.get(rank),
+                "missing": rank in missing,
+                "state": known.state(place) if place else "",
+            }
+        )
+    return {
+        "name": one.name,
+        "size": one.now.size,
+        "moved": one.moved,
+        "counts": {
+            name: [{"value": group.value, "number": group.number, "ranks": ranges(group.ranks)} for group in of]
+            for name, of in sorted(one.now.counts.items())
+        },
+        "statuses": {str(group.value): group.number for group in one.now.statuses},
+        "errors": {str(group.value): ranges(group.ranks) for group in one.now.errors},
+        "missing": one.now.missing_number,
+        "ranks": ranks,
+    }
+
+
+def _collect(
+    views: Sequence[View], known: nccl_hang.Known, inventory: Sequence[str], asked: set[str]
+) -> list[dict[str, Any]]:
+    """For each process that others wait for: commands that keep what is gone when it is killed."""
+    found = []
+    for place, why in [*nccl_hang.suspects(views, known).items()][:_SHOWN]:
+        host, pid = known.host(place.host), known.pid(place)
+        seen = known.seen(place)
+        # A name that came from a node is no argument of a command.
+        prefix = ["ansible", host, *(word for path in inventory for word in ("-i", path)), "-b", "-m", "command", "-a"]
+        dump = f"py-spy dump --pid {pid}" + (" --nonblocking" if seen is not None and seen.state in "Tt" else "")
+        wanted = [
+            f"ps -o pid,stat,wchan:32,etime,cmd -p {pid}",
+            dump,
+            f"cat /proc/{pid}/stack",
+            f"nvidia-smi -i {place.nvml} -q -d UTILIZATION,POWER,CLOCK,ECC,PERFORMANCE",
+            "dmesg --ctime",
+        ]
+        found.append(
+            {
+                "host": host,
+                "pid": pid,
+                "gpu": place.nvml,
+                "why": why,
+                "state": known.state(place),
+                "commands": [shlex.join([*prefix, command]) for command in wanted] if host in asked else [],
+                "recorded": _recorded(seen),
+            }
+        )
+    return found
+
+
+def _recorded(seen: nccl_hang.Seen | None) -> list[str]:
+    """What the job itself keeps of a hang, and what it would have to set."""
+    if seen is None:
+        return []
+    told = seen.told
+    buffer = next((name for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in told), "")
+    found = []
+    if buffer and told[buffer] != "0":
+        when = told.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "")
+        found.append(
+            f"flight recorder on ({buffer}): "
+            + ("it writes when the watchdog fires: wait for that" if when in ("1", "true") else "no dump is asked for:")
+            + ("" if when in ("1", "true") else " TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set")
+        )
+    else:
+        found.append(
+            "flight recorder off: start PyTorch with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+        )
+    if told.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
+        found.append("no log of NCCL: start with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p")
+    elif "NCCL_DEBUG_FILE" in told:
+        found.append(f"NCCL's log: {printable(told['NCCL_DEBUG_FILE'])} on that host; busbar diagnose FILE reads it")
+    return found
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def text(report: Mapping[str, Any]) -> str:
+    lines: list[str] = []
+    for job in report["jobs"]:
+        lines += [*_job(job), ""]
+    for finding in report["findings"]:
+        if finding["state"] != "ok":
+            at = f"  {finding['host']}" if finding["host"] else ""
+            lines.append(f"{finding['severity']}  {finding['state']}  {finding['check']}{at}  {finding['subject']}")
+            lines.append(f"    {finding['have']}")
+            follows = finding["because"]
+            lines += (
+                [f"    follows from {follows}"]
+                if follows
+                else [f"    why: {finding['why']}", f"    do: {finding['fix']}"]
+            )
+            lines.append("")
+    if report["collect"]:
+        lines.append("BEFORE ANYTHING IS KILLED, keep what is gone then:")
+        for each in report["collect"]:
+            state = f", {each['state']}" if each["state"] else ""
+            lines.append(f"  {each['host']} process {each['pid']} GPU {each['gpu']}: {each['why']}{state}")
+            lines += [f"    $ {command}" for command in each["commands"]]
+            lines += [] if each["commands"] else ["    its host was not asked: name it, too"]
+            lines += [f"    {said}" for said in each["recorded"]]
+        lines.append("")
+    silent = {host: why for host, why in report["hosts"].items() if why}
+    for why in dict.fromkeys(silent.values()):
+        lines.append(f"no answer from {nodeset.fold(host for host, said in silent.items() if said == why)}: {why}")
+    if report["idle"]:
+        lines.append(f"no process with libnccl on {nodeset.fold(report['idle'])}")
+    lines.append(headline(report))
+    return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def headline(report: Mapping[str, Any]) -> str:
+    asked = len(report["hosts"])
+    answered = sum(1 for why in report["hosts"].values() if not why)
+    jobs = len(report["jobs"])
+    said = {
+        MOVES: "every job launches collectives, and no rank is behind",
+        HUNG: "who holds up the others stands above",
+        UNKNOWN: "nobody is seen to hold up the others, and it is not known whether all is well",
+    }[report["verdict"]]
+    counted = f"{jobs} job{'' if jobs == 1 else 's'}, {answered} of {asked} hosts answered"
+    return f"VERDICT {report['verdict']}: {said} ({counted}; nothing was changed)"
+
+
+def _job(job: Mapping[str, Any]) -> list[str]:
+    where = nodeset.brief(job["hosts"], 60) or "hosts that RAS does not name"
+    asked = f"asked on {nodeset.brief(job['asked_on'], 60)}"
+    twice = f" twice, {job['seconds']:g} s apart" if job["seconds"] else " once"
+    head = f"JOB of {', '.join(job['users'])}: NCCL {', '.join(job['nccl'])}, {job['processes']} processes on {where}"
+    lines = [f"{head}; {asked}{twice}"]
+    rows = [("COMMUNICATOR", "RANKS", "MISSING", "STATUS", "MOVES", "LAUNCHED (RANKS)")]
+    shown = sorted(job["communicators"], key=lambda one: (one["moved"] is not False, -one["missing"], -one["size"]))
+    for one in shown[:_ROWS]:
+        counts = [
+            f"{name} " + ", ".join(f"{group['value']} ({group['number']})" for group in of[:4])
+            for name, of in one["counts"].items()
+            if [group["value"] for group in of] != [0]
+        ]
+        moves = {True: "yes", False: "no", None: "?"}[one["moved"]]
+        status = ", ".join(one["statuses"]) or "?"
+        launched = "; ".join(counts) or ("none" if one["counts"] else "alike, or not told")
+        rows.append((one["name"].split(":")[0], str(one["size"]), str(one["missing"] or "-"), status, moves, launched))
+    for number, size, status, errors in job["rows"]:
+        rows.append((f"{number} alike", str(size), "?", status, "?", "not told" if errors == "OK" else errors))
+    lines += _table(rows)
+    more = len(shown) - _ROWS
+    return [*lines, f"and {more} more communicators: --json has them"] if more > 0 else lines
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,158 @@
+"""The report of `busbar hang`: answers of several hosts joined, hostile ones refused, and what people read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_answer, ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes import Listener, Node, Process
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, hang
+
+from busbar.lab import ras as emulator
+
+TOLD = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/\x1b[2J%p"}
+
+
+def job(**more: Any) -> dict[str, Any]:
+    """Four ranks on node01 and node02."""
+    made = emulator.example(ranks=4, **more)
+    for number, rank in enumerate(made["communicators"][0]["ranks"]):
+        rank.update(host=f"192.0.2.{1 + number // 2}", pid=4000 + number, gpu=number % 2)
+    return made
+
+
+def view(given: dict[str, Any], first: float = 1.0) -> View:
+    before, now = (
+        ras_answer.parse_json(emulator.as_json(given, emulator.seen(given, [], seconds))) for seconds in (first, 2.0)
+    )
+    return View("RAS at 127.0.0.1:28028", ("alice",), before, now, 10.0)
+
+
+def process(pid: int, state: str = "S") -> Process:
+    ras = (Listener("127.0.0.1", 28028, 1000, pid),)
+    return Process(pid, pid, 1, "alice", "python", state, "/opt/libnccl.so.2", ras, 28028, False, True, TOLD)
+
+
+def told(number: int, *views: View, processes: tuple[Process, ...] = ()) -> dict[str, Any]:
+    """What nccl_ras_info returns on a node, through JSON and the gate."""
+    reading = nccl_ras.Reading(Node(processes, (), {}, ()), views, (), (f"192.0.2.{number}", "172.17.0.1"), ())
+    given = dict(
+        Plan(tuple(nccl_ras.judge(Host(), reading))).result(),
+        views=[ras_views.to_dict(one) for one in views],
+        processes=[nccl_ras.process_dict(one) for one in processes],
+        addresses=list(reading.addresses),
+        silent=[],
+    )
+    return answer.check("nccl_ras_info", json.loads(json.dumps(given)))
+
+
+def both(given: dict[str, Any], state: str = "S") -> dict[str, Any]:
+    return {
+        "node01": told(1, view(given), processes=(process(4000), process(4001))),
+        "node02": told(2, view(given), processes=(process(4002), process(4003, state))),
+    }
+
+
+def test_one_job_seen_from_two_hosts_is_one_and_names_come_from_the_inventory() -> None:
+    report = hang.build(both(job(late={"3": 2})), ["/site/inventory"])
+    assert (report["verdict"], report["exit_code"]) == ("HUNG", 1)
+    [one] = report["jobs"]
+    assert one["hosts"] == one["asked_on"] == ["node01", "node02"]
+    assert one["processes"] == 4
+    said = hang.text(report)
+    assert "rank 3 (node02 process 4003 GPU 1) has launched 98, 3 of 4 ranks 100" in said
+    assert "$ ansible node02 -i /site/inventory -b -m command -a 'py-spy dump --pid 4003'" in said
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set" in said
+    assert "\x1b" not in said
+
+
+def test_what_moves_is_0_what_nobody_can_tell_is_2_and_so_is_a_host_that_does_not_answer() -> None:
+    moves = both(job())
+    assert hang.build(moves)["exit_code"] == 0
+    still = {"node01": told(1, view(job(), first=2.0), processes=(process(4000),))}
+    assert hang.build(still)["exit_code"] == 2
+    for lost in ({"unreachable": True, "msg": "no route"}, {"msg": "Timed out"}, None, {}):
+        report = hang.build({**moves, "node03": lost})
+        assert report["exit_code"] == 2
+        assert "no answer from node03: " in hang.text(report)
+
+
+def test_a_host_without_a_job_is_named_and_no_matter_where_another_has_one() -> None:
+    report = hang.build({**both(job()), "node03": told(3)})
+    assert report["exit_code"] == 0
+    assert "no process with libnccl on node03" in hang.text(report)
+    assert hang.build({"node03": told(3)})["exit_code"] == 2
+
+
+def test_its_own_host_says_that_a_silent_process_is_stopped_or_gone() -> None:
+    given = job()
+    given["communicators"][0]["ranks"][3]["state"] = "T"
+    stopped = hang.build(both(given, state="T"))
+    assert "it is stopped (a signal)" in hang.text(stopped)
+    assert stopped["collect"][0]["commands"][1].endswith("'py-spy dump --pid 4003 --nonblocking'")
+    answers = both(given)
+    answers["node02"]["processes"].pop()
+    assert "it is not there any more" in hang.text(hang.build(answers))
+    # Whoever was not asked is no host for a command.
+    alone = hang.build({"node01": answers["node01"]})
+    assert alone["collect"][0]["host"] == "192.0.2.2"
+    assert alone["collect"][0]["commands"] == []
+
+
+def test_a_loopback_address_is_the_host_on_which_it_was_heard() -> None:
+    given = job(late={"0": 1})
+    for rank in given["communicators"][0]["ranks"]:
+        rank["host"] = "127.0.0.1"
+    report = hang.build({"node01": told(1, view(given), processes=(process(4000),))})
+    assert "rank 0 (node01 process 4000 GPU 0)" in hang.text(report)
+
+
+def change(data: dict[str, Any], path: str, value: Any) -> None:
+    *keys, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    at: Any = data
+    for key in keys:
+        at = at[key]
+    at[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("views.0.now.communicators.0.counts.AllReduce.0.2", "0-99999", "ranks 0-99999 in a communicator of 4"),
+        ("views.0.now.communicators.0.counts.AllReduce.0.2", "3-1", "ranks 3-1 in"),
+        ("views.0.now.communicators.0.counts.AllReduce.0.2", "$(id)", "which it cannot be"),
+        ("views.0.now.communicators.0.counts.AllReduce.0.0", -1, "expected a whole number"),
+        ("views.0.now.communicators.0.places.0.0", 7, "has a rank beyond them"),
+        ("views.0.now.communicators.0.places.0.1", 9, "names host 9 of 2"),
+        ("views.0.now.communicators.0.places.0", [0], "expected a list of 5"),
+        ("views.0.now.communicators.0.name", "0xa\n", "which it cannot be"),
+        ("views.0.now.hosts.0", "{{ lookup('pipe', 'id') }}", "which it cannot be"),
+        ("views.0.users.0", "a\x1b[2J", "which it cannot be"),
+        ("processes.0.pid", "1; reboot", "expected a whole number"),
+        ("processes.0.told", {"NCCL_DEBUG": 1}, "expected text"),
+        ("addresses", ["192.0.2.1 -e x"], "which it cannot be"),
+    ],
+)
+def test_an_answer_that_cannot_be_costs_its_own_host_the_verdict(path: str, value: Any, said: str) -> None:
+    answers = both(job())
+    hostile = copy.deepcopy(answers["node02"])
+    change(hostile, path, value)
+    report = hang.build({**answers, "node02": hostile})
+    assert said in report["hosts"]["node02"]
+    assert report["hosts"]["node01"] == ""
+    assert report["jobs"]
+    assert report["exit_code"] == 2
+
+
+def test_a_short_answer_cannot_claim_ranks_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = told(1, view(job()))
+    one = hostile["views"][0]["now"]["communicators"][0]
+    one.update(size=1 << 17, counts={"AllReduce": [[number, 4, "0-131071"] for number in range(20000)]})
+    assert "names more than" in hang.build({"node01": hostile})["hosts"]["node01"]
