@@ -34,7 +34,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound
 display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
 # Of a host's result; a result of thousands of hosts is walked through value by value.
-KEPT = ("roles", "intent", "verify", "failed", "unreachable", "timedout", "wrong_inventory", "msg")
+KEPT = (
+    *("roles", "intent", "verify", "due", "drain"),
+    *("failed", "unreachable", "timedout", "wrong_inventory", "msg"),
+)
 # Seconds in which the first host alone makes what all need, which threads would do all at once.
 ALONE = 2.0
 Answer = dict[str, Any]

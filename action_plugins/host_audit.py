@@ -33,7 +33,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as answers
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded, host_variables, intent, suite, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    bounded,
+    host_variables,
+    intent,
+    suite,
+    verdict,
+    work,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs
 
 HERE = Path(__file__).resolve().parent.parent
@@ -109,12 +116,14 @@ class Question:
     """What one host is asked. steps: ``role``, ``module`` and ``arguments`` of each module call. wanted: its intent.
 
     verify: what lies between hosts is verify.yml's to judge; whether it is asked about this one.
+    check_mode: of the run that asks.
     """
 
     roles: list[str]
     steps: list[dict[str, Any]]
     wanted: Mapping[str, Any]
     verify: bool
+    check_mode: bool
 
     def judged(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """The action's result. answer: as read() gives it."""
@@ -123,7 +132,8 @@ class Question:
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
         roles = json.dumps(found)
-        return {"changed": False, "intent": intent.digest(self.wanted), "roles": roles, "verify": self.verify}
+        told = {"changed": False, "intent": intent.digest(self.wanted), "roles": roles, "verify": self.verify}
+        return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
 
 
 def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) -> Question:
@@ -134,7 +144,7 @@ def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) ->
     roles = [role for role in names if verdict.played(role, variables)]
     asked = [_lock_step(wanted["values"]), *_steps(roles, variables, templar)]
     verify = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
-    return Question(roles, asked, wanted, verify)
+    return Question(roles, asked, wanted, verify, bool(variables.get("ansible_check_mode")))
 
 
 def sent(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -225,9 +235,18 @@ def _by_role(
     if suite.BENCHMARK in roles:
         failed = next((answer for answer in measured if answer.get("failed")), None)
         found[suite.BENCHMARK] = failed or nccl_benchmark.judged(
-            wanted["profile_name"], wanted["benchmark_runs"], measured, found
+            wanted["profile_name"], wanted["benchmark_runs"], measured, found, stored=True
         )
     return found
+
+
+def _due(found: Mapping[str, Any], check_mode: bool) -> list[str]:
+    """Roles that site.yml would have to play: all of them where another run has left its lock, or is at work.
+
+    In check mode the lock is in nobody's way, and a note names the run that has it.
+    """
+    free = found[LOCK].get("held") and (check_mode or not found[LOCK]["notes"])
+    return [role for role in found if role != LOCK and (not free or work.to_do(found[role], check_mode))]
 
 
 @dataclass(frozen=True)

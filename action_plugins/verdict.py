@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     suite,
     terminal,
     verdict,
+    work,
 )
 
 display = Display()
@@ -40,7 +39,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
-    _VALID_ARGS = frozenset({"roles", "path"})
+    _VALID_ARGS = frozenset({"roles", "path", "nightly"})
     # One verdict for all hosts, whatever `run_once` says.
     BYPASS_HOST_LOOP = True
 
@@ -51,9 +50,11 @@ class ActionModule(ActionBase):
             argument_spec={
                 "roles": {"type": "list", "elements": "str"},
                 "path": {"type": "path", "default": ""},
+                "nightly": {"type": "bool", "default": False},
             }
         )
-        roles = arguments["roles"] or suite.judged(nightly="fleet_audit_result" in variables)
+        nightly = arguments["nightly"]
+        roles = arguments["roles"] or suite.judged(nightly)
         # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
         hosts = variables["ansible_play_hosts_all"]
         hostvars = variables["hostvars"]
@@ -66,8 +67,9 @@ class ActionModule(ActionBase):
             # holds no templates, and looking for them costs more than all else here.
             raw = hostvars.raw_get(host)
             hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
-            audit = verdict.audited(raw).get(host) or {}
-            results[host] = _results(raw, audit, roles)
+            audit = work.answer(raw)
+            first = roles[0] if verdict.played(roles[0], variables) else "node_lock"
+            results[host] = work.results(raw, roles, first, nightly)
             if "verify" in roles and _wants_no_proof(raw, audit, variables):
                 results[host].setdefault("verify", Plan().result())
             for role, told in reboot.untouched(raw).items():
@@ -102,21 +104,6 @@ def _wants_no_proof(raw: Mapping[str, Any], audit: Mapping[str, Any], variables:
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
-
-
-def _results(raw: Mapping[str, Any], audit: Mapping[str, Any], roles: list[str]) -> dict[str, Any]:
-    """Role -> what it has registered, or fleet_audit for it; of a host that gave no answer all is with the first."""
-    found = {roles[0]: audit} if audit else {}
-    if "roles" in audit:
-        found = json.loads(audit["roles"], object_hook=_shared)
-    found.update({role: raw[f"{role}_result"] for role in roles if f"{role}_result" in raw})
-    lock = raw.get("node_lock_result") or {"skipped": True}
-    return found if lock.get("skipped") else found | {"node_lock": lock}
-
-
-def _shared(data: dict[str, Any]) -> dict[str, Any]:
-    """Ids of checks are the same on most hosts: kept once, 10,000 hosts take half of the memory."""
-    return {sys.intern(name): [*map(sys.intern, value)] if name == "passed" else value for name, value in data.items()}
 
 
 def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     host_variables,
     intent,
     rail_pairs,
-    verdict,
+    work,
 )
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
@@ -54,8 +53,8 @@ class ActionModule(ActionBase):
         names = {"busbar_intent", *OWN, *intent.REGISTERED}
         # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
         of_host = {name: variables[name] for name in names if name in variables}
-        audited = json.loads(verdict.audited(of_host).get(variables["inventory_hostname"], {}).get("roles", "{}"))
-        of_host.update({f"{role}_result": found for role, found in audited.items()})
+        heard = work.roles(work.answer({**of_host, "inventory_hostname": variables["inventory_hostname"]}))
+        of_host = {f"{role}_result": found for role, found in heard.items()} | of_host
         check_mode = bool(self._task.check_mode)
         measured = results(arguments["measured"])
         findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)

@@ -62,6 +62,15 @@ verify:
   description: Whether the inventory asks for a proof of the network, which is C(verify.yml)'s to judge.
   type: bool
   returned: success
+due:
+  description: Roles that C(site.yml) would have to play on the host; with C(--check), those with a diff to show.
+  type: list
+  elements: str
+  returned: success
+drain:
+  description: Whether the inventory lets a run drain the host.
+  type: bool
+  returned: success
 wrong_inventory:
   description: What is wrong with the host's variables, a sentence for each mistake; it was not asked.
   type: list

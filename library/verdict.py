@@ -21,11 +21,15 @@ attributes:
     description: There is nothing to change.
 options:
   roles:
-    description: The roles that had to report; without it, all of C(site.yml), or of the nightly check where
-      M(busbar.fabric.fleet_audit) has asked the nodes. With C(--tags) or C(--skip-tags), roles that ran nowhere are
-      named but not counted.
+    description: The roles that had to report; without it, all of C(site.yml), or of the nightly check where O(nightly)
+      says so. With C(--tags) or C(--skip-tags), roles that ran nowhere are named but not counted.
     type: list
     elements: str
+  nightly:
+    description: What M(busbar.fabric.fleet_audit) has heard is all that there is. Otherwise it counts for the roles
+      that had nothing to do; a role that was to be played and has no result counts as C(unknown).
+    type: bool
+    default: false
   path:
     description: File on the control node that takes the findings as JSON; nothing is written where it is empty.
     type: path

@@ -15,7 +15,7 @@ from typing import Any, cast
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite, work
 
 _WHY = "what a reboot is needed for is not in effect before it"
 RETURNED = Check(
@@ -81,15 +81,18 @@ def waiting(of_host: Mapping[str, Any]) -> tuple[str, ...]:
 def turn(of_host: Mapping[str, Any]) -> str:
     """What playbooks/reboot.yml has to do on a host: "reboot", "give_back" or nothing.
 
-    of_host: what the run has registered for it. One without an intent, or lost since, has nothing to be done.
+    of_host: what the run has registered for it. What waits for a reboot is of roles that were played, and so have read
+    the intent; on a host where none had anything to do nothing waits. One that was lost has nothing to be done.
     """
     values = (of_host.get("busbar_intent") or {}).get("values")
-    if values is None or left_alone(of_host):
+    heard = work.answer(of_host)
+    if (values is None and "roles" not in heard) or left_alone(of_host):
         return ""
-    if values["busbar_max_disruption"] == "reboot" and waiting(of_host):
+    if values and values["busbar_max_disruption"] == "reboot" and waiting(of_host):
         return "reboot"
     # One that was rebooted does not wait any more, and has been given back.
-    return "give_back" if values["busbar_drain"] != "none" and "reboot_result" not in of_host else ""
+    drains = heard["drain"] if values is None else values["busbar_drain"] != "none"
+    return "give_back" if drains and "reboot_result" not in of_host else ""
 
 
 def left_alone(of_host: Mapping[str, Any]) -> bool:
@@ -101,9 +104,9 @@ def left_alone(of_host: Mapping[str, Any]) -> bool:
 def untouched(of_host: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What the roles reboot and drain have to say of a host that no play of reboot.yml was for, by role."""
     values = (of_host.get("busbar_intent") or {}).get("values")
-    if values is None or left_alone(of_host) or turn(of_host):
+    if (values is None and "roles" not in work.answer(of_host)) or left_alone(of_host) or turn(of_host):
         return {}
-    decision = decide(waiting(of_host), values["busbar_max_disruption"], {}, None)
+    decision = decide(waiting(of_host), (values or {}).get("busbar_max_disruption", "none"), {}, None)
     return {"reboot": decision.to_dict(), "drain": Plan().result()}
 
 

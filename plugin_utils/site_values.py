@@ -16,7 +16,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils import multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
@@ -101,6 +100,13 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Seconds for one task on one node in `site.yml` and `verify.yml`; what takes longer (a node that"
             " hangs, or answers byte by byte) fails on that node alone. More than any of the time limits of"
             " builds and benchmarks.",
+        ),
+        "busbar_audit_first": Value(
+            "bool",
+            True,
+            says="Whether `site.yml` asks every host everything in one question before it plays roles, and plays only"
+            " those that have something to do; without, it plays all roles on all hosts, which finds the same and"
+            " takes a fleet that is well a hundred times as long.",
         ),
         "busbar_lock_minutes": Value(
             "int", 240, says="Age in minutes from which on the lock of another control node's run does not count."
@@ -498,17 +504,7 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Size of your model, such as `7B`: its gradients in BF16 are measured as one message, too.",
         ),
         "busbar_baseline_max_age_days": Value(
-            "int",
-            30,
-            says="Age in days from which on a stored result counts no more: with `--check` it is `unknown`.",
-        ),
-        "nccl_benchmark_when": Value(
-            "str",
-            "changed",
-            choices=WHEN,
-            says="`changed` measures what has no good result, or one that is too old, or of another driver, NCCL,"
-            " build, `nccl.conf`, kernel, firmware or GPU than now; else the stored result is judged. `always` measures"
-            " in every run, `never` in none.",
+            "int", 30, says="In check mode the last result is judged; one of more days than these is `unknown`."
         ),
         "nccl_benchmark_iterations": Value("int", 20, says="Measured iterations of each size."),
         "nccl_benchmark_timeout": Value("int", 600, says="Seconds granted to each program."),

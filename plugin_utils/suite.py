@@ -26,6 +26,8 @@ class Role:
     after_reboot: it is asked again once a node was rebooted, since a boot can take away or bring what it looks at.
     reboots: its result may ask for a reboot.
     each: the variable that holds one item of ``__<name>_each``; empty where the node is asked once.
+    after: roles that can change what this one looks at. Where one of them has changed something on a node, this one is
+        played there, whatever the audit has heard before.
     """
 
     name: str
@@ -36,24 +38,45 @@ class Role:
     after_reboot: bool = False
     reboots: bool = False
     each: str = ""
+    after: tuple[str, ...] = ()
 
     @property
     def result(self) -> str:
         return f"{self.name}_result"
 
 
-SUITE = (
+# A driver that is loaded anew brings ports, their names and their settings anew.
+_DRIVER = ("mofed",)
+_PROVISION = (
     Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
     Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
     Role("iommu", "iommu", ("iommu", "kernel_args"), audited=True, after_reboot=True, reboots=True),
-    Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True),
+    Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True, after=_DRIVER),
     Role("host_limits", "host_limits", ("host_limits",), audited=True, after_reboot=True),
-    Role("mtu", "netdev_mtu", ("netdev_mtu",), audited=True, after_reboot=True),
-    Role("multirail", "multirail", ("multirail",), audited=True, after_reboot=True),
-    Role("roce_qos", "roce_qos", ("roce_qos",), audited=True, after_reboot=True),
-    Role("nvidia_peermem", "gpudirect", ("gpudirect",), audited=True, after_reboot=True),
-    Role("nccl_conf", "nccl_conf", ("nccl_conf",), audited=True, after_reboot=True),
-    Role("nccl_tests", "nccl_tests_build", ("nccl_tests",), audited=True),
+    Role("mtu", "netdev_mtu", ("netdev_mtu",), audited=True, after_reboot=True, after=_DRIVER),
+    Role("multirail", "multirail", ("multirail",), audited=True, after_reboot=True, after=(*_DRIVER, "mtu")),
+    Role(
+        *("roce_qos", "roce_qos", ("roce_qos",)),
+        audited=True,
+        after_reboot=True,
+        after=(*_DRIVER, "mtu", "multirail"),
+    ),
+    Role(
+        *("nvidia_peermem", "gpudirect", ("gpudirect",)),
+        audited=True,
+        after_reboot=True,
+        after=(*_DRIVER, "iommu"),
+    ),
+    Role(
+        *("nccl_conf", "nccl_conf", ("nccl_conf",)),
+        audited=True,
+        after_reboot=True,
+        after=(*_DRIVER, "mtu", "multirail", "roce_qos", "nvidia_peermem"),
+    ),
+    Role("nccl_tests", "nccl_tests_build", ("nccl_tests",), audited=True, after=(*_DRIVER, "nccl_conf")),
+)
+SUITE = (
+    *_PROVISION,
     Role("reboot", "busy_info", ("reboot",), play="reboot"),
     Role("drain", "slurm_node", ("drain",), play="reboot"),
     # No folder in roles/: what it joins comes between nodes.
@@ -63,6 +86,8 @@ SUITE = (
         play="benchmark",
         audited=True,
         each="__nccl_benchmark_run",
+        # Whatever was mended was mended for this figure.
+        after=(*(role.name for role in _PROVISION), "reboot"),
     ),
 )
 VERIFY, BENCHMARK = "verify", "nccl_benchmark"

@@ -89,11 +89,6 @@ class Verdict:
         }
 
 
-def audited(variables: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Host -> what fleet_audit has heard of it; {} where it asked nobody. variables: any host's, all hold the same."""
-    return (variables.get("fleet_audit_result") or {}).get("hosts") or {}
-
-
 def played(role: str, variables: Mapping[str, Any]) -> bool:
     """Whether ``--tags`` and ``--skip-tags`` let the role be played. variables: a task's, as Ansible gives them."""
     run = set(variables.get("ansible_run_tags") or ["all"])

@@ -70,8 +70,11 @@ ONE_MODULE = """\
 """
 PLAYED = """
 - name: {name}
-  ansible.builtin.import_role:
+  ansible.builtin.include_role:
     name: busbar.fabric.{role}
+    apply:
+      tags: {role}
+  when: "'{role}' | busbar.fabric.is_due(hostvars, inventory_hostname)"
   tags: {role}
 """
 LOCK = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
 from busbar.lab import faults, roce_faults, store, tree
 from busbar.lab.machines import hgx_b200
@@ -31,8 +33,11 @@ ALONE = [
 ITS_OWN = {name for name, fault in faults.FAULTS.items() if fault.platforms == ("hgx-b200",)}
 FIVES = [(node, seed) for node in ("node01", "node02") for seed in range(10)]
 FIVES += [("node03", seed) for seed in range(100) if ITS_OWN & {*faults.draw(random.Random(seed), 5, "hgx-b200")}][:4]
+# What a verdict takes from a role's result.
+SAID = ("findings", "passed", "changed", "reboot_required", "withheld", "notes")
 Answer = Callable[..., dict[str, Any]]
 Audit = Callable[[str], tuple[list[dict[str, Any]], int]]
+Work = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,19 @@ def run_module(run_module: Answer, steps: list[dict[str, Any]]) -> Answer:
 
 
 @pytest.fixture
-def audit(on_node: Answer, steps: list[dict[str, Any]], host_audit: Server, monkeypatch: pytest.MonkeyPatch) -> Audit:
+def heard() -> dict[str, dict[str, Any]]:
+    """Module -> what it said when the audit asked it."""
+    return {}
+
+
+@pytest.fixture
+def audit(
+    on_node: Answer,
+    steps: list[dict[str, Any]],
+    host_audit: Server,
+    heard: dict[str, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Audit:
     """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed.
 
     host_audit is asked the same, hears the same from the same tools, and has to answer the same.
@@ -72,6 +89,7 @@ def audit(on_node: Answer, steps: list[dict[str, Any]], host_audit: Server, monk
             patched.setattr(Host, "run", lambda *given: tools.run(*given))
             results = [on_node(module, node, check_mode=True) for module in MODULES]
         assert sent(host_audit.ask(steps, tools)) == sent(results)
+        heard.update(zip(MODULES, results, strict=True))
         found = [finding for result in results for finding in result["findings"]]
         passed = [name for result in results for name in result["passed"]]
         every = [*(finding["id"] for finding in found), *passed]
@@ -79,6 +97,38 @@ def audit(on_node: Answer, steps: list[dict[str, Any]], host_audit: Server, monk
         return found, len(passed)
 
     return ask
+
+
+@pytest.fixture
+def work_here(lab: Path, on_node: Answer, heard: dict[str, dict[str, Any]]) -> Work:
+    """What site.yml does on a node after the audit: plays the roles that are due, in their order.
+
+    Of a role that is not, the audit's answer has to be what the role itself would have said at its turn. (Before
+    anything was changed that is the same question, asked again.)
+    """
+
+    def work_on(node: str) -> None:
+        roles = [role for role in suite.SUITE if role.play == "provision" and role.module in MODULES]
+        due = [role.name for role in roles if work.to_do(heard[role.module], check_mode=False)]
+        said = {"roles": json.dumps({role.name: heard[role.module] for role in roles}), "due": due}
+        of_host: dict[str, Any] = {"inventory_hostname": node, "fleet_audit_result": {"hosts": {node: said}}}
+        changed = False
+        for role in roles:
+            if work.due(role.name, of_host):
+                of_host[role.result] = on_node(role.module, node)
+                changed = changed or of_host[role.result]["changed"]
+            elif changed:
+                itself = on_node(role.module, node, check_mode=True)
+                said_before = heard[role.module]
+                assert [itself.get(key) for key in SAID] == [said_before.get(key) for key in SAID], role.name
+        if changed:
+            # What was mended where it was broken is superfluous where it is not.
+            store.repair_broken(lab)
+            for role in roles:
+                if role.result in of_host:
+                    on_node(role.module, node)
+
+    return work_on
 
 
 def identity(finding: dict[str, Any]) -> str:
@@ -148,17 +198,21 @@ def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> 
 
 
 @pytest.mark.parametrize(("node", "name"), ALONE)
-def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, node: str, name: str) -> None:
+def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, work_here: Work, node: str, name: str) -> None:
     store.break_(converged, node, name)
     compare(converged, node, [name], audit(node)[0])
+    work_here(node)
 
 
 @pytest.mark.parametrize(("node", "seed"), FIVES)
-def test_five_faults_at_once_are_exactly_their_findings(converged: Path, audit: Audit, node: str, seed: int) -> None:
+def test_five_faults_at_once_are_exactly_their_findings(
+    converged: Path, audit: Audit, work_here: Work, node: str, seed: int
+) -> None:
     names = faults.draw(random.Random(seed), 5, PLATFORMS[node])
     for name in names:
         store.break_(converged, node, name)
     compare(converged, node, names, audit(node)[0])
+    work_here(node)
 
 
 @pytest.mark.parametrize("name", roce_faults.HARMLESS)

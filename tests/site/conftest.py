@@ -31,8 +31,10 @@ class Run(NamedTuple):
 
 
 def recap(out: str, host: str) -> dict[str, int]:
-    line = next(line for line in out.splitlines() if line.startswith(f"{host} ") and "changed=" in line)
-    return {key: int(value) for key, value in (word.split("=") for word in line.split(":")[1].split())}
+    """What Ansible counted of a host; nothing of one that no task was for."""
+    line = next((line for line in out.splitlines() if line.startswith(f"{host} ") and "changed=" in line), ":")
+    counted = {key: int(value) for key, value in (word.split("=") for word in line.split(":")[1].split())}
+    return counted or dict.fromkeys(("ok", "changed", "unreachable", "failed"), 0)
 
 
 Play = Callable[..., Run]

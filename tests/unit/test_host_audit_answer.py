@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import become_loader
 from ansible.template import Templar
-from ansible_collections.busbar.fabric.plugins.action import host_audit, verdict
+from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict as judging
 
 OK = {"findings": [], "passed": ["a.b[live]@c"]}
@@ -94,18 +93,3 @@ def test_the_benchmark_is_judged_where_it_was_asked_for() -> None:
     assert (found["findings"], found["passed"], found["runs"]) == ([], [], [])
     failed = {"failed": True, "msg": "no such option"}
     assert answer(("nccl_benchmark", failed), roles=("nccl_benchmark",))["nccl_benchmark"] == failed
-
-
-def test_the_verdict_reads_the_audits_answer_as_that_of_its_roles() -> None:
-    own = {"findings": [], "passed": ["verify.x[live]@y"]}
-    audit = {"roles": json.dumps({"platform": OK, "node_lock": OK})}
-    of_host = {"verify_result": own}
-    assert verdict._results(of_host, audit, ["platform", "verify"]) == {"platform": OK, "node_lock": OK, "verify": own}
-    skipped = {"node_lock_result": {"skipped": True}}
-    assert verdict._results(of_host | skipped, audit, ["platform"])["node_lock"] == OK
-
-
-def test_a_host_that_gave_no_answer_is_one_finding_with_its_reason() -> None:
-    lost = {"unreachable": True, "msg": "no route to host"}
-    assert verdict._results({}, lost, ["platform", "mofed"]) == {"platform": lost}
-    assert verdict._results({}, {}, ["platform", "mofed"]) == {}

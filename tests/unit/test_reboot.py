@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.filter.reboot_nodes import reboot_nodes
+from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot
 
 WAITING = ("kernel argument iommu=pt is not active before a reboot",)
@@ -167,13 +167,13 @@ def of_host(most: str = "none", drain: str = "none", **registered: Any) -> dict[
 )
 def test_whose_turn_it_is_is_known_before_the_play(registered: dict[str, Any], turn: str) -> None:
     hostvars = HostVars(a=registered)
-    assert reboot_nodes(["a"], hostvars, "reboot") == (["a"] if turn == "reboot" else ["!all"])
-    assert reboot_nodes(["a"], hostvars, "give_back") == (["a"] if turn == "give_back" else ["!all"])
+    assert play_nodes(["a"], hostvars, "reboot") == (["a"] if turn == "reboot" else ["!all"])
+    assert play_nodes(["a"], hostvars, "give_back") == (["a"] if turn == "give_back" else ["!all"])
 
 
 def test_nodes_are_rebooted_in_the_order_of_the_inventory() -> None:
     hostvars = HostVars(b=of_host("reboot"), a=of_host("reboot"), d=of_host("reboot"), c=of_host("reboot"))
-    assert reboot_nodes(["a", "b", "c"], hostvars, "reboot") == ["b", "a", "c"]
+    assert play_nodes(["a", "b", "c"], hostvars, "reboot") == ["b", "a", "c"]
 
 
 def test_who_has_no_turn_says_what_the_role_would_have_said() -> None:

@@ -45,13 +45,15 @@ ANSIBLES_OWN = {
 def documentation(name: str) -> dict[str, Any]:
     module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
     document = dict(yaml.safe_load(module.DOCUMENTATION))
+    options = document.setdefault("options", {})
     for name in document.get("extends_documentation_fragment", []):
         path, _dot, part = name.removeprefix("busbar.fabric.").partition(".")
         fragment = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.doc_fragments.{path}")
         text = getattr(fragment.ModuleDocFragment, part.upper() or "DOCUMENTATION")
-        for section, shared in yaml.safe_load(text).items():
-            document[section] = {**shared, **document.get(section, {})}
-    return {"options": {}, **document}
+        options.update(
+            {option: said for option, said in yaml.safe_load(text)["options"].items() if option not in options}
+        )
+    return document
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -155,8 +157,9 @@ def _imported_roles(path: Path) -> list[str]:
 
     def look(tasks: list[dict[str, Any]], folder: Path, variables: dict[str, str]) -> None:
         for task in tasks:
-            if "ansible.builtin.import_role" in task:
-                found.append(task["ansible.builtin.import_role"]["name"].removeprefix("busbar.fabric."))
+            for way in ("ansible.builtin.import_role", "ansible.builtin.include_role"):
+                if way in task:
+                    found.append(task[way]["name"].removeprefix("busbar.fabric."))
             for part in ("pre_tasks", "tasks", "block", "rescue", "always"):
                 look(task.get(part, []), folder, variables)
             imported = task.get("ansible.builtin.import_tasks")

@@ -6,7 +6,6 @@ import pytest
 from ansible import context
 from ansible.errors import AnsibleFilterError
 from ansible.utils.context_objects import CLIArgs
-from ansible_collections.busbar.fabric.plugins.filter.asked_alone import asked_alone
 from ansible_collections.busbar.fabric.plugins.filter.target_nodes import target_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
@@ -79,19 +78,3 @@ def test_a_syntax_check_needs_no_inventory_and_a_run_does(monkeypatch: pytest.Mo
     else:
         with pytest.raises(AnsibleFilterError, match="does not exist"):
             target_nodes({"all": []}, [], "", ["/no/such"])
-
-
-class Variables(dict[str, dict[str, object]]):
-    raw_get = dict.__getitem__
-
-
-def test_hosts_are_asked_alone_where_fleet_audit_says_so() -> None:
-    said = Variables(a={"fleet_audit_result": {"hosts": {}, "by_task": True}}, b={"fleet_audit_result": {"hosts": {}}})
-    assert asked_alone(["a", "b"], said) == ["a", "b"]
-    assert (
-        asked_alone(["b", "a"], said)
-        == asked_alone([], {})
-        == asked_alone(["a"], {})
-        == asked_alone(["c"], Variables(c={}))
-        == ["!all"]
-    )

@@ -1,0 +1,68 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The hosts that a play has work on, for ``hosts:``. Documented in play_nodes.yml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, work
+
+# Matches nobody, and without the warning that a name which is not there would give.
+NOBODY = ["!all"]
+# Variables that are the same for all hosts of a run.
+SHARED = ("fleet_audit_result", "ansible_check_mode")
+
+
+def _verify(of_host: Mapping[str, Any]) -> bool:
+    values = (of_host.get("busbar_intent") or {}).get("values") or {}
+    return bool(values.get("busbar_verify", work.answer(of_host).get("verify")))
+
+
+PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "alone": lambda of_host: bool((of_host.get("fleet_audit_result") or {}).get("by_task")),
+    "inventory": lambda of_host: not work.answers(of_host),
+    "provision": lambda of_host: work.has_play("provision", of_host),
+    "reboot": lambda of_host: reboot.turn(of_host) == "reboot",
+    "give_back": lambda of_host: reboot.turn(of_host) == "give_back",
+    "verify": _verify,
+    "benchmark": lambda of_host: work.has_play("benchmark", of_host),
+}
+
+
+def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
+    """Of these hosts, in the order of the inventory, which intersect() has not: the first is rebooted alone.
+
+    Chosen before the play begins: to end each host by itself costs Ansible the cube of their number.
+
+    hostvars: Ansible's own; of each host only what the run has registered is looked at. {} in a syntax check.
+    """
+    if play not in PLAYS:
+        raise AnsibleFilterError(f"play_nodes knows {', '.join(PLAYS)}, not {play!r}")
+    wanted = set(hosts)
+    has_work = PLAYS[play]
+    return [host for host, of_host in _registered(hostvars, wanted) if has_work(of_host)] or NOBODY
+
+
+def _registered(hostvars: Any, wanted: Container[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Host and what the run has registered for it. To gather a host's variables takes Ansible a millisecond.
+
+    Hosts on which no role has anything to do have one thing registered, which is the same for all of them.
+    """
+    shared: dict[str, Any] = {}
+    for host in hostvars:
+        if host not in wanted:
+            continue
+        if work.is_well(work.answers(shared).get(host, {})):
+            yield host, {**shared, "inventory_hostname": host}
+            continue
+        of_host = hostvars.raw_get(host)
+        shared = shared or {name: of_host[name] for name in SHARED if name in of_host}
+        yield host, of_host
+
+
+class FilterModule:
+    def filters(self) -> dict[str, Callable[..., list[str]]]:
+        return {"play_nodes": play_nodes}

@@ -1,0 +1,98 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is left to do on a host after fleet_audit has asked all of them: which roles, in which plays.
+
+site.yml asks every host everything in one question, as the nightly check does, and plays a role only where it has
+something to write, run or withhold, or where a role before it has changed what it looks at. Of all others the audit's
+answer counts. Where a host was not asked, or gave no answer that counts, every role is played.
+
+``of_host`` is what a run has registered for a host, as Ansible's ``hostvars.raw_get`` gives it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
+
+Answer = Mapping[str, Any]
+_BY_NAME = {role.name: role for role in suite.SUITE}
+
+
+def answers(of_host: Mapping[str, Any]) -> Mapping[str, Answer]:
+    """Host -> what fleet_audit has heard of it; {} where it asked nobody. of_host: any host's, all hold the same."""
+    return (of_host.get("fleet_audit_result") or {}).get("hosts") or {}
+
+
+def answer(of_host: Mapping[str, Any]) -> Answer:
+    """What fleet_audit has heard of this host; {} where it was not asked."""
+    return answers(of_host).get(of_host.get("inventory_hostname", ""), {})
+
+
+def is_well(heard: Answer) -> bool:
+    """Whether it has answered, and no role has anything to do."""
+    return "roles" in heard and not heard["due"]
+
+
+def roles(heard: Answer) -> dict[str, Any]:
+    """Role -> what it would have registered in check mode; {} of a host that gave no answer."""
+    return json.loads(heard["roles"], object_hook=_shared) if "roles" in heard else {}
+
+
+def _shared(data: dict[str, Any]) -> dict[str, Any]:
+    """Ids of checks are the same on most hosts: kept once, 10,000 hosts take half of the memory."""
+    return {sys.intern(name): [*map(sys.intern, value)] if name == "passed" else value for name, value in data.items()}
+
+
+def to_do(result: Mapping[str, Any], check_mode: bool) -> bool:
+    """Whether a role has work, from what its module said in check mode.
+
+    In check mode that is a diff to be shown. Else also what is withheld, since only a run knows who is in the way, and
+    a measurement that is due. What waits for a reboot is the play of reboots' to ask for. What failed is played, so
+    that its error is told as ever.
+    """
+    if any(result.get(name) for name in ("failed", "changed", "reboot_required")):
+        return True
+    return not check_mode and bool(result.get("withheld") or result.get("due"))
+
+
+def due(role: str, of_host: Mapping[str, Any]) -> bool:
+    """Whether the role is to be played on the host, as things stand at this point of the run."""
+    heard = answer(of_host)
+    if "roles" not in heard:
+        return not heard.get("unreachable")
+    if role in heard["due"]:
+        return True
+    # In check mode nothing has changed, whatever a role says.
+    return not of_host.get("ansible_check_mode") and any(_has_changed(name, of_host) for name in _BY_NAME[role].after)
+
+
+def _has_changed(role: str, of_host: Mapping[str, Any]) -> bool:
+    result = of_host.get(f"{role}_result") or {}
+    return bool(result.get("changed") or result.get("reboot"))
+
+
+def results(of_host: Mapping[str, Any], names: Sequence[str], first: str, nightly: bool) -> dict[str, Any]:
+    """Role -> what it has registered, else what the audit has heard for it.
+
+    first: the role that has to tell why the host gave no answer at all.
+    nightly: nothing is played after the audit. Else the audit's answer does not count for a role that was to be played:
+    where the host was lost before its turn came, there is no result.
+    """
+    said = answer(of_host)
+    heard = roles(said)
+    if said and not heard:
+        heard = {first: said}
+    elif not nightly:
+        heard = {name: result for name, result in heard.items() if name not in _BY_NAME or not due(name, of_host)}
+    own = {name: of_host[f"{name}_result"] for name in names if f"{name}_result" in of_host}
+    lock = of_host.get("node_lock_result") or {"skipped": True}
+    return heard | own | ({} if lock.get("skipped") else {"node_lock": lock})
+
+
+def has_play(play: str, of_host: Mapping[str, Any]) -> bool:
+    """Whether a playbook that plays roles of the suite has one to play on the host."""
+    return any(due(role.name, of_host) for role in suite.SUITE if role.play == play and role.audited)
