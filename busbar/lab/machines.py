@@ -217,7 +217,7 @@ def _rdma(machine: Machine, card: _Card, name: str, address: str, mac: str, rail
     return rdma
 
 
-def _infiniband(
+def _port(
     machine: Machine,
     card: _Card,
     name: str,
@@ -227,29 +227,16 @@ def _infiniband(
     gbps: int,
     rail: int | None = None,
     dual: bool = False,
-) -> None:
-    """A port on an InfiniBand fabric with its IPoIB netdev."""
-    _, mac = _mlx5(machine, card, slot, address, parent, INFINIBAND, vfs=16)
-    rdma = _rdma(machine, card, name, address, mac, rail, gbps)
-    hardware = "00:00:10:29:fe:80:00:00:00:00:00:00:" + _grouped(rdma.node_guid.replace(":", ""), 2)
-    machine.netdevs.append(Netdev(netdev_name(address, 32, None, dual), address, hardware, 4092, gbps * 1000, kind=32))
-
-
-def _ethernet(
-    machine: Machine,
-    card: _Card,
-    name: str,
-    slot: int,
-    address: str,
-    parent: str,
-    gbps: int,
-    ipv4: str,
-    rail: int | None = None,
-    dual: bool = False,
+    ipv4: str = "",
 ) -> Rdma:
-    """A RoCE port with its netdev."""
-    _, mac = _mlx5(machine, card, slot, address, parent, ETHERNET, vfs=16)
+    """A port with its netdev: RoCE with an IPv4 address; without, on an InfiniBand fabric, and the netdev is IPoIB."""
+    _, mac = _mlx5(machine, card, slot, address, parent, ETHERNET if ipv4 else INFINIBAND, vfs=16)
     rdma = _rdma(machine, card, name, address, mac, rail, gbps)
+    if not ipv4:
+        hardware = "00:00:10:29:fe:80:00:00:00:00:00:00:" + _grouped(rdma.node_guid.replace(":", ""), 2)
+        ipoib = Netdev(netdev_name(address, 32, None, dual), address, hardware, 4092, gbps * 1000, kind=32)
+        machine.netdevs.append(ipoib)
+        return rdma
     port_name = f"p{address[-1]}"
     netdev = netdev_name(address, 1, port_name, dual)
     port = Netdev(netdev, address, mac, 9000, gbps * 1000, port_name=port_name, qos=configured(), ipv4=f"{ipv4}/24")
@@ -441,14 +428,14 @@ def hgx_h100(
     board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
-        _infiniband(machine, _CX7, rails[rail], rail, address, port, 400, rail)
+        _port(machine, _CX7, rails[rail], rail, address, port, 400, rail)
 
     machine.netdevs.append(Netdev(*_LOOPBACK))
     _hgx(machine, board, _H100, rails, rail_nic)
     _management(machine, "0000:0b:00", (INTEL, "0x1563"), "ixgbe", ("eno1", "eno2"))
     storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:26", node=0), 0x27, 2)
     for index, name in enumerate(("mlx5_10", "mlx5_11")):
-        _infiniband(machine, _CX6, name, 8, f"0000:29:00.{index}", storage, 200, dual=True)
+        _port(machine, _CX6, name, 8, f"0000:29:00.{index}", storage, 200, dual=True)
     machine.function(machine.spare_slot).bus = "0000:2a"
     _bond(machine, _BLUEFIELD3, 9, "0000:aa:00", _root_port(machine, "pci0000:a9", node=1), 200, f"10.40.0.{host}")
     machine.netdevs.append(Netdev(*_DOCKER, bridge=True))
@@ -499,7 +486,7 @@ def hgx_h200_roce(
     board = _Board((0x15, 0x37, 0x48, 0x59, 0x97, 0xB7, 0xC7, 0xD7), nvme=3, nic=5, gpu=4)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
-        _ethernet(machine, _CX7, rails[rail], rail, address, port, 400, f"10.{16 + rail}.0.{host}", rail)
+        _port(machine, _CX7, rails[rail], rail, address, port, 400, rail, ipv4=f"10.{16 + rail}.0.{host}")
         name = machine.netdevs[-1].name
         machine.sysctls |= {f"{name}/arp_ignore": "1", f"{name}/arp_announce": "2", f"{name}/rp_filter": "0"}
 
@@ -508,8 +495,8 @@ def hgx_h200_roce(
     _management(machine, "0000:0b:00", ("0x14e4", "0x16d8"), "bnxt_en", ("eno8303", "eno8403"))
     storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:80", node=1), 0x81, 2)
     address = f"10.32.0.{host}"
-    used = _ethernet(machine, _CX7, "mlx5_10", 8, "0000:83:00.0", storage, 200, address, dual=True)
-    spare = _ethernet(machine, _CX7, "mlx5_11", 8, "0000:83:00.1", storage, 200, address, dual=True)
+    used = _port(machine, _CX7, "mlx5_10", 8, "0000:83:00.0", storage, 200, dual=True, ipv4=address)
+    spare = _port(machine, _CX7, "mlx5_11", 8, "0000:83:00.1", storage, 200, dual=True, ipv4=address)
     machine.netdevs[-1].ipv4 = None
     machine.take_down(spare, "3: Disabled")
     _virtual_functions(machine, used, 8, ("mlx5_12", "mlx5_13"))
@@ -539,7 +526,7 @@ def hgx_b200(hostname: str = "node03") -> Machine:
     board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
-        _infiniband(machine, _CX7, f"mlx5_{rail}", rail, address, port, 400, rail)
+        _port(machine, _CX7, f"mlx5_{rail}", rail, address, port, 400, rail)
 
     machine.netdevs.append(Netdev(*_LOOPBACK))
     _hgx(machine, board, _B200, range(8), rail_nic, nvswitches=0)
