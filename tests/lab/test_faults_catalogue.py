@@ -21,6 +21,7 @@ from busbar.lab.gpudirect_faults import PEERMEM_LIST
 from busbar.lab.machine import LabError, from_dict, to_dict
 from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
 from busbar.lab.roce import LLDPAD_PID
+from tests.trees import put_all
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}
 # The others need a node that can run a benchmark.
@@ -36,18 +37,9 @@ def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.create(directory, BUILDERS)
     print(f"{len(BUILDERS)} nodes created in {time.perf_counter() - started:.2f} s")
     for node in BUILDERS:
-        (directory / node / "sys/etc/nccl.conf").write_text(CONF)
-        loads = directory / node / "sys" / PEERMEM_LIST.lstrip("/")
-        loads.parent.mkdir()
-        loads.write_text("nvidia_peermem\n")
-        dropin = directory / node / "sys" / PCIE_DROPIN.lstrip("/")
-        dropin.parent.mkdir(parents=True)
-        dropin.write_text("[Unit]\nWants=busbar-pcie-path.service\n")
         # Faults change what a run has written, and here none has run.
-        for path, text in PROVISIONED.items():
-            file = directory / node / f"sys{path}"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+        written = {"/etc/nccl.conf": CONF, PEERMEM_LIST: "nvidia_peermem\n", **PROVISIONED}
+        put_all(directory / node / "sys", written | {PCIE_DROPIN: "[Unit]\nWants=busbar-pcie-path.service\n"})
     return directory
 
 

@@ -22,6 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker im
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
 
+from tests.trees import put
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIB = "usr/lib/x86_64-linux-gnu"
 MAKEFILE = """\
@@ -91,12 +93,6 @@ esac
 Run = Callable[..., dict[str, Any]]
 
 
-def put(path: Path, text: str, mode: int = 0o644) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
-
-
 def shared(path: Path, source: str, soname: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     argv = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-x", "c", "-", "-o", str(path)]
@@ -112,7 +108,7 @@ def nccl(root: Path, version: str) -> None:
     source = f'const char said[] = "NCCL version {version}+cuda12.9\\0NCCL_DEBUG";'
     source += "int ncclGetVersion(void) { return 0; }"
     shared(root / LIB / f"libnccl.so.{version}", source, "libnccl.so.2")
-    put(root / "usr/include/nccl.h", NCCL_H.format(minor=version.split(".")[1]))
+    put(root, "usr/include/nccl.h", NCCL_H.format(minor=version.split(".")[1]))
 
 
 def archive(path: Path, programs: tuple[str, ...] = PROGRAMS) -> str:
@@ -128,17 +124,17 @@ def archive(path: Path, programs: tuple[str, ...] = PROGRAMS) -> str:
 
 def make_node(root: Path) -> None:
     """System root of a node with a GPU driver, CUDA, NCCL and Open MPI."""
-    put(root / "etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
-    put(root / LIB / "libstdc++.so.6.0.33", "")
+    put(root, "etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
+    put(root, f"{LIB}/libstdc++.so.6.0.33", "")
     (root / LIB / "libstdc++.so.6").symlink_to("libstdc++.so.6.0.33")
-    put(root / "usr/local/cuda-12.9/bin/nvcc", NVCC.format(release="12.9"), 0o755)
-    put(root / "usr/local/cuda-12.9/include/cuda_runtime.h", "")
+    put(root, "usr/local/cuda-12.9/bin/nvcc", NVCC.format(release="12.9"), 0o755)
+    put(root, "usr/local/cuda-12.9/include/cuda_runtime.h", "")
     shared(root / "usr/local/cuda-12.9/lib64/libcudart.so", "int cudaGetDevice(void) { return 0; }", "libcudart.so.12")
     (root / "usr/local/cuda").symlink_to("cuda-12.9")
     nccl(root, "2.27.7")
-    put(root / "usr/bin/nvidia-smi", NVIDIA_SMI, 0o755)
-    put(root / "usr/bin/mpicc", MPICC.format(lib=LIB), 0o755)
-    put(root / LIB / "openmpi/include/mpi.h", MPI_H)
+    put(root, "usr/bin/nvidia-smi", NVIDIA_SMI, 0o755)
+    put(root, "usr/bin/mpicc", MPICC.format(lib=LIB), 0o755)
+    put(root, f"{LIB}/openmpi/include/mpi.h", MPI_H)
     # As in Debian's packages, the links for the compiler lie apart from the libraries for the loader.
     shared(root / LIB / "libmpi.so.40.30.4", "int MPI_Init(void) { return 0; }", "libmpi.so.40")
     (root / LIB / "openmpi/lib").mkdir()
@@ -295,12 +291,12 @@ def test_a_git_repository_is_cloned_at_the_commit_and_no_other(node: Path, run: 
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init", "-q")
-    put(repository / "Makefile", MAKEFILE.format(programs=" ".join(PROGRAMS)))
-    put(repository / "perf.c", PERF)
+    put(repository, "Makefile", MAKEFILE.format(programs=" ".join(PROGRAMS)))
+    put(repository, "perf.c", PERF)
     git("add", ".")
     git("commit", "-qm", "first")
     first = git("rev-parse", "HEAD")
-    put(repository / "perf.c", "broken")
+    put(repository, "perf.c", "broken")
     git("commit", "-qam", "second")
     given = {"tarball": "", "sha256": "", "repository": str(repository)}
     done = run(commit=first, **given)
@@ -316,13 +312,13 @@ def test_a_git_repository_is_cloned_at_the_commit_and_no_other(node: Path, run: 
 
 def another_cuda(node: Path) -> None:
     shutil.copytree(node / "usr/local/cuda-12.9", node / "usr/local/cuda-13.0")
-    put(node / "usr/local/cuda-13.0/bin/nvcc", NVCC.format(release="13.0"), 0o755)
+    put(node, "usr/local/cuda-13.0/bin/nvcc", NVCC.format(release="13.0"), 0o755)
     (node / "usr/local/cuda").unlink()
     (node / "usr/local/cuda").symlink_to("cuda-13.0")
 
 
 def other_gpus(node: Path) -> None:
-    put(node / "usr/bin/nvidia-smi", NVIDIA_SMI.replace("9.0\\n9.0", "10.0\\n9.0"), 0o755)
+    put(node, "usr/bin/nvidia-smi", NVIDIA_SMI.replace("9.0\\n9.0", "10.0\\n9.0"), 0o755)
 
 
 def no_mpi(node: Path) -> None:
@@ -360,9 +356,9 @@ def test_a_changed_input_is_named_and_built_with_once(
 def test_what_changes_nothing_that_was_built_from_builds_nothing(node: Path, run: Run) -> None:
     run()
     shutil.copytree(node / "usr/local/cuda-12.9", node / "usr/local/cuda-11.8")
-    put(node / "usr/include/other.h", "")
+    put(node, "usr/include/other.h", "")
     (node / "nccl-tests.tgz").touch()
-    put(build_of(node) / "notes.txt", "somebody's")
+    put(build_of(node), "notes.txt", "somebody's")
     assert run()["changed"] is False
     sha256 = hashlib.sha256((node / "nccl-tests.tgz").read_bytes()).hexdigest()
     (node / "nccl-tests.tgz").write_bytes(b"gone")
@@ -374,7 +370,7 @@ def test_a_wheel_without_libnccl_so_is_linked_with(node: Path, run: Run) -> None
     wheel = node / "srv/venv/nvidia/nccl"
     (wheel / "lib").mkdir(parents=True)
     shutil.copy(node / LIB / "libnccl.so.2.27.7", wheel / "lib/libnccl.so.2")
-    put(wheel / "include/nccl.h", NCCL_H.format(minor=27))
+    put(wheel, "include/nccl.h", NCCL_H.format(minor=27))
     for name in ("libnccl.so.2", "libnccl.so.2.27.7"):
         (node / LIB / name).unlink()
     (node / "usr/include/nccl.h").unlink()
@@ -522,7 +518,7 @@ def test_a_run_killed_while_it_exchanges_the_builds_leaves_the_old_one_or_none(
 
 
 def test_a_directory_of_somebody_else_is_left_alone(node: Path, run: Run) -> None:
-    put(build_of(node) / "all_reduce_perf", "theirs")
+    put(build_of(node), "all_reduce_perf", "theirs")
     for check_mode in (True, False):
         result = run(check_mode=check_mode)
         assert not result["changed"]
@@ -554,11 +550,11 @@ def test_a_wrong_archive_is_found_before_anything_is_unpacked(node: Path, run: R
 
 
 def garbage_nvcc(node: Path) -> None:
-    put(node / "usr/local/cuda-12.9/bin/nvcc", "#!/bin/sh\necho '[Unknown Error]'\n", 0o755)
+    put(node, "usr/local/cuda-12.9/bin/nvcc", "#!/bin/sh\necho '[Unknown Error]'\n", 0o755)
 
 
 def dead_gpu(node: Path) -> None:
-    put(node / "usr/bin/nvidia-smi", "#!/bin/sh\nprintf 'compute_cap\\n9.0\\n[Unknown Error]\\n'\n", 0o755)
+    put(node, "usr/bin/nvidia-smi", "#!/bin/sh\nprintf 'compute_cap\\n9.0\\n[Unknown Error]\\n'\n", 0o755)
 
 
 def no_smi(node: Path) -> None:
@@ -572,7 +568,7 @@ def no_smi(node: Path) -> None:
         (lambda node: shutil.rmtree(node / "usr/local/cuda-12.9"), "cuda"),
         (lambda node: (node / "usr/local/cuda-12.9/include/cuda_runtime.h").unlink(), "cuda"),
         (lambda node: (node / "usr/include/nccl.h").unlink(), "nccl"),
-        (lambda node: put(node / "usr/include/nccl.h", NCCL_H.format(minor=26)), "nccl"),
+        (lambda node: put(node, "usr/include/nccl.h", NCCL_H.format(minor=26)), "nccl"),
         (lambda node: (node / LIB / "libnccl.so.2.27.7").write_bytes(b"\x7fELF"), "nccl"),
         (lambda node: (node / LIB / "openmpi/include/mpi.h").unlink(), "mpi"),
         (lambda node: (node / LIB / "openmpi/include/mpi.h").write_bytes(b"\xff\0"), "mpi"),

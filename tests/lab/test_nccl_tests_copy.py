@@ -29,10 +29,10 @@ from tests.lab.test_nccl_tests_build import (
     no_mpi,
     node,
     other_gpus,
-    put,
     run,
     start,
 )
+from tests.trees import put
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_plan_alone_changes_nothing_and_says_what_the_host_could_do(node: Path
 
 def test_a_build_runs_on_after_an_upgrade_of_the_system_and_is_not_given_away(node: Path, run: Run) -> None:
     before = run()
-    put(node / "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
+    put(node, "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
     planned = run(build=False)
     assert (planned["current"], planned["findings"]) == (True, [])
     assert planned["share"] == {"has": False, "can_build": False, "can_copy": False}
@@ -116,7 +116,7 @@ def test_the_same_build_is_packed_to_the_same_bytes(node: Path, run: Run) -> Non
     assert run(pack=True)["packed"]
     first = (node / PACK[1:]).read_bytes()
     os.utime(build_of(node) / "reduce_perf", (0, 0))
-    put(build_of(node) / "notes.txt", "somebody's")
+    put(build_of(node), "notes.txt", "somebody's")
     assert run(pack=True)["packed"]
     again = node / PACK[1:]
     assert again.read_bytes() == first
@@ -124,7 +124,7 @@ def test_the_same_build_is_packed_to_the_same_bytes(node: Path, run: Run) -> Non
 
 
 def upgraded(node: Path) -> None:
-    put(node / "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
+    put(node, "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
 
 
 @pytest.mark.parametrize(

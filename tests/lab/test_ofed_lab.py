@@ -17,6 +17,7 @@ from busbar.lab.fault import Fault
 from busbar.lab.machine import LabError
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.toolkit import kernel_node
+from tests.trees import put_all
 
 KERNEL, NEWER = "6.8.0-60-generic", ofed_faults.NEWER_KERNEL
 BUILD = "25.10.OFED.25.10.1.7.1.1"
@@ -191,9 +192,7 @@ def test_another_ofed_has_other_crcs_until_the_driver_is_built_again(dkms: Tool,
     assert len(built) == 10
     dkms("remove", OFED, "--all")
     older = ofed.RELEASES["3.1.0"].build
-    for path, text in ofed.packages("3.1.0")[0].files.items():
-        (system / path[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (system / path[1:]).write_text(text)
+    put_all(system, ofed.packages("3.1.0")[0].files)
     assert run("/usr/lib/dkms/common.postinst", "mlnx-ofed-kernel", older).returncode == 0
     stale, exported = crcs(run, system)
     assert stale == built != exported
@@ -219,9 +218,7 @@ def test_a_driver_built_without_ofed_needs_no_ib_core_and_does_not_load(dkms: To
 
 def test_storage_modules_are_built_after_ofed_only(dkms: Tool, run: Tool, system: Path) -> None:
     storage = ofed.packages("3.2.1")[5]
-    for path, text in storage.files.items():
-        (system / path[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (system / path[1:]).write_text(text)
+    put_all(system, storage.files)
     assert run("/usr/lib/dkms/common.postinst", "mlnx-nfsrdma", BUILD).returncode == 0
     assert run("/usr/local/sbin/modinfo", "-F", "version", "rpcrdma").stdout == "25.10-1.7.1\n"
     newer_kernel(run)
@@ -330,10 +327,7 @@ CHANGES: dict[str, set[str]] = {
 def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("provisioned") / "lab"
     store.create(directory, {"node01": hgx_h100})
-    for path, text in PROVISIONED.items():
-        file = directory / "node01/sys" / path[1:]
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
+    put_all(directory / "node01/sys", PROVISIONED)
     return directory
 
 

@@ -23,6 +23,7 @@ from busbar.lab.faults import FAULTS
 from busbar.lab.machine import Machine
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.nccl_tests import COMMIT, TOOLKIT
+from tests.trees import put
 
 LIB = "usr/lib/x86_64-linux-gnu"
 NAMES = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv"}
@@ -429,15 +430,10 @@ def node(tmp_path: Path) -> Callable[..., Path]:
             change = FAULTS[name].change
             machine = FAULTS[name].apply(machine)
             if isinstance(change, FileFault):
-                write(tmp_path / HOME / ".nccl.conf", change.edit(machine, None) or "")
+                put(tmp_path, f"{HOME}/.nccl.conf", change.edit(machine, None) or "")
         return render(tmp_path, machine)
 
     return call
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 def narrow(machine: Machine) -> Machine:
@@ -500,11 +496,11 @@ def test_a_variable_that_stops_nccl_stops_the_program(run: Run, name: str, varia
 
 def test_the_first_of_environment_user_file_and_system_file_counts(run: Run, node: Callable[..., Path]) -> None:
     root = node()
-    write(root / "etc/nccl.conf", "NCCL_P2P_DISABLE=1\n")
+    put(root, "etc/nccl.conf", "NCCL_P2P_DISABLE=1\n")
     assert busbw(run(WORDS, root)) < 11
-    write(root / HOME / ".nccl.conf", "NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE=1\n")
+    put(root, f"{HOME}/.nccl.conf", "NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE=1\n")
     assert busbw(run(WORDS, root)) > 470
-    write(root / "other.conf", "#NCCL_P2P_DISABLE=0\n NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE = 0\n")
+    put(root, "other.conf", "#NCCL_P2P_DISABLE=0\n NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE = 0\n")
     assert busbw(run(WORDS, root, NCCL_CONF_FILE=str(root / "other.conf"))) < 11
     assert busbw(run(WORDS, root, NCCL_P2P_DISABLE="0", NCCL_CONF_FILE=str(root / "other.conf"))) > 470
 

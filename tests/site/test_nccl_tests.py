@@ -13,7 +13,8 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER
 
-from tests.lab.test_nccl_tests_build import NVIDIA_SMI, left, make_node, put
+from tests.lab.test_nccl_tests_build import NVIDIA_SMI, left, make_node
+from tests.trees import put
 
 Play = Callable[..., Any]
 NAMES = ("node01", "node02", "node03")
@@ -159,8 +160,8 @@ def test_an_altered_build_is_mended_from_an_equal_host_and_not_by_building(site:
 
 
 def test_hosts_that_are_not_equal_build_for_themselves(site: Site) -> None:
-    put(site.root("node02") / "etc/os-release", 'ID=ubuntu\nVERSION_ID="22.04"\n')
-    put(site.root("node03") / "usr/bin/nvidia-smi", NVIDIA_SMI.replace("9.0\\n9.0", "10.0"), 0o755)
+    put(site.root("node02"), "etc/os-release", 'ID=ubuntu\nVERSION_ID="22.04"\n')
+    put(site.root("node03"), "usr/bin/nvidia-smi", NVIDIA_SMI.replace("9.0\\n9.0", "10.0"), 0o755)
     done = site.run()
     assert origins(done) == ["built"] * 3
     assert len({done[name]["class_id"] for name in NAMES}) == 3
@@ -191,7 +192,8 @@ def test_a_host_without_sources_and_tools_gets_a_copy_and_without_an_equal_host_
 
 def test_where_the_builder_fails_the_others_build_for_themselves(site: Site) -> None:
     put(
-        site.root("node01") / "usr/include/nccl.h",
+        site.root("node01"),
+        "usr/include/nccl.h",
         (site.root("node02") / "usr/include/nccl.h").read_text() + "#error\n",
     )
     done = site.run()
@@ -206,7 +208,7 @@ def test_where_the_builder_fails_the_others_build_for_themselves(site: Site) -> 
 
 
 def test_where_nothing_can_be_packed_the_others_build_for_themselves_and_it_is_said(site: Site) -> None:
-    put(site.root("node01") / "var/lib/busbar/nccl-tests.pack/somebody's", "")
+    put(site.root("node01"), "var/lib/busbar/nccl-tests.pack/somebody's", "")
     done = site.run()
     assert origins(done) == ["built"] * 3
     assert "could not be packed for the hosts like this one" in done["node01"]["notes"][0]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bare, bundle
 
-from tests.unit.trees import tool
+from tests.trees import tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = "from ansible.module_utils.basic import AnsibleModule\n"

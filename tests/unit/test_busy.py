@@ -9,7 +9,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import tool
+from tests.trees import put, tool
 
 HEADER = "pid, process_name, used_gpu_memory [MiB]\n"
 IDLE = f"#!/bin/sh\nprintf '%s' '{HEADER}'\n"
@@ -92,16 +92,13 @@ def test_slurm_without_a_job_holds_nothing(node: Path) -> None:
 
 
 def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
-    path = node / busy.KUBELET.lstrip("/")
-    path.parent.mkdir(parents=True)
     gpus = [f"GPU-{n}" for n in range(8)]
-    path.write_text(
-        checkpoint(
-            ("aaa", "nvidia.com/gpu", {"0": gpus[:4], "1": gpus[4:]}),
-            ("bbb", "nvidia.com/gpu", gpus[:2]),
-            ("ccc", "rdma/hca", ["x"]),
-        )
+    text = checkpoint(
+        ("aaa", "nvidia.com/gpu", {"0": gpus[:4], "1": gpus[4:]}),
+        ("bbb", "nvidia.com/gpu", gpus[:2]),
+        ("ccc", "rdma/hca", ["x"]),
     )
+    put(node, busy.KUBELET, text)
     for pod in ("aaa", "ccc"):
         (node / "var/lib/kubelet/pods" / pod).mkdir(parents=True)
     # Pod bbb is gone, and the checkpoint has not noticed.
@@ -109,9 +106,7 @@ def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_a_problem(node: Path) -> None:
-    path = node / busy.KUBELET.lstrip("/")
-    path.parent.mkdir(parents=True)
-    path.write_text(checkpoint(("aaa", "nvidia.com/gpu", ["x"]))[:-20])
+    put(node, busy.KUBELET, checkpoint(("aaa", "nvidia.com/gpu", ["x"]))[:-20])
     assert [problem.source for problem in read(node).problems] == [busy.KUBELET]
 
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.drift import command
-from tests.unit.trees import contents, put
+from tests.trees import contents, put
 
 GIVEN: dict[str, Any] = {
     "state": "present",

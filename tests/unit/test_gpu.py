@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import put, tool
+from tests.trees import put, tool
 
 A, B, C = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0"
 UUID = {A: "GPU-aaaaaaaa-0000-0000-0000-000000000001", B: "GPU-bbbbbbbb-0000-0000-0000-000000000002"}

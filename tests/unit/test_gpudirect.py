@@ -40,7 +40,7 @@ from ansible_collections.busbar.fabric.plugins.modules import gpudirect as modul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import put, tool
+from tests.trees import put, tool
 
 RELEASE = "6.8.0-60-generic"
 UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n'

@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import line, link, tool
+from tests.trees import line, link, tool
 
 NIC, OTHER, VF = "0000:1b:00.0", "0000:2a:00.0", "0000:1b:00.2"
 HEADING = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 
-from tests.unit import trees
+from tests import trees
 
 
 def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:

@@ -10,7 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import H
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trees import put
+from tests.trees import put
 
 WANT = Want(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))

@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import kernels
 
-from tests.unit.trees import put
+from tests.trees import put
 
 CFG = """
 menuentry 'Debian' {

@@ -36,7 +36,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
-from tests.unit.trees import contents, put
+from tests.trees import contents, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NVIDIA, OCI = Want(POLICIES["nvidia"]), Want(POLICIES["oci"])

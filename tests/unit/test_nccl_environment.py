@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, judge, read
 
-from tests.unit.trees import put_all
+from tests.trees import put_all
 
 PASSWD = "root:x:0:0::/root:/bin/bash\nann:x:1000:1000::/srv/ann:/bin/bash\nnobody:x:9:9::/nonexistent:/bin/false\n"
 MEANT = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_SOCKET_IFNAME": "=eno1"}

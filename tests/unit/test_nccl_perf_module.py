@@ -18,6 +18,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
+from tests.trees import tool
+
 SECRET = "hunter2-do-not-store"
 # A program of nccl-tests 2.19.6 in what the module sees of it. Each test replaces what it is about.
 PROGRAM = """\
@@ -350,12 +352,8 @@ def test_what_others_may_change_is_not_run(run: Run, tmp_path: Path, theirs: str
 
 def test_a_busy_node_is_left_alone(run: Run, tmp_path: Path) -> None:
     program(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')")
-    tool = tmp_path / "root/usr/bin/nvidia-smi"
-    tool.parent.mkdir(parents=True)
-    tool.write_text(
-        "#!/bin/sh\necho 'pid, process_name, used_gpu_memory [MiB]'\necho '4242, python train.py, 71680 MiB'\n"
-    )
-    tool.chmod(0o755)
+    script = "echo 'pid, process_name, used_gpu_memory [MiB]'\necho '4242, python train.py, 71680 MiB'"
+    tool(tmp_path / "root", "usr/bin/nvidia-smi", script)
     roots = {"hardware_root": str(tmp_path / "root"), "system_root": str(tmp_path / "root")}
     roots["result_directory"] = str(tmp_path / "root/results")
     result = run(require_idle=True, **roots)
@@ -363,7 +361,7 @@ def test_a_busy_node_is_left_alone(run: Run, tmp_path: Path) -> None:
     assert said(result, "idle").startswith("busy: process python train.py (pid 4242)")
     assert not (tmp_path / "ran").exists()
     # Not to know is not idle.
-    tool.unlink()
+    (tmp_path / "root/usr/bin/nvidia-smi").unlink()
     assert states(run(require_idle=True, **roots)) == {"idle": "unknown"}
     assert not (tmp_path / "ran").exists()
 

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Want
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import DEFAULT, TOPO_FILE
 
-from tests.unit.trees import put_all
+from tests.trees import put_all
 
 CONF, FILE = "/etc/nccl.conf", "/opt/microsoft/ndv5-topo.xml"
 NEW = (2, 27, 7)

@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev impor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import interface
+from tests.trees import interface
 
 HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 ROUTE = HEADING + (

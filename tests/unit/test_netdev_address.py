@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_addre
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import tool
+from tests.trees import tool
 
 
 def test_addresses_of_both_families_are_read_and_those_of_a_link_are_not() -> None:

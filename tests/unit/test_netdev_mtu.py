@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
-from tests.unit.trees import contents, put
+from tests.trees import contents, put, tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(9000)
@@ -123,10 +123,6 @@ def test_at_no_time_is_a_vlan_larger_than_what_is_below(steps: list[int], mtus: 
 # -- a host ----------------------------------------------------------------------------------------------------------
 
 
-def tool(root: Path, name: str, script: str) -> None:
-    put(root, f"/usr/sbin/{name}", f"#!/bin/sh\n{script}\n", 0o755)
-
-
 def nics(roce: Topology, count: int = 2) -> tuple[Nic, ...]:
     """Rail n has ens<n+1>, at the PCI address and MAC that ends with n+1."""
     found = []
@@ -165,9 +161,9 @@ def roots(tmp_path: Path, roce: Topology) -> tuple[Path, Path]:
     for n, nic in enumerate(nics(roce)):
         netdev(hw, f"ens{n + 1}", n + 1, nic.pci)
     netdev(hw, "eno9", 9, "0000:09:00.0")
-    tool(system, "ip", f'[ "$1" = -j ] && echo "[]" && exit; echo "$6" > {hw}/sys/class/net/$4/mtu')
+    tool(system, "/usr/sbin/ip", f'[ "$1" = -j ] && echo "[]" && exit; echo "$6" > {hw}/sys/class/net/$4/mtu')
     answer = "".join((DEVINFO % "4096 (5)").replace("mlx5_3", name) for name in ("mlx5_3", "mlx5_4"))
-    tool(system, "ibv_devinfo", f"cat <<'X'\n{answer}\nX")
+    tool(system, "/usr/sbin/ibv_devinfo", f"cat <<'X'\n{answer}\nX")
     return hw, system
 
 
@@ -268,7 +264,7 @@ def test_a_file_that_also_sets_up_another_interface_is_left_alone(roots: tuple[P
 def test_netplan_gets_a_file_of_ours_for_every_id_that_needs_it(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
     networkd(system)
-    tool(system, "netplan", ":")
+    tool(system, "/usr/sbin/netplan", ":")
     theirs = "network:\n  ethernets:\n    rail0:\n      set-name: ens1\n    ens2:\n      mtu: 9000\n"
     put(system, "/etc/netplan/50-site.yaml", theirs, 0o600)
     for ident, name in (("rail0", "ens1"), ("ens2", "ens2")):
@@ -326,7 +322,7 @@ KEYFILE = "[connection]\nid=rail 0\nuuid=u-1\ntype=ethernet\ninterface-name=ens1
 def test_networkmanager_profiles_are_edited_in_place_with_their_mode(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
     put(system, "/run/NetworkManager/devices/1", "[device]\nmanaged=true\nconnection-uuid=u-1\n")
-    tool(system, "nmcli", ":")
+    tool(system, "/usr/sbin/nmcli", ":")
     path = "/etc/NetworkManager/system-connections/rail 0.nmconnection"
     put(system, path, KEYFILE, 0o600)
     other = KEYFILE.replace("interface-name=ens1", "autoconnect=false")
@@ -380,7 +376,7 @@ def test_a_profile_that_is_in_no_file_cannot_be_written(roots: tuple[Path, Path]
 
 def test_ifupdown_follows_its_sources(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
-    tool(system, "ifup", ":")
+    tool(system, "/usr/sbin/ifup", ":")
     put(system, "/etc/network/interfaces", "source /etc/network/interfaces.d/*\niface ens2 inet manual\n  mtu 9000\n")
     put(system, "/etc/network/interfaces.d/rails", "auto ens1\niface ens1 inet static\n  address 10.0.0.1/24\n")
     plan = netdev_mtu.plan(look(), WANT)
@@ -392,7 +388,7 @@ def test_ifupdown_follows_its_sources(roots: tuple[Path, Path], look: Look) -> N
 
 
 def test_two_stanzas_of_one_file_are_edited_in_one_change(roots: tuple[Path, Path], look: Look) -> None:
-    tool(roots[1], "ifup", ":")
+    tool(roots[1], "/usr/sbin/ifup", ":")
     put(roots[1], "/etc/network/interfaces", "iface ens1 inet manual\niface ens2 inet manual\n")
     after = applied(roots, look)
     assert [found(after, "persisted", name)[0] for name in ("ens1", "ens2")] == ["ok", "ok"]
@@ -414,7 +410,7 @@ def test_ifcfg_files_are_found_by_device_or_address(roots: tuple[Path, Path], lo
 
 def test_a_link_file_brings_the_mtu_that_the_owner_does_not_name(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
-    tool(system, "ifup", ":")
+    tool(system, "/usr/sbin/ifup", ":")
     put(system, "/etc/network/interfaces", "iface ens1 inet manual\n")
     link = "[Match]\nMACAddress=b8:3f:d2:00:00:01 b8:3f:d2:00:00:02\n[Link]\nMTUBytes=9000\n"
     put(system, "/etc/systemd/network/10-rails.link", link)
@@ -448,7 +444,7 @@ def test_an_interface_that_nobody_sets_up_is_set_now_and_said_to_be_unknown_for_
 
 def test_a_link_file_of_other_interfaces_is_left_alone(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
-    tool(system, "ifup", ":")
+    tool(system, "/usr/sbin/ifup", ":")
     put(system, "/etc/network/interfaces", "iface eno9 inet manual\n")
     put(system, "/etc/systemd/network/10-all.link", "[Match]\nType=ether\n[Link]\nMTUBytes=1500\n")
     plan = netdev_mtu.plan(look(), WANT)
@@ -459,7 +455,7 @@ def test_a_link_file_of_other_interfaces_is_left_alone(roots: tuple[Path, Path],
 def test_two_programs_that_set_up_one_interface_are_named(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
     networkd(system)
-    tool(system, "ifup", ":")
+    tool(system, "/usr/sbin/ifup", ":")
     put(system, "/etc/network/interfaces", "iface ens1 inet manual\n")
     put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n")
     assert found(netdev_mtu.plan(look(), WANT), "owner") == (
@@ -501,7 +497,7 @@ def test_a_vlan_that_rdma_uses_is_part_of_the_rail_and_one_that_it_does_not_use_
 
 def test_a_small_active_mtu_follows_from_the_interface_or_stands_alone(roots: tuple[Path, Path], look: Look) -> None:
     hw, system = roots
-    tool(system, "ibv_devinfo", "cat <<'X'\n%s\nX" % (DEVINFO % "1024 (3)"))
+    tool(system, "/usr/sbin/ibv_devinfo", "cat <<'X'\n%s\nX" % (DEVINFO % "1024 (3)"))
     small = [f for f in netdev_mtu.plan(look(), WANT).findings if f.check == "netdev_mtu.active_mtu"]
     assert [(f.state, f.have) for f in small] == [
         ("drift", "1024 bytes"),
@@ -519,7 +515,7 @@ def test_a_port_that_cannot_send_4096_is_unsupported_and_a_missing_tool_unknown(
 ) -> None:
     system = roots[1]
     text = (DEVINFO % "2048 (4)").replace("4096 (5)", "2048 (4)")
-    tool(system, "ibv_devinfo", f"cat <<'X'\n{text}\nX")
+    tool(system, "/usr/sbin/ibv_devinfo", f"cat <<'X'\n{text}\nX")
     assert found(netdev_mtu.plan(look(), WANT), "active_mtu") == (
         "unsupported",
         "2048 bytes, and the port has at most 2048",
@@ -549,7 +545,7 @@ def test_what_cannot_be_read_is_unknown(roots: tuple[Path, Path], look: Look) ->
 def test_without_ip_a_name_that_does_not_match_may_be_another_name_of_it(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
     networkd(system)
-    tool(system, "ip", "echo nonsense")
+    tool(system, "/usr/sbin/ip", "echo nonsense")
     put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n")
     plan = netdev_mtu.plan(look(), WANT)
     assert found(plan, "owner")[0] == "ok"

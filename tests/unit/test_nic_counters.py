@@ -12,6 +12,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nic_counters import 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trees import lines
+
 # A healthy sender and receiver of 1 GB in priority 3.
 QUIET = {f"{way}_prio{number}_bytes": 0 for way in ("rx", "tx") for number in range(8)} | dict.fromkeys(
     (
@@ -175,14 +177,8 @@ def test_any_text_is_statistics_or_an_error(text: str) -> None:
 
 
 def test_only_what_says_something_is_read_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
-    for name, text in {
-        "hw_counters/packet_seq_err": "7\n",
-        "hw_counters/np_cnp_sent": "x\n",
-        "counters/foo": "1",
-    }.items():
-        (port / name).parent.mkdir(parents=True, exist_ok=True)
-        (port / name).write_text(text)
+    values = {"hw_counters/packet_seq_err": "7", "hw_counters/np_cnp_sent": "x", "counters/foo": "1"}
+    lines(tmp_path / "sys/class/infiniband/mlx5_0/ports/1", values)
     found = nic_counters.read(Host(str(tmp_path), str(tmp_path)), "mlx5_0", 1, "eth0")
     assert found.values == {"packet_seq_err": 7}
     assert sorted(problem.source for problem in found.problems) == [

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import tool
+from tests.trees import tool
 
 TABS = (
     "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"

@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import GEN5_X16, pci_function
+from tests.trees import GEN5_X16, pci_function
 
 
 def read(root: Path) -> tuple[dict[str, PciDevice], list[str]]:

@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
-from tests.unit.trees import contents
+from tests.trees import contents
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(clear_acs=True, max_read_request=4096, persist=True)

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 from ansible_collections.busbar.fabric.plugins.modules import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from .trees import put
+from tests.trees import put
 
 DEVICE = "/sys/class/infiniband/mlx5_4"
 SESSION = {

@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Ans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import put
+from tests.trees import put
 
 HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
 THERE = Peer("node02", 3, "netdev_mtu.live[live]@0000:1c:00.0", "ens5", "10.0.3.2", 9000)

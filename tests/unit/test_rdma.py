@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trees import line, rdma_device
+from tests.trees import line, rdma_device
 
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe40:8df2"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"

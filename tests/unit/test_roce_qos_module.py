@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Wan
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from busbar.lab import machines, store
-from tests.unit import trees
+from tests import trees
 from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
 
 # A ConnectX as mlnx_qos, dcb and ethtool show it, by its name; the values lie in nic.json, calls that set something in

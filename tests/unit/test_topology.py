@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 
-from tests.unit.trees import GEN5_X16, interface, line, link, pci_function, rdma_device
+from tests.trees import GEN5_X16, interface, line, link, pci_function, rdma_device
 
 GPU = ("0x030200", "10de:2330")
 NIC = ("0x020000", "15b3:1021")

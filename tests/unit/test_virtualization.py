@@ -10,6 +10,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import virtu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trees import line
+
 GUEST = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\nbugs\t\t: x\n\n"
 METAL = "processor\t: 0\nmodel name\t: hypervisor 9000\nflags\t\t: fpu vme lahf_lm\nvmx flags\t: vnmi hypervisor\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd\n"
@@ -23,8 +25,7 @@ def machine(root: Path, cpuinfo: str | None, vendor: str = "", product: str = ""
         ("sys/hypervisor/type", xen),
     ):
         if text:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(text + "\n")
+            line(root / path, text)
     return Host(str(root))
 
 
