@@ -85,7 +85,9 @@ def _parser() -> _Parser:
         "logs", nargs="+", metavar="LOG", help="file to read, plain or packed by gzip, bzip2 or xz; - is standard input"
     )
     command.add_argument("--json", action="store_true", help="findings, and the proof of the transport, as JSON")
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json))
+    text = "a training log with step times, and GPU utilisation where it has it: is it the network at all"
+    command.add_argument("--training", metavar="FILE", help=text)
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training))
 
     command = commands.add_parser("drift", help="what differs from the intent tonight, and since when; changes nothing")
     drift.add_drift(command)

@@ -17,10 +17,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
+    SEVERITIES,
+    Finding,
+    printable,
+    worst_first,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job as nccl_job
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import training as nccl_training
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, split
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.transport import transport
@@ -39,8 +45,11 @@ _RESET = "\033[0m"
 SHOWN = 40
 
 
-def run(paths: Sequence[str], as_json: bool) -> int:
-    """Read logs of one job, or of several ("-": standard input), and print what they say."""
+def run(paths: Sequence[str], as_json: bool, training: str | None = None) -> int:
+    """Read logs of one job, or of several ("-": standard input), and print what they say.
+
+    training: a training log with step times and, where it has it, GPU utilisation.
+    """
     reader = nccl_job.Reader()
     code = 0
     read = 0
@@ -59,6 +68,11 @@ def run(paths: Sequence[str], as_json: bool) -> int:
         return code or _cannot("there is nothing in %s" % ", ".join(paths))
     log = reader.log
     findings = nccl_judge.judge(log)
+    if training is not None:
+        try:
+            findings = worst_first([*findings, *nccl_training.judge(_steps(training), findings)])
+        except ReadError as error:
+            code = _cannot(str(error))
     jobs = split(log)
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
@@ -88,6 +102,19 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ReadError(name, f"cannot be read: {reason}") from error
+
+
+def _steps(path: str) -> nccl_training.Training:
+    """Raises ReadError."""
+    training = nccl_training.Training()
+    rest = b""
+    for block in _blocks(path, path):
+        *lines, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")
+        rest = rest[:BLOCK]
+        for line in lines:
+            training.line(line[:2000].decode("utf-8", "replace"))
+    training.line(rest[:2000].decode("utf-8", "replace"))
+    return training
 
 
 def _from(stream: IO[bytes]) -> Iterator[bytes]:

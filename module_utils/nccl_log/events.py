@@ -196,6 +196,13 @@ class DmaBuf:
 
 
 @dataclass(frozen=True)
+class PeerOff:
+    """The driver says that two GPUs may not reach each other directly, and no NVLink joins them."""
+
+    pair: str
+
+
+@dataclass(frozen=True)
 class Nvls:
     available: bool
 
@@ -255,6 +262,7 @@ EVENTS = (
     GdrDevice,
     GdrPair,
     DmaBuf,
+    PeerOff,
     Nvls,
     Channels,
     Graph,
@@ -279,6 +287,7 @@ Event = Union[
     GdrDevice,
     GdrPair,
     DmaBuf,
+    PeerOff,
     Nvls,
     Channels,
     Graph,
@@ -442,6 +451,11 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     ("Fail", r"Failed to open libibverbs", lambda m: NoDevice("libibverbs")),
     ("Assi", r"Assigned NET plugin (?P<name>.{1,60}?) to comm", lambda m: Plugin("NET", "assigned", m.group("name"))),
+    (
+        "P2P ",
+        r"P2P is disabled between connected GPUs (?P<pair>\d{1,4} and \d{1,4})",
+        lambda m: PeerOff(m.group("pair")),
+    ),
     ("P2P ", r"P2P plugin (?P<name>.{1,60}?)\s*$", lambda m: Plugin("NET", "loaded", m.group("name"))),
     (
         "Succ",
@@ -450,12 +464,12 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     (
         "Boot",
-        r"Bootstrap ?: Using (?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)(?:<\d+>|\s*$)",
+        r"Bootstrap ?: Using \[0\](?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)<\d+>",
         lambda m: Bootstrap(m.group("if"), m.group("address")),
     ),
     (
         "Boot",
-        r"Bootstrap ?: Using \[0\](?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)<\d+>",
+        r"Bootstrap ?: Using (?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)(?:<\d+>|\s*$)",
         lambda m: Bootstrap(m.group("if"), m.group("address")),
     ),
     (

@@ -55,9 +55,15 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"(?:.*\bhca (?P<device>\S{1,64}))?",
     ),
     (
+        # Of a queue: it goes with a failed completion.
+        "completion",
+        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on QP \([^)]*\))?[^:]*: "
+        r"(?P<code>[\w -]{0,40}(?:work queue error|QP\b|access|request error))",
+    ),
+    (
         "port",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on \w+ "
-        r"\([^)]*\))?[^:]*: (?P<code>.{1,60})",
+        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on \w+ \([^)]*\))?"
+        r"[^:]*: (?P<code>.{1,60})",
     ),
     ("queue_pair", r"Call to ibv_modify_qp failed with (?:error )?(?P<code>.{1,200})"),
     ("memory_limit", r"Call to ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd)\w* failed.*Cannot allocate memory"),
@@ -98,7 +104,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ),
     (
         "consequence",
-        r"Socket recv failed while polling|Failed to execute operation|\[Service thread\]|\[Proxy "
+        r"Failed to CUDA |Socket recv failed while polling|Failed to execute operation|\[Service thread\]|\[Proxy "
         r"[Ss]ervice|socket progress error|"
         r"ncclSocketInit: connecting|Accept/connect failed|ncclAsyncJobComplete|commReclaim|commDestroySync|"
         r"async(?:Job)? "
@@ -111,7 +117,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"[Cc]uda failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})'|CUDA error(?: ?: |"
         r"\s)(?P<error>[^\n]{1,80})",
     ),
-    ("cuda", r"Failed to CUDA (?P<code>(?:host )?(?:c|m)?alloc)|(?P<error>CUDA out of memory)"),
+    ("cuda", r"(?P<code>CUDA out of memory)"),
     (
         "driver",
         r"CUDA Driver version found is|driver version is insufficient|Failed to open libnvidia-ml|(?:Cuda|CUDA) driver",
@@ -131,14 +137,21 @@ _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
 # Warnings that change nothing where a network is found all the same.
 _HARMLESS = re.compile(
     r"dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|"
-    r"total number of "
-    r"sockets is greater|NCCL_WORK_FIFO_BYTES=|Missing \S* ?symbol|not able to (?:find|load)|Cannot initialize CollNet|"
+    r"total number of sockets is greater|NCCL_WORK_FIFO_BYTES=|Missing \S* ?symbol|not able to (?:find|"
+    r"load)|Cannot initialize CollNet|"
     r"Failed to open libnccl|NCCL_NET_MERGE_POLICY|has been set to \"1\" and communicator|non-fatal async event"
 )
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<number>\d{1,20}), )?OpType=(?P<op>\w{1,60})"
 )
-_SAYS_RANK = re.compile(r"\[?\b[Rr]ank ?(\d{1,8})\]?")
+# The rank of the job, and that of a process group, which is what an exception's own text may mean.
+_JOB_RANK = re.compile(r"\[rank(\d{1,8})\]")
+_SAYS_RANK = re.compile(r"\[(?:[^\]]* )?Rank (\d{1,8})\]")
+_PROGRESS = re.compile(
+    r"\[PG (?P<group>[^\]]{1,80}?) ?Rank \d+\] .{0,120}last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), "
+    r"last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
+)
+_DIED = re.compile(r"terminated with exception: CUDA error: (?P<error>.{1,80})")
 _EXIT = (
     re.compile(r"error: (?P<host>[\w.-]{1,120}): tasks? (?P<rank>\d{1,8})[\d,\-]*: (?P<how>.{1,80})$"),
     re.compile(
@@ -171,20 +184,25 @@ def failure(text: str) -> Optional[Failure]:
 
 
 # One of these is in every line that ``said_elsewhere`` makes something of.
-MARKS = (b"rror", b"NCCL", b"ailed", b"Watchdog", b"exit", b"ailure")
+MARKS = (b"rror", b"NCCL", b"ailed", b"atchdog", b"exit", b"ailure")
 
 
 def said_elsewhere(line: str, last_error: bool) -> Optional[Failure]:
-    """What a line that is none of NCCL's says about the end of a job. last_error: the line before was"
-    " ``Last error:``."""
+    """What a line that is none of NCCL's says of a job's end. last_error: the line before was ``Last error:``."""
     if last_error:
         return failure(line.strip())
     match = _WATCHDOG.search(line)
     if match:
-        rank = _SAYS_RANK.search(line[: match.start()])
         number = match.group("number")
         code = match.group("op") + (" number %s" % number if number else "")
-        return Failure("watchdog", line[:400], code, rank=int(rank.group(1)) if rank else None)
+        return Failure("watchdog", line[:400], code, rank=_rank(line))
+    match = _PROGRESS.search(line)
+    if match:
+        code = "%s of %s" % (match.group("enqueued"), match.group("group").strip())
+        return Failure("progress", line[:400], code, rank=_rank(line))
+    match = _DIED.search(line)
+    if match:
+        return Failure("cuda", line.strip()[:400], match.group("error").strip(), rank=_rank(line))
     for pattern in _EXIT:
         match = pattern.search(line)
         if match:
@@ -201,6 +219,11 @@ def said_elsewhere(line: str, last_error: bool) -> Optional[Failure]:
     if match:
         return Failure("exception", line.strip()[:400], (match.group("what") or "").strip())
     return None
+
+
+def _rank(line: str) -> Optional[int]:
+    match = _JOB_RANK.search(line) or _SAYS_RANK.search(line)
+    return int(match.group(1)) if match else None
 
 
 def exception_version(line: str) -> Optional[str]:

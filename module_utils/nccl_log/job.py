@@ -8,8 +8,8 @@ and not with the log, up to the limits below, and what is beyond them is counted
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import events, failures, lines
 from .events import Channel, Device, Event, Graph, Init, Plugin, Shape
@@ -21,6 +21,8 @@ PROCESSES = 100_000
 RANKS = 400_000
 COMMUNICATORS = 20_000
 FAILURES = 4_000
+# Heads and connections that are not parsed a second time.
+KNOWN = 60_000
 # Of a process.
 KINDS = 512
 VARIABLES = 300
@@ -39,6 +41,7 @@ class Process:
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
     gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
     ways: connection -> how many channels.   crossed: pairs of ranks that are connected by the network.
+    peers_off: the driver allows no direct way between GPUs of the node.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.
     launcher_rank: rank or task that the launcher's prefix names.
     """
@@ -60,6 +63,7 @@ class Process:
     gdr_devices: Dict[str, bool] = field(default_factory=dict)
     gdr_off: Set[Tuple[str, str, int, int]] = field(default_factory=set)
     dmabuf: bool = False
+    peers_off: bool = False
     nvls: Optional[bool] = None
     nvls_channels: int = 0
     channels: int = 0
@@ -142,11 +146,10 @@ class Reader:
         self._rest = b""
         self._skip = False
         self._last_error = False
-        self._heads: Dict[bytes, Head] = {}
-        self._known: Dict[bytes, Optional[Event]] = {}
+        self._heads: Dict[bytes, Process] = {}
+        self._channels: Dict[bytes, Any] = {}
         self._hosts: Dict[int, str] = {}
         self._ranks = 0
-        self._gpu: Dict[Key, str] = {}
 
     def source(self, name: str) -> None:
         """Another file begins; the one before is at its end."""
@@ -195,41 +198,64 @@ class Reader:
         log.info += info
 
     def _record(self, line: bytes, at: int, order: int) -> None:
-        after = line.find(b" NCCL ", at + 6)
-        if line[at + 6 : at + 11] == b"INFO " and after < 0:
-            # The form of almost all lines, without going through the text twice.
-            head = self._head(line[:at])
-            text = line[at + 11 :]
-            said = self._known.get(text, _UNKNOWN)
-            if said is _UNKNOWN:
-                said = events.event(text.decode("utf-8", "replace"))
-                if len(self._known) < 50_000 and len(text) < 200:
-                    self._known[text] = said
-            if said is not None:
-                self._said(head, said, order)
+        if line[at + 6 : at + 11] == b"INFO " and line.find(b" NCCL ", at + 6) < 0:
+            # The form of almost all lines: what was met once is not parsed again.
+            process = self._by(line, at, order)
+            if process is not None:
+                self._text(process, line[at + 11 :])
             return
-        for record in lines.records(line.decode("utf-8", "replace")):
+        found = lines.records(line.decode("utf-8", "replace"))
+        if not found:
+            self._other(line, order)
+        for record in found:
             if record.level == "WARN":
                 self.log.warnings += 1
                 failed = failures.failure(record.text)
+                if failed is not None and failed.kind == "cuda" and "nvls.cc" in record.head.place:
+                    failed = replace(failed, kind="fabric_manager")
                 if failed is not None:
                     self._failed(failed, record.head, order)
                 else:
-                    said = _absent(record.text)
-                    if said is not None:
-                        self._said(record.head, said, order)
+                    self._said(self._process(record.head, order), _absent(record.text))
             else:
-                said = events.event(record.text)
-                if said is not None:
-                    self._said(record.head, said, order)
+                self._said(self._process(record.head, order), events.event(record.text))
 
-    def _head(self, before: bytes) -> Head:
-        head = self._heads.get(before)
-        if head is None:
-            head = lines.head(before.decode("utf-8", "replace"))
-            if len(self._heads) < 50_000:
-                self._heads[before] = head
-        return head
+    def _by(self, line: bytes, at: int, order: int) -> Optional[Process]:
+        """The process that wrote a line; at: where its text's level begins."""
+        # From HOST:PID:TID [DEVICE on: a time before it makes each line another one.
+        begin = line.rfind(b" ", 0, max(line.rfind(b" [", 0, at), 0)) + 1
+        head = line[begin:at]
+        process = self._heads.get(head)
+        if process is None:
+            process = self._process(lines.head(line[:at].decode("utf-8", "replace")), order)
+            if process is not None and process.key[1] is not None and len(self._heads) < KNOWN:
+                self._heads[head] = process
+        return process
+
+    def _text(self, process: Process, text: bytes) -> None:
+        """What an INFO line says to its process."""
+        if text.startswith(b"Channel "):
+            # The number of the channel does not matter.
+            key = text[text.find(b" : ") :]
+            known = self._channels.get(key)
+            if known is None:
+                said = events.event(text.decode("utf-8", "replace"))
+                known = _channel(said) if isinstance(said, Channel) else ()
+                if len(self._channels) < KNOWN:
+                    self._channels[key] = known
+            if known:
+                way, pair = known
+                ways = process.ways
+                if way in ways:
+                    ways[way] += 1
+                elif len(ways) < KINDS:
+                    ways[way] = 1
+                else:
+                    self._count("kinds of connections of a process")
+                if pair and len(process.crossed) < KINDS:
+                    process.crossed.add(pair)
+            return
+        self._said(process, events.event(text.decode("utf-8", "replace")))
 
     def _process(self, head: Head, order: int) -> Optional[Process]:
         host = head.host
@@ -268,6 +294,11 @@ class Reader:
             if b"\0" in line:
                 self.log.binary += 1
             return
+        if line.startswith((b"NCCL INFO ", b"NCCL WARN ")):
+            # Somebody has cut the heads off.
+            self._record(b" " + line[: lines.LONGEST], 0, order)
+            self.log.info += line[5:9] == b"INFO"
+            return
         text = line[:2000].decode("utf-8", "replace")
         if text.startswith(("# nccl-tests", "# nThread")):
             self.log.tests += 1
@@ -285,29 +316,19 @@ class Reader:
                 self.log.bare_versions.add(version)
             self._failed(failed, None, order)
 
-    def _said(self, head: Head, said: Event, order: int) -> None:
-        process = self._process(head, order)
-        if process is not None:
-            handler = _HANDLERS[type(said)]
-            handler(self, process, said)
+    def _said(self, process: Optional[Process], said: Optional[Event]) -> None:
+        if process is not None and said is not None:
+            _HANDLERS[type(said)](self, process, said)
 
     def _count(self, what: str) -> None:
         self.log.beyond[what] = self.log.beyond.get(what, 0) + 1
 
     # What an event adds to its process. Each is called with an event of the type that _HANDLERS names.
 
-    def _channel(self, process: Process, said: Channel) -> None:
-        own = said.target if said.kind == "net" and said.send is False else said.source
-        way = (said.kind, said.via, said.device, said.gdr, said.proxy is not None, own, said.send)
-        count = process.ways.get(way)
-        if count is not None:
-            process.ways[way] = count + 1
-        elif len(process.ways) < KINDS:
-            process.ways[way] = 1
-        else:
-            self._count("kinds of connections of a process")
-        if said.kind == "net" and len(process.crossed) < KINDS:
-            process.crossed.add((said.source, said.target))
+    def _collnet(self, process: Process, said: Channel) -> None:
+        way, _pair = _channel(said)
+        if way in process.ways or len(process.ways) < KINDS:
+            process.ways[way] = process.ways.get(way, 0) + 1
 
     def _init(self, process: Process, said: Init) -> None:
         key = said.id
@@ -385,6 +406,8 @@ class Reader:
                 _add(process.gdr_off, (said.gpu, said.device, said.distance, said.level))
         elif isinstance(said, events.DmaBuf):
             process.dmabuf = True
+        elif isinstance(said, events.PeerOff):
+            process.peers_off = True
         elif isinstance(said, events.Nvls):
             process.nvls = said.available
         elif isinstance(said, events.Channels):
@@ -402,6 +425,13 @@ class Reader:
             process.system = said.bandwidth
 
 
+def _channel(said: Channel) -> Tuple[Way, Optional[Tuple[int, int]]]:
+    """The way, and the pair of ranks that the network connects."""
+    own = said.target if said.kind == "net" and said.send is False else said.source
+    way = (said.kind, said.via, said.device, said.gdr, said.proxy is not None, own, said.send)
+    return way, (said.source, said.target) if said.kind == "net" else None
+
+
 def _add(to: Set, value: object) -> None:
     if len(to) < KINDS:
         to.add(value)
@@ -414,10 +444,9 @@ def _absent(text: str) -> Optional[Event]:
     return events.NoDevice("device") if "No device found" in text else None
 
 
-_UNKNOWN = events.Driver(-1)
 _HANDLERS = {
     **dict.fromkeys(events.EVENTS, Reader._fact),
-    Channel: Reader._channel,
+    Channel: Reader._collnet,
     Init: Reader._init,
     Shape: Reader._shape,
     events.Gone: Reader._gone,

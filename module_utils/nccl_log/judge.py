@@ -90,7 +90,8 @@ def _readable(log: Log) -> List[Finding]:
             have += "; %d hold zero bytes: it is no text" % log.binary
         if log.tests:
             have += "; it is the output of nccl-tests without NCCL_DEBUG"
-        return [READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have)]
+        severity = "minor" if log.failures else None
+        return [READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity)]
     found = []
     if log.beyond:
         have = "not kept: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(log.beyond.items()))

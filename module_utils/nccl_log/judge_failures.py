@@ -201,7 +201,7 @@ _CHECKS = {
     "warning": WARNING,
 }
 # What follows from something else: never the first failure while there is another one.
-_FOLLOWS = ("closed", "connect", "consequence", "exception", "test", "watchdog", "exit")
+_FOLLOWS = ("closed", "connect", "consequence", "exception", "test", "watchdog", "progress", "exit")
 # What a warning leaves open, by kind and code; the causes are in the order of how often they are it.
 _POSSIBLE = {
     (
@@ -221,6 +221,13 @@ _POSSIBLE = {
     ("completion", "9"): "the peer refused the operation: it failed before, or runs another NCCL or other settings",
     ("completion", "11"): "the peer's HCA failed the operation: see its own log and dmesg",
     ("completion", "1"): "sender and receiver do not agree on a length: another NCCL or other settings on a rank",
+    (
+        "queue_pair",
+        "",
+    ): "a GID index that is not the RoCE v2 address on every port; no route or ARP answer between the two"
+    " addresses; HCAs of different rails that are not connected (then NCCL_CROSS_NIC=0)",
+    ("fabric_manager", ""): "Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
+    ("handshake", ""): "another program speaks to the port, or connections of two interfaces in one subnet mix",
     ("cuda", "out of memory"): "the GPU's memory is full: the program's own tensors, another process on it, or too many"
     " communicators",
     ("cuda", "an illegal memory access was encountered"): "a kernel of the program, before NCCL met it",
@@ -247,7 +254,8 @@ def judge(job: Job) -> List[Finding]:
     for (kind, code), reported in groups.items():
         if kind not in _CHECKS or (first is not None and (kind, code) == (_kind(first), _code(first))):
             continue
-        follows = cause if kind in _FOLLOWS or (kind, code) == ("completion", "5") else None
+        down = first is not None and _kind(first) == "port" and kind == "completion"
+        follows = cause if down or kind in _FOLLOWS or (kind, code) == ("completion", "5") else None
         found.append(_finding(job, reported, follows, None))
     if not found and groups:
         # Only exceptions and what NCCL says after another warning that is not here.
@@ -309,6 +317,10 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append(where)
     if kind == "closed":
         parts.append(_went_away(job, reported))
+    if kind == "watchdog":
+        parts.append(_behind(job))
+    if kind == "no_interface":
+        parts += ["NCCL_SOCKET_IFNAME=%s" % value for value in list(job.set_to("NCCL_SOCKET_IFNAME"))[:3]]
     if kind == "exit":
         parts.append("the first of %d to end" % len(reported) if len(reported) > 1 else "")
     possible = _POSSIBLE.get((kind, code))
@@ -323,8 +335,9 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
 
 def _what(one: Reported, code: str) -> str:
     if one.failure.kind == "completion":
-        said = STATUSES.get(int(code), "unknown status") if code.isdigit() else code
-        return "completion with status %s, %s" % (code, said)
+        if not code.isdigit():
+            return "the HCA reports of a queue: %s" % code
+        return "completion with status %s, %s" % (code, STATUSES.get(int(code), "unknown status"))
     if one.failure.kind == "exit":
         return "a process ended with %s" % one.failure.code
     if one.failure.kind == "watchdog":
@@ -358,6 +371,27 @@ def _who(job: Job, reported: Sequence[Reported]) -> str:
     if len(said) == 1:
         return "on %s" % said[0] + (", %d times" % len(reported) if len(reported) > 1 else "")
     return "first on %s, %d times on %d processes" % (said[0], len(reported), len(said))
+
+
+def _behind(job: Job) -> str:
+    """Who has enqueued least, in the group where that differs most: it never reached what the others wait for."""
+    groups: Dict[str, Dict[int, int]] = {}
+    for one in job.failures:
+        if one.failure.kind == "progress" and one.failure.rank is not None:
+            number, _of, group = one.failure.code.partition(" of ")
+            groups.setdefault(group, {})[one.failure.rank] = int(number)
+    apart = {group: said for group, said in groups.items() if len(set(said.values())) > 1}
+    if not apart:
+        return ""
+    group, said = max(apart.items(), key=lambda pair: max(pair[1].values()) - min(pair[1].values()))
+    least, most = min(said.values()), max(said.values())
+    ranks = numbers(rank for rank, number in said.items() if number == least)
+    return "in group %s rank %s enqueued %d collectives, others up to %d: look there first" % (
+        group,
+        ranks,
+        least,
+        most,
+    )
 
 
 def _where(reported: Sequence[Reported]) -> str:

@@ -77,7 +77,14 @@ def judge(job: Job) -> List[Finding]:
 
 def _network(job: Job) -> List[Finding]:
     if not job.networks:
-        return []
+        on = [process for process in job.processes if process.absent and not process.devices]
+        proven, possible, fix = _why_sockets(on, job)
+        if not on or job.nodes == 1:
+            return []
+        have = "no RDMA device is used by %s, and the log does not tell which network is" % names(_hosts(on))
+        have += "; %s" % ("cause: %s" % "; ".join(proven) if proven else "possible causes: %s" % "; ".join(possible))
+        want = "an RDMA network between nodes"
+        return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="major")]
     over = "%s nodes" % job.nodes if job.nodes is not None else "a number of nodes that the log does not tell"
     used = names(job.networks)
     want = "an RDMA network between nodes"
@@ -92,6 +99,8 @@ def _network(job: Job) -> List[Finding]:
     on = [process for process in job.processes if SOCKETS in process.networks]
     proven, possible, fix = _why_sockets(on, job)
     have = "Socket (TCP), over %s" % over
+    if job.set_to("NCCL_HOSTID") and job.nodes and len(_hosts(job.processes)) < job.nodes:
+        have += ", which NCCL_HOSTID makes of fewer hosts"
     others = job.networks - {SOCKETS}
     if others:
         have += ", on %s; %s elsewhere" % (names(process.host for process in on), names(others))
@@ -102,7 +111,8 @@ def _network(job: Job) -> List[Finding]:
     if useless:
         have += "; without effect: %s" % names(useless)
     state = "drift" if job.several else "unknown"
-    return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix)]
+    severity = None if job.several else "major"
+    return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix, severity=severity)]
 
 
 def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str], Optional[str]]:
@@ -202,6 +212,10 @@ def _ends_here(name: str, address: str) -> str:
     return ""
 
 
+def _hosts(processes: Iterable[Process]) -> Set[str]:
+    return {process.host or "a host that is not named" for process in processes}
+
+
 def _nodes_of(processes: Iterable[Process]) -> Dict[str, List[Process]]:
     found: Dict[str, List[Process]] = {}
     for process in processes:
@@ -268,7 +282,8 @@ def _hcas(job: Job) -> List[Finding]:
 
 
 def _gdr(job: Job) -> List[Finding]:
-    if job.nodes == 1 or not (job.networks - {SOCKETS} or any(_rdma_ways(process) for process in job.processes)):
+    rdma = job.networks - {SOCKETS} or any(process.gdr_off for process in job.processes)
+    if job.nodes == 1 or job.networks == {SOCKETS} or not rdma:
         return []
     found: List[Finding] = []
     want = "GPUDirect RDMA on every connection"
@@ -305,10 +320,23 @@ def _gdr(job: Job) -> List[Finding]:
         )
         fix = None if said == {True} else AGAIN
         found.append(GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", fix))
-    if not found and job.networks:
-        have = "the log shows no connection between nodes"
-        found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN))
+    pairs = _decided(job)
+    if not found and (job.networks or pairs):
+        have = "the log shows no connection between nodes" + pairs
+        found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
     return found
+
+
+def _decided(job: Job) -> str:
+    """Pairs that NCCL decided against; most of them are far apart and never used."""
+    said = set()
+    for process in job.processes:
+        for gpu, hca, distance, level in process.gdr_off:
+            far, near = (events.path_type(number, job.version) for number in (distance, level))
+            said.add("GPU %s and HCA %s (%s exceeds %s)" % (gpu, hca, far, near))
+    return (
+        "; NCCL decided against it for %s, which matters where they are used together" % names(said, 4) if said else ""
+    )
 
 
 _NOT_ABLE = "NCCL finds neither nvidia_peermem nor DMA-BUF usable for this HCA"
@@ -379,10 +407,16 @@ def _local(job: Job) -> List[Finding]:
                 severity="major" if state == "drift" else "minor",
             )
         ]  # fmt: skip
-    if culprits and job.processes:
+    alone = bool(job.communicators) and max(one.local_ranks for one in job.communicators) == 1
+    if culprits and not alone:
         have = "%s: switched off; the log shows no connection within a node" % names(culprits)
         return [LOCAL.judge(job.name, "unknown", want, have, "set by environment")]
-    return [LOCAL.judge(job.name, "ok", want, "P2P", "Channel ... via P2P")] if direct else []
+    if direct:
+        return [LOCAL.judge(job.name, "ok", want, "P2P", "Channel ... via P2P")]
+    if any(process.peers_off for process in job.processes):
+        have = "the driver allows no P2P between GPUs of the node, as with most GeForce"
+        return [LOCAL.judge(job.name, "unknown", want, have, "P2P is disabled", _FIX_P2P, severity="minor")]
+    return []
 
 
 _POSSIBLE_SHM = "no peer access between these GPUs (PCIe across sockets without NVLink is so), IOMMU or ACS in the way,"

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import events, failures, job, jobs, judge, lines
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
+    events,
+    failures,
+    job,
+    jobs,
+    judge,
+    lines,
+    training,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.transport import transport
 
 from busbar import cli
@@ -138,7 +146,7 @@ def test_lines_say(text: str, event: events.Event | None) -> None:
     assert events.event(text) == event
     # The quick way past what says nothing must not pass over what does.
     log = job.read([f"n:1:1 [0] NCCL INFO {text}\n".encode()])
-    assert bool(log.processes) == (event is not None)
+    assert bool(log.processes) or event is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,7 @@ def test_lines_say(text: str, event: events.Event | None) -> None:
             " hca mlx5_3", "completion", "12"),
         ("NET/IB : mlx5_3:1 Got async event : port error", "port", "port error"),
         ("NET/IB : mlx5_3:1 async fatal event on QP (0xab): path migration request"
-            " error", "port", "path migration request error"),
+            " error", "completion", "path migration request error"),
         ("Call to ibv_modify_qp failed with 110 Connection timed out, on dev"
             " mlx5_0:1", "queue_pair", "110 Connection timed out, on dev mlx5_0:1"),
         ("Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory", "memory_limit", ""),
@@ -448,3 +456,73 @@ def test_the_command_reads_packed_files_and_says_what_it_cannot(
 def test_what_is_no_log_is_never_good(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text(content)
     assert cli.main(["diagnose", str(tmp_path / "log")]) == 2
+
+
+def test_a_watchdog_tells_who_waits_and_who_is_behind() -> None:
+    text = "".join(
+        f"[rank{rank}]:[E909 09:55 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum=2070, OpType=REDUCE, NumelIn=1) ran for 600068 milliseconds\n"
+        f"[rank{rank}]:[E909 09:55 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 1] Exception (either an error or "
+        f"timeout) detected by watchdog at work: 2070, last enqueued NCCL work: {number}, last completed"
+        " NCCL work: 2069.\n"
+        for rank, number in ((7, 2082), (13, 2070))
+    )
+    have = found(text)["nccl_log.watchdog"].have or ""
+    assert "waiting: ranks 7,13" in have
+    assert "in group 0 (default_pg) rank 13 enqueued 2070 collectives, others up to 2082: look there first" in have
+
+
+def test_a_port_that_went_down_explains_the_retries() -> None:
+    text = ranks(*HEALTHY) + (
+        "node0:100:1 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"
+        "node1:101:1 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer node0<3> with"
+        " error 12, opcode 2\n"
+    )
+    log = found(text)
+    assert log["nccl_log.completion"].because == log["nccl_log.port"].id
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "iteration 7/ 100 | consumed samples: 1 | elapsed time per iteration (ms): 523.0 | learning rate: 1E-4",
+        "step 7 loss 2.3 step_time: 0.523",
+        "iter 7: loss 1.94, time: 523.00ms, speed: 1771 toks/s/device",
+        "ep 13 train, step 7, mem_usage:cuda:0 8.9GB, 0.523 sec/step",
+        "{'loss': 2.1, 'step_time_ms': 523.0}",
+    ],
+)
+def test_step_times_in_the_forms_of_trainers(line: str) -> None:
+    assert list(training.read([line]).seconds) == pytest.approx([0.523])
+
+
+def test_even_steps_and_busy_gpus_leave_the_network_alone() -> None:
+    even = training.read(["step_time: 0.50 gpu_util: 92%"] * 40)
+    clean = judge.judge(job.read([ranks(*HEALTHY).encode()]))
+    said = {finding.check: finding for finding in training.judge(even, clean)}
+    assert [said[f"nccl_log.{name}"].state for name in ("step_time", "gpu_utilisation", "beyond_network")] == [
+        "ok",
+        "ok",
+        "unknown",
+    ]
+    uneven = training.read(f"step_time: {0.5 if n % 4 else 0.9} GPU utilization: 68 %" for n in range(40))
+    said = {finding.check: finding for finding in training.judge(uneven, clean)}
+    assert [said[f"nccl_log.{name}"].state for name in ("step_time", "gpu_utilisation", "beyond_network")] == [
+        "drift",
+        "drift",
+        "ok",
+    ]
+    assert "look at compute, input or overlap" in (said["nccl_log.beyond_network"].have or "")
+    # What the network does wrong comes first.
+    slow = judge.judge(job.read([ranks("NCCL_IB_DISABLE set by environment to 1.", network="Socket").encode()]))
+    said = {finding.check: finding for finding in training.judge(uneven, slow)}
+    assert "nccl_log.beyond_network" not in said
+    assert said["nccl_log.step_time"].because == "nccl_log.network[live]@job"
+
+
+def test_a_training_log_without_steps_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(ranks(*HEALTHY))
+    (tmp_path / "train").write_text("nothing here\n")
+    assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "train")]) == 1
+    assert "0 steps after the first 5" in capsys.readouterr().out
+    assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "absent")]) == 2
