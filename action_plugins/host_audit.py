@@ -235,7 +235,7 @@ def _by_role(
     if suite.BENCHMARK in roles:
         failed = next((answer for answer in measured if answer.get("failed")), None)
         found[suite.BENCHMARK] = failed or nccl_benchmark.judged(
-            wanted["profile_name"], wanted["benchmark_runs"], measured, found, stored=True
+            wanted["profile_name"], wanted["benchmark_runs"], measured, found
         )
     return found
 

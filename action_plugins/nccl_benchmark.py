@@ -30,8 +30,7 @@ class ActionModule(ActionBase):
         earlier = {
             role: self._templar.template(variables.get(f"{role}_result")) or {} for role in nccl_benchmark.EARLIER
         }
-        stored = bool(self._task.check_mode)
-        result.update(judged(arguments["platform"], arguments["runs"], arguments["measured"], earlier, stored))
+        result.update(judged(arguments["platform"], arguments["runs"], arguments["measured"], earlier))
         return result
 
 
@@ -40,12 +39,11 @@ def judged(
     runs: Sequence[Mapping[str, Any]],
     measured: Sequence[Mapping[str, Any]],
     earlier: Mapping[str, Mapping[str, Any]],
-    stored: bool,
 ) -> dict[str, Any]:
     """What the role registers; a failure, where a run has failed.
 
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
-    earlier: role -> what it has registered.   stored: the runs are earlier ones, for in check mode nothing is run.
+    earlier: role -> what it has registered.
     """
     others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
     valid = [answer.given(one, "nccl_perf") for one in measured]
@@ -54,11 +52,13 @@ def judged(
         return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
     result["passed"] += [name for item in valid for name in item["passed"]]
-    result["runs"] = [summary(run, item, stored) for run, item in zip(runs, valid, strict=True)]
+    result["runs"] = [summary(run, item) for run, item in zip(runs, valid, strict=True)]
+    result["due"] = nccl_benchmark.due(runs, valid)
+    result["notes"] = list(dict.fromkeys(note for item in valid for note in item.get("notes") or []))
     return result
 
 
-def summary(run: Mapping[str, Any], result: Mapping[str, Any], stored: bool) -> dict[str, Any]:
+def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """What the report needs of a run: the bar, the figures of every size, and where they are from."""
     found = result.get("measured") or {}
     return {
@@ -66,7 +66,8 @@ def summary(run: Mapping[str, Any], result: Mapping[str, Any], stored: bool) -> 
         "busbw": result.get("busbw"),
         "finished": result.get("finished_at"),
         "simulated": result["simulated"],
-        "stored": stored,
+        "stored": result["stored"],
+        "due": result["due"],
         "commands": result.get("commands") or [],
         "nccl_library": found.get("nccl_library"),
         "nccl_tests": found.get("version"),

@@ -52,6 +52,10 @@ class ActionModule(ActionBase):
         result.update(changed=False, path="", plots=[])
         if self._task.check_mode or not arguments["path"] or not rows:
             return result
+        if all(row.age_days is not None for row in rows) and (Path(arguments["path"]) / "latest").exists():
+            # All figures are of earlier runs, whose directories have them; plots cost seconds.
+            display.display(f"results: nothing was measured now, those of earlier runs stay in {arguments['path']}")
+            return result
         try:
             folder = write(Path(arguments["path"]), results, now)
             plots, problem = plot(folder, results)

@@ -29,6 +29,7 @@ requirements:
 """
 
 import atexit
+import contextlib
 import os
 import shlex
 import signal
@@ -69,7 +70,9 @@ class CallbackModule(Default):
     # The run.
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        if self._display.verbosity or os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+        # ansible-runner derives its own from this one, and cuts what is printed into events.
+        if self._display.verbosity or ci or type(self) is not CallbackModule:
             super().v2_playbook_on_start(playbook)
             return
         if self._run is not None:  # of several playbooks
@@ -87,10 +90,9 @@ class CallbackModule(Default):
         if self._run is None:
             super().v2_playbook_on_play_start(play)
             return
-        variables = play.get_variable_manager().get_vars(play=play)
-        ordered = play.strategy in _ORDERED
+        hosts = len(play.get_variable_manager().get_vars(play=play).get("ansible_play_batch", ()))
         with self._lock:
-            self._print(self._run.play(play.get_name().strip(), len(variables.get("ansible_play_batch", ())), ordered))
+            self._print(self._run.play(play.get_name().strip(), hosts, play.strategy in _ORDERED, bool(play.serial)))
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         if self._run is None:
@@ -206,7 +208,7 @@ class CallbackModule(Default):
             return
         with self._lock:
             self._itemised.add((result.host.get_name(), result.task._uuid))
-            end = self._end(result, bool(result.task_fields.get("ignore_errors")))
+            end = self._end(result, _ignored(result))
             self._failed(self._run, result, end, f" (item {self._get_item_label(result.result)})")
 
     def v2_on_file_diff(self, result: Any) -> None:
@@ -263,9 +265,8 @@ class CallbackModule(Default):
         if result.task.action not in _DEBUG or not result.result.get("_ansible_verbose_always"):
             return
         self._clean_results(result.result, result.task.action)
-        said = {key: value for key, value in result.result.items() if not key.startswith("_")}
-        text = said.get("msg") if isinstance(said.get("msg"), str) else progress.failure({"msg": "", **said})
-        self._say(run, "says", result, str(text))
+        message, more = result.result.get("msg"), progress.details(result.result)
+        self._say(run, "says", result, "\n".join(more if message is None else [str(message), *more]))
 
     def _say(self, run: progress.Run, kind: str, result: Any, text: str, where: str = "", item: str = "") -> None:
         address = result.host.vars.get("ansible_host")
@@ -274,10 +275,12 @@ class CallbackModule(Default):
         self._print(run.said(kind, host, _role(result.task), task, text, where, address) or ())
 
     def _print(self, lines: Any) -> None:
-        for line in lines:
-            self._display.display(line.text, color=_colours().get(line.kind))
-        if lines:
-            sys.stdout.flush()
+        # Who reads no more has read enough.
+        with contextlib.suppress(BrokenPipeError):
+            for line in lines:
+                self._display.display(line.text, color=_colours().get(line.kind))
+            if lines:
+                sys.stdout.flush()
 
     # Beside them.
 
@@ -358,6 +361,12 @@ def _where(task: Any) -> str:
     path = os.path.realpath(path)
     near = os.path.relpath(path)
     return f"{path if near.startswith('..') else near}:{line}"
+
+
+def _ignored(result: Any) -> bool:
+    given = result.task.ignore_errors
+    # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
+    return bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
 
 
 def _rescued(task: Any) -> bool:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Documentation of the options that modules have in common, which module_utils/change/module.py declares."""
+"""Documentation that modules have in common: options, which module_utils/change/module.py declares, and attributes."""
 
 from __future__ import annotations
 
@@ -50,4 +50,24 @@ options:
     description: Keep a dated copy beside every file that is replaced.
     type: bool
     default: true
+"""
+
+    READS = r"""
+attributes:
+  check_mode:
+    support: full
+    description: Reads only, so check mode and the real run are the same.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+"""
+
+    CHANGES = r"""
+attributes:
+  check_mode:
+    support: full
+    description: Shows files and commands and touches nothing.
+  diff_mode:
+    support: full
+    description: Shows the files; all else that is changed is in RV(commands).
 """

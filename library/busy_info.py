@@ -14,13 +14,6 @@ description:
   - With O(devices) also what a change to them would cut off, each with the device it hangs on. The default route and
     Ansible's own ssh connection, also over bonds, VLANs and bridges; processes with RDMA resources; NFS, Lustre, NVMe
     over fabrics and iSCSI; kernel modules in use over the RDMA drivers.
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   devices:
     description: PCI addresses that a change would disturb.
@@ -29,6 +22,7 @@ options:
     default: []
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

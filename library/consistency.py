@@ -12,13 +12,8 @@ description:
   - Compares what M(busbar.fabric.rail_info) has read of all hosts of the play (variable C(rail_info_result)), firmware,
     PSID, driver, rail order, MTU and QoS, with what the inventory declares or, where it declares nothing, with what
     most hosts of the same profile, fabric and product have. A tie is told and not decided.
-attributes:
-  check_mode:
-    support: full
-    description: Compares only, so check mode and the real run are the same.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

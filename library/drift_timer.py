@@ -13,13 +13,6 @@ description:
   - Writes C(busbar-drift.service) and C(busbar-drift.timer), makes their user where there is none, enables and starts
     the timer, and says what the last run came to and which of the paths that the service needs are not there.
   - The service itself is never started here.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: The difference of both units.
 options:
   state:
     description: With V(absent) the timer is stopped and both units are removed. The user and the history stay.
@@ -76,6 +69,7 @@ options:
     default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

@@ -16,13 +16,6 @@ description:
   - Tells why the module does not load. Whether it does is read from C(/sys/module), not from an exit code.
   - A run unloads no module. An old C(nv_peer_mem) loses its start at boot, and is left loaded until somebody drains the
     node.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: The difference of every file.
 options:
   mode:
     description:
@@ -34,6 +27,7 @@ options:
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.disruption
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

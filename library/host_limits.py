@@ -15,13 +15,6 @@ description:
   - Where asked for, edits Docker's C(daemon.json), writes a drop-in for containerd, and looks whether the kubelet has
     RDMA devices to give away.
   - Restarts nothing.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: Shows the files; what the boot loader's own tools write is not part of it.
 options:
   nofile:
     description: Least number of open files.
@@ -48,6 +41,7 @@ extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.disruption
   - busbar.fabric.node.backup
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

@@ -19,15 +19,10 @@ options:
     description: Whether to fail where the inventory is wrong; V(false) leaves that to M(busbar.fabric.intent_check).
     type: bool
     default: true
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to change.
 notes:
   - C(docs/variables.md) lists the variables.
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -12,13 +12,8 @@ description:
   - Reads what M(busbar.fabric.intent) has registered as C(busbar_intent) for every host of the play, and fails if it is
     wrong for any. The message names each mistake once, with the hosts that have it.
   - Runs once, on the control node, and touches no host.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to change.
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

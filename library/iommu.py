@@ -14,13 +14,6 @@ description:
     M(busbar.fabric.kernel_args) does, and reads from the IOMMU groups of GPUs and NICs what is in effect.
   - In a virtual machine nothing is asked for, since its IOMMU is the hypervisor's.
   - Never reboots. What is not active yet is in RV(reboot_required).
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: Shows the files; what the boot loader's own tools write is not part of it.
 options:
   passthrough:
     description: Ask for passthrough; without it nothing is asked, checked or written.
@@ -30,6 +23,7 @@ extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.backup
   - busbar.fabric.node.disruption
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

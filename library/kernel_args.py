@@ -16,13 +16,6 @@ description:
     other files of GRUB's settings come to, on EL in the boot entries by
     C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader keeps none is told as C(not_owned).
   - Never reboots. What is not active yet is in RV(reboot_required).
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: Shows the files; what the boot loader's own tools write is not part of it.
 options:
   args:
     description: What is asked for.
@@ -50,6 +43,7 @@ extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.disruption
   - busbar.fabric.node.backup
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

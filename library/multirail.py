@@ -15,13 +15,6 @@ description:
   - Where the policy asks for it, gives every rail a routing table of its own and a rule from its address, now by C(ip)
     and at boot by a file of Busbar's own for systemd-networkd or netplan. With other owners a finding says what to add.
   - Addresses are those that the rails have; nothing here gives an interface an address.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: The difference of every file; live changes are in RV(commands).
 options:
   policy:
     description:
@@ -55,6 +48,7 @@ extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
   - busbar.fabric.node.disruption
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

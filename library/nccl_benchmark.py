@@ -14,7 +14,7 @@ description:
 attributes:
   check_mode:
     support: full
-    description: Changes nothing; the runs are stored ones then.
+    description: Changes nothing.
   diff_mode:
     support: none
     description: There is nothing to change.
@@ -56,8 +56,19 @@ passed:
   elements: str
   returned: always
 runs:
-  description: Each run with its bar, prediction, bus bandwidth by size in GB/s, time and command.
+  description:
+    - Each run with its bar, prediction, bus bandwidth by size in GB/s, time and command; C(stored) where an earlier run
+      is judged, C(due) why it was measured or is to be.
   type: list
   elements: dict
+  returned: always
+due:
+  description: Why runs of this host were measured, or with C(--check) would be; empty where all stored results stand.
+  type: str
+  returned: always
+notes:
+  description: What could not be compared with how the node was when it was measured.
+  type: list
+  elements: str
   returned: always
 """

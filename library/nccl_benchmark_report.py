@@ -12,6 +12,7 @@ description:
   - Reads the variable C(nccl_benchmark_result) of every host of the play.
   - Writes a directory with a JSON file for each host, C(busbw.svg) and C(busbw.png) on the control node. The plots need
     matplotlib there; without it the report says so.
+  - Where nothing was measured in this run, and a directory of an earlier run is there, no other is written.
 attributes:
   check_mode:
     support: full

@@ -15,12 +15,15 @@ description:
   - Judges exit code, sizes, ranks, hosts, correctness and, with O(bar_busbw), the bus bandwidth of the largest size.
     Exit code 0 alone proves nothing.
   - Runs nothing on a node that somebody uses, see O(require_idle).
+  - With O(when=changed) nothing is run, either, where the stored result is good, young enough, and of the node as it is
+    now. With a result is kept what it depends on - driver, NCCL, the program's build, C(nccl.conf), kernel and its
+    arguments, firmware of the NICs, GPUs, and a digest of O(environment).
   - Changes nothing on the host but its files below O(result_directory). The JSON of nccl-tests holds the whole
     environment; that part is removed before anything else is done with it.
 attributes:
   check_mode:
     support: full
-    description: Runs nothing and returns what it would run; judges O(stored_result) where that is given.
+    description: Runs nothing and returns what it would run, and why; judges O(stored_result) where that is given.
   diff_mode:
     support: none
     description: A measurement has no difference to show.
@@ -98,8 +101,16 @@ options:
   bar_busbw:
     description: Least bus bandwidth in GB/s, out of place, of the largest size.
     type: float
+  when:
+    description:
+      - When the program is run. V(always); V(never), O(stored_result) is judged then.
+      - V(changed) - only where O(stored_result) is not good, not there, older than O(max_age_days), or where something
+        that it depends on has changed; else it is judged.
+    type: str
+    choices: [changed, always, never]
+    default: always
   stored_result:
-    description: In check mode, judge this record of an earlier run, for example C(latest/record.json).
+    description: Where nothing is run, judge this record of an earlier run, for example C(latest/record.json).
     type: path
     default: ""
   max_age_days:
@@ -166,6 +177,24 @@ busbw:
   description: GB/s, out of place, at the largest size; null where it was not measured.
   type: float
   returned: success
+stored:
+  description: Whether an earlier run is judged, and nothing was measured now.
+  type: bool
+  returned: success
+due:
+  description: Why it was measured, or in check mode would be; empty where the stored result stands.
+  type: str
+  returned: success
+changed_since:
+  description: What has changed since the stored result was measured, such as V(NVIDIA driver) or V(nccl.conf).
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: What of that could not be compared.
+  type: list
+  elements: str
+  returned: success
 finished_at:
   description: When the run that is judged ended, in seconds since 1970; null where there is none.
   type: float
@@ -175,11 +204,11 @@ simulated:
   type: bool
   returned: success
 run_directory:
-  description: Where the output of the run lies; empty in check mode.
+  description: Where the output of the run lies; empty where nothing was run.
   type: str
   returned: success
 record:
-  description: The run as one file, for O(stored_result); empty in check mode.
+  description: The run as one file, for O(stored_result); empty where nothing was run.
   type: str
   returned: success
 reboot_required:
@@ -204,7 +233,7 @@ import socket
 import tempfile
 import time
 from dataclasses import asdict, replace
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
@@ -217,8 +246,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     untrusted,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
+    perf,
+    perf_depends,
+    perf_output,
+    perf_run,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, Marker, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "binary": {"type": "path", "required": True},
@@ -237,6 +271,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "environment": {"type": "dict", "default": {}, "no_log": True},
     "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
     "bar_busbw": {"type": "float"},
+    "when": {"type": "str", "choices": [*perf.WHEN], "default": "always"},
     "stored_result": {"type": "path", "default": ""},
     "max_age_days": {"type": "float", "default": 30},
     "require_idle": {"type": "bool", "default": True},
@@ -247,6 +282,8 @@ HELP_TIMEOUT = 20.0
 # Of the output, without NCCL's own lines, this much is judged and kept: 10,000 ranks print half of it.
 KEPT = 2_000_000
 RESULT_JSON = "result.json"
+# In the result directory while a run has no result yet.
+UNFINISHED = "unfinished"
 RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 # Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts where there is no ssh.
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
@@ -267,28 +304,44 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Mapping[str, Any]) -> Dict[str, Any]:
     measurement = Measurement(host, given, environment)
-    wanted, directory = measurement.wanted, ""
+    last = NOTHING
+    if check_mode or given["when"] != "always":
+        last = measurement.last()
+    due = perf.due(last.plan, given["when"])
+    if check_mode or not due:
+        return {**last.result(), "due": due, **measurement.said(last.plan, "")}
+    directory = ""
     found: Dict[str, Any] = {}
-    if not check_mode:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, stop)
-        with measurement.alone() as other_run:
-            plan = measurement.idle(other_run)
-            if all(finding.ok for finding in plan.findings):
-                run, directory = measurement.run()
-                judged, found = judge(run, wanted)
-                plan = merge(plan, judged)
-    elif not given["stored_result"]:
-        plan = perf.not_run(wanted, "not run in check mode")
-    else:
-        wanted = replace(wanted, max_age_days=given["max_age_days"])
-        try:
-            plan, found = judge(stored(given["stored_result"], host.system_root), wanted)
-        except (ParseError, ReadError) as error:
-            plan = perf.not_run(wanted, "not run in check mode; %s" % error)
-    nothing: Dict[str, Any] = {"measured": {}, "busbw": None, "finished_at": None, "simulated": False}
-    result = {**plan.result(), **nothing, **found, "commands": [shlex.join(wanted.command)]}
-    return dict(result, run_directory=directory, record=record_path(directory) if directory else "")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    with measurement.alone() as other_run:
+        plan = measurement.idle(other_run)
+        if all(finding.ok for finding in plan.findings):
+            run, directory = measurement.run()
+            judged, found = judge(run, measurement.wanted)
+            plan = merge(plan, judged)
+    return {**NOTHING.result(), **found, "due": due, **measurement.said(plan, directory)}
+
+
+class Last(NamedTuple):
+    """What is known of the last run before any is started.
+
+    plan: the judgement of its record, or that there is none.   found: what the module returns of it, {} for none.
+    changed: parts of perf_depends that are not as they were.   notes: parts of which that is not known.
+    """
+
+    plan: Plan
+    found: Mapping[str, Any]
+    changed: Tuple[str, ...] = ()
+    notes: Tuple[str, ...] = ()
+
+    def result(self) -> Dict[str, Any]:
+        nothing: Dict[str, Any] = {"measured": {}, "busbw": None, "finished_at": None, "simulated": False}
+        more = {"stored": bool(self.found), "changed_since": list(self.changed), "notes": list(self.notes)}
+        return {**nothing, **self.found, **more}
+
+
+NOTHING = Last(Plan(), {})
 
 
 def is_secret(value: str) -> bool:
@@ -304,12 +357,13 @@ class Measurement:
         self.host = host
         self.given = given
         self.directory: str = given["result_directory"]
+        self.given_environment = checked(environment)
         self.environment = {
             "PATH": search_path(),
             "HOME": os.environ.get("HOME", "/"),
             "LC_ALL": "C",
             **({} if given["launcher"] else ALONE),
-            **checked(environment),
+            **self.given_environment,
         }
 
     @contextlib.contextmanager
@@ -334,6 +388,64 @@ class Measurement:
         finally:
             os.close(lock)
 
+    def said(self, plan: Plan, directory: str) -> Dict[str, Any]:
+        """directory: of the run, "" where nothing was run."""
+        result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
+        return dict(result, run_directory=directory, record=record_path(directory) if directory else "")
+
+    def last(self) -> Last:
+        """The stored result as it is judged now. Nothing is run and nothing written for it."""
+        wanted = replace(self.wanted, max_age_days=self.given["max_age_days"])
+        if not self.given["stored_result"]:
+            return Last(perf.not_run(wanted, "not measured now, and no stored result is named"), {})
+        try:
+            run = stored(self.given["stored_result"], self.host.system_root)
+            cut_off = self.cut_off()
+        except (ParseError, ReadError) as error:
+            return Last(perf.not_run(wanted, "not measured now; %s" % error), {})
+        now = self.depends(run.salt)
+        before = run.depends or {}
+        plan, found = judge(run, wanted, perf.outdated(run, now, cut_off))
+        changed = tuple(change.part for change in perf_depends.changes(before, now)) if before else ()
+        return Last(plan, found, changed, tuple(perf_depends.unproven(before, now)))
+
+    def depends(self, salt: str) -> perf_depends.Depends:
+        """What a result depends on, as it is now. salt: of the record's digests."""
+        environment, built = self.environment, None
+        problem = ""
+        try:
+            environment = {**environment, **self.library_path()}
+            marker = self.marker()
+            name = os.path.basename(self.given["binary"])
+            if marker is not None:
+                built = "%.12s, sha256 %.16s" % (marker.commit, marker.binaries.get(name, "of another build"))
+        except ReadError as error:
+            problem = perf_depends.unknown(error)
+        program = (self.given["binary"], problem or built)
+        return {
+            **perf_depends.read(self.host),
+            **perf_depends.of_run(self.host, *program, environment, self.given_environment, salt),
+        }
+
+    def cut_off(self) -> str:
+        """When the run began that has left no result: one that was killed, hung with its node, or goes on right now.
+
+        "" where there is none. Raises ReadError.
+        """
+        text = Host().read_system(os.path.join(self.directory, UNFINISHED))
+        return "" if text is None else text.strip()[:40] or "at an unknown time"
+
+    def begin(self) -> None:
+        """Says, until ``keep``, that a run has begun. It is on the disk before the run can hang the node."""
+        path = os.path.join(self.directory, UNFINISHED)
+        try:
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
+
     def idle(self, other_run: str) -> Plan:
         """Whether the run may begin. other_run: who holds the lock.   Nothing else is asked without require_idle."""
         if other_run:
@@ -345,12 +457,15 @@ class Measurement:
 
     def library_path(self) -> Dict[str, str]:
         """LD_LIBRARY_PATH of the build that the program is from: no program says which libnccl it means."""
+        marker = None if "LD_LIBRARY_PATH" in self.environment else self.marker()
+        return {} if marker is None else {"LD_LIBRARY_PATH": ":".join(marker.inputs.library_path)}
+
+    def marker(self) -> Optional[Marker]:
+        """Of the build that the program is from, None where it has none. Raises ReadError."""
         path = os.path.join(os.path.dirname(self.given["binary"]), MARKER)
         text = Host().read_system(path)
-        if text is None or "LD_LIBRARY_PATH" in self.environment:
-            return {}
         try:
-            return {"LD_LIBRARY_PATH": ":".join(parse_marker(text).inputs.library_path)}
+            return None if text is None else parse_marker(text)
         except ParseError as error:
             raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
 
@@ -378,6 +493,10 @@ class Measurement:
     def run(self) -> Tuple[perf_run.Run, str]:
         """Runs the program. Returns what is kept of the run, and its directory. Raises ReadError."""
         self.tidy(self.given["keep"] - 1)
+        self.begin()
+        salt = perf_depends.new_salt()
+        # Before the run: what changes in the middle of it was not measured.
+        depends = self.depends(salt)
         environment = {**self.environment, **self.library_path()}
         try:
             directory = tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
@@ -386,7 +505,7 @@ class Measurement:
         if environment.get("NCCL_DEBUG"):
             environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
         stdout, stderr = os.path.join(directory, "stdout"), os.path.join(directory, "stderr")
-        run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
+        run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0, depends=depends, salt=salt)
         try:
             command = self.trusted(environment)
             if self.knows_json(directory, environment):
@@ -436,6 +555,7 @@ class Measurement:
             new = os.path.join(directory, "latest")
             os.symlink(os.path.basename(directory), new)
             os.replace(new, link)
+            os.unlink(os.path.join(self.directory, UNFINISHED))
         except OSError as error:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error
 
@@ -510,10 +630,10 @@ def stored(path: str, root: str) -> perf_run.Run:
     return perf_run.parse_record(text)
 
 
-def judge(run: perf_run.Run, wanted: perf_run.Wanted) -> Tuple[Plan, Dict[str, Any]]:
-    """The findings on a run, and what the module returns of it beside them."""
+def judge(run: perf_run.Run, wanted: perf_run.Wanted, since: Sequence[str] = ()) -> Tuple[Plan, Dict[str, Any]]:
+    """The findings on a run, and what the module returns of it beside them. since: as perf.outdated gives it."""
     result, problem = perf.read(run)
-    plan = perf.judge(result, wanted, run, time.time(), problem)
+    plan = perf.judge(result, wanted, run, time.time(), problem, since)
     if result is None:
         return plan, {"finished_at": run.finished}
     return plan, {

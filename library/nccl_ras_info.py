@@ -14,13 +14,6 @@ description:
     each rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node answers for the whole job.
   - Says where there is no RAS what the job has to set. Reads C(/proc) and the answer of RAS, and changes nothing. A
     port of a process without libnccl is not spoken to. Sees the processes of all users as root only.
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   interval:
     description: Seconds between the two questions, in which a job that moves has to launch a collective; 0 asks once.
@@ -28,6 +21,7 @@ options:
     default: 10
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -13,13 +13,8 @@ description:
     with O(busbar.fabric.nccl_tests_build#module:build=false). Of the hosts with the same C(class_id), one that has the
     build, else the first that can build, is the source for those that need it.
   - Runs on the control node and touches no host. For a task with C(run_once).
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to change.
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -19,13 +19,6 @@ description:
   - Says what RDMA makes of it (C(active_mtu) of C(ibv_devinfo)) as a finding of its own.
   - A changed MTU stops traffic for a moment, so that it needs O(max_disruption=link) and a node that nobody uses. The
     file is written in any case.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and touches nothing.
-  diff_mode:
-    support: full
-    description: The difference of every file; live changes are in RV(commands).
 options:
   mtu:
     description: MTU in bytes, 1280 to 65535; none asks for nothing. RDMA sends 4096 bytes at once from 4192 on.
@@ -34,6 +27,7 @@ extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
   - busbar.fabric.node.disruption
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

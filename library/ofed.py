@@ -15,13 +15,6 @@ description:
   - Loads no driver anew below O(max_disruption=driver). A package whose scripts would restart openibd finds it masked
     until the next boot at most.
   - Does nothing on a host that has none of its profile's NICs.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and commands and runs none.
-  diff_mode:
-    support: full
-    description: Shows the files; packages and builds are in RV(commands).
 options:
   flavour:
     description: Whose drivers. V(inbox) are the distribution's.
@@ -67,6 +60,7 @@ extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
   - busbar.fabric.node.disruption
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

@@ -15,13 +15,6 @@ description:
   - Has both set again at every boot by a unit of systemd.
   - In a virtual machine nothing is asked for and nothing is written. ACS is left alone, too, where a GPU is handed to
     virtual machines.
-attributes:
-  check_mode:
-    support: full
-    description: Shows files and registers and touches nothing.
-  diff_mode:
-    support: full
-    description: Shows the files; registers are in RV(commands).
 options:
   clear_acs:
     description: Clear ReqRedir, CmpltRedir and UpstreamFwd; V(false) asks for nothing.
@@ -39,6 +32,7 @@ options:
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
+  - busbar.fabric.node.changes
 """
 
 EXAMPLES = r"""

@@ -10,13 +10,6 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - As M(ansible.builtin.async_status), and what comes of it is checked to be an answer of M(busbar.fabric.perftest).
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to change.
 options:
   jid:
     description: C(ansible_job_id) of the task that was started.
@@ -27,6 +20,8 @@ options:
     type: str
     choices: [status, cleanup]
     default: status
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -14,13 +14,6 @@ description:
     the driver's version, and who uses the node. M(busbar.fabric.consistency) compares this over all hosts, and
     M(busbar.fabric.rail_pairs) makes pairs of it.
   - Changes nothing.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode and the real run are the same.
-  diff_mode:
-    support: full
-    description: There is never a difference to show.
 options:
   address_family:
     description: Kind of RoCE v2 address that an Ethernet rail has.
@@ -34,6 +27,7 @@ options:
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -14,13 +14,6 @@ description:
     fragmented. Says which end is too small, or that it is what lies between. Three packets each, on an idle or a busy
     node.
   - Changes nothing.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode and the real run are the same.
-  diff_mode:
-    support: full
-    description: There is never a difference to show.
 options:
   pings:
     description: C(pings) of this host, as planned.
@@ -34,6 +27,7 @@ options:
     default: []
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

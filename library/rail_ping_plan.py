@@ -13,14 +13,9 @@ description:
     has read (variable C(rail_info_result)). Each host asks its two neighbours, each Ethernet rail the same rail there;
     so the number of pings of a host does not grow with the number of hosts.
   - A host whose rails could not be read is nobody's neighbour.
-attributes:
-  check_mode:
-    support: full
-    description: Plans only, so check mode and the real run are the same.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
 options: {}
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

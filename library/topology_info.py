@@ -14,13 +14,6 @@ description:
     of every pair of GPU and NIC.
   - With O(profile) it returns findings for everything in which the host differs from the profile.
   - Changes nothing. A tool that hangs is abandoned after O(tool_timeout) seconds.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode and the real run are the same.
-  diff_mode:
-    support: full
-    description: There is never a difference to show.
 options:
   profile:
     description: Platform profile as in C(profiles/NAME.yml). Without it the module only reads.
@@ -67,6 +60,7 @@ options:
     default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -12,19 +12,14 @@ description:
   - Joins the host's part of M(busbar.fabric.consistency), M(busbar.fabric.rail_pairs), the rail ping and its runs of
     M(busbar.fabric.perftest). A planned test without a result is a finding. What an earlier role of the run found on
     the same NIC is named as the cause.
-attributes:
-  check_mode:
-    support: full
-    description: Judges only, so check mode and the real run are the same.
-  diff_mode:
-    support: none
-    description: A measurement has no difference to show.
 options:
   measured:
     description: What M(busbar.fabric.perftest) returned in each pass.
     type: list
     elements: dict
     default: []
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -26,6 +26,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Opt
 from .core.bundle import LIBRARY
 from .core.host import Host, Output, ToolHung
 from .machine import netdev, netdev_address, pci, rdma, topology
+from .nccl import perf_depends
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
 _BULK = ("diff", "topology", "build", "variables", "share", "draft", "doubts", "backup_files")
@@ -195,7 +196,7 @@ def stand_in() -> None:
     for name in ("ansible", "ansible.module_utils"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["ansible.module_utils.basic"] = basic
-    for reader in (pci, rdma, netdev, netdev_address, topology):
+    for reader in (pci, rdma, netdev, netdev_address, topology, perf_depends):
         reader.read = _once(reader.read)  # type: ignore[attr-defined]
     Host.run = _patient(Host.run)  # type: ignore[method-assign]
 

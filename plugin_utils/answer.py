@@ -371,6 +371,8 @@ _measured: dict[str, Any] = {
 }
 # {} where nothing was measured.
 measured = record(optional=list(_measured), **_measured)
+# Why a benchmark is to be measured, "" where its stored result stands.
+due = text(LINE, line=True)
 # Of a run of the benchmark, what its table and the findings file read.
 a_run = record(
     others=True,
@@ -385,6 +387,7 @@ a_run = record(
     finished=maybe(seconds),
     simulated=flag,
     stored=flag,
+    due=due,
     rows=many(
         record(size=whole(0, LARGEST), out_of_place=maybe(number(0, 1e6)), in_place=maybe(number(0, 1e6))),
         1000,
@@ -494,7 +497,7 @@ _ALL: dict[str, Check] = {
 }
 ANSWERS: dict[str, dict[str, Check]] = {
     # Of a role that has more than one of them, or of the control node's own.
-    "": {},
+    "": {"due": due},
     "busy_info": {"reasons": lines, "unload_first": lines},
     "drift_timer": {},
     "gpudirect": {},
@@ -508,6 +511,9 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "busbw": maybe(number(0, 1e6)),
         "finished_at": maybe(seconds),
         "simulated": flag,
+        "stored": flag,
+        "due": due,
+        "changed_since": many(line, 100),
         "run_directory": text(4096),
         "record": text(4096),
     },
@@ -584,7 +590,8 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
                 raise error.within(key) from None
             kept[key] = data[key]
     if not kept.get("failed") and (not background or kept.get("finished")):
-        for key in (*_NEEDED, *ANSWERS[module]):
+        # Only one of the roles has what stands beside findings.
+        for key in (*_NEEDED, *(ANSWERS[module] if module else ())):
             if key not in kept and key not in _OPTIONAL:
                 raise Invalid("is missing").within(key)
     return kept

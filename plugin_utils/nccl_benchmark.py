@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,17 +23,19 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size, size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform as platform_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_depends, perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.
-EARLIER = ("platform", "nccl_conf", "nccl_tests")
+EARLIER = ("platform", "iommu", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
 # What a training step sends whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
 MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 # More rows than this are not read; the rest is counted, and is in the files.
 ROWS = 40
+# Reasons why a host's runs are due that are told, and their characters together.
+REASONS, LONGEST = 3, 900
 # Characters of host names in a cell, and of the last column beside the others.
 CELL, LEAST = 22, 20
 # What a slow or failed run on a node can follow from, the likeliest first: checks of other roles, by their beginning.
@@ -48,6 +51,17 @@ _CAUSES = (
 )
 # What those causes explain. Wrong values are not among them: no setting makes a sum wrong.
 _EXPLAINED = (perf.RAN.id, perf.BUSBW.id, perf.RANKS.id)
+
+# What a change since the stored result was measured follows from, where an earlier role has found it.
+_CHANGED_BY: dict[str, tuple[str, ...]] = {
+    perf_depends.DRIVER: (platform_checks.GPU_DRIVER.id,),
+    perf_depends.GPUS: (platform_checks.GPU_COUNT.id, platform_checks.GPU_DRIVER.id, platform_checks.GPU_MODEL.id),
+    perf_depends.FIRMWARE: (platform_checks.RAIL_FIRMWARE.id, platform_checks.RAIL_DEVICE.id),
+    perf_depends.ARGUMENTS: ("iommu.", "kernel_args."),
+    perf_depends.CONF: ("nccl_conf.",),
+    perf_depends.NCCL: ("nccl_tests.",),
+    perf_depends.PROGRAM: ("nccl_tests.",),
+}
 
 BAR = Check("nccl_benchmark.bar", why="a bandwidth without a bar says nothing about the node")
 "Is there a bar for this platform, collective and size"
@@ -151,8 +165,8 @@ def judge(
     """
     findings: list[Finding] = []
     earlier = [from_dict(dict(item)) for item in others]
-    cause = next((f for prefix in _CAUSES for f in earlier if f.check.startswith(prefix) and f.because is None), None)
-    not_run: dict[tuple[str, str], str] = {}
+    cause = _root(earlier, _CAUSES)
+    alike: dict[tuple[str, str, str], str] = {}
     for run, result in zip(wanted, results, strict=True):
         own = [from_dict(dict(item)) for item in result["findings"]]
         if result.get("finished_at"):
@@ -160,12 +174,37 @@ def judge(
         for finding in own:
             if finding.because is None and cause is not None and finding.check in _EXPLAINED:
                 finding = replace(finding, because=cause.id)
-            elif finding.because is None and not result.get("finished_at"):
-                # Seven programs that did not run for one reason are one reason.
-                first = not_run.setdefault((finding.check, finding.state), finding.id)
-                finding = replace(finding, because=first if first != finding.id else None)
+            elif finding.because is None:
+                outdated = finding.check == perf.FRESH.id and result.get("changed_since")
+                changed = _changed_by(earlier, result["changed_since"]) if outdated else None
+                if changed is not None:
+                    finding = replace(finding, because=changed.id)
+                elif outdated or not result.get("finished_at"):
+                    # Seven programs that did not run, or are outdated, for one reason are one reason.
+                    key = (finding.check, finding.state, str(finding.have) if outdated else "")
+                    first = alike.setdefault(key, finding.id)
+                    finding = replace(finding, because=first if first != finding.id else None)
             findings.append(finding)
     return Plan(tuple(findings))
+
+
+def _root(earlier: Sequence[Finding], prefixes: Sequence[str]) -> Finding | None:
+    """Of the findings that follow from no other, the first whose check begins with the first prefix, and so on."""
+    return next((f for prefix in prefixes for f in earlier if f.check.startswith(prefix) and f.because is None), None)
+
+
+def _changed_by(earlier: Sequence[Finding], parts: Sequence[str]) -> Finding | None:
+    """What all that has changed follows from; None where an earlier role has found nothing of a part."""
+    causes = [_root(earlier, _CHANGED_BY.get(part, ())) for part in parts]
+    return causes[0] if all(causes) else None
+
+
+def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> str:
+    """Why runs of a host are to be measured, or were: each reason once, with how many runs it is of. "" for none."""
+    reasons = Counter(result["due"] for result in results if result["due"])
+    said = ["%d of %d runs: %s" % (count, len(runs), reason) for reason, count in reasons.most_common()]
+    text = "; ".join(said[:REASONS]) + ("; and more" if len(said) > REASONS else "")
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Finding:
@@ -267,15 +306,34 @@ def render(found: Sequence[Row], width: int = 120) -> str:
     if any(row.simulated for row in found):
         head = "BENCHMARK (simulated: no figure in it is a measurement)"
     good = len(found) - len(bad)
-    stored = [row.age_days for row in found if row.age_days is not None]
-    oldest = f", stored results, the oldest of {max(stored):.1f} days ago" if stored else ""
-    lines.append("%s: %d of %d runs ok on %d hosts, busbw in GB/s%s" % (head, good, len(found), len(hosts), oldest))
+    lines.append(
+        "%s: %d of %d runs ok on %d hosts, busbw in GB/s; %s" % (head, good, len(found), len(hosts), _origin(found))
+    )
     return "\n".join(printable(line) for line in lines)
+
+
+def _origin(found: Sequence[Row]) -> str:
+    """How many figures are of this run, and how many are stored ones that were judged again."""
+    ages = [row.age_days for row in found if row.age_days is not None]
+    measured = sum(row.busbw is not None and row.age_days is None for row in found)
+    stored = ", %d stored results stand, the oldest of %s" % (len(ages), _ago(max(ages))) if ages else ""
+    return "%d measured now%s" % (measured, stored)
+
+
+def _ago(days: float) -> str:
+    """``3 days ago``; whole units, so that what was measured in one run is told alike."""
+    for seconds, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        count = int(days * 86400 / seconds)
+        if count > 0:
+            return "%d %s%s ago" % (count, unit, "" if count == 1 else "s")
+    return "just now"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     run = row.run
     result = "ok" if not row.states else f"{row.states[0]}: {row.said}"
+    if row.age_days is not None:
+        result += f", measured {_ago(row.age_days)}"
     return (
         run["collective"],
         size_text(run["max_bytes"]),

@@ -112,11 +112,12 @@ class Run:
 
     # Events. Each returns what is to be printed above the bar.
 
-    def play(self, name: str, hosts: int, ordered: bool = True) -> list[Line]:
-        """A play begins, or its next batch. hosts: how many take part. ordered: all of them do one task at a time."""
+    def play(self, name: str, hosts: int, ordered: bool = True, batch: bool = False) -> list[Line]:
+        """A play begins. hosts: how many take part. ordered: all of them do one task at a time. batch: they are some of
+        the play's."""
         lines = self._closed_all()
         name = printable(name)
-        self._batch = self._batch + 1 if name == self._play else 1
+        self._batch = self._batch + 1 if batch and name == self._play else 1
         self._play, self._hosts, self._ordered = name, hosts, ordered
         self._most = max(self._most, hosts)
         self._task, self._waiting = "", set()
@@ -270,8 +271,8 @@ class Run:
         for fold in section.folds.values():
             names = {printable(host) for host in fold.rest if host}
             if names:
-                alike = "the same" if fold.kind != "says" else "said"
-                lines.append(Line(f"{fold.head}  {alike} on {counted(len(names))}: {nodeset.fold(names)}", fold.kind))
+                said = f"{fold.head}  the same on {counted(len(names))}: {nodeset.fold(names)}"
+                lines.append(Line(said, fold.kind))
             fold.rest = []
         counts = section.counts()
         if section.role:
@@ -367,8 +368,14 @@ def shown(text: str) -> str:
 
 def failure(result: Mapping[str, Any]) -> str:
     """What a result says of a failure, as the node gave it: its message, and what else the module returned."""
-    message = result.get("msg") or result.get("censored") or result.get("reason") or "it failed without a message"
-    lines = [message if isinstance(message, str) else str(message)]
+    unsaid = "its failed_when is true" if result.get("failed_when_result") else "it failed without a message"
+    message = result.get("msg") or result.get("censored") or result.get("reason") or unsaid
+    return "\n".join([str(message), *details(result)])
+
+
+def details(result: Mapping[str, Any]) -> list[str]:
+    """What a result says beside its message, as ``key: value``."""
+    lines = []
     more = {
         key: value
         for key, value in result.items()
@@ -387,7 +394,7 @@ def failure(result: Mapping[str, Any]) -> str:
             told = yaml.safe_dump(plain, allow_unicode=True, default_flow_style=None, width=110, sort_keys=False)
             rows = told.rstrip().splitlines()
             lines += [f"{key}: {rows[0]}"] if len(rows) == 1 else [f"{key}:", *("  " + row for row in rows)]
-    return "\n".join(lines)
+    return lines
 
 
 def _titled(role: str, task: str) -> str:

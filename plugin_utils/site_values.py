@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
@@ -504,7 +505,17 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Size of your model, such as `7B`: its gradients in BF16 are measured as one message, too.",
         ),
         "busbar_baseline_max_age_days": Value(
-            "int", 30, says="In check mode the last result is judged; one of more days than these is `unknown`."
+            "int",
+            30,
+            says="Age in days from which on a stored result counts no more: with `--check` it is `unknown`.",
+        ),
+        "nccl_benchmark_when": Value(
+            "str",
+            "changed",
+            choices=WHEN,
+            says="`changed` measures what has no good result, or one that is too old, or of another driver, NCCL,"
+            " build, `nccl.conf`, kernel, firmware or GPU than now; else the stored result is judged. `always` measures"
+            " in every run, `never` in none.",
         ),
         "nccl_benchmark_iterations": Value("int", 20, says="Measured iterations of each size."),
         "nccl_benchmark_timeout": Value("int", 600, says="Seconds granted to each program."),

@@ -34,8 +34,6 @@ _INTERFACE = {
     "address": "B8:3f:d2:00:00:01",
     "mtu": "9000",
     "operstate": "up",
-    "speed": "400000",
-    "dev_port": "0",
     "type": "1",
 }
 
@@ -102,7 +100,7 @@ def rdma_device(root: Path, name: str, function: str | Path | None = RAIL_0, **p
 
 
 def interface(root: Path, name: str, function: str | Path | None = None, **files: str) -> Path:
-    """One of 400 Gb/s that is up.   function: its PCI function, below /sys/devices; None for none."""
+    """One that is up.   function: its PCI function, below /sys/devices; None for none."""
     path = root / "sys/class/net" / name
     lines(path, {**_INTERFACE, **files})
     if function is not None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
 from .. import ansible_process, private
 from . import signals
@@ -26,8 +26,6 @@ PLAYBOOK = "busbar.fabric.drift"
 LEAST_BYTES = 64 * 2**20
 HOST_BYTES = 256 * 2**10
 _Kind = TypeVar("_Kind")
-# What fleet_audit says meanwhile.
-HEARD = re.compile(r"(\d+) of \d+ hosts have answered")
 
 
 class RunnerError(RuntimeError):

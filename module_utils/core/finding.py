@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from . import redaction
-from .host import Problem
 
 # Worst first: the order of the verdict's table. Only "ok" counts as good.
 STATES = ("drift", "withheld", "unknown", "unsupported", "not_owned", "ok")
@@ -125,22 +124,6 @@ def identity(subject: str) -> str:
 def printable(text: str) -> str:
     """Text that commands no terminal: names and tools' outputs may hold anything, escapes stay visible."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def unreadable(check: str, problem: Problem) -> Finding:
-    """What a planner makes of a file or tool that did not answer. check: ``ofed.readable``."""
-    source = printable(problem.source)
-    return Finding(
-        check=check,
-        subject=source,
-        state="unknown",
-        severity="major",
-        want="an answer",
-        have=printable(problem.message),
-        source=source,
-        why="what cannot be read cannot be judged",
-        fix="run or read %s on the host and mend it" % source,
-    )
 
 
 def one_cause(findings: Iterable[Finding], states: Tuple[str, ...]) -> Tuple[Finding, ...]:

@@ -62,11 +62,6 @@ def doubt(path: str, base: str = "/") -> str:
     return reason
 
 
-def first_doubt(paths: List[str], base: str = "/") -> str:
-    """The same of the first of several that is not to be trusted."""
-    return next((reason for reason in (doubt(path, base) for path in paths) if reason), "")
-
-
 def _parts(path: str) -> List[str]:
     """The names in a path, the last first."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]

@@ -38,7 +38,6 @@ _NVLINK_GPU = re.compile(r"^GPU ([0-9]{1,4}): .*\(UUID: ([^()]*)\)$")
 # Driver 595; the one before says nothing at all, not even of which GPU.
 _WITHOUT_NVLINK = re.compile(r"^Device does not have or support NVLink\b", re.IGNORECASE)
 _NVLINK_LINK = re.compile(r"^Link ([0-9]{1,3}): (?:(<inactive>)|[0-9]+(?:\.[0-9]+)? [KMGT]?B/s)$")
-_NUMBER = re.compile(r"^([0-9]{1,10})x?$")
 
 T = TypeVar("T")
 
@@ -74,12 +73,6 @@ class XmlGpu:
     product_name: Optional[str]
     fabric_state: Optional[str]
     fabric_status: Optional[str]
-    fabric_clique: Optional[int]
-    fabric_cluster: Optional[str]  # UUID of the NVLink domain
-    link_gen: Optional[int]  # current; falls while the GPU idles
-    link_gen_max: Optional[int]
-    link_width: Optional[int]
-    link_width_max: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -160,7 +153,6 @@ def parse_xml(text: str) -> List[XmlGpu]:
     """GPUs of ``nvidia-smi -q -x``, in its order. Older drivers have no <fabric>."""
     gpus = []
     for gpu in parse_markup(text, "nvidia_smi_log").findall("gpu"):
-        link = "pci/pci_gpu_link_info/"
         gpus.append(
             XmlGpu(
                 pci=parse_address(gpu.get("id", "")),
@@ -168,12 +160,6 @@ def parse_xml(text: str) -> List[XmlGpu]:
                 product_name=_value(gpu.findtext("product_name")),
                 fabric_state=_value(gpu.findtext("fabric/state")),
                 fabric_status=_value(gpu.findtext("fabric/status")),
-                fabric_clique=_number(gpu.findtext("fabric/cliqueId")),
-                fabric_cluster=_value(gpu.findtext("fabric/clusterUuid")),
-                link_gen=_number(gpu.findtext(link + "pcie_gen/current_link_gen")),
-                link_gen_max=_number(gpu.findtext(link + "pcie_gen/max_link_gen")),
-                link_width=_number(gpu.findtext(link + "link_widths/current_link_width")),
-                link_width_max=_number(gpu.findtext(link + "link_widths/max_link_width")),
             )
         )
     if not gpus:
@@ -228,17 +214,6 @@ def _value(text: Optional[str]) -> Optional[str]:
     text = (text or "").strip()
     in_brackets = text.startswith("[") and text.endswith("]")
     return None if in_brackets or text.lower() in _NO_VALUE else text
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    """5 of "5", 16 of "16x"."""
-    value = _value(text)
-    if value is None:
-        return None
-    match = _NUMBER.match(value)
-    if match is None:
-        raise ParseError("%s, expected a number" % _quote(value))
-    return int(match.group(1))
 
 
 def _quote(text: str) -> str:

@@ -33,13 +33,10 @@ class Netdev:
     mac: Optional[str]
     mtu: Optional[int]
     operstate: Optional[str]
-    speed_mbps: Optional[int]  # None where the driver does not say (EINVAL, -1)
-    dev_port: Optional[int]
     arp_type: Optional[int]  # 1 Ethernet, 32 InfiniBand
     master: Optional[str]  # bond or bridge it belongs to
     lower: Tuple[str, ...]  # interfaces below it: bond members, the parent of a VLAN
     is_bond: bool
-    is_vf: bool
     source: str
 
 
@@ -150,8 +147,6 @@ def _netdev(host: Host, name: str, problems: List[Problem]) -> Optional[Netdev]:
         return None
     pci = _pci(host.realpath(path + "/device"))
     master = host.realpath(path + "/master")
-    # Down interfaces and drivers that do not know answer EINVAL or -1, old ones 4294967295.
-    speed = read_value(host, path + "/speed", parse_decimal, problems, may_fail=True)
     return Netdev(
         name=name,
         pci=pci,
@@ -159,13 +154,10 @@ def _netdev(host: Host, name: str, problems: List[Problem]) -> Optional[Netdev]:
         mac=read_value(host, path + "/address", _parse_mac, problems, may_fail=pci is None),
         mtu=read_value(host, path + "/mtu", parse_decimal, problems),
         operstate=read_value(host, path + "/operstate", _parse_operstate, problems),
-        speed_mbps=speed if speed is not None and 0 < speed < 0xFFFFFFFF else None,
-        dev_port=read_value(host, path + "/dev_port", parse_decimal, problems),
         arp_type=read_value(host, path + "/type", parse_decimal, problems),
         master=master.rsplit("/", 1)[-1] if master is not None else None,
         lower=tuple(entry[len("lower_") :] for entry in entries if entry.startswith("lower_")),
         is_bond="bonding" in entries,
-        is_vf=host.realpath(path + "/device/physfn") is not None,
         source=path,
     )
 

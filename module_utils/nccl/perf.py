@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.check import Check
-from ..core.finding import Finding
+from ..core.finding import Finding, printable
 from ..core.host import ParseError
 from ..core.plan import Plan
 from ..core.size import size_text
+from .perf_depends import Depends, changes
 from .perf_output import FAILURE, Placement, Result, Row, combine, parse_json, parse_text, tidy
 from .perf_run import Run, Wanted, short_names
 
@@ -41,13 +42,16 @@ _FACTORS = {
 # Sizes are rounded down so that each rank's share is a multiple of 16 bytes.
 _SHARE_ALIGNMENT = 16
 _WANT_RAN = "exit code 0 and a complete result"
-_AGAIN = "then run the benchmark again"
+# Whatever the site's nccl_benchmark_when says, these measure.
+_ROLE = "run site.yml --tags nccl_benchmark -e nccl_benchmark_when=%s for this host, not in check mode"
+_AGAIN = "then " + _ROLE % "always"
+WHEN = ("changed", "always", "never")
 
 IDLE = Check(
     "nccl_perf.idle",
     severity="minor",
     why="a benchmark beside a job slows both, and its figure says nothing",
-    fix="drain the node or wait for the job, then run the benchmark again",
+    fix="drain the node or wait for the job, " + _AGAIN,
 )
 "Is nobody using the node; nothing is measured on a node in use"
 
@@ -61,10 +65,11 @@ RAN = Check(
 
 FRESH = Check(
     "nccl_perf.fresh",
-    why="an old result says nothing about the cluster as it is now",
-    fix="run the benchmark (not in check mode)",
+    why="an old result, or one of another driver, library or setting, says nothing about the node as it is now",
+    fix=_ROLE % "changed",
 )
-"Is the stored result of this command, and young enough"
+"Is the stored result of this command, young enough, and of the node as it is now (driver, NCCL, build, `nccl.conf`, \
+kernel and its arguments, firmware, GPUs)"
 
 SIZES = Check(
     "nccl_perf.sizes",
@@ -142,16 +147,19 @@ def idle(wanted: Wanted, reasons: Sequence[str], problems: Sequence[object] = ()
     return Plan((IDLE.judge(wanted.subject, state, "nobody uses the GPUs", have, "nvidia-smi"),))
 
 
-def judge(result: Optional[Result], wanted: Wanted, run: Run, now: float, problem: str = "") -> Plan:
+def judge(
+    result: Optional[Result], wanted: Wanted, run: Run, now: float, problem: str = "", since: Sequence[str] = ()
+) -> Plan:
     """Whether ``run``, whose output reads as ``result``, is the run that was wanted, and good. The plan has no changes.
 
     now: seconds since 1970.   problem: why there is no result. What is missing is unknown, never ok.
+    since: of a stored result, what it knows nothing of, see ``outdated``.
     """
     have = result or Result()
     source = ("simulated: " if have.simulated else "") + (" ".join(run.command) or wanted.collective)
     ran = _ran(have, wanted, run, source, problem)
     ranks = _ranks(have, wanted, source, ran)
-    findings = [ran, _fresh(wanted, run, now, source), _sizes(have, wanted, source, ran), ranks]
+    findings = [ran, _fresh(wanted, run, now, source, since), _sizes(have, wanted, source, ran), ranks]
     if wanted.check:
         correct = _correct(have, wanted, source, ran)
         findings.append(correct)
@@ -163,6 +171,37 @@ def judge(result: Optional[Result], wanted: Wanted, run: Run, now: float, proble
     if wanted.bar_busbw is not None:
         findings.append(_busbw(have, wanted, source, wanted.bar_busbw, ran))
     return Plan(tuple(findings))
+
+
+def outdated(run: Run, now: Depends, cut_off: str) -> List[str]:
+    """What a stored result knows nothing of, a text each; [] where the node is as it was when it was measured.
+
+    now: what the result depends on, as it is now.   cut_off: of a later run that left no result, when it began.
+    """
+    said = ["a later run, begun %s, is under way or was cut off" % cut_off] if cut_off else []
+    if run.depends is None:
+        return [*said, "recorded before releases kept what a result depends on (driver, NCCL, nccl.conf, firmware)"]
+    found = changes(run.depends, now)
+    return said + (["measured with %s" % "; ".join(change.text for change in found)] if found else [])
+
+
+def due(plan: Plan, when: str) -> str:
+    """Why the run is to be measured, "" where the stored result stands.
+
+    plan: the judgement of the stored result, of ``not_run`` where there is none.   when: one of WHEN.
+    A result that is not good is always due: whoever has mended the cause runs site.yml as ever, and that says whether
+    it helped. What costs minutes of all GPUs is thus spent on nodes that are not well, and not on those that are.
+    """
+    if when == "always":
+        return "nccl_benchmark_when is always"
+    bad = [finding for finding in plan.findings if not finding.ok]
+    if when == "never" or not bad:
+        return ""
+    # The result's age and origin first: they say that the others are of another time.
+    first = next((one for one in bad if one.check == FRESH.id), next((one for one in bad if not one.because), bad[0]))
+    if first.check == FRESH.id or len(plan.findings) == 1:
+        return printable(first.have or "")
+    return printable("the last result is not good: %s" % (first.have or "no " + (first.want or "figure")))
 
 
 def exit_meaning(rc: int, version: Optional[str]) -> str:
@@ -230,7 +269,7 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     return RAN.judge(wanted.subject, state, _WANT_RAN, text, source, fix=fix)
 
 
-def _fresh(wanted: Wanted, run: Run, now: float, source: str) -> Finding:
+def _fresh(wanted: Wanted, run: Run, now: float, source: str, since: Sequence[str]) -> Finding:
     want = "a result of this command" if wanted.max_age_days is None else "at most %g days old" % wanted.max_age_days
     days = (now - run.finished) / 86400
     state = "ok"
@@ -242,6 +281,8 @@ def _fresh(wanted: Wanted, run: Run, now: float, source: str) -> Finding:
         state, have = "unknown", "a result of %.1f days in the future" % -days
     elif wanted.max_age_days is not None and days > wanted.max_age_days:
         state = "unknown"
+    elif since:
+        state, have = "unknown", "; ".join(since)
     return FRESH.judge(wanted.subject, state, want, have, source)
 
 

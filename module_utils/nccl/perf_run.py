@@ -14,10 +14,13 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 from ..core.size import parse_size, size_text
+from .perf_depends import Depends
 from .perf_output import collective_of, expect, quoted, real
 
 LONGEST = 86400.0
-_FORMAT = 1
+# 1 had neither depends nor salt.
+_FORMAT = 2
+_LATER = ("depends", "salt")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Run:
     ending: "" where the program ended by itself, "timeout", "overflow", or "not started: REASON".
     limit: seconds granted.   finished: seconds since 1970.   left_behind: processes that did not die.
     json: the file that -J wrote, without its environment; None where there is none.   stdout: without NCCL's own lines.
+    depends: what the result depends on, as it was when the run began; None of a run that an earlier release kept.
+    salt: of the digests in it.
     """
 
     command: Tuple[str, ...]
@@ -66,6 +71,8 @@ class Run:
     json: Optional[str] = None
     stdout: str = ""
     stderr: str = ""
+    depends: Optional[Depends] = None
+    salt: str = ""
 
 
 def subject(collective: str, ranks: int, size: int) -> str:
@@ -145,9 +152,10 @@ def parse_record(text: str) -> Run:
     except (ValueError, RecursionError) as error:
         raise ParseError("no record of a run: %s" % error) from None
     data = expect(dict, data, "the record")
-    if data.get("format") != _FORMAT:
-        raise ParseError("the record has format %s, expected %d" % (quoted(data.get("format")), _FORMAT))
-    names = {field.name for field in fields(Run)}
+    number = data.get("format")
+    if number not in (1, _FORMAT) or isinstance(number, bool):
+        raise ParseError("the record has format %s, expected %d" % (quoted(number), _FORMAT))
+    names = {field.name for field in fields(Run)} - (set(_LATER) if number == 1 else set())
     if set(data) - {"format"} != names:
         raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
     limit, finished = real(data["limit"]), real(data["finished"])
@@ -163,4 +171,13 @@ def parse_record(text: str) -> Run:
         json=None if data["json"] is None else expect(str, data["json"], "json"),
         stdout=expect(str, data["stdout"], "stdout"),
         stderr=expect(str, data["stderr"], "stderr"),
+        depends=None if data.get("depends") is None else _depends(data["depends"]),
+        salt=expect(str, data.get("salt", ""), "salt"),
     )
+
+
+def _depends(data: Any) -> Depends:
+    return {
+        part: {item: expect(str, value, "depends") for item, value in expect(dict, items, "depends").items()}
+        for part, items in expect(dict, data, "depends").items()
+    }

@@ -27,10 +27,7 @@ _MAX_DEPTH = 256
 @dataclass(frozen=True)
 class NcclGpu:
     busid: str
-    dev: Optional[int]  # CUDA device number; None in a topology file, as is all that follows
-    rank: Optional[int]
-    nvlinks: Optional[int]
-    gdr: Optional[bool]
+    nvlinks: Optional[int]  # None in a topology file
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,6 @@ class NcclNet:
 
     name: Optional[str]
     busid: Optional[str]
-    speed_mbps: Optional[int]
-    gdr: Optional[bool]
 
     @property
     def label(self) -> str:
@@ -103,15 +98,9 @@ def _path(a: Tuple[int, ...], b: Tuple[int, ...]) -> str:
 def _gpus(pci: Element) -> List[NcclGpu]:
     busid = _busid(pci)
     return [
-        NcclGpu(
-            busid=busid,
-            dev=_integer(gpu, "dev"),
-            rank=_integer(gpu, "rank"),
-            nvlinks=sum(_integer(link, "count") or 0 for link in gpu.findall("nvlink")),
-            gdr=_flag(gpu, "gdr"),
-        )
+        NcclGpu(busid, sum(_integer(link, "count") or 0 for link in gpu.findall("nvlink")))
         for gpu in pci.findall("gpu")
-    ] or [NcclGpu(busid, None, None, None, None)]
+    ] or [NcclGpu(busid, None)]
 
 
 def _nets(parent: Element, busid: Optional[str]) -> List[NcclNet]:
@@ -120,12 +109,12 @@ def _nets(parent: Element, busid: Optional[str]) -> List[NcclNet]:
         name = net.get("name") or None
         if name is None and busid is None:
             raise ParseError("a <net> has neither a name nor a PCI device above it")
-        nets.append(NcclNet(name, busid, _integer(net, "speed"), _flag(net, "gdr")))
+        nets.append(NcclNet(name, busid))
     return nets
 
 
 def _unnamed(pci: Element) -> NcclNet:
-    return NcclNet(None, _busid(pci), None, None)
+    return NcclNet(None, _busid(pci))
 
 
 def _busid(pci: Element) -> str:
@@ -139,11 +128,6 @@ def _integer(element: Element, name: str) -> Optional[int]:
     if not _INTEGER.match(text):
         raise ParseError('<%s %s="%.40s">, expected a number' % (element.tag, name, text))
     return int(text)
-
-
-def _flag(element: Element, name: str) -> Optional[bool]:
-    value = _integer(element, name)
-    return None if value is None else value != 0
 
 
 def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:

@@ -161,6 +161,9 @@ def test_a_converged_node_keeps_what_was_measured_and_waits_for_nothing(converge
     code, out, _found = site.play("--check")
     assert code == 0, out
     assert unchanged(out)
+    code, out, _found = site.play("--tags", "nccl_benchmark")
+    assert code == 0, out
+    assert "14 of 14 runs ok on 2 hosts, busbw in GB/s; 0 measured now, 14 stored results stand" in out
 
 
 # -- faults, on nodes that are as they should be: one of each node at a time ------------------------------------------
@@ -173,7 +176,8 @@ def test_a_fault_that_only_a_benchmark_shows_is_its_nodes_only_root(site: Site, 
     store.break_(site.lab, "node02", second)
     # Where every program hangs, two of them are enough to wait for.
     few = ["-e", '{"nccl_benchmark_timeout": 15, "nccl_benchmark_collectives": ["all_reduce", "sendrecv"]}']
-    code, out, found = site.play("--tags", "nccl_benchmark", *(few if first == "collective-hang" else []))
+    measure = ("--tags", "nccl_benchmark", "-e", "nccl_benchmark_when=always")
+    code, out, found = site.play(*measure, *(few if first == "collective-hang" else []))
     assert code == 2, out
     for node, name in (("node01", first), ("node02", second)):
         assert roots(found[node]) == {faults.named(name).check}, out
@@ -190,7 +194,7 @@ def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, 
     store.break_(site.lab, "node01", first)
     if second:
         store.break_(site.lab, "node02", second)
-    code, out, found = site.play()
+    code, out, found = site.play("-e", "nccl_benchmark_when=always")
     assert code == 2, out
     for node, name in (("node01", first), ("node02", second)):
         assert roots(found[node]) == ({faults.named(name).check} if name else set()), out

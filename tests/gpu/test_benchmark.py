@@ -50,6 +50,13 @@ def test_all_collectives_clear_their_bars(site: Site, show: Show) -> None:
     assert not data["simulated"]
 
 
+def test_what_has_just_been_measured_stands(site: Site, show: Show) -> None:
+    run = site.play(busbar_model_parameters="7B")
+    show("\n== site.yml once more\n" + table(run))
+    assert run.rc == 0, run.out
+    assert "; 0 measured now, 10 stored results stand" in run.out
+
+
 def test_check_mode_runs_nothing_and_judges_what_is_stored(site: Site, show: Show) -> None:
     before = sorted(KEEP.rglob("*"))
     run = site.play("--check", busbar_model_parameters="7B")
@@ -105,7 +112,7 @@ def test_a_busy_node_is_not_measured(site: Site, show: Show) -> None:
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as job:
         try:
             subprocess.run(["sleep", "8"], check=True)
-            run = site.play(nccl_benchmark_collectives=["all_reduce"])
+            run = site.play(nccl_benchmark_collectives=["all_reduce"], nccl_benchmark_when="always")
         finally:
             job.kill()
     show("\n== a node with a process on its GPUs\n" + table(run))

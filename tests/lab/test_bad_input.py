@@ -146,7 +146,6 @@ KINDS = {
     "GID interface": Kind(f"{PORT}/gid_attrs/ndevs/3", nodes=("node02",)),
     "firmware": Kind("/sys/class/infiniband/{rdma}/fw_ver"),
     "operstate": Kind(f"{NET}/operstate"),
-    "interface speed": Kind(f"{NET}/speed"),
     "interface MTU": Kind(f"{NET}/mtu"),
     "driver version": Kind("/proc/driver/nvidia/version", ("platform.gpu_driver",)),
     # nvidia-smi has the model, too.

@@ -50,5 +50,4 @@ def test_xml_of_eight_h100(samples: Path) -> None:
     assert len(gpus) == 8
     assert gpus[0].pci == "0000:04:00.0"
     assert {one.product_name for one in gpus} == {"NVIDIA H100 80GB HBM3"}
-    assert {(one.fabric_state, one.fabric_status, one.fabric_clique) for one in gpus} == {("Completed", "Success", 0)}
-    assert (gpus[0].link_gen, gpus[0].link_gen_max, gpus[0].link_width, gpus[0].link_width_max) == (4, 4, 16, 16)
+    assert {(one.fabric_state, one.fabric_status) for one in gpus} == {("Completed", "Success")}

@@ -94,9 +94,7 @@ def nic(index: int, link_layer: str) -> Nic:
             (port(link_layer),),
             f"/sys/class/infiniband/{name}",
         ),
-        netdevs=(
-            Netdev(f"ib{index}", address, None, 4092, "up", None, 0, 32, None, (), False, False, "/sys/class/net"),
-        ),
+        netdevs=(Netdev(f"ib{index}", address, None, 4092, "up", 32, None, (), False, "/sys/class/net"),),
     )
 
 

@@ -10,10 +10,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     Finding,
     from_dict,
-    unreadable,
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import READABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "finding.schema.json").read_text())
@@ -87,7 +87,7 @@ def test_what_is_not_a_finding_is_refused(data: dict[str, str], message: str) ->
 
 
 def test_what_cannot_be_read_is_unknown_and_commands_no_terminal() -> None:
-    one = unreadable("ofed.readable", Problem("/etc/\x1b[2J", "is \x1b[1mempty"))
+    one = READABLE.unreadable(Problem("/etc/\x1b[2J", "is \x1b[1mempty"))
     assert (one.state, one.subject, one.have) == ("unknown", "/etc/\\x1b[2J", "is \\x1b[1mempty")
     assert one.fix == "run or read /etc/\\x1b[2J on the host and mend it"
 

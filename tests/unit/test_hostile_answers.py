@@ -255,6 +255,9 @@ MEASURED = {
     "busbw": 445.0,
     "finished_at": 1.7e9,
     "simulated": False,
+    "stored": True,
+    "due": "1.1 days old",
+    "changed_since": ["nccl.conf"],
     "run_directory": "",
     "record": "",
 }
@@ -263,8 +266,8 @@ MEASURED = {
 @given(broken(MEASURED), broken(PLATFORM), broken(RUN))
 @EVERY
 def test_the_benchmark_and_its_table(said: Any, role: Any, run: Any) -> None:
-    honest = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {}, stored=False)
-    found = nccl_benchmark_action.judged("hgx-h100", [RUN], [said], {"platform": role}, stored=False)
+    honest = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {})
+    found = nccl_benchmark_action.judged("hgx-h100", [RUN], [said], {"platform": role})
     assert "runs" not in found or found["runs"][0]["name"] == RUN["name"]
     alone = nccl_benchmark.rows({"good": nccl_benchmark_report.reported(honest)}, 1.8e9)
     for registered in (found, {**found, "runs": [run]}, said):
@@ -327,7 +330,9 @@ def test_an_honest_answer_goes_through_every_entrance() -> None:
     assert not is_out(RAIL_INFO)
     assert answer.given(PERFTEST, "perftest") == PERFTEST
     assert answer.given(MEASURED, "nccl_perf") == MEASURED
-    assert nccl_benchmark_report.reported(nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {}, stored=False))
+    benchmark = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {})
+    assert nccl_benchmark_report.reported(benchmark)
+    assert answer.given(benchmark)["due"] == "1 of 1 runs: 1.1 days old"
     assert judged(GOOD).findings == (FINDING,)
 
 

@@ -516,7 +516,7 @@ def test_any_json_is_read_or_refused(data: Any) -> None:
 def test_a_node_is_read_and_brought_to_the_policy(tmp_path: Path, roce: Topology) -> None:
     hw, system = tmp_path / "hw", tmp_path / "sys"
     base = "/sys/class/net/ens1"
-    values = {"mtu": 9000, "operstate": "up", "dev_port": 0, "type": 1, "ifindex": 2, "addr_assign_type": 0}
+    values = {"mtu": 9000, "operstate": "up", "type": 1, "ifindex": 2, "addr_assign_type": 0}
     for file, value in (values | {"address": "b8:3f:d2:00:00:01", "uevent": "INTERFACE=ens1"}).items():
         put(hw, f"{base}/{file}", f"{value}\n")
     for name in ("ens1", "all"):
@@ -542,7 +542,7 @@ esac
     script = f'#!/bin/sh\nshift\nfor one; do echo "${{one##*=}}" > {hw}/proc/sys/"${{one%%=*}}"; done\n'
     put(system, "/usr/sbin/sysctl", script, 0o755)
     host, nic = Host(str(hw), str(system)), roce.nics[0]
-    netdev = Netdev("ens1", nic.pci, "b8:3f:d2:00:00:01", 9000, "up", None, 0, 1, None, (), False, False, base)
+    netdev = Netdev("ens1", nic.pci, "b8:3f:d2:00:00:01", 9000, "up", 1, None, (), False, base)
     nics = {0: replace(nic, netdevs=(netdev,))}
     planned = multirail.plan(multirail.read(host, nics, NVIDIA.policy), NVIDIA)
     assert {f.state for f in planned.findings if f.check != "multirail.conflict"} == {"drift"}

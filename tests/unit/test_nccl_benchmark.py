@@ -88,7 +88,9 @@ def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict
     }
 
 
-def measured(run: nccl_benchmark.Run, figure: float | None = 400.0, *found: dict[str, Any]) -> dict[str, Any]:
+def measured(
+    run: nccl_benchmark.Run, figure: float | None = 400.0, *found: dict[str, Any], **more: Any
+) -> dict[str, Any]:
     """What nccl_perf returns for a run."""
     rows = [] if figure is None else [{"size": run.max_bytes, "out_of_place": {"busbw": figure}, "in_place": None}]
     return {
@@ -99,16 +101,20 @@ def measured(run: nccl_benchmark.Run, figure: float | None = 400.0, *found: dict
         "simulated": False,
         "commands": ["all_reduce_perf"],
         "measured": {"rows": rows, "nccl_library": "2.28.9", "version": "2.19.6"},
+        "stored": False,
+        "due": "",
+        "changed_since": [],
+        **more,
     }
 
 
-def host(runs: list[nccl_benchmark.Run], results: list[dict[str, Any]], stored: bool = False) -> dict[str, Any]:
+def host(runs: list[nccl_benchmark.Run], results: list[dict[str, Any]]) -> dict[str, Any]:
     """What the role registers for a host."""
     dicts = [run.to_dict() for run in runs]
     plan = nccl_benchmark.judge("hgx-h200", dicts, results, [])
     return {
         **plan.result(),
-        "runs": [action.summary(run, result, stored) for run, result in zip(dicts, results, strict=True)],
+        "runs": [action.summary(run, result) for run, result in zip(dicts, results, strict=True)],
     }
 
 
@@ -157,6 +163,53 @@ def test_a_busy_node_is_said_once() -> None:
     assert len(plan.findings) == len(runs)
 
 
+def outdated(run: nccl_benchmark.Run, *parts: str) -> dict[str, Any]:
+    have = f"measured with {parts[0]} a, now b"
+    return measured(
+        *(run, 400.0, finding("nccl_perf.fresh", run.subject, "unknown", have=have)),
+        stored=True,
+        due=have,
+        changed_since=[*parts],
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "check", "because"),
+    [
+        (["nccl.conf"], "nccl_conf.file", True),
+        (["GPU"], "platform.gpu_count", True),
+        (["firmware of NIC"], "platform.rail_firmware", True),
+        (["kernel argument"], "kernel_args.active", True),
+        (["nccl-tests", "NCCL"], "nccl_tests.build", True),
+        # The driver is another, and nobody says why.
+        (["nccl.conf", "NVIDIA driver"], "nccl_conf.file", False),
+        (["NVIDIA driver"], "nccl_conf.file", False),
+        (["kernel"], "kernel_args.active", False),
+    ],
+)
+def test_an_outdated_result_follows_from_what_an_earlier_role_found_of_all_that_changed(
+    parts: list[str], check: str, because: bool
+) -> None:
+    runs = wanted()
+    earlier = finding(check, "there")
+    plan = nccl_benchmark.judge(
+        *("hgx-h200", [run.to_dict() for run in runs], [outdated(run, *parts) for run in runs], [earlier])
+    )
+    roots = [found for found in plan.findings if not found.ok and found.because is None]
+    # Seven results that are outdated for one reason are one reason.
+    assert len(roots) == (0 if because else 1)
+    assert len([found for found in plan.findings if not found.ok]) == 7
+
+
+def test_why_runs_are_due_is_one_text_for_the_host() -> None:
+    runs = [run.to_dict() for run in wanted()]
+    results = [measured(run, due="31.0 days old" if number < 5 else "") for number, run in enumerate(wanted())]
+    assert nccl_benchmark.due(runs, results) == "5 of 7 runs: 31.0 days old"
+    assert nccl_benchmark.due(runs, [measured(wanted()[0])] * 7) == ""
+    odd = [{"due": f"{number} " + "x" * 500} for number in range(7)]
+    assert len(nccl_benchmark.due(runs, odd)) == nccl_benchmark.LONGEST
+
+
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +220,7 @@ def test_the_table_shows_each_run_with_bar_and_prediction() -> None:
     assert line.split()[:4] == ["node01", "all_reduce", "8G", "8"]
     assert "400.0" in line
     assert f"{runs[0].bar:.1f}" in line
-    assert text.splitlines()[-1] == "BENCHMARK: 7 of 7 runs ok on 1 hosts, busbw in GB/s"
+    assert text.splitlines()[-1] == "BENCHMARK: 7 of 7 runs ok on 1 hosts, busbw in GB/s; 7 measured now"
 
 
 def test_many_hosts_are_folded_and_the_slow_one_is_named() -> None:
@@ -201,11 +254,25 @@ def test_a_simulated_figure_says_so() -> None:
     assert all("simulated" in line for line in text.splitlines() if line.startswith(("node01", "BENCHMARK")))
 
 
-def test_a_stored_result_tells_its_age() -> None:
+@pytest.mark.parametrize(
+    ("days", "ago"),
+    [(3.9, "3 days ago"), (1.0, "1 day ago"), (0.3, "7 hours ago"), (0.01, "14 minutes ago"), (-0.02, "just now")],
+)
+def test_a_stored_result_tells_its_age_and_is_told_from_one_of_now(days: float, ago: str) -> None:
     runs = wanted()
-    of_host = host(runs, [measured(run) for run in runs], stored=True)
-    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": of_host}, 1e6 + 3 * 86400), 160)
-    assert "stored results, the oldest of 3.0 days ago" in text
+    results = [measured(run, stored=run.collective != "sendrecv") for run in runs]
+    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, results)}, 1e6 + days * 86400), 160)
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("node01")}
+    assert lines["all_reduce"].endswith(f"ok, measured {ago}")
+    assert lines["sendrecv"].endswith(" ok")
+    assert text.endswith(f"GB/s; 1 measured now, 6 stored results stand, the oldest of {ago}")
+
+
+def test_what_was_not_run_was_neither_measured_nor_does_it_stand() -> None:
+    runs = wanted(nccl_benchmark_collectives=["all_reduce"])
+    busy = finding("nccl_perf.idle", runs[0].subject, "unknown")
+    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, [measured(runs[0], None, busy)])}, 1e6), 160)
+    assert text.endswith("0 of 1 runs ok on 1 hosts, busbw in GB/s; 0 measured now")
 
 
 def test_a_host_cannot_command_the_terminal() -> None:

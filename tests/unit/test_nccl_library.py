@@ -6,33 +6,18 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from hypothesis import given, settings
-from hypothesis import strategies as st
+
+from tests.unit.elf import as_file, damaged, elf
 
 VERSION = b"NCCL version 2.27.7+cuda12.9\0"
 CONSTANTS = VERSION + b"NCCL_IB_HCA\0xNCCL_IB_TC\0%s NCCL_NOT_AT_THE_END %d\0NCCL_lower\0"
 NOTE = struct.pack("<III", 4, 4, 3) + b"GNU\0" + bytes.fromhex("00c0ffee")
-
-
-def elf(sections: dict[str, bytes], ident: bytes = b"\x7fELF\x02\x01\x01" + bytes(9)) -> bytes:
-    """An ELF file with these sections and nothing else."""
-    contents = {"": b"", **sections, ".shstrtab": b""}
-    names = b"".join(name.encode() + b"\0" for name in contents)
-    contents[".shstrtab"] = names
-    body, table, name_at = b"", b"", 0
-    for name, data in contents.items():
-        table += struct.pack("<IIQQQQIIQQ", name_at, 1, 0, 0, 64 + len(body), len(data), 0, 0, 1, 0)
-        body += data
-        name_at += len(name) + 1
-    count = len(contents)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, count, count - 1)
-    return header + body + table
 
 
 GOOD = elf({".note.gnu.build-id": NOTE, ".rodata": CONSTANTS, ".nv_fatbin": b"NCCL_ELSEWHERE\0" * 3})
@@ -92,19 +77,14 @@ def test_missing_directories_and_pipes_are_read_errors(tmp_path: Path) -> None:
         nccl_library.scan("lib\0nccl")
 
 
-@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(GOOD)))
+@given(damaged(GOOD))
 @settings(max_examples=100, deadline=None)
-def test_a_damaged_file_is_a_library_or_a_read_error(changes: list[tuple[int, int]], length: int) -> None:
-    data = bytearray(GOOD)
-    for offset, value in changes:
-        data[offset] = value
-    with tempfile.NamedTemporaryFile() as stream:
-        stream.write(data[:length] if length % 2 else data)
-        stream.flush()
+def test_a_damaged_file_is_a_library_or_a_read_error(data: bytes) -> None:
+    with as_file(data) as path:
         try:
-            assert nccl_library.scan(stream.name).names
+            assert nccl_library.scan(path).names
         except ReadError as error:
-            assert error.problem.source == stream.name
+            assert error.problem.source == path
 
 
 def test_find_lists_each_installed_file_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import struct
 import tarfile
 import tempfile
 from pathlib import Path
@@ -17,28 +16,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.elf import linked_with
 from tests.unit.test_nccl_tests_build import COMMIT, MARKER, OTHER
 
 # -- programs --------------------------------------------------------------------------------------------------------
 
 
-def elf(libraries: list[str]) -> bytes:
-    """An ELF file whose dynamic section needs these libraries."""
-    names = b"\0" + b"".join(name.encode() + b"\0" for name in libraries)
-    dynamic, at = b"", 1
-    for name in libraries:
-        dynamic += struct.pack("<qQ", 1, at)
-        at += len(name) + 1
-    dynamic += struct.pack("<qQ", 0, 0)
-    sections = struct.pack("<IIQQQQIIQQ", *[0] * 10)
-    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
-    sections += struct.pack("<IIQQQQIIQQ", 0, 6, 0, 0, 64 + len(names), len(dynamic), 1, 0, 8, 16)
-    table = 64 + len(names) + len(dynamic)
-    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, table, 0, 64, 0, 0, 64, 3, 0)
-    return b"\x7fELF\x02\x01\x01" + bytes(9) + header + names + dynamic + sections
-
-
-PROGRAM = elf(["libnccl.so.2", "libmpi.so.40", "libc.so.6"])
+PROGRAM = linked_with(["libnccl.so.2", "libmpi.so.40", "libc.so.6"])
 
 
 def put_programs(directory: Path, data: bytes = PROGRAM) -> Path:
@@ -65,9 +49,9 @@ def test_programs_are_recorded_with_their_digests_and_so_is_what_lies_beside(tmp
         (b"#!/bin/sh\n" * 10, "is not a 64-bit little-endian ELF file"),
         (PROGRAM[:50], "is a damaged ELF file"),
         (PROGRAM[:-10], "is cut off or damaged"),
-        (elf(["libc.so.6"]), "is not linked with libnccl.so.2"),
-        (elf(["libnccl.so.20", "libmpi.so.40"]), "is not linked with libnccl.so.2"),
-        (elf(["libnccl.so.2"]), "is not linked with libmpi"),
+        (linked_with(["libc.so.6"]), "is not linked with libnccl.so.2"),
+        (linked_with(["libnccl.so.20", "libmpi.so.40"]), "is not linked with libnccl.so.2"),
+        (linked_with(["libnccl.so.2"]), "is not linked with libmpi"),
     ],
 )
 def test_a_program_that_is_not_what_was_asked_for_is_no_program(tmp_path: Path, data: bytes, message: str) -> None:

@@ -88,11 +88,11 @@ TOPOLOGY = Topology(
 
 def test_a_dump_gives_gpus_nets_and_paths() -> None:
     nccl = nccl_topology.parse(DUMP)
-    assert nccl.gpus == (NcclGpu(A, 0, 0, 18, True), NcclGpu(B, 1, 1, 0, False), NcclGpu(C, 2, 2, 0, True))
+    assert nccl.gpus == (NcclGpu(A, 18), NcclGpu(B, 0), NcclGpu(C, 0))
     assert set(nccl.nets) == {
-        NcclNet("mlx5_0", NICS["mlx5_0"], 400000, True),
-        NcclNet("mlx5_1", NICS["mlx5_1"], 400000, True),
-        NcclNet("eth0", None, 10000, False),
+        NcclNet("mlx5_0", NICS["mlx5_0"]),
+        NcclNet("mlx5_1", NICS["mlx5_1"]),
+        NcclNet("eth0", None),
     }
     assert nccl.paths == {
         (A, "mlx5_0"): "PIX",
@@ -109,8 +109,8 @@ def test_a_dump_gives_gpus_nets_and_paths() -> None:
 
 def test_a_cloud_file_gives_addresses_and_nothing_that_it_does_not_say() -> None:
     nccl = nccl_topology.parse(CLOUD)
-    assert nccl.gpus == (NcclGpu("0001:00:00.0", None, None, None, None),)
-    assert nccl.nets == (NcclNet(None, "0101:00:00.0", None, None),)
+    assert nccl.gpus == (NcclGpu("0001:00:00.0", None),)
+    assert nccl.nets == (NcclNet(None, "0101:00:00.0"),)
     assert nccl.paths == {("0001:00:00.0", "0101:00:00.0"): "PIX"}
 
 
@@ -132,7 +132,7 @@ def test_two_switches_below_one_cpu_meet_at_the_host_bridge() -> None:
         (DUMP.replace('host_hash="0x1"', 'host_hash="0x2"', 1), "2 machines"),
         (DUMP.replace('busid="0000:1b:00.0"', ""), "PCI address"),
         (DUMP.replace('busid="0000:9c:00.0"', 'busid="somewhere"'), "'somewhere'"),
-        (DUMP.replace('rank="0"', 'rank="first"'), '<gpu rank="first">, expected a number'),
+        (DUMP.replace('count="12"', 'count="all"'), '<nvlink count="all">, expected a number'),
         (DUMP.replace('count="12"', 'count=""'), "expected a number"),
         (DUMP.replace('name="eth0"', ""), "neither a name nor a PCI device"),
         ("<system><cpu>" + "<pci>" * 300 + "</pci>" * 300 + "</cpu></system>", "nested more than"),

@@ -146,13 +146,10 @@ def test_interface_is_read_whole(tmp_path: Path) -> None:
         mac="b8:3f:d2:00:00:01",
         mtu=9000,
         operstate="up",
-        speed_mbps=400000,
-        dev_port=0,
         arp_type=1,
         master=None,
         lower=(),
         is_bond=False,
-        is_vf=False,
         source="/sys/class/net/ens1f0np0",
     )
 
@@ -186,27 +183,10 @@ def test_pci_function_is_that_of_the_interface_itself(tmp_path: Path, device: st
     assert read(tmp_path)[0]["eth0"].pci == address
 
 
-def test_virtual_function_is_marked(tmp_path: Path) -> None:
-    path = interface(tmp_path, "ens1f0v0", "pci0000:15/0000:16:00.2")
-    (path / "device/physfn").symlink_to("../0000:16:00.0")
-    assert read(tmp_path)[0]["ens1f0v0"].is_vf
-
-
-@pytest.mark.parametrize("speed", ["-1", "4294967295", "0"])
-def test_speed_that_the_driver_does_not_know_is_none_without_a_problem(tmp_path: Path, speed: str) -> None:
-    interface(tmp_path, "eth0", speed=speed)
+def test_the_empty_address_of_a_tunnel_is_no_problem(tmp_path: Path) -> None:
+    interface(tmp_path, "tun0", address="")
     netdevs, problems = read(tmp_path)
-    assert netdevs["eth0"].speed_mbps is None
-    assert problems == []
-
-
-def test_speed_refused_by_a_port_that_is_down_and_the_empty_address_of_a_tunnel_are_no_problem(tmp_path: Path) -> None:
-    tunnel = interface(tmp_path, "tun0", address="")
-    (tunnel / "speed").unlink()
-    (tunnel / "speed").mkdir()  # stands for EINVAL
-    netdevs, problems = read(tmp_path)
-    assert (netdevs["tun0"].speed_mbps, netdevs["tun0"].mac) == (None, None)
-    assert problems == []
+    assert (netdevs["tun0"].mac, problems) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -214,7 +194,6 @@ def test_speed_refused_by_a_port_that_is_down_and_the_empty_address_of_a_tunnel_
     [
         ("mtu", "", "mtu"),
         ("mtu", "many", "mtu"),
-        ("speed", "[N/A]", "speed_mbps"),
         ("operstate", "UPPISH", "operstate"),
         ("address", "zz:00", "mac"),
         ("address", "", "mac"),

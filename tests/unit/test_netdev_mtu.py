@@ -128,7 +128,7 @@ def nics(roce: Topology, count: int = 2) -> tuple[Nic, ...]:
     found = []
     for n, nic in enumerate(roce.nics[:count]):
         name, mac = f"ens{n + 1}", f"b8:3f:d2:00:00:0{n + 1}"
-        netdev = Netdev(name, nic.pci, mac, 1500, "up", None, 0, 1, None, (), False, False, f"/sys/class/net/{name}")
+        netdev = Netdev(name, nic.pci, mac, 1500, "up", 1, None, (), False, f"/sys/class/net/{name}")
         assert nic.rdma is not None
         port = nic.rdma.ports[0]
         gids = tuple(replace(gid, netdev=name) for gid in port.gids)
@@ -139,7 +139,7 @@ def nics(roce: Topology, count: int = 2) -> tuple[Nic, ...]:
 
 def netdev(root: Path, name: str, index: int, pci: str = "", mtu: int = 1500, lower: str = "", kind: str = "") -> None:
     base = f"/sys/class/net/{name}"
-    values: dict[str, Any] = {"mtu": mtu, "operstate": "up", "dev_port": 0, "type": 1, "ifindex": index}
+    values: dict[str, Any] = {"mtu": mtu, "operstate": "up", "type": 1, "ifindex": index}
     values |= {"address": f"b8:3f:d2:00:00:0{index}", "addr_assign_type": 0}
     values |= {"uevent": (f"DEVTYPE={kind}\n" if kind else "") + f"INTERFACE={name}"}
     for file, value in values.items():

@@ -78,10 +78,12 @@ def test_a_play_without_roles_is_a_line_and_a_long_one_beside_roles_is_one_too(c
 def test_batches_of_a_play_are_told_apart(clock: Clock) -> None:
     run = begun(clock, 1, role="reboot")
     run.ended("n1", "changed", "reboot")
-    run.play("Provision", 1)
-    run.task("Reboot", "reboot")
-    run.ended("n2", "changed", "reboot")
-    assert texts(run.finished([]))[0] == "reboot batch 2 1 host 0:00 1 changed"
+    for batch, name in ((True, "reboot batch 2"), (False, "reboot")):
+        run.play("Provision", 1, batch=batch)
+        run.task("Reboot", "reboot")
+        run.ended("n2", "changed", "reboot")
+        assert texts(run.play("", 1))[0] == f"{name} 1 host 0:00 1 changed"
+        run.play("Provision", 1)
 
 
 def test_a_thousand_hosts_that_fail_alike_are_one_block_and_one_list(clock: Clock) -> None:
@@ -156,6 +158,7 @@ def test_a_failure_is_told_in_full_and_alike_for_all_who_failed_alike() -> None:
     assert first == progress.failure({**said, "start": "10:01", "delta": "2"})
     assert progress.failure({"censored": "hidden", "changed": True}) == "hidden"
     assert "deep" in progress.failure({"msg": 7, "more": {("odd",): 1, "deep": [object()]}})
+    assert progress.failure({"failed_when_result": True, "msg": ""}) == "its failed_when is true"
     assert progress.failure({}) == "it failed without a message"
 
 
@@ -298,7 +301,7 @@ def test_a_bar_is_as_wide_as_asked_with_rich_and_without(monkeypatch: pytest.Mon
 
 
 def task(name: str, role: str = "", action: str = "command", **more: Any) -> Any:
-    given = {"loop": None, "run_once": False, "_parent": None, "_uuid": name, **more}
+    given = {"loop": None, "ignore_errors": None, "run_once": False, "_parent": None, "_uuid": name, **more}
     made = SimpleNamespace(get_name=lambda: f"busbar.fabric.{role}")
     return SimpleNamespace(
         name=name, action=action, get_path=lambda: f"/x/{name}.yml:7", _role=made if role else None, **given
@@ -322,7 +325,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def play(name: str, hosts: list[str]) -> Any:
     manager = SimpleNamespace(get_vars=lambda play: {"ansible_play_batch": hosts})
-    return SimpleNamespace(get_name=lambda: name, strategy="linear", get_variable_manager=lambda: manager)
+    return SimpleNamespace(get_name=lambda: name, strategy="linear", serial=[], get_variable_manager=lambda: manager)
 
 
 def test_a_run_over_a_thousand_hosts_is_short(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:

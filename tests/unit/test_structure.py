@@ -45,15 +45,13 @@ ANSIBLES_OWN = {
 def documentation(name: str) -> dict[str, Any]:
     module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
     document = dict(yaml.safe_load(module.DOCUMENTATION))
-    options = document.setdefault("options", {})
     for name in document.get("extends_documentation_fragment", []):
         path, _dot, part = name.removeprefix("busbar.fabric.").partition(".")
         fragment = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.doc_fragments.{path}")
         text = getattr(fragment.ModuleDocFragment, part.upper() or "DOCUMENTATION")
-        options.update(
-            {option: said for option, said in yaml.safe_load(text)["options"].items() if option not in options}
-        )
-    return document
+        for section, shared in yaml.safe_load(text).items():
+            document[section] = {**shared, **document.get(section, {})}
+    return {"options": {}, **document}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -55,9 +55,12 @@ def test_the_control_node_keeps_plots_that_say_they_are_simulated() -> None:
     assert (RESULTS / "latest" / "busbw.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_check_mode_kept_nothing_and_each_run_something_of_its_own() -> None:
+def test_check_mode_kept_nothing_and_the_second_run_measured_nothing(host: Host) -> None:
     # Converge and idempotence have run; latest is a link.
-    assert len([path for path in RESULTS.iterdir() if not path.is_symlink()]) == 2
+    assert len([path for path in RESULTS.iterdir() if not path.is_symlink()]) == 1
+    for name in RUNS:
+        runs = [path for path in host.file(f"{ON_NODE}/{name}").listdir() if path.startswith("2")]
+        assert len(runs) == 1
 
 
 def test_the_environment_of_the_programs_is_kept_nowhere(host: Host) -> None:

@@ -1,0 +1,105 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What an operator sees at a terminal: the callback in ansible-playbook, and the end that Ctrl-C makes of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import yaml
+
+from tests.site.conftest import ROOT
+
+ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
+COLUMNS = 40
+
+
+class Watched:
+    """ansible-playbook at a terminal of 40 columns."""
+
+    def __init__(self, folder: Path, tasks: list[dict[str, object]], *arguments: str) -> None:
+        role = folder / "roles" / "tried" / "tasks"
+        role.mkdir(parents=True)
+        (role / "main.yml").write_text(yaml.safe_dump(tasks))
+        book = [{"name": "Try", "hosts": "all", "gather_facts": False, "roles": ["tried"]}]
+        (folder / "book.yml").write_text(yaml.safe_dump(book))
+        hosts = {name: {"ansible_connection": "local"} for name in ("n1", "n2", "n3")}
+        values = {"ansible_python_interpreter": sys.executable}
+        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": values}}))
+        self.shown = ""
+        environment = {name: value for name, value in os.environ.items() if name != "CI"}
+        environment |= {
+            "ANSIBLE_STDOUT_CALLBACK": "busbar.fabric.progress",
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        }
+        environment |= {"ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "TERM": "xterm", "NO_COLOR": "1"}
+        environment |= {"ANSIBLE_HOME": str(folder / "home"), "LC_ALL": "C.UTF-8"}
+        self._terminal, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+        argv = [ANSIBLE_PLAYBOOK, "-i", str(folder / "hosts.yml"), str(folder / "book.yml"), *arguments]
+        self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
+        os.close(inner)
+
+    def until(self, text: str | None, seconds: float = 120) -> None:
+        """Reads until the text was shown; None: until the end."""
+        end = time.monotonic() + seconds
+        while text is None or text not in self.shown:
+            assert time.monotonic() < end, self.shown
+            if select.select([self._terminal], [], [], 0.2)[0]:
+                try:
+                    self.shown += os.read(self._terminal, 65536).decode()
+                except OSError:  # nobody writes to it any more
+                    break
+        assert text is None or text in self.shown
+
+    def end(self) -> list[str]:
+        """What stands there in the end, without the line that moved."""
+        self.until(None)
+        os.close(self._terminal)
+        lines = [line.rpartition("\r\x1b[K")[2] for line in self.shown.replace("\r\n", "\n").split("\n")]
+        return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def task(name: str, **more: object) -> dict[str, object]:
+    return {"name": name, "ansible.builtin.command": "true", "changed_when": False, **more}
+
+
+def test_a_terminal_shows_a_line_that_moves_and_what_failed(tmp_path: Path) -> None:
+    failing = task("Fail", failed_when="inventory_hostname != 'n1'")
+    watched = Watched(tmp_path, [task("Look"), failing])
+    lines = watched.end()
+    assert watched.process.wait() == 2
+    moved = [part.split("\n")[0].rstrip("\r") for part in watched.shown.split("\r\x1b[K")]
+    assert any("of 3 hosts" in line for line in moved)
+    assert max(len(line) for line in moved if "of 3 hosts" in line) < COLUMNS
+    [failed] = [line for line in lines if line.startswith("FAILED tried : Fail n")]
+    assert "roles/tried/tasks/main.yml:" in lines[lines.index(failed) + 1]
+    other = {"n2": "n3", "n3": "n2"}[failed.split()[-1]]
+    assert f"FAILED tried : Fail the same on 1 host: {other}" in lines
+    assert next(line for line in lines if line.startswith("tried 3 hosts")).endswith("2 failed (n[2-3])")
+    assert lines[-2].startswith("3 hosts in ")
+    assert lines[-2].endswith(": 2 failed")
+    assert lines[-1] == "failed n[2-3]"
+
+
+def test_who_interrupts_hears_what_was_done(tmp_path: Path) -> None:
+    waiting = task("Wait", **{"ansible.builtin.command": "sleep 300", "when": "inventory_hostname == 'n3'"})
+    watched = Watched(tmp_path, [task("Look", changed_when=True), waiting], "--limit", "n1,n3")
+    watched.until("1 of 2 hosts  2 changed")
+    os.kill(watched.process.pid, signal.SIGINT)
+    lines = watched.end()
+    assert watched.process.wait() == 99
+    assert "INTERRUPTED in tried : Wait (1 of 2 hosts had done it)" in lines
+    assert "not heard from: n3" in lines
+    assert any(line.startswith("tried 2 hosts") and line.endswith("2 changed") for line in lines)
+    assert lines[-1] == (f"ansible-playbook busbar.fabric.drift --check -i {tmp_path / 'hosts.yml'} --limit n1,n3")

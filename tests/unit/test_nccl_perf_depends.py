@@ -1,0 +1,403 @@
+"""What a stored result depends on: each part changed alone on a simulated node makes it due, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_depends
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+
+from busbar.lab import machines, tree
+
+from .test_nccl_library import GOOD
+from .test_nccl_perf_module import SECRET, program, start, wait_for
+
+Run = Callable[..., dict[str, Any]]
+RAIL, GPU = "0000:18:00.0", "0000:1b:00.0"
+MACHINE = machines.hgx_h100()
+GPUS = "|".join(one.address for one in MACHINE.gpus)
+# Of the machine's three thousand files those that the parts are read from.
+READ = re.compile(rf"^/proc/(cmdline$|sys/kernel/|driver/)|/({GPUS})/(vendor|device)$|/fw_ver$")
+LINKS = re.compile(rf"^/sys/bus/pci/devices/({GPUS})$|^/sys/class/infiniband/|/infiniband/[^/]+/device$")
+WHOLE = tree.hardware(MACHINE)
+HARDWARE = tree.Tree(
+    {path: text for path, text in WHOLE.files.items() if READ.search(path)},
+    links={path: target for path, target in WHOLE.links.items() if LINKS.search(path)},
+)
+
+
+class Node:
+    """A simulated node with a build of nccl-tests whose program counts how often it has run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        HARDWARE.write(root / "hw")
+        for folder in ("build", "lib", "etc", "var"):
+            (root / folder).mkdir()
+        count = f"before = lambda: open({str(root / 'ran')!r}, 'a').write('x')"
+        program(root / "build", count)
+        (root / "lib/libnccl.so.2.27.7").write_bytes(GOOD)
+        (root / "lib/libnccl.so.2").symlink_to("libnccl.so.2.27.7")
+        (root / "etc/nccl.conf").write_text("# a comment\nNCCL_IB_TC=106\nNCCL_DEBUG=WARN\n")
+        self.mark("a" * 40)
+
+    def mark(self, commit: str) -> None:
+        library = str(self.root / "lib/libnccl.so.2.27.7")
+        marker = {
+            "format": 1,
+            "commit": commit,
+            "archive_sha256": None,
+            "cuda": {"home": "/usr/local/cuda", "library": library, "version": "13.0.88"},
+            "nccl": {"header": "/usr/include", "library": library, "version": "2.27.7"},
+            "mpi": None,
+            "arch": ["9.0"],
+            "runtime": None,
+            "library_path": [str(self.root / "lib")],
+            "argv": ["make"],
+            "binaries": {f"{name}_perf": "b" * 64 for name in PROGRAMS},
+        }
+        (self.root / "build/busbar-build.json").write_text(json.dumps(marker))
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        text = (self.root / path).read_text()
+        assert old in text
+        (self.root / path).write_text(text.replace(old, new))
+
+    @property
+    def record(self) -> Path:
+        return self.root / "var/latest/record.json"
+
+    @property
+    def ran(self) -> int:
+        """How often the program has measured."""
+        path = self.root / "ran"
+        return len(path.read_text()) if path.exists() else 0
+
+    def arguments(self, **changes: Any) -> dict[str, Any]:
+        return {
+            "binary": str(self.root / "build/all_reduce_perf"),
+            "gpus": 2,
+            "ranks": 2,
+            "min_bytes": "1M",
+            "max_bytes": "2M",
+            "bar_busbw": 348,
+            "timeout": 30,
+            "environment": {"TOKEN": SECRET, "NCCL_NVLS_ENABLE": "0"},
+            "result_directory": str(self.root / "var"),
+            "stored_result": str(self.record),
+            "require_idle": False,
+            "when": "changed",
+            "hardware_root": str(self.root / "hw"),
+            "system_root": str(self.root),
+            **changes,
+        }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*, check: bool = False, **changes: Any) -> dict[str, Any]:
+        given = {**node.arguments(**changes), "_ansible_check_mode": check}
+        with patch_module_args(given), pytest.raises(SystemExit):
+            nccl_perf.main()
+        out = capsys.readouterr().out
+        assert SECRET not in out
+        return answer.check("nccl_perf", json.loads(out))
+
+    return call
+
+
+def found(result: dict[str, Any]) -> dict[str, str]:
+    return {finding["check"].partition(".")[2]: finding["state"] for finding in result["findings"]}
+
+
+def test_a_good_result_is_measured_once_and_then_stands(node: Node, run: Run) -> None:
+    first = run()
+    assert (first["stored"], first["findings"], node.ran) == (False, [], 1)
+    assert "there is no stored result" in first["due"]
+    before = sorted((path, path.stat().st_mtime_ns) for path in (node.root / "var").rglob("*"))
+    for check in (False, True):
+        again = run(check=check)
+        assert (again["due"], again["findings"], again["stored"], again["notes"]) == ("", [], True, [])
+        assert (again["busbw"], again["finished_at"]) == (first["busbw"], first["finished_at"])
+    assert node.ran == 1
+    assert sorted((path, path.stat().st_mtime_ns) for path in (node.root / "var").rglob("*")) == before
+
+
+def newer_library(node: Node) -> None:
+    (node.root / "lib/libnccl.so.2.28.9").write_bytes(GOOD.replace(b"2.27.7", b"2.28.9"))
+    (node.root / "lib/libnccl.so.2").unlink()
+    (node.root / "lib/libnccl.so.2").symlink_to("libnccl.so.2.28.9")
+
+
+def of_driver(node: Node) -> None:
+    path = "hw/proc/driver/nvidia/version"
+    version = gpu.parse_driver_version((node.root / path).read_text()).version
+    node.edit(path, version, "999.1.2")
+
+
+# What is changed on the node, and what the module has to say of it, whole or its beginning and a part.
+CHANGES: dict[str, tuple[Callable[[Node], object], str, str]] = {
+    "NVIDIA driver": (of_driver, "measured with NVIDIA driver ", ", now 999.1.2"),
+    "kernel": (
+        lambda node: (node.root / "hw/proc/sys/kernel/osrelease").write_text("6.99.0-generic\n"),
+        "measured with kernel ",
+        ", now 6.99.0-generic",
+    ),
+    "kernel argument": (
+        lambda node: node.edit("hw/proc/cmdline", " iommu=pt", ""),
+        "measured with kernel argument iommu pt, now absent",
+        "",
+    ),
+    "firmware of NIC": (
+        lambda node: (node.root / "hw/sys/class/infiniband/mlx5_4/fw_ver").write_text("99.1.1000\n"),
+        f"measured with firmware of NIC {RAIL} ",
+        ", now 99.1.1000",
+    ),
+    "GPU": (
+        lambda node: shutil.rmtree(node.root / f"hw/proc/driver/nvidia/gpus/{GPU}"),
+        f"measured with GPU {GPU} 0x10de:0x2330, now absent",
+        "",
+    ),
+    "nccl-tests": (
+        lambda node: node.mark("c" * 40),
+        "measured with nccl-tests aaaaaaaaaaaa, sha256 bbbbbbbbbbbbbbbb, now cccccccccccc, sha256 bbbbbbbbbbbbbbbb",
+        "",
+    ),
+    "NCCL": (newer_library, "measured with NCCL 2.27.7 ", ", now 2.28.9 "),
+    "nccl.conf": (
+        lambda node: node.edit("etc/nccl.conf", "NCCL_IB_TC=106", "NCCL_IB_TC=104"),
+        "measured with nccl.conf NCCL_IB_TC 106, now 104",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_each_part_changed_alone_makes_it_due_for_that_reason_and_once(node: Node, run: Run, part: str) -> None:
+    run()
+    change, begins, ends = CHANGES[part]
+    change(node)
+    asked = run(check=True)
+    assert (asked["due"].startswith(begins), ends in asked["due"]) == (True, True), asked["due"]
+    assert asked["changed_since"] == [part]
+    assert found(asked) == {"fresh": "unknown"}
+    assert asked["findings"][0]["have"] == asked["due"]
+    assert (asked["stored"], node.ran) == (True, 1)
+    done = run()
+    assert (done["due"], done["findings"], done["stored"], node.ran) == (asked["due"], [], False, 2)
+    again = run()
+    assert (again["due"], again["stored"], node.ran) == ("", True, 2)
+
+
+def test_every_part_is_one_of_those_and_the_environment(node: Node, run: Run) -> None:
+    run()
+    parts = set(json.loads(node.record.read_text())["depends"])
+    assert parts == {*CHANGES, perf_depends.ENVIRONMENT}
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"TOKEN": SECRET, "NCCL_NVLS_ENABLE": "1"}, "NCCL_NVLS_ENABLE changed"),
+        ({"TOKEN": "another-" + SECRET, "NCCL_NVLS_ENABLE": "0"}, "TOKEN changed"),
+        ({"TOKEN": SECRET}, "NCCL_NVLS_ENABLE removed"),
+        ({"TOKEN": SECRET, "NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring"}, "NCCL_ALGO added"),
+    ],
+)
+def test_variables_of_the_site_are_a_part_and_kept_nowhere(
+    node: Node, run: Run, environment: dict[str, str], said: str
+) -> None:
+    run()
+    assert run(check=True, environment=environment)["due"] == f"measured with nccl_benchmark_environment {said}"
+    kept = [path for path in (node.root / "var").rglob("*") if path.is_file()]
+    assert not [path for path in kept if SECRET in path.read_text()]
+    # The same value has another digest in the next record.
+    first = json.loads(node.record.read_text())["depends"][perf_depends.ENVIRONMENT]
+    run(when="always")
+    second = json.loads(node.record.read_text())["depends"][perf_depends.ENVIRONMENT]
+    assert not set(first.values()) & set(second.values())
+
+
+def test_what_does_not_matter_changes_nothing(node: Node, run: Run) -> None:
+    run()
+    node.edit("etc/nccl.conf", "# a comment", "# another comment")
+    node.edit("hw/proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic", "BOOT_IMAGE=/boot/other")
+    # A virtual function that a container has been given.
+    devices = node.root / "hw/sys/class/infiniband"
+    made = node.root / "hw/sys/devices/pci0000:16/0000:1a:00.7"
+    (made / "physfn").mkdir(parents=True)
+    (devices / "mlx5_99").mkdir()
+    (devices / "mlx5_99/device").symlink_to(made)
+    (devices / "mlx5_99/fw_ver").write_text("1.2.3\n")
+    assert (run()["due"], node.ran) == ("", 1)
+
+
+# -- what cannot be read ---------------------------------------------------------------------------------------------
+
+
+def test_unknown_is_not_what_was_known_and_measured_again_once_but_not_for_ever(node: Node, run: Run) -> None:
+    run()
+    (node.root / "hw/proc/driver/nvidia/version").write_text("garbage\n")
+    assert run()["due"].startswith("measured with NVIDIA driver ")
+    assert node.ran == 2
+    # As unknown as then, for the same reason: measured again it would be no less so. It is said, and not a silent yes.
+    again = run()
+    assert (again["due"], again["findings"], node.ran) == ("", [], 2)
+    (note,) = again["notes"]
+    assert note.startswith("whether NVIDIA driver changed since the benchmark's last result is not known: ")
+    assert "/proc/driver/nvidia/version" in note
+    # Unknown for another reason, and then known.
+    (node.root / "hw/proc/driver/nvidia/version").unlink()
+    assert "now unknown: /proc/driver/nvidia/version: is not there" in run()["due"]
+    assert node.ran == 3
+
+
+def test_a_table_that_becomes_unreadable_is_one_change(node: Node, run: Run) -> None:
+    run()
+    conf = node.root / "etc/nccl.conf"
+    conf.write_bytes(b"NCCL_DEBUG=\xff\n")
+    assert run(check=True)["due"].startswith("measured with nccl.conf known, now unknown: /etc/nccl.conf: is not text")
+    conf.unlink()
+    assert run(check=True)["due"] == "measured with nccl.conf NCCL_DEBUG WARN, now absent (and 1 more)"
+
+
+@pytest.mark.parametrize("marker", ["garbage", None])
+def test_a_build_without_a_marker_is_known_by_its_file(node: Node, run: Run, marker: str | None) -> None:
+    path = node.root / "build/busbar-build.json"
+    if marker is None:
+        path.unlink()
+        run()
+        assert run()["due"] == ""
+        os.utime(node.root / "build/all_reduce_perf", (1, 1))
+        assert ", now " in run(check=True)["due"]
+    else:
+        run()
+        path.write_text(marker)
+        assert "now unknown: " in run(check=True)["due"]
+    assert node.ran == 1
+
+
+# -- age, verdict and records ----------------------------------------------------------------------------------------
+
+
+def rewrite(node: Node, **changes: Any) -> None:
+    data = json.loads(node.record.read_text())
+    data.update(changes)
+    node.record.write_text(json.dumps({name: value for name, value in data.items() if value != "gone"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "due"),
+    [
+        (lambda: {"finished": time.time() - 31 * 86400}, "31.0 days old"),
+        # The clock was wrong then, or is now.
+        (lambda: {"finished": time.time() + 3 * 86400}, "a result of 3.0 days in the future"),
+        (lambda: {"format": 1, "depends": "gone", "salt": "gone"}, "recorded before releases kept what a result"),
+        (lambda: {"command": ["other"]}, "a result of another command: other"),
+    ],
+)
+def test_what_a_record_says_of_itself_makes_it_due(
+    node: Node, run: Run, changes: Callable[[], dict[str, Any]], due: str
+) -> None:
+    run()
+    rewrite(node, **changes())
+    asked = run(check=True)
+    assert asked["due"].startswith(due)
+    assert found(asked) == {"fresh": "unknown"}
+    done = run()
+    assert (done["due"], done["findings"], node.ran) == (asked["due"], [], 2)
+    assert run()["due"] == ""
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1", "\0", '{"format": 2, "depends": {"x": 1}}'])
+def test_a_record_that_holds_garbage_is_unknown_and_due(node: Node, run: Run, text: str) -> None:
+    run()
+    node.record.write_text(text)
+    asked = run(check=True)
+    assert (found(asked), asked["stored"]) == ({"ran": "unknown"}, False)
+    assert "record" in asked["due"]
+    assert (run()["findings"], node.ran) == ([], 2)
+
+
+def test_a_result_below_its_bar_is_due_until_it_is_good(node: Node, run: Run) -> None:
+    run()
+    asked = run(check=True, bar_busbw=400)
+    assert found(asked) == {"busbw": "drift"}
+    assert asked["due"] == "the last result is not good: 350.50 GB/s"
+    for measured in (2, 3):
+        assert found(run(bar_busbw=400)) == {"busbw": "drift"}
+        assert node.ran == measured
+    assert (run()["findings"], node.ran) == ([], 3)
+
+
+# -- runs that leave no result ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_killed_makes_the_result_before_it_due(node: Node, run: Run) -> None:
+    run()
+    pid = node.root / "pid"
+    program(
+        node.root / "build",
+        f"def before():\n    open({str(pid)!r}, 'w').write(str(os.getpid()))\n    time.sleep(600)\n",
+    )
+    changes = node.arguments(when="always")
+    module = start(node.root, **changes)
+    wait_for(pid)
+    # It goes on, and whoever asks now hears of it.
+    assert "is under way or was cut off" in run(check=True)["due"]
+    module.kill()
+    module.communicate()
+    asked = run(check=True)
+    assert asked["due"].startswith("a later run, begun 20")
+    assert found(asked) == {"fresh": "unknown"}
+    count = f"before = lambda: open({str(node.root / 'ran')!r}, 'a').write('x')"
+    program(node.root / "build", count)
+    assert (run()["findings"], node.ran) == ([], 2)
+    assert run()["due"] == ""
+
+
+# -- nccl_benchmark_when ---------------------------------------------------------------------------------------------
+
+
+def test_always_measures_and_says_so_in_check_mode(node: Node, run: Run) -> None:
+    for number in (1, 2):
+        assert (run(when="always")["due"], node.ran) == ("nccl_benchmark_when is always", number)
+    asked = run(check=True, when="always")
+    assert (asked["due"], asked["findings"], node.ran) == ("nccl_benchmark_when is always", [], 2)
+
+
+def test_never_judges_what_there_is_and_says_what_measures(node: Node, run: Run) -> None:
+    nothing = run(when="never")
+    assert (found(nothing), nothing["due"], node.ran) == ({"ran": "unknown"}, "", 0)
+    fix = nothing["findings"][0]["fix"]
+    assert advice.parse(fix) == advice.Run(("nccl_benchmark",), more=("nccl_benchmark_when=changed",))
+    assert run()["findings"] == []
+    of_driver(node)
+    old = run(when="never")
+    assert (found(old), old["due"], old["stored"], node.ran) == ({"fresh": "unknown"}, "", True, 1)
+    assert old["findings"][0]["fix"] == fix
+
+
+def test_whatever_is_wrong_with_a_result_its_advice_measures_again(node: Node, run: Run) -> None:
+    bad = [*run(bar_busbw=400)["findings"], *run(ranks=2, check=True, iterations=40)["findings"]]
+    assert {finding["check"] for finding in bad} == {"nccl_perf.busbw", "nccl_perf.fresh"}
+    for finding in bad:
+        assert "--tags nccl_benchmark -e nccl_benchmark_when=" in finding["fix"]
