@@ -52,8 +52,7 @@ class ActionModule(ActionBase):
         result.update(changed=False, path="", plots=[])
         if self._task.check_mode or not arguments["path"] or not rows:
             return result
-        if all(row.age_days is not None for row in rows) and (Path(arguments["path"]) / "latest").exists():
-            # All figures are of earlier runs, whose directories have them; plots cost seconds.
+        if nothing_new(Path(arguments["path"]), rows):
             display.display(f"results: nothing was measured now, those of earlier runs stay in {arguments['path']}")
             return result
         try:
@@ -69,6 +68,11 @@ class ActionModule(ActionBase):
             display.display(problem)
         result.update(path=str(folder), plots=[str(path) for path in plots])
         return result
+
+
+def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
+    """Whether all figures are of earlier runs, and a directory below parent has them: plots cost seconds."""
+    return all(row.age_days is not None for row in rows) and (parent / "latest").exists()
 
 
 def reported(registered: Any) -> dict[str, Any]:
@@ -191,4 +195,4 @@ def short(size: float) -> str:
     return size_text(round(size))
 
 
-__all__: Sequence[str] = ["ActionModule", "draw", "plot", "reported", "write"]
+__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "reported", "write"]

@@ -179,6 +179,8 @@ def _arguments(line: str) -> Dict[str, str]:
     """Name -> value of the kernel command line; an argument that is there more than once has all its values."""
     found: Dict[str, List[str]] = {}
     for word in line.split():
+        if word == "--":
+            break  # what follows is init's
         name, equals, value = word.partition("=")
         said = redaction.REDACTED if redaction.named(name) else value if equals else "set"
         if name not in _OF_BOOT:

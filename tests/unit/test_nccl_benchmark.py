@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as action
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report as report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_run
@@ -266,6 +267,19 @@ def test_a_stored_result_tells_its_age_and_is_told_from_one_of_now(days: float, 
     assert lines["all_reduce"].endswith(f"ok, measured {ago}")
     assert lines["sendrecv"].endswith(" ok")
     assert text.endswith(f"GB/s; 1 measured now, 6 stored results stand, the oldest of {ago}")
+
+
+def test_a_run_that_measured_nothing_leaves_the_results_of_the_last_one(tmp_path: Path) -> None:
+    runs = wanted()
+    for stored, new in ((7, False), (6, True), (0, True)):
+        results = [measured(run, stored=number < stored) for number, run in enumerate(runs)]
+        found = {"node01": host(runs, results)}
+        rows = nccl_benchmark.rows(found, 2e6)
+        parent = tmp_path / str(stored)
+        # Where there are none yet, as on another control node, they are written whatever they are.
+        assert not report.nothing_new(parent, rows)
+        report.write(parent, found, 2e6)
+        assert report.nothing_new(parent, rows) is not new
 
 
 def test_what_was_not_run_was_neither_measured_nor_does_it_stand() -> None:

@@ -240,6 +240,8 @@ def test_what_does_not_matter_changes_nothing(node: Node, run: Run) -> None:
     run()
     node.edit("etc/nccl.conf", "# a comment", "# another comment")
     node.edit("hw/proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic", "BOOT_IMAGE=/boot/other")
+    cmdline = node.root / "hw/proc/cmdline"
+    cmdline.write_text(cmdline.read_text().strip() + " -- --token of-init\n")
     # A virtual function that a container has been given.
     devices = node.root / "hw/sys/class/infiniband"
     made = node.root / "hw/sys/devices/pci0000:16/0000:1a:00.7"
