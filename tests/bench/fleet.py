@@ -18,6 +18,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,42 @@ def spent(argv: Sequence[str], environment: Mapping[str, str], log: Path, stdin:
     return Spent(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
+@contextlib.contextmanager
+def memory() -> Iterator[list[float]]:
+    """MB of all that this process starts meanwhile, a figure for each half second; a shared page counts once."""
+    ended, found = threading.Event(), [0.0]
+
+    def look() -> None:
+        while not ended.wait(0.5):
+            found.append(sum(map(_share, _descendants(os.getpid()))) / 1024)
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        watch.join()
+
+
+def _share(pid: int) -> int:
+    """KB of a process, of each page its share; 0 of one that has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
+
+
 def medians(contestants: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str, Spent]:
     """Of interleaved repetitions, so that what else the machine does meets all alike."""
     found: dict[str, list[Spent]] = {name: [] for name in contestants}
@@ -145,14 +182,47 @@ class Fleet:
 
     def drift(self, inventory: Path, hosts: int, *arguments: str, **environment: str) -> Spent:
         """drift.yml; fails unless every host has given its answer."""
+        return self.judged("drift", inventory, hosts, "--check", *arguments, **environment)
+
+    def judged(self, playbook: str, inventory: Path, hosts: int, *arguments: str, **environment: str) -> Spent:
+        """A playbook that ends with a verdict, by the name of its file; fails unless every host has been judged.
+
+        top/findings.json: the verdict. top/PLAYBOOK.log: what was printed, as Ansible's own callback does.
+        """
         findings = self.top / "findings.json"
         findings.unlink(missing_ok=True)
-        given = ("--check", "-e", f"busbar_findings_path={findings}", *arguments)
-        cost = self.play(inventory, ROOT / "playbooks" / "drift.yml", *given, **environment)
+        given = ("-e", f"busbar_findings_path={findings}", *arguments)
+        cost = self.play(inventory, ROOT / "playbooks" / f"{playbook}.yml", *given, **environment)
         of_hosts = json.loads(findings.read_text())["hosts"].values()
         answered = [host for host in of_hosts if not any(one["check"].startswith("run.") for one in host["findings"])]
-        assert len(answered) == hosts, (self.top / "drift.log").read_text()[-2000:]
+        assert len(answered) == hosts, (self.top / f"{playbook}.log").read_text()[-2000:]
         return cost
+
+    def with_faults(self, of: int, faults: Sequence[str], python: str) -> Path:
+        """An inventory whose first hosts are nodes of their own, each with its fault, that work on this machine.
+
+        The others answer from a file, by this python.
+        """
+        names_ = names(len(faults))
+        lab = self.top / f"lab-{len(faults)}"
+        if not lab.exists():
+            store.create(lab, dict.fromkeys(names_, store.STANDARD[NODE]))
+            self.play(lab / "inventory", ROOT / "playbooks" / "site.yml")
+        for name, fault in zip(names_, faults, strict=True):
+            store.break_(lab, name, fault)
+        own = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"]
+        roots = ("busbar_hardware_root", "busbar_system_root")
+        path = self.inventory(of, python)
+        data = json.loads(path.read_text())
+        for name in names_:
+            data["gpu_nodes"]["hosts"][name] = {
+                "ansible_python_interpreter": PYTHON,
+                **{root: own[name][root] for root in roots},
+            }
+        changed = path.parent.with_name(f"faults-{path.parent.name}") / path.name
+        changed.parent.mkdir(exist_ok=True)
+        changed.write_text(json.dumps(data))
+        return changed
 
 
 def names(hosts: int) -> list[str]:
