@@ -94,6 +94,13 @@ class CallbackModule(Default):
         with self._lock:
             self._print(self._run.play(play.get_name().strip(), hosts, play.strategy in _ORDERED, bool(play.serial)))
 
+    def v2_playbook_on_vars_prompt(self, varname: str, *given: Any, **more: Any) -> None:
+        if self._run is None:
+            super().v2_playbook_on_vars_prompt(varname, *given, **more)
+            return
+        with self._lock:
+            self._print(self._run.pause())
+
     def v2_playbook_on_stats(self, stats: Any) -> None:
         if self._run is None:
             super().v2_playbook_on_stats(stats)

@@ -106,6 +106,8 @@ class Run:
         self._current: _Section | None = None
         self._task = ""
         self._waiting: set[str] = set()
+        # Hosts of the play to which its next task does not come.
+        self._gone: set[str] = set()
         self._answered = 0
         self._total = 0
         self._moved = self._begun
@@ -120,8 +122,12 @@ class Run:
         self._batch = self._batch + 1 if batch and name == self._play else 1
         self._play, self._hosts, self._ordered = name, hosts, ordered
         self._most = max(self._most, hosts)
-        self._task, self._waiting = "", set()
+        self._task, self._waiting, self._gone = "", set(), set()
         return lines
+
+    def pause(self) -> list[Line]:
+        """Somebody is asked something between two plays."""
+        return self._closed_all()
 
     def task(self, name: str, role: str, once: bool = False) -> list[Line]:
         """A task begins. role: "" outside of roles. once: on one host, for all of them."""
@@ -135,7 +141,7 @@ class Run:
         self._task = printable(name)
         if self._ordered:
             self._waiting = set()
-            self._answered, self._total = 0, 1 if once else self._hosts
+            self._answered, self._total = 0, 1 if once else max(1, self._hosts - len(self._gone))
         self._moved = self._clock()
         return lines
 
@@ -154,6 +160,10 @@ class Run:
         self._waiting.discard(host)
         self._answered += 1
         self._moved = self._clock()
+        if end in ("failed", "unreachable", "rescued"):
+            self._gone.add(host)
+        elif end != "skipped":
+            self._gone.discard(host)
         if counts:
             for ends in (self._section(role).ends, self._ends):
                 ends[host] = max(end, ends.get(host, end), key=ENDS.index)

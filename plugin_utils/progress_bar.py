@@ -118,6 +118,10 @@ class _Above:
         for text in lines:
             self.write(text)
 
+    def fileno(self) -> int:
+        # input() would print its question past us.
+        raise io.UnsupportedOperation("fileno")
+
     def __getattr__(self, name: str) -> Any:
         # Also flush, without the lock: who is about to start a process holds it already.
         return getattr(self._stream, name)

@@ -135,6 +135,38 @@ def test_what_a_rescue_or_the_verdict_sees_to_says_so_and_is_no_failure(clock: C
     ]
 
 
+def test_hosts_that_are_lost_are_not_waited_for_by_the_next_task(clock: Clock) -> None:
+    run = begun(clock, 5)
+    for host, end in (("n1", "unreachable"), ("n2", "failed"), ("n3", "ok"), ("n4", "skipped"), ("n5", "rescued")):
+        run.ended(host, end, "mofed")
+    run.task("Next", "mofed")
+    assert "0 of 2 hosts" in run.bar(80)
+    run.ended("n1", "ok", "mofed")
+    run.task("Next", "mofed")
+    assert "0 of 3 hosts" in run.bar(80)
+    run.play("Another", 4)
+    run.task("Next", "mofed")
+    assert "0 of 4 hosts" in run.bar(80)
+
+
+def test_nothing_is_drawn_over_a_question(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun(clock, 2)
+    run.ended("n1", "ok", "mofed")
+    assert texts(run.pause()) == ["mofed 1 host 0:00"]
+    assert run.bar(80) == ""
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    line = progress_bar.MovingLine(threading.RLock(), lambda width: "bar", lambda text: None)
+    line.start()
+    with pytest.raises(io.UnsupportedOperation):  # by which input() would know a terminal, and print past us
+        sys.stdout.fileno()
+    assert input("sure? ") == "yes"
+    line.step()
+    line.stop()
+    assert screen.getvalue() == "sure? "
+
+
 def test_check_mode_changes_nothing(clock: Clock) -> None:
     run = begun(clock, 1, check=True)
     run.ended("n1", "changed", "mofed")
@@ -369,6 +401,9 @@ def test_items_say_each_why_and_their_task_not_again(watched: Any, capsys: pytes
     assert out.count("why") == 1
     assert "FAILED  looped (item 2)  the same on 1 host: n2\n" in out
     assert "One or more" not in out
+    # Played again, as in a loop over its file, and before it has come to any item.
+    watched.v2_runner_on_failed(result("n1", looped, msg="no list to go through"))
+    assert "no list to go through" in capsys.readouterr().out
 
 
 def test_events_of_tasks_that_never_began_and_of_no_play_do_no_harm(watched: Any) -> None:
@@ -400,15 +435,44 @@ def test_hosts_with_the_same_diff_are_folded_and_their_text_escaped(
     assert "DIFF  writing  the same on 1 host: n2\n" in out
 
 
-@pytest.mark.parametrize(("variable", "verbosity"), [("true", 0), ("", 1)])
-def test_ansibles_own_output_in_ci_and_for_who_asks_for_more(
-    monkeypatch: pytest.MonkeyPatch, variable: str, verbosity: int
+class Derived(callback.CallbackModule):
+    """As ansible-runner makes its own of the one that is asked for."""
+
+
+@pytest.mark.parametrize(
+    ("variable", "verbosity", "of"),
+    [("true", 0, callback.CallbackModule), ("", 1, callback.CallbackModule), ("", 0, Derived)],
+)
+def test_ansibles_own_output_in_ci_for_who_asks_for_more_and_for_ansible_runner(
+    monkeypatch: pytest.MonkeyPatch, variable: str, verbosity: int, of: Any
 ) -> None:
     monkeypatch.setenv("CI", variable)
-    made = callback.CallbackModule()
+    made = of()
     monkeypatch.setattr(made._display, "verbosity", verbosity)
     asked: list[Any] = []
     monkeypatch.setattr(default.CallbackModule, "v2_playbook_on_start", lambda self, playbook: asked.append(playbook))
     made.v2_playbook_on_start("a playbook")
     assert asked == ["a playbook"]
     assert made._run is None
+
+
+def test_the_verdict_is_no_hosts_failure(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = task("Print", action="busbar.fabric.verdict")
+    watched.v2_playbook_on_play_start(play("Verdict", ["n1", "n2"]))
+    watched.v2_playbook_on_task_start(verdict, False)
+    watched._heard("2 of 2 hosts have answered\n")
+    assert "2 of 2 hosts" in watched._bar(80, None)
+    watched.v2_runner_on_failed(result("n1", verdict, msg="not ok on n2"))
+    watched.v2_playbook_on_stats(SimpleNamespace(processed={"n1": 1}, custom={}))
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "not ok on n2",
+        "Verdict 2 hosts 0:00",
+        "2 hosts in 0:00: nothing changed; the verdict is not ok",
+    ]
+
+
+def test_a_playbook_is_judged_where_a_block_of_it_has_the_verdict() -> None:
+    inner = SimpleNamespace(block=[task("a"), task("b", action="busbar.fabric.verdict")], action=None)
+    for found, tasks in ((True, [[task("c")], [SimpleNamespace(block=[inner], action=None)]]), (False, [[task("c")]])):
+        of = SimpleNamespace(get_tasks=lambda tasks=tasks: tasks)
+        assert callback._judged(SimpleNamespace(get_plays=lambda of=of: [of])) is found
