@@ -19,7 +19,7 @@ description:
   - With C(-v), and where the environment variable E(CI) is set, all output is that of Ansible's C(default) callback,
     whose options this plugin has.
 author:
-  - Busbar contributors
+  - Busbar contributors (@busbar)
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
@@ -72,7 +72,7 @@ class CallbackModule(Default):
     def v2_playbook_on_start(self, playbook: Any) -> None:
         ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
         # ansible-runner derives its own from this one, and cuts what is printed into events.
-        if self._display.verbosity or ci or type(self) is not CallbackModule:
+        if self._display.verbosity or ci or self.__class__ is not CallbackModule:
             super().v2_playbook_on_start(playbook)
             return
         if self._run is not None:  # of several playbooks
@@ -297,7 +297,7 @@ class CallbackModule(Default):
             self._run.heard(int(found[1]), int(found[2]))
 
     def _bar(self, width: int, draw: Any) -> str:
-        return self._run.bar(width, draw) if self._run is not None else ""
+        return self._run.moving_line(width, draw) if self._run is not None else ""
 
     def _tick(self) -> None:
         if self._line is not None:

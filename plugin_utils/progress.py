@@ -3,7 +3,7 @@
 """What a run of Ansible says while it runs: one line a role, what failed at once, and hosts folded.
 
 Fed by events, without Ansible and without a clock or a terminal of its own: each event gives the lines that it has to
-say, and ``Run.bar`` the line that moves meanwhile.
+say, and ``Run.moving_line`` the line that moves meanwhile.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Run:
         text = f"{self._name(section)}  {self._position()}  {self._counted(section)}".rstrip()
         return [Line(f"{text}  {clock_text(self._spent(section))}  {self._doing(60)}".rstrip())]
 
-    def bar(self, width: int, drawn: Callable[[int, int, int], str] | None = None) -> str:
+    def moving_line(self, width: int, drawn: Callable[[int, int, int], str] | None = None) -> str:
         """The line that moves, at most ``width`` characters wide. drawn: a bar of so many characters, done of total."""
         section = self._current
         if section is None or width < 10:

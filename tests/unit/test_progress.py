@@ -140,20 +140,20 @@ def test_hosts_that_are_lost_are_not_waited_for_by_the_next_task(clock: Clock) -
     for host, end in (("n1", "unreachable"), ("n2", "failed"), ("n3", "ok"), ("n4", "skipped"), ("n5", "rescued")):
         run.ended(host, end, "mofed")
     run.task("Next", "mofed")
-    assert "0 of 2 hosts" in run.bar(80)
+    assert "0 of 2 hosts" in run.moving_line(80)
     run.ended("n1", "ok", "mofed")
     run.task("Next", "mofed")
-    assert "0 of 3 hosts" in run.bar(80)
+    assert "0 of 3 hosts" in run.moving_line(80)
     run.play("Another", 4)
     run.task("Next", "mofed")
-    assert "0 of 4 hosts" in run.bar(80)
+    assert "0 of 4 hosts" in run.moving_line(80)
 
 
 def test_nothing_is_drawn_over_a_question(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begun(clock, 2)
     run.ended("n1", "ok", "mofed")
     assert texts(run.pause()) == ["mofed 1 host 0:00"]
-    assert run.bar(80) == ""
+    assert run.moving_line(80) == ""
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
@@ -170,7 +170,7 @@ def test_nothing_is_drawn_over_a_question(clock: Clock, monkeypatch: pytest.Monk
 def test_check_mode_changes_nothing(clock: Clock) -> None:
     run = begun(clock, 1, check=True)
     run.ended("n1", "changed", "mofed")
-    assert "1 would change" in run.bar(100)
+    assert "1 would change" in run.moving_line(100)
     assert "1 host in 0:00: 1 would change" in texts(run.finished([]))
 
 
@@ -197,12 +197,12 @@ def test_a_failure_is_told_in_full_and_alike_for_all_who_failed_alike() -> None:
 @pytest.mark.parametrize("width", [1, 9, 10, 25, 40, 60, 120])
 def test_the_bar_fits_whatever_the_width(clock: Clock, width: int) -> None:
     run = begun(clock, 1000)
-    assert len(run.bar(width, progress_bar.plain)) <= width
+    assert len(run.moving_line(width, progress_bar.plain)) <= width
     for host in THOUSAND[:412]:
         run.ended(host, "changed", "mofed")
     run.started("n0500")
     clock.now = 42
-    bar = run.bar(width, progress_bar.plain)
+    bar = run.moving_line(width, progress_bar.plain)
     assert len(bar) <= width
     if width >= 40:
         assert bar.startswith("mofed  ")
@@ -245,9 +245,9 @@ def test_who_interrupts_hears_what_was_done_and_how_to_have_it_judged(clock: Clo
 def test_hosts_that_one_task_has_asked_are_counted(clock: Clock) -> None:
     run = begun(clock, 1000, role="")
     run.task("Ask", "", once=True)
-    assert "of" not in run.bar(100).split()
+    assert "of" not in run.moving_line(100).split()
     run.heard(600, 1000)
-    assert "600 of 1000 hosts" in run.bar(100)
+    assert "600 of 1000 hosts" in run.moving_line(100)
     run.ended("n0001", "ok", "")
     assert texts(run.finished(["n0001"])) == [
         "Provision 600 hosts 0:00",
