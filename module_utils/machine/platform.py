@@ -211,10 +211,15 @@ def plan(
     return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
 
 
-def missing(topology: Topology, profile: Profile, *checks: Check) -> Optional[Finding]:
-    """The first answer to these checks that is not ok: what is written must not shrink to the devices that are left."""
+def all_missing(topology: Topology, profile: Profile, *checks: Check) -> List[Finding]:
+    """The answers to these checks that are not ok: what is written must not shrink to the devices that are left."""
     ids = [check.id for check in checks]
-    return next((f for f in plan(topology, profile).findings if f.check in ids and not f.ok), None)
+    return [f for f in plan(topology, profile).findings if f.check in ids and not f.ok]
+
+
+def missing(topology: Topology, profile: Profile, *checks: Check) -> Optional[Finding]:
+    """The first of them."""
+    return next(iter(all_missing(topology, profile, *checks)), None)
 
 
 def _state(have: object, good: bool) -> str:

@@ -257,8 +257,7 @@ def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
         RAILS.judge(
             found.subject, "unknown", "a device for %s" % found.subject, found.have, found.source, because=found
         )
-        for found in platform.plan(topology, profile).findings
-        if found.check == platform.RAIL_DEVICE.id and not found.ok
+        for found in platform.all_missing(topology, profile, platform.RAIL_DEVICE)
     ]
 
 
