@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, suite, terminal, work
 
 display = Display()
 
@@ -40,12 +40,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
-        hostvars = variables["hostvars"]
-        results = {}
-        for host in variables["ansible_play_hosts"]:
-            of_host = reported(hostvars[host].get("nccl_benchmark_result"))
-            if of_host:
-                results[host] = of_host
+        each = registered(variables["hostvars"], variables["ansible_play_hosts"])
+        results = {host: of_host for host, said in each if (of_host := reported(said))}
         now = time.time()
         rows = nccl_benchmark.rows(results, now)
         display.display("\n" + nccl_benchmark.render(rows, terminal.WIDTH) + "\n")
@@ -70,15 +66,35 @@ class ActionModule(ActionBase):
         return result
 
 
+def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Host and what the role has registered for it, or the audit has heard: what stands is not in the role's play.
+
+    hosts: of that play.
+    """
+    audit: Mapping[str, Any] = {}
+    for host in hosts:
+        of_host = hostvars.raw_get(host)
+        audit = audit or work.answers(of_host)
+        yield host, of_host.get(f"{suite.BENCHMARK}_result")
+    for host in audit.keys() - set(hosts):
+        # To gather the variables of a host takes Ansible a millisecond.
+        said = work.roles(audit[host]) if work.is_well(audit[host]) else _heard(hostvars.raw_get(host))
+        yield host, said.get(suite.BENCHMARK)
+
+
+def _heard(of_host: Mapping[str, Any]) -> Mapping[str, Any]:
+    return work.results(of_host, [suite.BENCHMARK], "", nightly=False)
+
+
 def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
     """Whether all figures are of earlier runs, and a directory below parent has them: plots cost seconds."""
     return all(row.age_days is not None for row in rows) and (parent / "latest").exists()
 
 
-def reported(registered: Any) -> dict[str, Any]:
+def reported(said: Any) -> dict[str, Any]:
     """What the role has registered for a host; {} where that is nothing, or not valid."""
-    found = answer.given(registered)
-    runs = registered["runs"] if found.get("findings") is not None and "runs" in registered else []
+    found = answer.given(said)
+    runs = said["runs"] if found.get("findings") is not None and "runs" in said else []
     return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
 
 
@@ -195,4 +211,4 @@ def short(size: float) -> str:
     return size_text(round(size))
 
 
-__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "reported", "write"]
+__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "registered", "reported", "write"]

@@ -9,7 +9,8 @@ short_description: Print the benchmark of all hosts as one table and keep it as 
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the variable C(nccl_benchmark_result) of every host of the play.
+  - Reads the variable C(nccl_benchmark_result) of every host of the play; of hosts that were asked in the same run, and
+    whose stored results stand, what M(busbar.fabric.fleet_audit) has heard.
   - Writes a directory with a JSON file for each host, C(busbw.svg) and C(busbw.png) on the control node. The plots need
     matplotlib there; without it the report says so.
   - Where nothing was measured in this run, and a directory of an earlier run is there, no other is written.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.action import host_audit
+from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, PLAYS, play_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
@@ -66,6 +66,21 @@ def test_what_is_seen_while_another_run_works_on_the_host_counts_for_none() -> N
     assert host_audit._due(busy, False) == ["mtu", "iommu"]
     assert host_audit._due(busy, True) == ["iommu"]
     assert host_audit._due({**found, "node_lock": {"failed": True, "msg": "no"}}, True) == ["mtu", "iommu"]
+
+
+def test_the_table_of_the_benchmark_has_also_the_hosts_whose_stored_results_stand() -> None:
+    stands = {"roles": json.dumps({"nccl_benchmark": {**OK, "runs": ["of the audit"]}}), "due": []}
+    audit = {"a": {**stands, "due": ["nccl_benchmark"]}, "b": stands, "c": {**stands, "due": ["mtu"]}, "d": LOST}
+    # This one was to be measured, and was lost before its turn came.
+    audit["e"] = {**stands, "due": ["nccl_benchmark"]}
+    # Something has been changed on this one, and it was lost then.
+    audit["f"] = {**stands, "due": ["mtu"]}
+    run = Run(audit, **{host: {} for host in audit})
+    run["a"]["nccl_benchmark_result"] = {**OK, "runs": ["of the role"]}
+    run["f"]["mtu_result"] = {**OK, "changed": True}
+    found = {host: said and said["runs"][0] for host, said in nccl_benchmark_report.registered(run, ["a"])}
+    assert found == {"a": "of the role", "b": "of the audit", "c": "of the audit", "d": None, "e": None, "f": None}
+    assert "b" not in run.looked_at
 
 
 def test_a_role_is_due_for_its_own_sake_or_for_one_before_it() -> None:
