@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .core.check import Check
-from .core.finding import Finding
+from .core.finding import Finding, printable
 from .nccl.ras_answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Place
 from .nccl.ras_join import Joined, jobs, join, names
 from .nccl.ras_views import Silence, View, ranges
@@ -192,7 +192,7 @@ def _silent(one: Silence, known: Known) -> Tuple[str, str, str, str, str, str]:
     odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
     have = "; ".join([one.problem.message, *odd])
     fix = "ps -o pid,stat,wchan:32,cmd -p %s" % ",".join(map(str, one.pids[:_NAMED]))
-    subject = "%s of %s" % (one.problem.source, ", ".join(one.users))
+    subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
     return subject, "unknown", "a valid answer, twice", have, one.problem.source, "run %s; %s" % (fix, COLLECT)
 
 
@@ -536,7 +536,7 @@ def _progress(views: Sequence[View], joined: Sequence[Joined], found: Sequence[F
 
 def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[Finding]) -> Finding:
     users = sorted({user for view in views for user in view.users})
-    subject = "job of %s with %s" % (", ".join(users), ones[0].subject if ones else views[0].source)
+    subject = printable("job of %s with %s" % (", ".join(users), ones[0].subject if ones else views[0].source))
     seconds = max(view.seconds for view in views)
     moved = [one for one in ones if one.moved]
     source = views[0].source

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import nccl_hang
 from .core.check import Check
-from .core.finding import Finding
+from .core.finding import Finding, printable
 from .core.host import Host, Problem, attempt
 from .machine import netdev_address
-from .nccl import library, processes, ras_views
+from .nccl import library, processes, ras_join, ras_views
 from .nccl.processes import Node, Process
 from .nccl.ras_views import Silence, View
 from .nccl.variables import Version
@@ -50,6 +50,8 @@ def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.
     node = processes.read(host)
     problems = list(node.problems)
     views, silent = ras_views.read(node.processes, interval, ask)
+    # What has been stopped, or has died, meanwhile, too.
+    node = replace(node, processes=processes.again(host, node.processes))
     found = attempt(lambda: netdev_address.read(host), "ip -j address show", problems) if node.processes else None
     addresses = [each.address for of in (found or {}).values() for each in of]
     return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
@@ -83,7 +85,7 @@ def silence_dict(silence: Silence) -> Dict[str, Any]:
 def judge(host: Host, reading: Reading) -> List[Finding]:
     """Also of a job that spans hosts, as far as this node's answer tells of it, which is as a rule all of it."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
-    found += nccl_hang.judge(reading.views, reading.silent, known(reading))
+    found += nccl_hang.judge(ras_join.distinct(reading.views), reading.silent, known(reading))
     return found + unasked(reading, lambda process: _version(host, process))
 
 
@@ -121,7 +123,7 @@ def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -
         )
         found.append(
             RAS.judge(
-                "%s of %s" % (path, user),
+                printable("%s of %s" % (path, user)),
                 "unknown",
                 want="a RAS that answers",
                 have="%s (process %s)" % (have, shown),
@@ -142,7 +144,7 @@ _BY_HAND = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/28028; echo verbose status >&3; 
 def _stranger(each: processes.Listener, reading: Reading) -> Finding:
     user = reading.node.users.get(each.uid, "uid %d" % each.uid)
     return RAS.judge(
-        "port %d of %s" % (each.port, user),
+        printable("port %d of %s" % (each.port, user)),
         "unknown",
         want="a job's RAS",
         have="a process without libnccl listens there, which is not spoken to",

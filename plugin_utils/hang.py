@@ -147,7 +147,9 @@ def build(registered: Mapping[str, Any], inventory: Sequence[str] = ()) -> dict[
         if not why:
             answers[host], views[host] = found, of_host
     known = _known(answers)
-    every = [view for of_host in views.values() for view in of_host]
+    every = ras_join.distinct([view for of_host in views.values() for view in of_host])
+    renamed = iter(every)
+    views = {host: [next(renamed) for _view in of_host] for host, of_host in views.items()}
     silent = [
         Silence(Problem(f"{one['source']} on {host}", one["message"]), tuple(one["users"]), tuple(one["pids"]))
         for host, found in answers.items()

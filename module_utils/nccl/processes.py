@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -154,6 +154,16 @@ def read(host: Host) -> Node:
     known = {each.inode for process in found for each in process.ras}
     strangers = tuple(each for each in listeners if each.port == PORT and each.inode not in known)
     return Node(tuple(found), strangers, users, tuple(problems))
+
+
+def again(host: Host, of_node: Sequence[Process]) -> Tuple[Process, ...]:
+    """The same processes as they are by now, without those that have ended."""
+    found = []
+    for process in of_node:
+        status = attempt(lambda process=process: host.read("/proc/%d/status" % process.pid), "", [])
+        if status is not None:
+            found.append(replace(process, state=parse_status(status).get("State", "?")[:1]))
+    return tuple(found)
 
 
 def _process(

@@ -4,16 +4,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from .ras_answer import Communicator
+from .ras_answer import Answer, Communicator
 from .ras_views import View, same_job
 
 
 def names(view: View) -> List[str]:
     """Of the communicators that it tells of."""
     return [one.name for one in view.now.communicators]
+
+
+def distinct(views: Sequence[View]) -> List[View]:
+    """Communicators of different users have different names: a hash is public, and anybody's process may answer it."""
+    owners: Dict[str, Tuple[str, ...]] = {}
+    found = []
+    for view in views:
+        taken = {name for name in names(view) if owners.setdefault(name, view.users) != view.users}
+        found.append(view if not taken else _renamed(view, taken))
+    return found
+
+
+def _renamed(view: View, taken: Set[str]) -> View:
+    def told(answer: Answer) -> Answer:
+        said = " of %s" % ", ".join(view.users)
+        return replace(
+            answer,
+            communicators=tuple(
+                replace(one, name=one.name.split(":")[0] + said) if one.name in taken else one
+                for one in answer.communicators
+            ),
+        )
+
+    return replace(view, before=None if view.before is None else told(view.before), now=told(view.now))
 
 
 def jobs(views: Sequence[View]) -> List[List[View]]:

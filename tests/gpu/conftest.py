@@ -73,7 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     tarball = os.environ.get("BUSBAR_NCCL_TESTS_TARBALL")
     if not tarball:
         pytest.fail("BUSBAR_NCCL_TESTS_TARBALL is not set: the archive of nccl-tests a0b82b2 to build from")
-    library = os.environ.get("BUSBAR_NCCL_LIBRARY") or _packaged_library()
+    library = os.environ.get("BUSBAR_NCCL_LIBRARY") or packaged_library()
     folder = tmp_path_factory.mktemp("site")
     (folder / "inventory" / "profiles").mkdir(parents=True)
     environment = {
@@ -110,7 +110,7 @@ def write(path: Path, data: object) -> None:
     path.write_text(yaml.safe_dump(data))
 
 
-def _packaged_library() -> str:
+def packaged_library() -> str:
     import nvidia.nccl  # type: ignore[import-not-found]
 
     return str(Path(next(iter(nvidia.nccl.__path__))) / "lib" / "libnccl.so.2")

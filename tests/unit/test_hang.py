@@ -114,6 +114,17 @@ def test_a_loopback_address_is_the_host_on_which_it_was_heard() -> None:
     assert "rank 0 (node01 process 4000 GPU 0)" in hang.text(report)
 
 
+def test_another_users_process_that_answers_with_the_hash_of_a_job_is_no_part_of_it() -> None:
+    answers = both(job())
+    fake = told(2, view(job(late={"0": 9}), first=2.0))
+    fake["views"][0]["users"] = ["mallory"]
+    report = hang.build({**answers, "node03": fake})
+    assert [one["users"] for one in report["jobs"]] == [["alice"], ["mallory"]]
+    assert [one["moved"] for made in report["jobs"] for one in made["communicators"]] == [True, False]
+    behind = [finding["subject"] for finding in report["findings"] if finding["check"] == "nccl_hang.behind"]
+    assert behind == ["communicator 0xa982ee6e1e529f6 of mallory"]
+
+
 def change(data: dict[str, Any], path: str, value: Any) -> None:
     *keys, last = (int(key) if key.isdigit() else key for key in path.split("."))
     at: Any = data

@@ -306,19 +306,21 @@ def test_text_that_is_no_answer_is_refused(old: str, new: str, said: str) -> Non
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
+HEADING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+REST = "00000000:0000 {} 00000000:00000000 00:00000000 00000000  {}        0 {} 1 0000000000000000 100 0 0 10 0"
+
+
 def test_listeners_of_both_families() -> None:
-    heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    rest = "00000000:0000 {} 00000000:00000000 00:00000000 00000000  {}        0 {} 1 0000000000000000 100 0 0 10 0"
     rows = [
-        "   0: 0100007F:6D7C " + rest.format("0A", 1000, 4711),
-        "   1: 0100007F:0016 " + rest.format("01", 0, 99),
-        "   2: 00000000000000000000000001000000:6D7C " + "0" * 24 + rest.format("0A", 1001, 12),
+        "   0: 0100007F:6D7C " + REST.format("0A", 1000, 4711),
+        "   1: 0100007F:0016 " + REST.format("01", 0, 99),
+        "   2: 00000000000000000000000001000000:6D7C " + "0" * 24 + REST.format("0A", 1001, 12),
     ]
-    assert processes.parse_tcp(heading + "\n".join(rows)) == [
+    assert processes.parse_tcp(HEADING + "\n".join(rows)) == [
         Listener("127.0.0.1", 28028, 1000, 4711),
         Listener("::1", 28028, 1001, 12),
     ]
-    for text in ("", "rubbish", heading + "   0: 0100007F:XYZ"):
+    for text in ("", "rubbish", HEADING + "   0: 0100007F:XYZ"):
         with pytest.raises(ParseError):
             processes.parse_tcp(text)
 
@@ -513,14 +515,22 @@ def test_who_has_no_libnccl_is_never_spoken_to(start: Start, monkeypatch: pytest
         assert [where[1] for where in ras_views.endpoints(node.processes)] == [of_job]
 
 
-def test_of_an_environment_only_what_is_about_hangs_is_read(tmp_path: Path) -> None:
+def test_of_a_process_only_its_ras_and_what_is_about_hangs_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "proc" / "7"
     folder.mkdir(parents=True)
     (folder / "environ").write_bytes(b"AWS_SECRET_ACCESS_KEY=hunter2\0NCCL_DEBUG=INFO\0NCCL_RAS_ADDR=localhost:9\0")
     (folder / "maps").write_bytes(b"7f00-7f01 r-xp 00000000 08:01 1 /opt/nccl/lib/libnccl.so.2.28.9 (deleted)\n")
     (folder / "status").write_text("Name:\tpython\nState:\tT (stopped)\nPPid:\t1\nUid:\t1000\t1000\nNSpid:\t7\t3\n")
     (folder / "fd").mkdir()
+    # Its RAS, and what else it listens with; the other process at that port is of somebody else.
+    for number, inode in enumerate((4711, 12)):
+        (folder / "fd" / str(number)).symlink_to(f"socket:[{inode}]")
+    (tmp_path / "proc" / "net").mkdir()
+    rows = [f"   0: 0100007F:{port} {REST.format('0A', 0, inode)}" for port, inode in (("0009", 4711), ("0009", 99))]
+    rows.append(f"   2: 00000000:1388 {REST.format('0A', 0, 12)}")
+    (tmp_path / "proc" / "net" / "tcp").write_text(HEADING + "\n".join(rows) + "\n")
     [found] = processes.read(Host(str(tmp_path), str(tmp_path))).processes
     assert found.told == {"NCCL_DEBUG": "INFO", "NCCL_RAS_ADDR": "localhost:9"}
     assert (found.pid, found.inner, found.user, found.state, found.port) == (7, 3, "uid 1000", "T", 9)
+    assert found.ras == (Listener("127.0.0.1", 9, 0, 4711),)
     assert found.library == "/opt/nccl/lib/libnccl.so.2.28.9"
