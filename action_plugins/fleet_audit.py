@@ -28,8 +28,9 @@ from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
-from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, findings_file, intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, findings_file, intent, slurm_audit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
@@ -52,7 +53,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
-    _VALID_ARGS = frozenset({"host_timeout", "collect"})
+    _VALID_ARGS = frozenset({"host_timeout", "collect", "engine", "overlap"})
     # Once for all hosts, whatever `run_once` says.
     BYPASS_HOST_LOOP = True
 
@@ -63,6 +64,8 @@ class ActionModule(ActionBase):
             argument_spec={
                 "host_timeout": {"type": "float", "default": 300},
                 "collect": {"type": "bool", "default": False},
+                "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
+                "overlap": {"type": "bool", "default": False},
             }
         )
         begun = findings_file.now()
@@ -71,6 +74,12 @@ class ActionModule(ActionBase):
         if arguments["collect"]:
             begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
             answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
+        elif arguments["engine"] == "slurm":
+            try:
+                answers = self._ask_slurm(hosts, variables, arguments["host_timeout"], arguments["overlap"])
+            except SlurmError as error:
+                result.update(changed=False, failed=True, msg=f"--engine slurm: {error}")
+                return result
         else:
             run = ansible_core.worker_runs_tasks()
             asked = run and self._ask(run, hosts, variables, arguments["host_timeout"])
@@ -89,6 +98,18 @@ class ActionModule(ActionBase):
             return result
         result.update(changed=False, hosts=answers, begun=begun)
         return result
+
+    def _ask_slurm(self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool) -> Answers:
+        """Raises SlurmError."""
+        here = ansible_core.this_worker()
+        hostvars = variables["hostvars"]
+        of_play = _of_play(here._task_vars if here else variables, hostvars.raw_get(variables["inventory_hostname"]))
+
+        def variables_of(host: str) -> dict[str, Any]:
+            return {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
+
+        _end_as_a_whole()
+        return slurm_audit.ask(hosts, variables_of, self._templar, limit, overlap, display.display)
 
     def _ask(
         self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float

@@ -90,15 +90,15 @@ class ActionModule(ActionBase):
 
     def _ask(self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any]) -> dict[str, Any]:
         """``results``, one for each step; or ``msg``, why there are none."""
-        script = _SCRIPT + MAIN % (bundle.packed(json.dumps(sent(steps))), limit)
+        text = script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit))
         MADE.set()
         try:
             with bounded.bounded(LIMIT):
                 if self._can_pipe():
                     command = f"{python_of(variables, self._templar)} -I -S -"
-                    done = self._low_level_execute_command(command, in_data=script.encode())
+                    done = self._low_level_execute_command(command, in_data=text.encode())
                 else:
-                    done = self._execute_module(f"{COLLECTION}host_audit", {"script": script}, task_vars=variables)
+                    done = self._execute_module(f"{COLLECTION}host_audit", {"script": text}, task_vars=variables)
         except bounded.TooMuchError as error:
             return {"msg": str(error)}
         if done.get("failed"):
@@ -150,6 +150,11 @@ def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) ->
 def sent(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the node reads of the steps."""
     return [{key: step[key] for key in ("module", "arguments")} for step in steps]
+
+
+def script(main: str) -> str:
+    """All that is piped to a node's Python. main: its last lines."""
+    return _SCRIPT + main
 
 
 def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list[dict[str, Any]]:

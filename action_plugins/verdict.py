@@ -136,7 +136,8 @@ def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
 
 def _end(audit: Mapping[str, Any]) -> str | None:
     """How the question to a host ended, where that says more than its findings."""
-    return "unreachable" if audit.get("unreachable") else "timed_out" if audit.get("timedout") else None
+    ends = {"unreachable": "unreachable", "timedout": "timed_out", "not_run": "not_run"}
+    return next((end for key, end in ends.items() if audit.get(key)), None)
 
 
 def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:

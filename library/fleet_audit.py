@@ -32,6 +32,17 @@ options:
       on each host. For releases of ansible-core on which RV(by_task) says so.
     type: bool
     default: false
+  engine:
+    description: Who fans out. C(ssh) asks each host over its own connection. C(slurm) asks all of them by one step of
+      Slurm's, as root, on nodes on which no job runs; the connection and C(become) of a host do not count then, and
+      O(host_timeout) counts for all of them at once. docs/slurm.md has what it needs.
+    type: str
+    choices: [ssh, slurm]
+    default: ssh
+  overlap:
+    description: With O(engine=slurm), also ask nodes on which jobs run, where their partition lets jobs share a node.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

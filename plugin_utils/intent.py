@@ -72,7 +72,7 @@ _WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
 
 
 # Where findings go, and when somebody asks for them, is nothing that a host has to be.
-_OF_NO_HOST = ("busbar_findings_path", "drift_timer_")
+_OF_NO_HOST = ("busbar_findings_path", "busbar_engine", "drift_timer_")
 
 
 def digest(wanted: Mapping[str, Any]) -> str:

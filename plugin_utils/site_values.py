@@ -91,6 +91,16 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_findings_path": Value(
             "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
         ),
+        "busbar_engine": Value(
+            "str",
+            "ssh",
+            choices=("ssh", "slurm"),
+            says="Who asks the nodes of `busbar drift`: `ssh`, or Slurm by one step over all of them (`docs/slurm.md`);"
+            " the same for all nodes.",
+        ),
+        "busbar_engine_overlap": Value(
+            "bool", False, says="With `busbar_engine: slurm`, also ask nodes on which jobs run, where Slurm lets it."
+        ),
         "busbar_hardware_root": Value(
             "path", "/", says="Where `/sys` and `/proc` are; another directory is a simulated node."
         ),

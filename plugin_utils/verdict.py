@@ -33,6 +33,7 @@ ELSEWHERE = "busbar_findings_path=FILE keeps them all"
 CELL, SENTENCE, LIST = 22, 180, 2000
 # A check that reads something else on more hosts than this is one row of many values, and not as many rows.
 VARIETY = 5
+AGAIN = "run it again for this host with -vvv"
 HOST = Check(
     "run.host",
     why="a host that did not answer counts like a host that is wrong",
@@ -130,18 +131,18 @@ def _role_result(role: str, result: Mapping[str, Any], because: str | None) -> t
     if not result or result.get("skipped"):
         return [_no_result(role, role, "no result: the role did not run on this host", because)], []
     if result.get("unreachable"):
-        fix = "check that the node is up and that ssh to it works, then run it again for this host"
+        fix = result.get("fix") or "check that the node is up and that ssh to it works, then run it again for this host"
         return [_no_result(role, role, "unreachable: {}".format(_one_line(result.get("msg"))), fix=fix)], []
     if result.get("failed"):
         said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
         have = _one_line("; ".join(said))
-        return [_no_result(role, role, have if have.startswith(answer.SAID) else f"failed: {have}")], []
+        said_whole = have if have.startswith((answer.SAID, "not asked: ")) else f"failed: {have}"
+        # Of a node's own answer there is none: plugin_utils/answer.py drops what it does not know.
+        return [_no_result(role, role, said_whole, fix=result.get("fix") or AGAIN)], []
     return [from_dict(item) for item in result["findings"]], result["passed"]
 
 
-def _no_result(
-    role: str, subject: str, have: str, because: str | None = None, fix: str = "run it again for this host with -vvv"
-) -> Finding:
+def _no_result(role: str, subject: str, have: str, because: str | None = None, fix: str = AGAIN) -> Finding:
     return replace(HOST, id=f"run.{role}").judge(subject, "unknown", "a result", have, "ansible-playbook", fix, because)
 
 

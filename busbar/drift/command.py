@@ -75,6 +75,14 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     _judged(command)
     command.add_argument("--forks", type=_positive, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
     command.add_argument(
+        "--engine",
+        choices=("ssh", "slurm"),
+        help="who asks the nodes: ssh, or a step of Slurm's over all of them, as root (default: busbar_engine, or ssh)",
+    )
+    command.add_argument(
+        "--engine-overlap", action="store_true", help="with slurm: also nodes on which jobs run, where Slurm lets it"
+    )
+    command.add_argument(
         "--host-timeout", type=_positive, default=300, metavar="S", help="seconds for one host (%(default)s)"
     )
     command.add_argument(
@@ -251,6 +259,7 @@ def _locked(arguments: argparse.Namespace) -> int:
                 arguments.forks,
                 arguments.host_timeout,
                 arguments.timeout,
+                _engine(arguments),
             )
 
     with _written(arguments.history or HISTORY) as nights:
@@ -302,6 +311,12 @@ def _night(
     if arguments.keep_days:
         _prune(command, arguments, nights)
     return code
+
+
+def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Variables for Ansible; what is not given on the command line is the inventory's to say."""
+    given: dict[str, Any] = {"busbar_engine": arguments.engine} if arguments.engine else {}
+    return given | ({"busbar_engine_overlap": True} if arguments.engine_overlap else {})
 
 
 def _tell_failure(command: str, arguments: argparse.Namespace) -> None:

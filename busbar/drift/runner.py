@@ -65,10 +65,12 @@ def run(
     forks: int | None,
     host_timeout: int,
     timeout: int,
+    engine: Mapping[str, Any] | None = None,
 ) -> dict[str, HostResult]:
     """Host -> result, for every host of the manifest.
 
-    host_timeout: seconds for one task on one host. timeout: for the whole run. Raises RunnerError, signals.Interrupted.
+    host_timeout: seconds for one task on one host. timeout: for the whole run. engine: busbar_engine*, where the
+    inventory does not decide. Raises RunnerError, signals.Interrupted.
     """
     watch = _Watch(progress)
     variables = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
@@ -82,7 +84,7 @@ def run(
             playbook=PLAYBOOK,
             cmdline="--check",
             limit=limit,
-            extravars={"busbar_findings_path": str(file), "drift_host_timeout": host_timeout},
+            extravars={"busbar_findings_path": str(file), "drift_host_timeout": host_timeout, **(engine or {})},
             envvars=variables,
             event_handler=watch,
             cancel_callback=lambda: bool(ended),

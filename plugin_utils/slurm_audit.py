@@ -1,0 +1,216 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""fleet_audit by way of Slurm: what host_audit asks each host, asked of all nodes by one step.
+
+The question and the gate are host_audit's, what comes of each node is slurm_engine's, and srun is slurm_step's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleError
+from ansible_collections.busbar.fabric.plugins.action import host_audit
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, slurm_engine, slurm_step, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Given, SlurmError
+
+# A step in which one node could not be begun has begun nowhere: it is tried again without that node, so often.
+ROUNDS = 5
+# Jobs at a time: as a rule there is one, for each partition; beside other jobs there is one for each node.
+WIDTH = 16
+# Seconds for one module of the audit, as host_audit has it.
+STEP = 60.0
+
+
+@dataclass(frozen=True)
+class _Host:
+    name: str
+    node: str
+    python: str
+    question: host_audit.Question
+
+
+def ask(
+    names: Sequence[str],
+    variables_of: Callable[[str], Mapping[str, Any]],
+    templar: Any,
+    limit: float,
+    overlap: bool,
+    tell: Callable[[str], None],
+) -> dict[str, Given]:
+    """Host -> what host_audit returns for it, or why it has nothing; for each of the names.
+
+    limit: seconds for the answers, once Slurm has given the nodes. overlap: also where jobs run. tell: gets progress.
+    Raises SlurmError where nobody can be asked, before anything is started.
+    """
+    paths = _may()
+    nodes = slurm_engine.nodes_of(slurm_step.told(paths["sinfo"], slurm_engine.SINFO))
+    run = _Run(paths, limit, overlap, tell, len(names))
+    hosts: dict[str, _Host] = {}
+    for name in names:
+        of_host = variables_of(name)
+        try:
+            made = _host(name, of_host, templar.copy_with_new_env(available_variables=of_host))
+        except ParseError as error:
+            run.answer(name, {"failed": True, "wrong_inventory": intent.sentences(error), "msg": str(error)})
+            continue
+        except AnsibleError as error:
+            run.answer(name, {"failed": True, "msg": str(error)})
+            continue
+        other = hosts.setdefault(made.node, made)
+        said = slurm_engine.refused(nodes.get(made.node), overlap)
+        if other is not made:
+            why = f"{made.node} is the name in Slurm of {other.name}, too"
+            run.answer(name, slurm_engine.not_asked(why, "set drain_slurm_node to each node's own name in Slurm"))
+        elif said:
+            run.answer(name, said)
+            del hosts[made.node]
+    run.ask(hosts, nodes)
+    return run.answers
+
+
+def _may() -> dict[str, str]:
+    """Slurm's programs, where whoever we are may run what the audit needs. Raises SlurmError."""
+    if os.geteuid() != 0:
+        raise SlurmError(
+            "the audit reads what only root may, and Slurm runs a step as who asks for it: run busbar as root on a"
+            " machine where srun works, or leave --engine slurm out"
+        )
+    paths = slurm_step.programs()
+    if slurm_engine.root_jobs_refused(slurm_step.told(paths["scontrol"], ("scontrol", "show", "config"))):
+        raise SlurmError(
+            "slurm.conf has DisableRootJobs=YES, and the audit reads what only root may: leave --engine slurm out, or"
+            " let root run jobs"
+        )
+    return paths
+
+
+def _host(name: str, variables: Mapping[str, Any], templar: Any) -> _Host:
+    question = host_audit.question_of([*suite.AUDITED], variables, templar)
+    node = str(question.wanted["values"].get("drain_slurm_node") or variables["inventory_hostname_short"])
+    if slurm_engine.NAME.fullmatch(node) is None:
+        raise AnsibleError(f"drain_slurm_node: {printable(node)!r} is no name of a node")
+    return _Host(name, node, host_audit.python_of(variables, templar), question)
+
+
+class _Run:
+    def __init__(
+        self, paths: dict[str, str], limit: float, overlap: bool, tell: Callable[[str], None], count: int
+    ) -> None:
+        self._paths = paths
+        self._limit = limit
+        self._overlap = overlap
+        self._tell = tell
+        self._count = count
+        self._lock = threading.Lock()
+        self.answers: dict[str, Given] = {}
+
+    def answer(self, name: str, given: Given) -> None:
+        with self._lock:
+            self.answers[name] = given
+            heard = len(self.answers)
+        if heard % max(1, self._count // 20) == 0 or heard == self._count:
+            self._tell(f"{heard} of {self._count} hosts have answered")
+
+    def ask(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
+        """hosts: by the names of their nodes, each of them one that Slurm may give."""
+        preferred = os.environ.get("SLURM_PARTITION")
+        jobs: list[tuple[str, list[_Host], bool]] = []
+        for python in sorted({host.python for host in hosts.values()}):
+            alike = [node for node, host in hosts.items() if host.python == python]
+            for partition, of_it in slurm_engine.by_partition(alike, nodes, preferred).items():
+                idle = [hosts[node] for node in of_it if not slurm_engine.is_busy(nodes[node])]
+                jobs += [(partition, idle, False)] if idle else []
+                # Each for itself: where Slurm has no room on one of them, it has no room for a job on all.
+                jobs += [(partition, [hosts[node]], True) for node in of_it if slurm_engine.is_busy(nodes[node])]
+        with ThreadPoolExecutor(WIDTH) as threads:
+            for done in [threads.submit(self._job, *job) for job in jobs]:
+                done.result()
+
+    def _job(self, partition: str, hosts: list[_Host], overlap: bool) -> None:
+        left = {host.node: host for host in hosts}
+        for number in range(ROUNDS):
+            lost = self._step(partition, left, overlap, last=number == ROUNDS - 1)
+            left = {node: host for node, host in left.items() if host.name not in self.answers}
+            if not lost or not left:
+                return
+
+    def _step(self, partition: str, left: Mapping[str, _Host], overlap: bool, last: bool) -> bool:
+        """Asks these hosts. True: some were not begun, through no fault of theirs, and have no answer yet."""
+        answers = slurm_engine.Answers(left)
+        words = slurm_engine.Words(frozenset(left))
+        waited = set(left)
+
+        def heard(data: bytes) -> None:
+            for node, text in answers.feed(data):
+                waited.discard(node)
+                if node not in answers.wrong:
+                    self.answer(left[node].name, _judged(left[node].question, text))
+            waited.difference_update(answers.wrong)
+
+        def said(line: bytes) -> None:
+            label = slurm_engine.label_of(line)
+            if label:
+                answers.heard(*label)
+            else:
+                words.hear(line.decode("utf-8", "replace"))
+
+        job = f"{slurm_engine.JOB}-{secrets.token_hex(4)}"
+        seconds = self._limit + slurm_engine.IMMEDIATE
+        script = Path(constants.DEFAULT_LOCAL_TMP) / job
+        questions = {node: host_audit.sent(host.question.steps) for node, host in left.items()}
+        script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
+        python = next(iter(left.values())).python
+        argv = slurm_engine.command(job, partition, left, python, seconds, overlap)
+        begun = time.monotonic()
+        try:
+            late = slurm_step.run(self._paths, argv, job, script, seconds, heard, said, lambda: not waited)
+        finally:
+            script.unlink(missing_ok=True)
+        silent = [node for node in left if node in answers.wrong or left[node].name not in self.answers]
+        if words.not_given and not any(map(answers.begun, left)):
+            return self._not_given(left, silent, words.not_given, last)
+        began_nowhere = bool(words.launch) and not last and time.monotonic() < begun + seconds
+        for node in silent:
+            if began_nowhere and node not in words.launch and node not in answers.wrong:
+                continue
+            self.answer(left[node].name, slurm_engine.silent(node, answers, words, self._limit, late))
+        return began_nowhere
+
+    def _not_given(self, left: Mapping[str, _Host], silent: Collection[str], why: str, last: bool) -> bool:
+        """Who is not idle any more is told so; the others are asked again."""
+        nodes = slurm_engine.nodes_of(slurm_step.told(self._paths["sinfo"], slurm_engine.SINFO))
+        refused = {node: slurm_engine.refused(nodes.get(node), overlap=False) for node in silent}
+        told = {node: given for node, given in refused.items() if given}
+        for node in silent:
+            if node in told or last or not told:
+                self.answer(left[node].name, told.get(node) or slurm_engine.busy(f"no allocation: {printable(why)}"))
+        return bool(told) and not last
+
+
+def _judged(question: host_audit.Question, text: bytes) -> Given:
+    said = text.decode("utf-8", "replace")
+    if said.startswith("{"):
+        return _withheld(said)
+    return question.judged(host_audit.read(question.steps, {"stdout": said, "rc": 0}))
+
+
+def _withheld(said: str) -> Given:
+    try:
+        path = json.loads(said)["withheld"]
+    except (ValueError, KeyError, RecursionError):
+        path = "?"
+    why = f"Slurm keeps {printable(str(path)[:60])} from what it runs (ConstrainDevices in cgroup.conf)"
+    return slurm_engine.not_asked(why, slurm_engine.OVER_SSH)

@@ -1,0 +1,403 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The audit's question as a step of Slurm: which nodes can be asked, what is sent to all, and whose answer is whose.
+
+Nothing here runs a program: plugin_utils/slurm_step.py does.
+Sources: sinfo(1), srun(1), scontrol(1); Slurm 22.05 src/common/write_labelled_message.c.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import MIB
+
+JOB = "busbar-drift"
+# Of one host: what it sends, packed, and what that is unpacked.
+LIMIT = MIB
+# Of all hosts, what has come and is not yet a whole answer: packed, that of a node has some 5 KB.
+WHOLE, WHOLE_EACH = 64 * MIB, 64 << 10
+# A line as srun prints it holds 1,024 bytes of a task's and its label.
+LINE = 8 << 10
+# Seconds that the job may last beyond the question; Slurm counts in minutes.
+GRACE = 30
+# Seconds in which Slurm gives a job its nodes, or none.
+IMMEDIATE = 10
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+OVER_SSH = "ask this host over ssh: busbar drift --engine ssh with --limit"
+Given = dict[str, Any]
+
+
+class SlurmError(Exception):
+    """Nobody can be asked by Slurm; the message says why, and the way out."""
+
+
+# -- which nodes -------------------------------------------------------------------------------------------------------
+
+SINFO = ("sinfo", "--all", "--Node", "--noheader", "--format=%N|%T|%R|%E")
+# What sinfo adds to a state: does not respond; powered down, up or off; reserved; to be rebooted; planned for a job.
+_FLAGS = "*~#!%$@^-+"
+_IDLE = ("idle", "planned")
+_BUSY = ("allocated", "mixed", "completing")
+_DRAINED = ("drained", "draining", "drain")
+_RESERVED = ("reserved", "maint")
+
+
+@dataclass
+class Node:
+    """state: sinfo's, as ``idle`` or ``down*``."""
+
+    state: str
+    reason: str
+    partitions: list[str] = field(default_factory=list)
+
+
+def nodes_of(text: str) -> dict[str, Node]:
+    """What SINFO prints: a line for each node in each of its partitions. Raises SlurmError."""
+    found: dict[str, Node] = {}
+    for line in text.splitlines():
+        words = line.split("|", 3)
+        if len(words) != 4:
+            raise SlurmError(f"{' '.join(SINFO)} said {printable(line[:200])!r}, which is no node")
+        name, state, partition, reason = words
+        found.setdefault(name, Node(state, printable(reason.strip())[:200])).partitions.append(partition)
+    return found
+
+
+def refused(node: Node | None, overlap: bool) -> Given | None:
+    """A host's answer where Slurm runs nothing on its node; None where it does. overlap: also beside jobs."""
+    if node is None:
+        fix = f"set drain_slurm_node to the node's name in Slurm (sinfo --Node), or {OVER_SSH}"
+        return not_asked("Slurm has no node of its name", fix)
+    base = node.state.rstrip(_FLAGS)
+    flags = node.state[len(base) :]
+    why = "" if node.reason in ("", "none") else f" ({node.reason})"
+    if base in _DRAINED:
+        return not_asked(f"{node.state} in Slurm{why}, which starts nothing there", OVER_SSH)
+    if base in _RESERVED or "$" in flags:
+        return not_asked(f"{node.state} in Slurm{why}: it is kept for a reservation", OVER_SSH)
+    if base not in (*_IDLE, *_BUSY) or set(flags) & set("*~#!%"):
+        return gone(f"{node.state} in Slurm{why}")
+    if set(flags) & set("@^"):
+        return not_asked(f"{node.state} in Slurm{why}: it is about to be rebooted", OVER_SSH)
+    if base in _BUSY and not overlap:
+        return busy(node.state)
+    return None
+
+
+def gone(said: str) -> Given:
+    fix = f"look why Slurm has lost the node (scontrol show node, slurmd's log), then run it again; or {OVER_SSH}"
+    return {"unreachable": True, "msg": said, "fix": fix}
+
+
+def is_busy(node: Node) -> bool:
+    return node.state.rstrip(_FLAGS) in _BUSY
+
+
+def busy(said: str) -> Given:
+    fix = f"wait for its job and ask again, or {OVER_SSH}; --engine-overlap asks beside jobs where Slurm lets it"
+    return not_asked(f"busy in Slurm: {said}", fix)
+
+
+def not_asked(said: str, fix: str) -> Given:
+    return {"failed": True, "not_run": True, "msg": f"not asked: {said}", "fix": fix}
+
+
+def by_partition(names: Collection[str], nodes: Mapping[str, Node], preferred: str | None) -> dict[str, list[str]]:
+    """Partition -> nodes: a job is in one of them. As few as it takes; the preferred one first."""
+    left = set(names)
+    found: dict[str, list[str]] = {}
+    while left:
+        counts = Counter(one for name in left for one in nodes[name].partitions)
+        most = max(sorted(counts), key=lambda one: (one == preferred, counts[one]))
+        found[most] = sorted(name for name in left if most in nodes[name].partitions)
+        left -= set(found[most])
+    return found
+
+
+def root_jobs_refused(config: str) -> bool:
+    """config: what ``scontrol show config`` prints."""
+    return re.search(r"^DisableRootJobs\s*=\s*YES\s*$", config, re.MULTILINE | re.IGNORECASE) is not None
+
+
+# -- what is sent ------------------------------------------------------------------------------------------------------
+
+MAIN = f"""
+import glob, hashlib, os, signal
+from {bundle.PACKAGE} import audit
+# With whoever asked gone, nobody ends this: what Slurm has of us goes with it.
+signal.alarm(%d)
+def withheld():
+    for path in glob.glob("/dev/nvidia[0-9]*"):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+        except PermissionError:
+            return path
+        except OSError:
+            pass
+def said(results):
+    data = base64.b64encode(zlib.compress(json.dumps(results, separators=(",", ":")).encode(), 6))
+    lines = b"\\n".join(data[start:start + 900] for start in range(0, len(data), 900))
+    head = "busbar-answer %%d %%s\\n" %% (len(data), hashlib.sha256(data).hexdigest())
+    sys.stdout.flush()
+    sys.stdout.buffer.write(head.encode() + lines + b"\\n")
+    sys.stdout.buffer.flush()
+    os._exit(0)
+asked = json.loads(unpacked(%r))
+steps = asked["steps"][asked["nodes"].get(os.environ.get("SLURMD_NODENAME"), 0)]
+path = withheld()
+said({{"withheld": path}} if path else audit.run(steps, %r))
+"""
+
+
+def main_of(questions: Mapping[str, Sequence[Mapping[str, Any]]], limit: float, seconds: float) -> str:
+    """The script's last lines, the same for all nodes: each finds its own question in a table.
+
+    questions: node -> steps. The one that most nodes share is the first, and they are not in the table.
+    limit: seconds for a step of the audit. seconds: for all of it.
+    """
+    texts = {node: json.dumps(steps, sort_keys=True) for node, steps in questions.items()}
+    order = [text for text, _count in Counter(texts.values()).most_common()]
+    number = {text: place for place, text in enumerate(order)}
+    table = {node: number[text] for node, text in texts.items() if number[text]}
+    asked = json.dumps({"steps": [json.loads(text) for text in order], "nodes": table})
+    return MAIN % (math.ceil(seconds), bundle.packed(asked), limit)
+
+
+def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float, overlap: bool) -> list[str]:
+    """One task on each of the nodes, with srun's own standard input. python: words of the shell that name it."""
+    share = ["--oversubscribe", "--cpus-per-task=1", "--mem=512M"] if overlap else ["--exclusive", "--mem=0"]
+    count = len(nodes)
+    return [
+        "srun",
+        f"--job-name={job}",
+        f"--partition={partition}",
+        f"--nodelist={nodeset.fold(nodes)}",
+        f"--nodes={count}",
+        f"--ntasks={count}",
+        "--ntasks-per-node=1",
+        *share,
+        f"--immediate={IMMEDIATE}",
+        f"--time={math.ceil((seconds + GRACE) / 60)}",
+        # What becomes of one node ends none of the others, whatever slurm.conf has for a step of MPI.
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--label",
+        "--mpi=none",
+        "--chdir=/",
+        "--propagate=NONE",
+        "/bin/sh",
+        "-c",
+        f'echo "busbar-node $SLURMD_NODENAME"; exec {python} -I -S -',
+    ]
+
+
+# -- what comes back ---------------------------------------------------------------------------------------------------
+
+_LABELLED = re.compile(rb" *(\d{1,7}): (.*)", re.DOTALL)
+_NODE = re.compile(rb"busbar-node ([!-~]{1,255})")
+_ANSWER = re.compile(rb"busbar-answer (\d{1,8}) ([0-9a-f]{64})")
+
+
+@dataclass
+class _Task:
+    """What one label has said. size, digest: of the answer that it has begun, -1 before."""
+
+    node: str = ""
+    read: int = 0
+    size: int = -1
+    digest: bytes = b""
+    parts: list[bytes] = field(default_factory=list)
+    held: int = 0
+    words: bytes = b""
+    done: bool = False
+    # Nothing more of it is looked at.
+    over: bool = False
+
+
+class Answers:
+    """Puts together what the nodes say. A name that was not asked is nobody's, and one that two claim is believed of
+    neither: the label is srun's, the name is the node's word.
+
+    wrong: node -> why it has no answer that counts.
+    """
+
+    def __init__(self, asked: Collection[str], limit: int = LIMIT, whole: int = 0) -> None:
+        self._asked = frozenset(asked)
+        self._limit = limit
+        self._whole = whole or WHOLE + WHOLE_EACH * len(self._asked)
+        self._tasks: dict[int, _Task] = {}
+        self._nodes: dict[str, int] = {}
+        self._held = 0
+        self._rest = b""
+        self.wrong: dict[str, str] = {}
+
+    def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
+        """Node and answer for each that is complete with this piece of output."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE:
+            self._rest = self._rest[:LINE]
+        for line in lines:
+            found = _LABELLED.fullmatch(line[:LINE])
+            if found and int(found[1]) < len(self._asked):
+                yield from self._line(int(found[1]), found[2])
+
+    def begun(self, node: str) -> bool:
+        return node in self._nodes
+
+    def words(self, node: str) -> str:
+        """What it said last and was no answer."""
+        task = self._tasks.get(self._nodes.get(node, -1))
+        return printable(task.words.decode("ascii", "replace").strip()) if task else ""
+
+    def cut(self, node: str) -> str:
+        """How much of an answer that has begun and not ended is there; empty where none has begun."""
+        task = self._tasks.get(self._nodes.get(node, -1))
+        return f"{task.held} of {task.size} bytes" if task and task.size >= 0 and not task.done else ""
+
+    def heard(self, task: int, text: str) -> None:
+        """A line of a task's standard error."""
+        if task < len(self._asked) and text.strip():
+            self._tasks.setdefault(task, _Task()).words = text.encode("ascii", "replace")[:300]
+
+    def _line(self, label: int, text: bytes) -> Iterator[tuple[str, bytes]]:
+        task = self._tasks.setdefault(label, _Task())
+        task.read += len(text) + 1
+        if task.over:
+            return
+        if task.read > self._limit:
+            self._refuse(task, f"{answer.SAID}more than {self._limit} bytes")
+        elif not task.node:
+            self._greet(label, task, text)
+        elif task.size < 0:
+            head = _ANSWER.fullmatch(text)
+            if head:
+                task.size, task.digest = int(head[1]), head[2]
+            elif text.strip():
+                task.words = text[:300]
+        elif task.done:
+            self._refuse(task, f"{answer.SAID}something follows its end")
+        else:
+            task.parts.append(text)
+            task.held += len(text)
+            self._held += len(text)
+            if task.held >= task.size:
+                yield from self._whole_of(task)
+            elif self._held > self._whole:
+                most = max(self._tasks.values(), key=lambda one: one.held)
+                self._refuse(most, f"{answer.SAID}all that came is more than {self._whole} bytes, and its is the most")
+
+    def _greet(self, label: int, task: _Task, text: bytes) -> None:
+        said = _NODE.fullmatch(text)
+        name = said[1].decode("ascii") if said else ""
+        if not said:
+            task.words = text[:300]
+        elif name in self._nodes:
+            self._refuse(self._tasks[self._nodes[name]], f"{answer.SAID}two tasks of the step answer by its name")
+            task.over = True
+        elif name in self._asked:
+            task.node = name
+            self._nodes[name] = label
+
+    def _whole_of(self, task: _Task) -> Iterator[tuple[str, bytes]]:
+        data = b"".join(task.parts)
+        self._held -= task.held
+        task.parts, task.done = [], True
+        if task.held != task.size or hashlib.sha256(data).hexdigest().encode() != task.digest:
+            self._refuse(task, f"{answer.SAID}it is not as long as it says, or changed on its way")
+            return
+        unpacking = zlib.decompressobj()
+        try:
+            text = unpacking.decompress(base64.b64decode(data, validate=True), self._limit)
+        except (ValueError, zlib.error):
+            self._refuse(task, f"{answer.SAID}it cannot be unpacked")
+            return
+        if unpacking.unconsumed_tail or not unpacking.eof:
+            self._refuse(task, f"{answer.SAID}more than {self._limit} bytes once unpacked, or cut off")
+            return
+        yield task.node, text
+
+    def _refuse(self, task: _Task, why: str) -> None:
+        if task.parts:
+            self._held -= task.held
+        task.parts, task.over = [], True
+        if task.node:
+            self.wrong.setdefault(task.node, why)
+
+
+_LAUNCH = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.*)")
+_LOST = re.compile(r"srun: error: Node failure on (\S+)")
+_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.*)")
+_NOT_GIVEN = re.compile(r"srun: error: Unable to allocate resources: (.*)")
+_NOTHING = ("srun: job ", "srun: cluster configuration lacks support", "srun: Required node not available")
+
+
+@dataclass
+class Words:
+    """What srun itself says: lines without a label, which no task can write.
+
+    launch, lost, ended: node -> why. not_given: why there was no allocation.
+    """
+
+    asked: frozenset[str]
+    launch: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    ended: dict[str, str] = field(default_factory=dict)
+    not_given: str = ""
+    last: str = ""
+
+    def hear(self, line: str) -> None:
+        line = printable(line[:1000])
+        if found := _LAUNCH.match(line):
+            self.launch.update(dict.fromkeys(self._among(found[1]), found[2]))
+        elif found := _LOST.match(line):
+            self.lost.update(self._among(found[1]))
+        elif found := _ENDED.match(line):
+            self.ended.update(dict.fromkeys(self._among(found[1]), found[2]))
+        elif found := _NOT_GIVEN.match(line):
+            self.not_given = found[1]
+        elif line.strip() and not line.startswith(_NOTHING):
+            self.last = line.removeprefix("srun: ").removeprefix("error: ")[:300]
+
+    def _among(self, names: str) -> list[str]:
+        try:
+            return [name for name in nodeset.expand(names) if name in self.asked]
+        except nodeset.NodesetError:
+            return []
+
+
+def label_of(line: bytes) -> tuple[int, str] | None:
+    """The task of a line of standard error and what it wrote; None for srun's own."""
+    found = _LABELLED.fullmatch(line[:LINE])
+    return (int(found[1]), found[2].decode("utf-8", "replace")) if found else None
+
+
+def silent(node: str, answers: Answers, words: Words, limit: float, late: bool) -> Given:
+    """The answer of a host whose node gave none. late: the time for it was over."""
+    if node in answers.wrong:
+        return {"failed": True, "msg": answers.wrong[node]}
+    if node in words.launch:
+        return gone(f"Slurm could not start the step on it: {words.launch[node]}")
+    if node in words.lost:
+        return gone("Slurm lost the node while it was asked (node failure)")
+    if late:
+        return {"failed": True, "timedout": True, "msg": f"gave no answer within {limit:g} s and was left behind"}
+    cut = answers.cut(node)
+    said = f"{answer.SAID}it is cut off, {cut}; " if cut else "ended without an answer: "
+    how = words.ended.get(node) or words.last or "the step ended"
+    last = answers.words(node)
+    more = f", and said: {last}" if last else ""
+    return {"failed": True, "msg": f"{said}Slurm says: {how}{more}"}
