@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, slurm_engine, slurm_step, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Given, SlurmError
 
-# A step in which one node could not be begun has begun nowhere: it is tried again without that node, so often.
+# A step that could not begin on one node has begun nowhere: it is tried again without that node, so often.
 ROUNDS = 5
 # Jobs at a time: as a rule there is one, for each partition; beside other jobs there is one for each node.
 WIDTH = 16
@@ -142,13 +141,12 @@ class _Run:
     def _job(self, partition: str, hosts: list[_Host], overlap: bool) -> None:
         left = {host.node: host for host in hosts}
         for number in range(ROUNDS):
-            lost = self._step(partition, left, overlap, last=number == ROUNDS - 1)
-            left = {node: host for node, host in left.items() if host.name not in self.answers}
-            if not lost or not left:
+            if not self._step(partition, left, overlap, last=number == ROUNDS - 1):
                 return
+            left = {node: host for node, host in left.items() if host.name not in self.answers}
 
     def _step(self, partition: str, left: Mapping[str, _Host], overlap: bool, last: bool) -> bool:
-        """Asks these hosts. True: some were not begun, through no fault of theirs, and have no answer yet."""
+        """Asks these hosts. True: some have no answer yet, through no fault of theirs."""
         answers = slurm_engine.Answers(left)
         words = slurm_engine.Words(frozenset(left))
         waited = set(left)
@@ -174,7 +172,6 @@ class _Run:
         script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
         python = next(iter(left.values())).python
         argv = slurm_engine.command(job, partition, left, python, seconds, overlap)
-        begun = time.monotonic()
         try:
             late = slurm_step.run(self._paths, argv, job, script, seconds, heard, said, lambda: not waited)
         finally:
@@ -182,12 +179,10 @@ class _Run:
         silent = [node for node in left if node in answers.wrong or left[node].name not in self.answers]
         if words.not_given and not any(map(answers.begun, left)):
             return self._not_given(left, silent, words.not_given, last)
-        began_nowhere = bool(words.launch) and not last and time.monotonic() < begun + seconds
-        for node in silent:
-            if began_nowhere and node not in words.launch and node not in answers.wrong:
-                continue
+        again = set() if last or late else words.blameless(silent) - set(answers.wrong)
+        for node in set(silent) - again:
             self.answer(left[node].name, slurm_engine.silent(node, answers, words, self._limit, late))
-        return began_nowhere
+        return bool(again)
 
     def _not_given(self, left: Mapping[str, _Host], silent: Collection[str], why: str, last: bool) -> bool:
         """Who is not idle any more is told so; the others are asked again."""

@@ -201,7 +201,8 @@ def command(job: str, partition: str, nodes: Collection[str], python: str, secon
         "--propagate=NONE",
         "/bin/sh",
         "-c",
-        f'echo "busbar-node $SLURMD_NODENAME"; exec {python} -I -S -',
+        # No exec: with a task that ends by a signal srun cuts off what others have just said.
+        f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; exit $?',
     ]
 
 
@@ -349,7 +350,8 @@ _NOTHING = ("srun: job ", "srun: cluster configuration lacks support", "srun: Re
 class Words:
     """What srun itself says: lines without a label, which no task can write.
 
-    launch, lost, ended: node -> why. not_given: why there was no allocation.
+    launch, lost, ended: node -> why. not_given: why there was no allocation. cut: srun has ended without reading on,
+    since a task ended by a signal. aborted: somebody, or Slurm, has ended the step.
     """
 
     asked: frozenset[str]
@@ -357,6 +359,8 @@ class Words:
     lost: set[str] = field(default_factory=set)
     ended: dict[str, str] = field(default_factory=dict)
     not_given: str = ""
+    cut: bool = False
+    aborted: bool = False
     last: str = ""
 
     def hear(self, line: str) -> None:
@@ -370,7 +374,15 @@ class Words:
         elif found := _NOT_GIVEN.match(line):
             self.not_given = found[1]
         elif line.strip() and not line.startswith(_NOTHING):
+            self.cut = self.cut or line.startswith("srun: Force Terminated StepId")
+            self.aborted = self.aborted or line.startswith("srun: Job step aborted")
             self.last = line.removeprefix("srun: ").removeprefix("error: ")[:300]
+
+    def blameless(self, nodes: Collection[str]) -> set[str]:
+        """Those without an answer through what another node did: a step begins everywhere or nowhere."""
+        if self.launch:
+            return set(nodes) - set(self.launch)
+        return set(nodes) - set(self.ended) - self.lost if self.cut and not self.aborted else set()
 
     def _among(self, names: str) -> list[str]:
         try:

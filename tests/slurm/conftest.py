@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,8 @@ MessageTimeout=5
 SlurmdTimeout=15
 SchedulerParameters=sched_interval=1
 PartitionName=main Nodes=ALL Default=YES State=UP
+# Where jobs may share a node; named after main, which a choice between equals begins with.
+PartitionName=shared Nodes=ALL State=UP OverSubscribe=YES
 """
 
 
@@ -59,19 +61,21 @@ def wait(for_what: str, ready: Callable[[], object]) -> None:
 
 
 class Slurm:
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, nodes: Sequence[str] = NODES, more: str = "") -> None:
+        """more: lines of slurm.conf, of which the last counts."""
         self.top = top
+        self.nodes = nodes
         self.environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": str(top / "slurm.conf")}
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        for folder in ("state", "munge", *NODES):
+        for folder in ("state", "munge", *nodes):
             (top / folder).mkdir(mode=0o700)
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ("slurmctld", *NODES)]
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ("slurmctld", *nodes)]
         ports = [taken.getsockname()[1] for taken in sockets]
         for taken in sockets:
             taken.close()
-        text = CONF.format(top=top, ports=ports)
-        for node, port in zip(NODES, ports[1:], strict=True):
-            text += f"NodeName={node} NodeHostname=localhost Port={port} CPUs=1\n"
+        text = CONF.format(top=top, ports=ports) + more
+        for node, port in zip(nodes, ports[1:], strict=True):
+            text += f"NodeName={node} NodeHostname=localhost Port={port} CPUs=1 RealMemory=2000\n"
         (top / "slurm.conf").write_text(text)
         # A module gives its tools no SLURM_CONF: these bring it along. So TOP/sys is the root of a node with Slurm.
         for tool in ("scontrol", "squeue"):
@@ -94,9 +98,19 @@ class Slurm:
         wait("munged", (munge / "socket").exists)
         munge.chmod(0o711)
         self.start_controller()
-        for node in NODES:
-            self._start("slurmd", "-D", "-N", node)
-        wait("the nodes", lambda: self.run("sinfo", "--noheader", "--format=%D %t").split() == ["3", "idle"])
+        for node in self.nodes:
+            self.start_node(node)
+        argv = ("sinfo", "--noheader", "--partition=main", "--format=%D %t")
+        wait("the nodes", lambda: self.run(*argv).split() == [str(len(self.nodes)), "idle"])
+
+    def start_node(self, node: str) -> None:
+        self._start("slurmd", "-D", "-N", node)
+
+    def kill_node(self, node: str) -> None:
+        """As a node that loses its power: slurmd, and what it has started."""
+        daemon = self.daemons.pop(f"slurmd -D -N {node}")
+        daemon.kill()
+        daemon.wait(30)
 
     def start_controller(self) -> None:
         self._start("slurmctld", "-D")
@@ -128,9 +142,9 @@ class Slurm:
         state = line.split(" State=")[1].split()[0].replace("+NOT_RESPONDING", "")
         return f"{state} {line.partition(' Reason=')[2].partition(' [root@')[0]}".strip()
 
-    def submit(self, seconds: int, name: str = "node01") -> str:
+    def submit(self, seconds: int, name: str = "node01", *more: str) -> str:
         """Id of a job that runs on the node."""
-        argv = ("sbatch", "--parsable", f"--nodelist={name}", "--output=/dev/null", "--wrap", f"sleep {seconds}")
+        argv = ("sbatch", "--parsable", f"--nodelist={name}", "--output=/dev/null", *more, "--wrap", f"sleep {seconds}")
         job = self.run(*argv).strip()
         wait("the job", lambda: self.run("squeue", "--noheader", "--format=%t", f"--jobs={job}").strip() == "R")
         return job
@@ -138,7 +152,7 @@ class Slurm:
     def reset(self) -> None:
         self.run("scancel", "--user=root")
         wait("the jobs to end", lambda: not self.run("squeue", "--noheader"))
-        wait("idle nodes", lambda: all(self._idle(name) for name in NODES))
+        wait("idle nodes", lambda: all(self._idle(name) for name in self.nodes))
 
     def _idle(self, name: str) -> bool:
         if self.node(name) == "IDLE":

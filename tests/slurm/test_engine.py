@@ -1,0 +1,249 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The audit by a step of a real Slurm: every node ends in its class, and nothing is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible import constants
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine
+
+from busbar.lab import store
+from tests.drift.conftest import argv, environment, hosts_of, write_inventory
+
+from .conftest import NODES, Slurm, wait
+
+SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "ansible_run_tags": ["host_limits"]}
+Asked = dict[str, dict[str, Any]]
+Ask = Callable[..., Asked]
+# In a task's environment, and so in what it starts: whom a test looks for on the nodes.
+MARK = "BUSBAR_TEST_STEP"
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab, and what questions share."""
+    folder = tmp_path_factory.mktemp("engine")
+    store.create(folder / "lab")
+    return folder
+
+
+@pytest.fixture
+def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    """Asks nodes for host_limits. Their names' arguments: shell that a node's python is, else a real one."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(top))
+    lab = hosts_of(top / "lab")["node01"]
+
+    def run(names: tuple[str, ...] = NODES, limit: float = 60, overlap: bool = False, **python: str) -> Asked:
+        cases = [f"{name}) {text};;" for name, text in python.items()]
+        words = ["#!/bin/sh", f"export {MARK}={tmp_path}", 'case "$SLURMD_NODENAME" in', *cases, "esac"]
+        program = tmp_path / "python"
+        program.write_text("\n".join([*words, f'exec {sys.executable} "$@"\n']))
+        program.chmod(0o755)
+        own = {**lab, **SITE, "ansible_python_interpreter": str(program)}
+
+        def variables(name: str) -> dict[str, Any]:
+            return {**own, "inventory_hostname": name, "inventory_hostname_short": name.partition(".")[0]}
+
+        return slurm_audit.ask(names, variables, Templar(loader=DataLoader()), limit, overlap, print)
+
+    yield run
+    assert running(str(tmp_path)) == []
+    assert steps_of(slurm) == []
+
+
+def running(mark: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def steps_of(slurm: Slurm) -> list[str]:
+    lines = slurm.run("squeue", "--noheader", "--states=RUNNING", "--format=%A %j").splitlines()
+    return [line.split()[0] for line in lines if slurm_engine.JOB in line]
+
+
+def meanwhile(slurm: Slurm, do: Callable[[str], object], begun: Callable[[], bool] = lambda: True) -> threading.Thread:
+    """Does it to the audit's job once that runs."""
+
+    def work() -> None:
+        wait("the audit's job", lambda: steps_of(slurm) and begun())
+        do(steps_of(slurm)[0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def answered(found: Asked) -> list[str]:
+    return [name for name, answer in found.items() if "host_limits" in json.loads(answer.get("roles", "{}"))]
+
+
+def test_nodes_that_slurm_cannot_give_are_in_their_class_and_the_others_are_asked(ask: Ask, slurm: Slurm) -> None:
+    slurm.run("scontrol", "update", "NodeName=node02", "State=DRAIN", "Reason=disk")
+    job = slurm.submit(300, "node03")
+    found = ask((*NODES, "node01.site.org", "node09"))
+    assert answered(found) == ["node01"]
+    assert {name: answer["msg"] for name, answer in found.items() if name != "node01"} == {
+        "node02": "not asked: drained in Slurm (disk), which starts nothing there",
+        "node03": "not asked: busy in Slurm: allocated",
+        "node01.site.org": "not asked: node01 is the name in Slurm of node01, too",
+        "node09": "not asked: Slurm has no node of its name",
+    }
+    slurm.run("scancel", job)
+    for change in ("State=RESUME", "State=DOWN"):
+        slurm.run("scontrol", "update", "NodeName=node02", change, "Reason=dead")
+    found = ask(("node01", "node02"))
+    assert (answered(found), found["node02"]["unreachable"]) == (["node01"], True)
+
+
+def test_beside_a_job_only_on_request_and_where_its_partition_shares(ask: Ask, slurm: Slurm) -> None:
+    shared = slurm.submit(300, "node02", "--partition=shared", "--oversubscribe", "--mem=10")
+    alone = slurm.submit(300, "node03")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_PARTITION", "shared")
+        assert answered(ask()) == ["node01"]
+        found = ask(overlap=True)
+    assert sorted(answered(found)) == ["node01", "node02"]
+    assert found["node03"]["msg"].startswith("not asked: busy in Slurm")
+    slurm.run("scancel", shared, alone)
+
+
+LOUD = 'yes "$(head -c 900 /dev/zero | tr "\\0" a)" | head -c 1000000000'
+WRONG = {
+    "garbage": ("head -c 3000 /dev/urandom; exit 0", "ended without an answer"),
+    "nothing": ("cat >/dev/null; exit 3", "Slurm says: Exited with exit code 3"),
+    "no python": ("exec /no/such/python", "/no/such/python"),
+    "a gigabyte": (f"cat >/dev/null; {LOUD}", "its answer is not valid: more than 1048576 bytes"),
+    "cut off": (f"echo busbar-answer 9000 {'0' * 64}; echo AAAA; kill -9 $PPID; kill -9 $$",
+                "it is cut off, 4 of 9000 bytes; Slurm says: Killed"),
+    "another's name": ("echo busbar-node node03; exit 1", "Exited with exit code 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_one_node_answers_costs_no_other_its_verdict(ask: Ask, kind: str) -> None:
+    program, said = WRONG[kind]
+    found = ask(node02=program)
+    assert sorted(answered(found)) == ["node01", "node03"], found
+    assert (said in found["node02"]["msg"], found["node02"]["msg"].isprintable()) == (True, True), found["node02"]
+
+
+def test_a_node_that_says_nothing_is_left_behind_at_the_limit(ask: Ask) -> None:
+    begin = time.monotonic()
+    found = ask(limit=3, node02="trap '' TERM; sleep 600")
+    assert (sorted(answered(found)), found["node02"]["timedout"]) == (["node01", "node03"], True)
+    assert time.monotonic() - begin < 120
+
+
+@pytest.mark.parametrize("how", ["scancel", "time limit"])
+def test_a_step_that_slurm_ends_is_no_answer(ask: Ask, slurm: Slurm, how: str) -> None:
+    def end(job: str) -> None:
+        slurm.run(*(("scancel", job) if how == "scancel" else ("scontrol", "update", f"JobId={job}", "EndTime=now")))
+
+    other = meanwhile(slurm, end)
+    found = ask(**dict.fromkeys(NODES, "cat >/dev/null; sleep 600"))
+    other.join()
+    assert len(found) == 3
+    for answer in found.values():
+        assert ("Slurm says: " in answer["msg"], "timedout" in answer) == (True, False), answer
+
+
+def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, tmp_path: Path) -> None:
+    """First while it is asked, then before Slurm has seen that it is gone."""
+    other = meanwhile(slurm, lambda job: slurm.kill_node("node02"), (tmp_path / "begun").exists)
+    hung = f"touch {shlex.quote(str(tmp_path))}/begun; sleep 600"
+    try:
+        found = ask(limit=8, node02=hung)
+        other.join()
+        assert sorted(answered(found)) == ["node01", "node03"], found
+        assert found["node02"].get("timedout") or found["node02"].get("unreachable"), found["node02"]
+    finally:
+        slurm.start_node("node02")
+    slurm.reset()
+    slurm.kill_node("node02")
+    try:
+        found = ask()
+    finally:
+        slurm.start_node("node02")
+    assert sorted(answered(found)) == ["node01", "node03"], found
+    assert found["node02"]["unreachable"], found["node02"]
+
+
+@pytest.fixture
+def fleet(slurm: Slurm, tmp_path: Path) -> Path:
+    """An inventory of the three nodes, in each of which something is wrong or nothing is, as the lab has it."""
+    lab = tmp_path / "lab"
+    store.create(lab)
+    store.break_(lab, "node02", "pfc-off")
+    hosts = hosts_of(lab)
+    return write_inventory(lab / "inventory", {**hosts, "node03": hosts["node01"]})
+
+
+def drift(slurm: Slurm, inventory: Path, tmp_path: Path, *more: str) -> dict[str, Any]:
+    out = tmp_path / "report.json"
+    words = argv("drift", "-i", str(inventory), "--json", str(out), "--history", str(tmp_path / "h.sqlite"), *more)
+    given = {**environment(tmp_path), "SLURM_CONF": slurm.environment["SLURM_CONF"]}
+    done = subprocess.run(words, env=given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 2, 3), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(out.read_text())["hosts"]
+    return found
+
+
+def test_it_finds_what_a_connection_finds(slurm: Slurm, fleet: Path, tmp_path: Path) -> None:
+    slurm.run("scontrol", "update", "NodeName=node03", "State=DRAIN", "Reason=disk")
+    by_slurm = drift(slurm, fleet, tmp_path, "--engine", "slurm")
+    by_connection = drift(slurm, fleet, tmp_path)
+    assert (by_slurm["node03"]["class"], by_connection["node03"]["class"]) == ("not_run", "drift")
+    for name in ("node01", "node02"):
+        told = [
+            {one["id"]: (one["want"], one["have"]) for one in by[name]["findings"]} for by in (by_slurm, by_connection)
+        ]
+        assert told[0] == told[1]
+        assert len(told[0]) > 0
+
+
+@pytest.mark.parametrize("program", ["busbar", "ansible-playbook"])
+def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
+    program: str, slurm: Slurm, fleet: Path, tmp_path: Path
+) -> None:
+    hung = tmp_path / "python"
+    hung.write_text(f"#!/bin/sh\nexport {MARK}={tmp_path}\ntrap '' TERM HUP\nsleep 600 & wait\nsleep 600\n")
+    hung.chmod(0o755)
+    hosts = {name: {**host, "ansible_python_interpreter": str(hung)} for name, host in hosts_of(fleet.parent).items()}
+    inventory = write_inventory(tmp_path / "hung", hosts)
+    given = {**environment(tmp_path), "SLURM_CONF": slurm.environment["SLURM_CONF"]}
+    words = argv("drift", "-i", str(inventory), "--engine", "slurm")
+    if program != "busbar":
+        playbook = str(Path(__file__).parents[2] / "playbooks/drift.yml")
+        words = [str(Path(sys.executable).with_name(program)), playbook, "-i", str(inventory), "--check"]
+        words += ["-e", "busbar_engine=slurm"]
+        given["ANSIBLE_CONFIG"] = str(Path(__file__).parents[2] / "ansible.cfg")
+    with subprocess.Popen(
+        words, env=given, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as command:
+        try:
+            wait("the tasks on the nodes", lambda: len(running(str(tmp_path))) >= 2 or command.poll() is not None)
+            assert command.poll() is None
+        finally:
+            os.kill(command.pid, signal.SIGKILL)
+    wait("the nodes to be free", lambda: not running(str(tmp_path)) and not steps_of(slurm))

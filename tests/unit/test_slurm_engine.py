@@ -1,0 +1,205 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whom Slurm can ask, and whose answer is whose. A real Slurm: tests/slurm/test_engine.py."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.action import host_audit
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine, slurm_step
+from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Answers, SlurmError, Words
+
+SINFO = """\
+n1|idle|main|none
+n2|mixed|main|none
+n3|drained*|main|disk | of raid
+n3|drained*|gpu|disk | of raid
+n4|down*|gpu|Not responding
+n5|idle*|gpu|none
+n6|idle~|gpu|none
+n7|idle@|gpu|ASAP
+n8|reserved|gpu|none
+n9|planned|gpu|none
+n10|idle-|gpu|none
+n11|inval|gpu|gres/gpu count too low
+"""
+
+
+def frame(node: str, text: bytes, label: int, packed: bytes | None = None) -> bytes:
+    data = base64.b64encode(zlib.compress(text)) if packed is None else packed
+    lines = [data[start : start + 900] for start in range(0, len(data), 900)]
+    head = f"busbar-answer {len(data)} {hashlib.sha256(data).hexdigest()}".encode()
+    return b"".join(b"%3d: %s\n" % (label, line) for line in (b"busbar-node " + node.encode(), head, *lines))
+
+
+def heard(answers: Answers, pieces: Iterable[bytes]) -> dict[str, bytes]:
+    return {node: text for piece in pieces for node, text in answers.feed(piece)}
+
+
+@pytest.mark.parametrize(
+    ("name", "class_", "said"),
+    [
+        ("n1", "", ""),
+        ("n9", "", ""),
+        ("n10", "", ""),
+        ("n2", "not_run", "not asked: busy in Slurm: mixed"),
+        ("n3", "not_run", "not asked: drained* in Slurm (disk | of raid), which starts nothing there"),
+        ("n4", "unreachable", "down* in Slurm (Not responding)"),
+        ("n5", "unreachable", "idle* in Slurm"),
+        ("n6", "unreachable", "idle~ in Slurm"),
+        ("n7", "not_run", "not asked: idle@ in Slurm (ASAP): it is about to be rebooted"),
+        ("n8", "not_run", "not asked: reserved in Slurm: it is kept for a reservation"),
+        ("n11", "unreachable", "inval in Slurm (gres/gpu count too low)"),
+        ("n12", "not_run", "not asked: Slurm has no node of its name"),
+    ],
+)
+def test_a_node_is_asked_or_in_its_class(name: str, class_: str, said: str) -> None:
+    given = slurm_engine.refused(slurm_engine.nodes_of(SINFO).get(name), overlap=False)
+    assert ((given or {}).get("msg", ""), class_ == "" or (given or {})[class_]) == (said, True)
+    assert given is None or "busbar drift --engine ssh" in given["fix"]
+
+
+def test_beside_jobs_only_where_that_is_wanted() -> None:
+    nodes = slurm_engine.nodes_of(SINFO)
+    assert slurm_engine.refused(nodes["n2"], overlap=True) is None
+    assert slurm_engine.refused(nodes["n3"], overlap=True)
+    words = [slurm_engine.command("j", "main", ["n1"], "python3", 60, overlap) for overlap in (False, True)]
+    assert [("--exclusive" in argv, "--oversubscribe" in argv) for argv in words] == [(True, False), (False, True)]
+
+
+def test_what_is_no_line_of_sinfo_asks_nobody() -> None:
+    with pytest.raises(SlurmError, match="which is no node"):
+        slurm_engine.nodes_of("slurm_load_partitions: Unable to contact slurm controller")
+
+
+def test_as_few_jobs_as_partitions_allow() -> None:
+    nodes = slurm_engine.nodes_of("a|idle|one|none\na|idle|all|none\nb|idle|all|none\nc|idle|two|none\n")
+    assert slurm_engine.by_partition("abc", nodes, None) == {"all": ["a", "b"], "two": ["c"]}
+    assert slurm_engine.by_partition("abc", nodes, "one") == {"one": ["a"], "all": ["b"], "two": ["c"]}
+
+
+def test_every_node_finds_its_own_question_in_what_is_sent_to_all() -> None:
+    common, other = [{"module": "node_lock", "arguments": {"state": "held"}}], [{"module": "none"}]
+    text = slurm_engine.main_of({"n1": common, "n2": other, "n3": common}, 5, 60)
+    stand_in = "import json, sys, base64, zlib\ndef unpacked(t): return zlib.decompress(base64.b64decode(t)).decode()\n"
+    stand_in += "class audit:\n    run = staticmethod(lambda steps, limit: [steps, limit])\n"
+    script = stand_in + text.replace(f"from {bundle.PACKAGE} import audit\n", "")
+    found = {}
+    for number, node in enumerate(("n1", "n2", "n3")):
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-"],
+            input=script,
+            env={**os.environ, "SLURMD_NODENAME": node},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = [f"{number}: {line}\n" for line in (f"busbar-node {node}", *done.stdout.splitlines())]
+        found.update(heard(Answers(("n1", "n2", "n3")), ["".join(lines).encode()]))
+    expected = {"n1": [common, 5], "n2": [other, 5], "n3": [common, 5]}
+    assert {node: json.loads(said) for node, said in found.items()} == expected
+
+
+def test_answers_come_together_from_pieces_of_any_size_and_in_any_order() -> None:
+    text = os.urandom(3000).hex().encode()
+    lines = [frame(name, text + name.encode(), number).splitlines(True) for number, name in enumerate("abc")]
+    mixed = b"".join(line for of_all in zip(*lines, strict=True) for line in of_all)
+    pieces = [mixed[start : start + 7] for start in range(0, len(mixed), 7)]
+    assert heard(Answers("abc"), pieces) == {name: text + name.encode() for name in "abc"}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (frame("b", b"[]", 1) + frame("b", b"[]", 2), "two tasks of the step answer by its name"),
+        (frame("b", b"[]", 1) + b"1: more\n", "something follows its end"),
+        (frame("b", b"[]", 1).replace(b"busbar-answer 16 ", b"busbar-answer 12 "), "it is not as long as it says"),
+        (frame("b", b"", 1, b"A" * 8), "it cannot be unpacked"),
+        (frame("b", b"", 1, base64.b64encode(zlib.compress(b"x" * 99)[:-4])), "once unpacked, or cut off"),
+        (frame("b", b"x" * 5000, 1), "more than 4000 bytes once unpacked"),
+        (b"1: busbar-node b\n" + b"1: noise\n" * 800, "more than 4000 bytes"),
+    ],
+)
+def test_what_is_no_answer_costs_its_own_host_and_no_other(said: bytes, why: str) -> None:
+    answers = Answers("abc", limit=4000)
+    found = heard(answers, [frame("a", b"[1]", 0), said])
+    assert {name: text for name, text in found.items() if name not in answers.wrong} == {"a": b"[1]"}
+    assert set(answers.wrong) == {"b"}
+    assert why in answers.wrong["b"]
+    assert slurm_engine.silent("b", answers, Words(frozenset("abc")), 60, False)["msg"] == answers.wrong["b"]
+
+
+def test_nobody_answers_for_a_host_that_was_not_asked() -> None:
+    answers = Answers("ab")
+    assert heard(answers, [frame("c", b"[1]", 0), frame("../a", b"[1]", 1), frame("a", b"[1]", 2)]) == {}
+    assert (answers.wrong, answers.begun("a")) == ({}, False)
+
+
+def test_what_all_have_sent_and_not_ended_is_bounded() -> None:
+    answers = Answers("ab", whole=3000)
+    begun = b"".join(line for line in frame("b", b"", 1, b"A" * 9000).splitlines(True)[:-1])
+    assert heard(answers, [begun, frame("a", b"[1]", 0)]) == {"a": b"[1]"}
+    assert "all that came is more than 3000 bytes" in answers.wrong["b"]
+    # A line without an end is not kept either.
+    heard(answers, [b"x" * 100000] * 3)
+    assert len(answers._rest) <= slurm_engine.LINE
+
+
+def ended(text: str, *said: str, late: bool = False, name: str = "n1") -> dict[str, Any]:
+    answers, words = Answers(("n1", "n2")), Words(frozenset(("n1", "n2")))
+    heard(answers, [text.encode()])
+    for line in said:
+        words.hear(line)
+    return slurm_engine.silent(name, answers, words, 60, late)
+
+
+def test_a_node_without_an_answer_ends_in_its_class() -> None:
+    lost = ended("", "srun: error: Task launch for StepId=12.0 failed on node n1: Communication connection failure")
+    assert (lost["unreachable"], "Communication connection failure" in lost["msg"]) == (True, True)
+    assert ended("", "srun: error: Node failure on n[1-2]")["unreachable"]
+    assert ended("0: busbar-node n1\n", late=True)["timedout"]
+    killed = ended("0: busbar-node n1\n0: no python\n", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 127")
+    said = "ended without an answer: Slurm says: Exited with exit code 127, and said: no python"
+    assert killed == {"failed": True, "msg": said}
+    half = frame("n1", os.urandom(4000), 0)[:2000].decode()
+    assert "it is cut off, " in ended(half[: half.rindex("\n") + 1], "srun: error: n1: task 0: Killed")["msg"]
+    # Names that were not asked, and what no list of nodes is, are nobody's.
+    assert (
+        "the step ended"
+        in ended("", "srun: error: n[3-9999999]: tasks 0: Killed", "srun: error: Node failure on x")["msg"]
+    )
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "{{ lookup('pipe', 'id') }}\x07"])
+def test_what_a_task_writes_commands_no_terminal(text: str) -> None:
+    assert ended(f"0: busbar-node n1\n0: {text}\n")["msg"].isprintable()
+
+
+def test_a_fleet_that_may_not_ask_is_told_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask() -> None:
+        slurm_audit.ask(["n1"], lambda name: {}, None, 60, False, print)
+
+    monkeypatch.setattr(slurm_step, "told", lambda path, argv: "DisableRootJobs         = YES\n")
+    monkeypatch.setattr(slurm_step, "programs", lambda: {"scontrol": "scontrol"})
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SlurmError, match="DisableRootJobs=YES"):
+        ask()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SlurmError, match="as root"):
+        ask()
+
+
+def test_what_slurm_keeps_from_a_step_is_no_missing_gpu() -> None:
+    said = slurm_audit._judged(host_audit.Question([], [], {}, False), b'{"withheld": "/dev/nvidia0\\u001b"}')
+    assert (said["not_run"], "ConstrainDevices" in said["msg"], said["msg"].isprintable()) == (True, True, True)
