@@ -144,6 +144,8 @@ class _Run:
             if not self._step(partition, left, overlap, last=number == ROUNDS - 1):
                 return
             left = {node: host for node, host in left.items() if host.name not in self.answers}
+            if not left:
+                return
 
     def _step(self, partition: str, left: Mapping[str, _Host], overlap: bool, last: bool) -> bool:
         """Asks these hosts. True: some have no answer yet, through no fault of theirs."""

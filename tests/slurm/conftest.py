@@ -112,6 +112,11 @@ class Slurm:
         daemon.kill()
         daemon.wait(30)
 
+    def revive_node(self, node: str) -> None:
+        """Slurm waits a minute for a word about the jobs of a node that comes back, and for none of one set down."""
+        self.start_node(node)
+        self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
+
     def start_controller(self) -> None:
         self._start("slurmctld", "-D")
         wait("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False))

@@ -178,13 +178,13 @@ def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, 
         assert sorted(answered(found)) == ["node01", "node03"], found
         assert found["node02"].get("timedout") or found["node02"].get("unreachable"), found["node02"]
     finally:
-        slurm.start_node("node02")
+        slurm.revive_node("node02")
     slurm.reset()
     slurm.kill_node("node02")
     try:
         found = ask()
     finally:
-        slurm.start_node("node02")
+        slurm.revive_node("node02")
     assert sorted(answered(found)) == ["node01", "node03"], found
     assert found["node02"]["unreachable"], found["node02"]
 
