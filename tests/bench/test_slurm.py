@@ -22,8 +22,9 @@ import pytest
 
 from tests import debian
 from tests.bench import fleet
+from tests.bench.conftest import CURVE, FORKS, Show
 from tests.bench.fleet import Fleet
-from tests.bench.test_scale import CURVE, FORKS, Show, nightly, show, table
+from tests.bench.test_scale import nightly, table
 from tests.slurm.conftest import PROGRAMS, Slurm
 
 HOSTS = [int(word) for word in os.environ.get("BUSBAR_BENCH_SLURM", "20").split(",")]
@@ -31,7 +32,6 @@ ROUNDS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "3"))
 # One machine has all of their work.
 PATIENT = "SlurmdTimeout=300\nMessageTimeout=60\n"
 PYTHON = "#!/bin/sh\ncat >/dev/null\ncat {top}/framed\n"
-__all__ = ["show"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def framed(made: Fleet) -> str:
 
 
 @pytest.mark.parametrize("of", HOSTS)
-def test_slurm_beside_ssh(hosts: Fleet, show: Show, of: int) -> None:  # noqa: F811
+def test_slurm_beside_ssh(hosts: Fleet, show: Show, of: int) -> None:
     inventory = hosts.inventory(of, framed(hosts))
     with tempfile.TemporaryDirectory(prefix="busbar-slurm-") as folder:
         slurm = Slurm(Path(folder), fleet.names(of), PATIENT)

@@ -201,5 +201,5 @@ def test_a_fleet_that_may_not_ask_is_told_before_anything_begins(monkeypatch: py
 
 
 def test_what_slurm_keeps_from_a_step_is_no_missing_gpu() -> None:
-    said = slurm_audit._judged(host_audit.Question([], [], {}, False), b'{"withheld": "/dev/nvidia0\\u001b"}')
+    said = slurm_audit._judged(host_audit.Question([], [], {}, False, True), b'{"withheld": "/dev/nvidia0\\u001b"}')
     assert (said["not_run"], "ConstrainDevices" in said["msg"], said["msg"].isprintable()) == (True, True, True)
