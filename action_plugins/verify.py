@@ -12,7 +12,6 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     consistency,
@@ -27,14 +26,13 @@ OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping
 CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", "multirail.", "pcie_path.", "gpudirect.")
 SLOWING = (consistency.MTU.id, consistency.QOS.id, consistency.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
-# What differs from the fleet follows from what the role found that is to set it.
+# What differs from the fleet follows from what the role found that is to set it; else from what platform says of the
+# rail under the same name: follows().
 FOLLOWS = {
     consistency.MTU.id: "netdev_mtu.",
     consistency.QOS.id: "roce_qos.",
     consistency.DRIVER.id: "ofed.",
     consistency.RAIL_ORDER.id: "platform.",
-    consistency.ADDRESS.id: platform.RAIL_ADDRESS.id,
-    consistency.FIRMWARE.id: platform.RAIL_FIRMWARE.id,
 }
 
 
@@ -136,12 +134,17 @@ def because(findings: Sequence[Finding], earlier: Sequence[Finding], causes: Map
     found = []
     for finding in findings:
         cause = None
-        if finding.check in FOLLOWS:
-            cause = next((one.id for one in earlier if one.check.startswith(FOLLOWS[finding.check])), None)
+        if finding.check.startswith("consistency."):
+            cause = next((one.id for one in earlier if one.check.startswith(follows(finding.check))), None)
         elif finding.check.startswith(EXPLAINED):
             cause = causes.get(" ".join(finding.subject.split(" ")[:2]))
         found.append(replace(finding, because=cause) if cause and finding.because not in known else finding)
     return found
+
+
+def follows(check: str) -> str:
+    """What the checks begin with that tell on one node why it differs from the others by ``check`` of consistency."""
+    return FOLLOWS.get(check) or "platform.rail_" + check.partition(".")[2]
 
 
 def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: Sequence[Finding]) -> dict[str, str]:
@@ -160,4 +163,4 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
     return found
 
 
-__all__ = ["ActionModule", "because", "causes_of", "join", "results"]
+__all__ = ["ActionModule", "because", "causes_of", "follows", "join", "results"]

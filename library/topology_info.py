@@ -167,23 +167,23 @@ def addresses(host: Host, want: profile.Profile) -> platform.Addresses:
         return Problem(" ".join(netdev_address.ADDRESSES), str(error))
 
 
+SPEC = {
+    "profile": {"type": "dict"},
+    "profile_name": {"type": "str", "default": "unnamed"},
+    "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+    "site": {"type": "dict", "default": {}},
+    "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
+    "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},
+    "nccl_topo_file": {"type": "path", "default": ""},
+    "tool_timeout": {"type": "float", "default": 20},
+    "draft": {"type": "bool", "default": False},
+    "known_profiles": {"type": "dict", "default": {}},
+    **ROOTS,
+}
+
+
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "profile": {"type": "dict"},
-            "profile_name": {"type": "str", "default": "unnamed"},
-            "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
-            "site": {"type": "dict", "default": {}},
-            "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
-            "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},
-            "nccl_topo_file": {"type": "path", "default": ""},
-            "tool_timeout": {"type": "float", "default": 20},
-            "draft": {"type": "bool", "default": False},
-            "known_profiles": {"type": "dict", "default": {}},
-            **ROOTS,
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(SPEC, supports_check_mode=True)
     given = module.params
     if not 0 < given["tool_timeout"] <= LONGEST_TIMEOUT:
         module.fail_json(msg="tool_timeout is %g, expected seconds up to %d" % (given["tool_timeout"], LONGEST_TIMEOUT))

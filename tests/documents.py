@@ -6,8 +6,8 @@ Site values (``plugin_utils/site_values.py``): each role's defaults, the options
 its README.md, and the tables of docs/variables.md. The first two paragraphs of a role's README.md: what argument specs
 and Galaxy say of it, and what its task is called in ``playbooks/tasks/roles.yml``, which has the roles of the suite's
 table in their order. Tasks of a role that is one module. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
-plugin_utils, and the text below it): the tables of docs/findings.md. The rest of these files is written by hand, and
-stays.
+plugin_utils, and the text below it): the tables of docs/findings.md. The nodes of the lab (``busbar/lab``):
+``inventories/lab``. The rest of these files is written by hand, and stays.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values, suite  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
+
+from busbar.lab import containers, store  # noqa: E402
 
 WIDTH = 120
 SOURCE = "plugin_utils/site_values.py"
@@ -136,6 +138,10 @@ def documents() -> dict[Path, str]:
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
     page = ROOT / "docs" / "findings.md"
     found[page] = _between(page, "checks", nouns(declared()))
+    # As `busbar lab up` writes it, for the lab of this checkout.
+    key, ssh_config = "inventory_dir ~ '/../../.lab/GPG-KEY.asc'", "{{ inventory_dir }}/../../.lab/ssh_config"
+    for name, text in containers.inventory(store.built(), ssh_config, key).items():
+        found[ROOT / "inventories" / "lab" / name] = text
     return found
 
 
@@ -352,7 +358,7 @@ def decisions(values: Mapping[str, Value]) -> list[str]:
 def nouns(checks: Sequence[Declared]) -> list[str]:
     """docs/findings.md: a heading and a table for each noun.
 
-    Raises ValueError where the suite has no role for a noun.
+    Raises ValueError where the suite has no role for a noun, or a role has one that no check is of.
     """
     rows: dict[str, list[Sequence[str]]] = {}
     for each in checks:
@@ -364,13 +370,13 @@ def nouns(checks: Sequence[Declared]) -> list[str]:
         )
         rows.setdefault(each.noun, []).append(row)
     askers = {noun: _asker(role) for role in suite.SUITE for noun in role.nouns} | ELSEWHERE
-    if not set(rows) <= set(askers):
-        raise ValueError(f"plugin_utils/suite.py names no role that asks {min(set(rows) - set(askers))}")
+    if set(rows) != set(askers):
+        without_role, without_check = sorted(set(rows) - set(askers)), sorted(set(askers) - set(rows))
+        raise ValueError(f"no role of plugin_utils/suite.py asks {without_role}, no check is of {without_check}")
     lines: list[str] = []
     for noun, who in askers.items():
-        if noun in rows:
-            heads = ("check", "severity", "mended by", "asks")
-            lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
+        heads = ("check", "severity", "mended by", "asks")
+        lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
     return lines[1:]
 
 

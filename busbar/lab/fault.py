@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 from .machine import LabError, Machine
 
@@ -52,6 +53,7 @@ class Fault:
     measured: only a benchmark shows it, so the node has to be one that can run it.
     stays: a run tries to mend it, and a tool of the node fails.
     file: a file that changes with the model.
+    site: variables that the healthy machine's inventory has to set so that this is a fault at all.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Fault:
     measured: bool = False
     stays: bool = False
     file: FileFault | None = None
+    site: Callable[[Machine], Mapping[str, Any]] | None = None
 
     @property
     def changed_file(self) -> FileFault | None:

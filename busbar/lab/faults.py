@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from . import environment_faults, gpudirect_faults, limits_faults, ofed_faults, roce_faults
 from .fault import ALL, Fault, FileFault, appended, provisioned, rail_nic, removed, said
@@ -274,6 +275,7 @@ _CATALOGUE = (
         rail_nic(2),
         _old_firmware,
         platforms=("hgx-h200",),
+        site=lambda machine: {"busbar_firmware": {machine.rail(2).board_id: machine.rail(2).fw_ver}},
     ),
     Fault("rate-low", "rail 5 runs at 200 Gb/s instead of 400", "platform.rail_rate", rail_nic(5), _slow_port),
     Fault(
@@ -527,6 +529,15 @@ def compatible(names: Iterable[str]) -> bool:
 
 def _hides(one: Fault, other: Fault) -> bool:
     return one.name == other.name or one.name in other.excludes or other.name in one.excludes
+
+
+def site(machine: Machine) -> dict[str, Any]:
+    """What the inventory sets for a healthy machine: what it says itself, and what faults need to be some."""
+    found = dict(machine.site)
+    for fault in _CATALOGUE:
+        if fault.site and machine.platform in fault.platforms:
+            found.update(fault.site(machine))
+    return found
 
 
 def draw(rng: random.Random, count: int, platform: str, measured: bool = False) -> list[str]:

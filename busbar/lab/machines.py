@@ -460,7 +460,6 @@ def hgx_h200_roce(
             "busbar_fabric": "ethernet",
             "busbar_roce": {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6},
             "busbar_mtu": 9000,
-            "busbar_firmware": {_CX7.board_id: _CX7.fw_ver},
             "multirail_policy": "nvidia",
             # Out of the box the ports have no PFC, and switching it on bounces the link.
             "busbar_max_disruption": "link",

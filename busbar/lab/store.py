@@ -23,7 +23,7 @@ from typing import Any
 from . import boot, containers, ofed, qos, repository, tree
 from .containers import Lab, Say
 from .fault import Command, CommandFault, FileFault
-from .faults import GRUB_CFG, compatible, named
+from .faults import GRUB_CFG, compatible, named, site
 from .machine import LabError, Machine, from_dict, to_dict
 from .machines import hgx_h100, hgx_h200_roce
 from .toolkit.kernel_node import STACK
@@ -47,6 +47,14 @@ class _State:
     mode: int | None
 
 
+def built(names: Mapping[str, Callable[[str], Machine]] = STANDARD) -> dict[str, Machine]:
+    """The healthy machines, each made by ``builder(name)``, with what their inventory sets for them."""
+    machines = {name: builder(name) for name, builder in names.items()}
+    for machine in machines.values():
+        machine.site = site(machine)
+    return machines
+
+
 def create(directory: Path, names: Mapping[str, Callable[[str], Machine]] = STANDARD) -> None:
     """A lab with a node for each name, built by ``builder(name)``. Raises LabError where there is a lab already."""
     directory = directory.resolve()
@@ -55,7 +63,7 @@ def create(directory: Path, names: Mapping[str, Callable[[str], Machine]] = STAN
     for name in names:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name == "inventory":
             raise LabError(f"{name!r} cannot be a node: its name must be a host name, and not inventory")
-    machines = {name: builder(name) for name, builder in names.items()}
+    machines = built(names)
     for name, machine in machines.items():
         node = directory / name
         tree.write(machine, node / "hw", node / "sys")
@@ -72,7 +80,7 @@ def up(
     with_ofed: as it is delivered; without, the nodes have what their distribution has.
     """
     lab = Lab(directory)
-    machines = {name: builder(name) for name, builder in names.items()}
+    machines = built(names)
     for machine in machines.values() if not with_ofed else ():
         machine.ofed = None
         machine.load_ofed(None)

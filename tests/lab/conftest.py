@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,36 +12,15 @@ import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.modules import (
-    gpudirect,
-    host_limits,
-    iommu,
-    kernel_args,
-    multirail,
-    nccl_conf,
-    netdev_mtu,
-    ofed,
-    pcie_path,
-    roce_qos,
-    topology_info,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
 
 from busbar.lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# Module -> the role whose it is; kernel_args is of two.
+ROLE_OF = {role.module: role.name for role in suite.AUDITED.values()} | {"kernel_args": "iommu"}
 MODULES = {
-    "topology_info": topology_info,
-    "ofed": ofed,
-    "iommu": iommu,
-    "pcie_path": pcie_path,
-    "host_limits": host_limits,
-    "kernel_args": kernel_args,
-    "gpudirect": gpudirect,
-    "netdev_mtu": netdev_mtu,
-    "multirail": multirail,
-    "roce_qos": roce_qos,
-    "nccl_conf": nccl_conf,
+    name: importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}") for name in ROLE_OF
 }
 
 
@@ -95,47 +75,28 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
     def run(name: str, node: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
         values = site_values(lab, node)
         profile = yaml.safe_load((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text())
-        roots = {
+        known = {
             "hardware_root": values["busbar_hardware_root"],
             "system_root": values["busbar_system_root"],
-        }
-        if name == "host_limits":
-            asked = ("container_runtimes", "kubernetes_rdma_resources")
-            more = {key: values[f"host_limits_{key}"] for key in asked if f"host_limits_{key}" in values} | more
-        if name in ("iommu", "kernel_args", "gpudirect", "host_limits"):
-            return run_module(name, check_mode, **(roots | more))
-        arguments = {
-            **roots,
             "profile": profile,
             "profile_name": values["busbar_platform"],
             "fabric": values["busbar_fabric"],
+            "max_disruption": values.get("busbar_max_disruption", "none"),
         }
+        # What a variable of the role's own says is the option of that name.
+        known |= {key.removeprefix(f"{ROLE_OF[name]}_"): value for key, value in values.items()}
+        arguments = {key: value for key, value in known.items() if key in MODULES[name].SPEC}
         if name == "topology_info":
             site = {key: value for key, value in values.items() if key.startswith("busbar_")}
             arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5, "site": site}
         elif name == "ofed":
-            arguments |= {
-                "version": values["mofed_version"],
-                "repository_top": values["mofed_repository_url"],
-                "repository_key": values["mofed_repository_key"],
-            }
+            arguments["repository_top"] = values["mofed_repository_url"]
         elif name == "netdev_mtu":
-            arguments |= {
-                "mtu": values.get("busbar_mtu"),
-                "max_disruption": values.get("busbar_max_disruption", "none"),
-            }
+            arguments["mtu"] = values.get("busbar_mtu")
         elif name == "multirail":
-            arguments |= {
-                "policy": values.get("multirail_policy", ""),
-                "mtu_judged": "busbar_mtu" in values,
-                "max_disruption": values.get("busbar_max_disruption", "none"),
-            }
+            arguments["mtu_judged"] = "busbar_mtu" in values
         elif name == "roce_qos":
-            arguments |= {
-                "roce": values.get("busbar_roce", {}),
-                "traffic_class": values.get("roce_qos_traffic_class"),
-                "max_disruption": values.get("busbar_max_disruption", "none"),
-            }
+            arguments["roce"] = values.get("busbar_roce", {})
         elif name == "nccl_conf":
             arguments |= {
                 "nccl_version": values["busbar_nccl_version"],

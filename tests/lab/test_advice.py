@@ -11,26 +11,15 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from busbar.lab import faults, store
 from busbar.lab.machines import hgx_b200
+from tests.lab.conftest import MODULES
 from tests.lab.test_faults import ALONE
 
 # Tag -> the module of its role.
-MODULE = {
-    "platform": "topology_info",
-    "mofed": "ofed",
-    "iommu": "iommu",
-    "pcie_path": "pcie_path",
-    "host_limits": "host_limits",
-    "mtu": "netdev_mtu",
-    "multirail": "multirail",
-    "roce_qos": "roce_qos",
-    "nvidia_peermem": "gpudirect",
-    "nccl_conf": "nccl_conf",
-}
-# Those that change something which may disturb a node take the leave for it.
-LEAVE = ("ofed", "iommu", "host_limits", "netdev_mtu", "multirail", "roce_qos", "gpudirect", "nccl_conf")
+MODULE = {role.name: role.module for role in suite.SUITE}
 Answer = Callable[..., dict[str, Any]]
 
 
@@ -49,7 +38,8 @@ def lab(_lab: Path) -> Iterator[Path]:
 
 
 def run(on_node: Answer, module: str, node: str, most: str, check_mode: bool = False) -> dict[str, Any]:
-    leave = {"max_disruption": most} if module in LEAVE else {}
+    # What changes something that may disturb a node takes the leave for it.
+    leave = {"max_disruption": most} if "max_disruption" in MODULES[module].SPEC else {}
     return on_node(module, node, check_mode=check_mode, **leave)
 
 

@@ -17,11 +17,8 @@ from busbar.lab import faults, roce_faults, store, tree
 from busbar.lab.machines import hgx_b200
 from tests.lab.audited import Server, Tools, sent
 
-# Of the roles, in their order; the first only reports.
-MODULES = (
-    *("topology_info", "ofed", "iommu", "pcie_path", "host_limits", "netdev_mtu", "multirail", "roce_qos"),
-    *("gpudirect", "nccl_conf"),
-)
+# Of the roles, in their order; the first only reports. Nothing is built or measured here.
+MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200"}
 # Each on the first node that can have it; what a platform makes of the others' faults is seen in fives.
 ALONE = [

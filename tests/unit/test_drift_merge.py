@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -395,7 +394,3 @@ def test_a_name_that_stands_twice_is_no_answer(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("\n}}", ',\n"n01": {}}}'))
     with pytest.raises(PartError, match="'n01' is there twice"):
         part.read([path])
-
-
-def test_the_collection_and_the_command_have_one_version() -> None:
-    assert __version__ == findings_file.VERSION

@@ -20,7 +20,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, intent, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file, intent, suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
@@ -226,7 +226,7 @@ def test_one_version() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     galaxy = yaml.safe_load((VIEW / "galaxy.yml.in").read_text())["version"]
-    assert project == galaxy == busbar.__version__
+    assert project == galaxy == busbar.__version__ == findings_file.VERSION
     assert f"## {project}" in (ROOT / "CHANGELOG.md").read_text()
 
 
