@@ -1,8 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Bridges between GPUs and their peers: does ACS send their traffic up to the CPU. And the NICs' read requests.
+"""PCIe bridges between GPUs and NICs: does ACS send their traffic up to the CPU. And the NICs' read requests.
 
-Registers are read from and written to config space by way of their capability, bit by bit, now and at every boot.
+Both are words in config space, each found by its capability. Only the bits in question are changed, at once and, by a
+unit of systemd, at every boot.
 Sources: PCI Express Base Specification 7.5.3.4 (Device Control), 7.7.11 (ACS); sysfs-bus-pci; host.md 5.3, 7.2.
 """
 
@@ -27,14 +28,14 @@ from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 
 UNIT = "/etc/systemd/system/busbar-pcie-path.service"
-# A drop-in and no link below multi-user.target.wants: it is a plain file like the rest of a plan.
+# multi-user.target wants the unit by this drop-in, not by a link: a plan knows plain files only.
 DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf"
 SCRIPT = "/usr/local/libexec/busbar/pcie-path"
 OWN = (SCRIPT, UNIT, DROPIN)
 LOCKDOWN = "/sys/kernel/security/lockdown"
 
 CONFIG_SIZE = 4096
-# Bits of the control word, by the names of lspci.
+# Bits of the ACS control word, by the names that lspci gives them.
 ACS_BITS = (
     ("SrcValid", 0x01),
     ("TransBlk", 0x02),
@@ -45,7 +46,7 @@ ACS_BITS = (
     ("DirectTrans", 0x40),
 )
 REDIRECT = 0x1C  # ReqRedir, CmpltRedir, UpstreamFwd
-READ_REQUEST = 0x7000  # of the device control word: 128 bytes << n
+READ_REQUEST = 0x7000  # bits of the device control word that hold n of a largest read request of 128 bytes << n
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not answer"
@@ -77,7 +78,7 @@ AT_BOOT = Check(
 """Are ACS and read requests set again at every boot; not judged while a GPU or NIC is missing (the boot then sets
 the others and names it in the journal)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="just what is asked for is set at boot")
-# What to do where the kernel lets nobody write a register.
+# Check -> what to do about one function, %s, where the kernel is locked down and nobody may write its registers.
 _IF_LOCKED = {
     ACS.id: "boot with pci=disable_acs_redir=%s, or without Secure Boot",
     MAX_READ_REQUEST.id: "set it in the firmware's setup for %s, or boot without Secure Boot",
@@ -183,7 +184,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Acs:
-    """offset: of the control word."""
+    """The ACS control word of a bridge: its value, and its offset in config space in bytes."""
 
     offset: int
     control: int
@@ -194,7 +195,7 @@ class Acs:
 
 @dataclass(frozen=True)
 class DeviceControl:
-    """offset: of the word. Sizes in bytes."""
+    """The device control word of a function: its offset in config space, and the sizes that it sets, all in bytes."""
 
     offset: int
     max_read_request: int
@@ -206,9 +207,12 @@ class DeviceControl:
 
 @dataclass(frozen=True)
 class Function:
-    """A bridge or a NIC. identity: the first four bytes of its config space, in hex.
+    """A bridge or a NIC.
 
-    register: of a bridge its ACS, None where it has none; of a NIC its device control. problem: why it is not known.
+    address: its PCI address. label: subject of its findings. identity: vendor and device, the first four bytes of its
+    config space in hexadecimal, "" where these could not be read.
+    register: of a bridge its ACS, None where it has none; of a NIC its device control.
+    problem: why the register is not known; "" where it is.
     """
 
     address: str
@@ -220,7 +224,11 @@ class Function:
 
 @dataclass(frozen=True)
 class Want:
-    """max_read_request: bytes, 0 for not asked. persist: also at every boot."""
+    """What the inventory asks for.
+
+    clear_acs: ACS redirects nothing on the bridges. max_read_request: of each NIC, in bytes; 0 asks for none.
+    persist: what is asked for is set at every boot, too.
+    """
 
     clear_acs: bool
     max_read_request: int
@@ -229,10 +237,14 @@ class Want:
 
 @dataclass(frozen=True)
 class Have:
-    """bridges: on paths between GPUs and their peers. nics: compute NICs. files: our own, path -> text.
+    """What a node has.
 
-    devices: where sysfs has its PCI devices on this machine. locked: how the kernel is locked down, "" where it is
-    not. passed_on: GPU that is handed to virtual machines, "" where none is.
+    is_vm, hypervisor: as machine.virtualization tells them.
+    bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
+    files: path of each file of OWN -> its text, None where it is absent.
+    devices: the directory in which sysfs has the PCI devices of this machine.
+    locked: the kernel's lockdown, integrity or confidentiality; "" where it has none.
+    passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
     """
 
     is_vm: bool
@@ -247,9 +259,11 @@ class Have:
 
 @dataclass(frozen=True)
 class Write(Command):
-    """Bits of a word in config space. argv is for people, setpci would do the same: nothing runs it.
+    """A write of some bits of a 16-bit word in the config space of a function: ``write`` below does it.
 
-    mask: the bits.   value: what they shall be, in their places.
+    argv: the setpci command that would do the same, for people to read; it is never run.
+    address: of the function. offset: of the word, in bytes.
+    mask: the bits that change.   value: what these bits shall be, in their places in the word.
     """
 
     address: str = ""
@@ -259,11 +273,12 @@ class Write(Command):
 
     @classmethod
     def of(cls, address: str, register: str, offset: int, mask: int, value: int) -> Write:
-        """register: its name for setpci."""
+        """register: what setpci calls the word. The rest is as in Write."""
         argv = ("setpci", "-s", address, "%s=%04x:%04x" % (register, value, mask))
         return cls(argv, "set a PCIe register", address=address, offset=offset, mask=mask, value=value)
 
     def apply(self, word: int) -> int:
+        """The word with its bits changed."""
         return word & ~self.mask | self.value
 
 
@@ -271,7 +286,10 @@ class Write(Command):
 
 
 def parse_acs(config: bytes) -> Optional[Acs]:
-    """None where the function has no ACS. Raises ParseError, also where only the start could be read."""
+    """The ACS of the function whose config space this is, None where it has no ACS.
+
+    Raises ParseError where that is not all of its 4096 bytes, as for whoever is not root, or where they make no sense.
+    """
     _check_length(config, CONFIG_SIZE)
     at, seen = 0x100, set()
     while at:
@@ -290,7 +308,10 @@ def parse_acs(config: bytes) -> Optional[Acs]:
 
 
 def parse_device_control(config: bytes) -> DeviceControl:
-    """Raises ParseError, also where the function is not PCI Express."""
+    """The device control of the function whose config space this is, of which 256 bytes suffice.
+
+    Raises ParseError where fewer bytes are given, where these make no sense, and where it is not PCI Express.
+    """
     _check_length(config, 256)
     has_list = _number(config, 0x06) & 0x10
     at, seen = config[0x34] & 0xFC if has_list else 0, set()
@@ -309,7 +330,10 @@ def parse_device_control(config: bytes) -> DeviceControl:
 
 
 def parse_lockdown(text: str) -> str:
-    """``integrity`` of ``none [integrity] confidentiality``; "" for none. Raises ParseError."""
+    """The word in brackets in /sys/kernel/security/lockdown: ``integrity`` in ``none [integrity] confidentiality``.
+
+    "" for none. Raises ParseError where no known word is in brackets.
+    """
     match = re.search(r"\[(none|integrity|confidentiality)\]", text)
     if match is None:
         raise ParseError("%r names no lockdown like [none]" % text[:80])
@@ -317,7 +341,10 @@ def parse_lockdown(text: str) -> str:
 
 
 def _check_length(config: bytes, needed: int) -> None:
-    """Without root the kernel shows 64 bytes; 256 are all of a device without extended config space."""
+    """Raises ParseError where fewer bytes than needed are there, or where the device does not answer.
+
+    The kernel shows 64 bytes to whoever is not root; 256 bytes are all of a device without extended config space.
+    """
     if len(config) < needed:
         way_out = "it needs root" if len(config) < 256 else "look for MMCONFIG in dmesg"
         raise ParseError("only %d of %d bytes can be read: %s" % (len(config), needed, way_out))
@@ -333,16 +360,19 @@ def _number(config: bytes, offset: int, size: int = 2) -> int:
 
 
 def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
-    """Also a rail whose port is down: its registers are set at boot, when no port is up."""
+    """The NICs whose read requests count: those of the rails, and all others that are for compute traffic.
+
+    A rail counts also while its port is down, for its registers are set at boot, when no port is up.
+    """
     of_rails = {nic.pci for nic in rails.nics.values()}
     return tuple(nic for nic in topology.nics if nic.role == "compute" or nic.pci in of_rails)
 
 
 def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tuple[str, ...]:
-    """Addresses of the bridges on the paths between GPUs, and between GPUs and NICs.
+    """PCI addresses, sorted, of the bridges on the paths between two GPUs, and between a GPU and a NIC.
 
-    Traffic turns round below the nearest bridge that two of them share; nothing above that one, nor it, is asked.
-    A pair that shares no bridge meets in the CPU, and no bridge can make that shorter.
+    Traffic turns round at the nearest bridge above both devices; neither that bridge nor any above it is among them.
+    Two devices that share no bridge meet in the CPU, and nothing that a bridge does makes their path shorter.
     """
     found: Set[str] = set()
     for gpu in gpus:
@@ -353,7 +383,11 @@ def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tup
 
 
 def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
-    """Raises ReadError where nothing tells whether this is a guest, and where our own files cannot be read."""
+    """What the node has; in a virtual machine nothing but that it is one.
+
+    nics: as compute_nics gives them. A register that cannot be read is a Function with a problem.
+    Raises ReadError where nothing tells whether this is a virtual machine, and where a file of OWN cannot be read.
+    """
     machine = topology.virtualization
     for problem in topology.problems:
         if problem.source == machine.source == virtualization.VENDOR:
@@ -371,7 +405,7 @@ def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
         nics=tuple(_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
         files={path: host.read_system(path) for path in OWN},
         devices=host.hardware(pci.DEVICES),
-        # Where this cannot be read a write may fail, and says why then.
+        # Where the lockdown cannot be read, a write that it forbids fails with the kernel's reason.
         locked=pci.read_value(host, LOCKDOWN, parse_lockdown, []) or "",
         passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
     )
@@ -381,7 +415,7 @@ def read_config(host: Host, address: str) -> bytes:
     """Config space of one function: 4096 bytes, less for whoever is not root. Raises ReadError."""
     path = config_path(address)
     try:
-        # A pipe in its place would hold us for ever.
+        # Opening a pipe that somebody put in its place would wait for ever without O_NONBLOCK.
         with open(os.open(host.hardware(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise ReadError(path, "is not a regular file")
@@ -391,12 +425,15 @@ def read_config(host: Host, address: str) -> bytes:
 
 
 def config_path(address: str) -> str:
+    """The file in which sysfs has the config space of the function with this PCI address."""
     return "%s/%s/config" % (pci.DEVICES, address)
 
 
 def _function(
     host: Host, address: str, label: str, parse: Callable[[bytes], Union[Acs, DeviceControl, None]]
 ) -> Function:
+    """The function with its register, or with the problem that kept it from being read. parse: of its config space."""
+
     def step() -> Function:
         config = read_config(host, address)
         return Function(address, label, config[:4].hex(), parse(config))
@@ -409,7 +446,10 @@ def _function(
 
 
 def execute(host: Host, planned: Plan) -> List[str]:
-    """Registers, then files, of which no copies are kept. Raises ReadError at the first that fails."""
+    """Makes the changes of a plan: registers, then files. Raises ReadError at the first that fails.
+
+    Returns the paths of backups: none, for the files are Busbar's own.
+    """
     for command in planned.commands:
         if isinstance(command, Write):
             write(host, command)
@@ -419,7 +459,7 @@ def execute(host: Host, planned: Plan) -> List[str]:
 
 
 def write(host: Host, change: Write) -> None:
-    """Reads the word, changes the bits and writes it back. Raises ReadError."""
+    """Reads the word of ``change``, changes its bits and writes it back. Raises ReadError, which names the file."""
     path = config_path(change.address)
     try:
         with open(host.hardware(path), "r+b", buffering=0) as stream:
@@ -437,9 +477,10 @@ def write(host: Host, change: Write) -> None:
 
 
 def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
-    """Its commands are Writes. Nothing is asked in a virtual machine, where all of it is the hypervisor's.
+    """What is to be written, registers as commands of the type Write and files as changes, and what is found.
 
-    missing: of a GPU or NIC that is not there; what is set at boot stays as it is then.
+    missing: finding of a GPU or NIC that is not there; what is set at boot is left as it is then.
+    The plan is empty in a virtual machine, where these registers are the hypervisor's.
     """
     if have.is_vm:
         return Plan()
@@ -467,7 +508,10 @@ def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
 
 
 def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], size: int) -> Mapping[str, str]:
-    """Our own files, path -> text; none where there is nothing to do at boot."""
+    """The text of each file of OWN by its path; empty where nothing is to be set at boot.
+
+    bridges, nics: those whose registers are set. size: of the NICs' read requests, in bytes; 0 leaves them.
+    """
     bridges = [function for function in bridges if function.register is not None]
     if not bridges and not nics:
         return {}
@@ -481,7 +525,7 @@ def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], si
 
 
 def notes(have: Have, want: Want) -> List[str]:
-    """Why there is no finding where one might look for it."""
+    """Sentences for the verdict: why nothing was asked of ACS or of read requests where a reader would expect it."""
     if have.is_vm:
         return ["ACS and read requests are the hypervisor's (%s): nothing was asked for" % have.hypervisor]
     if not want.clear_acs:
@@ -496,15 +540,18 @@ def notes(have: Have, want: Want) -> List[str]:
 
 
 def _encoded(size: int) -> int:
+    """A size of SIZES as the bits of READ_REQUEST have it."""
     return SIZES.index(size) << 12
 
 
 def _entries(functions: Sequence[Function]) -> str:
+    """The inside of the script's mapping of addresses to identities, a line for each function."""
     lines = ["    %r: %r,\n" % (function.address, function.identity) for function in functions]
     return "\n" + "".join(lines) if lines else ""
 
 
 def _judged(check: Check, function: Function, want: str, wrong: bool, locked: str) -> Finding:
+    """The finding on one function. wrong: its register is not as wanted. locked: as in Have."""
     state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
     if function.problem:
         state, have = "unknown", function.problem
@@ -518,7 +565,10 @@ def _judged(check: Check, function: Function, want: str, wrong: bool, locked: st
 def _persisted(
     have: Have, bridges: Sequence[Function], nics: Sequence[Function], want: Want, cause: Optional[Finding]
 ) -> Tuple[Tuple[Finding, ...], Tuple[FileChange, ...]]:
-    """Our own files: as rendered where something is to be set at boot, else gone. cause: why nobody knows what."""
+    """Findings and changes for the files of OWN: as rendered where something is to be set at boot, else absent.
+
+    cause: the finding for which nobody can know what is to be set; None where everything is known.
+    """
     asked = want.persist and not have.locked and bool(want.clear_acs or want.max_read_request)
     if asked and cause is not None:
         text = "not judged while a GPU, a NIC or a register of one is not there"

@@ -495,16 +495,11 @@ _ALL: dict[str, Check] = {
     "module_stdout": text(LIMIT),
     "module_stderr": text(LIMIT),
 }
+# Module -> key -> what its value has to be; of a module that is not here, nothing but _ALL is taken.
 ANSWERS: dict[str, dict[str, Check]] = {
     # Of a role that has more than one of them, or of the control node's own.
     "": {"due": due},
     "busy_info": {"reasons": lines, "unload_first": lines},
-    "drift_timer": {},
-    "gpudirect": {},
-    "host_limits": {},
-    "iommu": {},
-    "kernel_args": {},
-    "multirail": {},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
     "nccl_perf": {
         "measured": measured,
@@ -534,7 +529,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "addresses": many(text(64, _HOSTNAME)),
         "silent": many(ras_silence, 100),
     },
-    "netdev_mtu": {},
     "node_lock": {
         "held": flag,
         "holder": maybe(
@@ -548,16 +542,12 @@ ANSWERS: dict[str, dict[str, Check]] = {
             )
         ),
     },
-    "ofed": {},
-    "pcie_path": {},
     "perftest": {
         "sessions": many(tested, 1000),
         "finished_at": maybe(seconds),
         "simulated": flag,
     },
     "rail_info": {"info": info, "busy": lines},
-    "rail_ping": {},
-    "roce_qos": {},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {"topology": anything, "draft": anything, "doubts": lines},
 }
@@ -580,7 +570,7 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
     """
     if not isinstance(data, dict):
         raise Invalid(f"is {_shown(data)}, expected a dictionary")
-    known = {**_ALL, **ANSWERS[module], **(_STARTED if background else {})}
+    known = {**_ALL, **ANSWERS.get(module, {}), **(_STARTED if background else {})}
     kept = {}
     for key, of_key in known.items():
         if key in data:
@@ -591,7 +581,7 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
             kept[key] = data[key]
     if not kept.get("failed") and (not background or kept.get("finished")):
         # Only one of the roles has what stands beside findings.
-        for key in (*_NEEDED, *(ANSWERS[module] if module else ())):
+        for key in (*_NEEDED, *(ANSWERS.get(module, {}) if module else ())):
             if key not in kept and key not in _OPTIONAL:
                 raise Invalid("is missing").within(key)
     return kept

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """From the traffic class that a job asks for to the queue that is lossless: one value in five places.
 
-Traffic class -> DSCP -> priority -> PFC and ECN. It is declared once, in busbar_roce; what is not declared follows
-from it. Arithmetic: host.md 2.1.
+Traffic class -> DSCP -> priority -> PFC and ECN. The DSCP and the priority are declared once, in busbar_roce; the
+settings of the NIC that nobody declares follow from these two. Arithmetic: host.md 2.1.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..core.host import ParseError
 
 TRUSTS = ("dscp", "pcp")
-# Of a traffic class: the device marks congestion-controlled packets so anyway (ECT(0)).
+# The ECN bits of a traffic class, ECT(0): the device sets them in packets under congestion control anyway.
 _ECT = 2
+# DSCP of congestion notification packets where busbar_roce declares none: CS6, as the NICs send them by default.
 _CNP_DSCP = 48
 
 
 @dataclass(frozen=True)
 class Chain:
-    """None and empty: not asked for.
+    """What the ports of a node's RoCE rails have to be set to. A setting that is None or empty is not asked for.
 
-    trust: what the NIC takes the priority from.   dscp2prio: entries of its map that matter; the others stay.
-    pfc: priorities with PFC, all others without; () for none at all, which is a lossy fabric.
-    ecn: priorities that mark and react.   tos: of rdma_cm.   traffic_class: forced upon every queue pair, -1 for none.
+    dscp, priority: of RDMA traffic. DSCPs are 0 to 63, priorities 0 to 7.
+    cnp_dscp, cnp_priority: of congestion notification packets (CNP).
+    trust: the header field from which the NIC takes a packet's priority, a word of TRUSTS.
+    dscp2prio: DSCP -> priority, the entries of the NIC's map that have to be so; all other entries stay as they are.
+    pfc: priorities with PFC, every other priority is without; () is a fabric without any PFC, which is lossy.
+    ecn: priorities on which the NIC marks congestion and reacts to it.
+    tos: type of service byte, 0 to 255, that rdma_cm gives its connections.
+    traffic_class: 0 to 255, forced upon every queue pair of the port; -1 forces none.
     """
 
     dscp: Optional[int] = None
@@ -40,15 +46,17 @@ class Chain:
     traffic_class: Optional[int] = None
 
     def priority_of(self, dscp: int) -> int:
-        """By the map; what it does not name has the NIC's own default."""
+        """The priority of packets with this DSCP: by dscp2prio, else by the NIC's default map, eight DSCPs each."""
         return self.dscp2prio.get(dscp, dscp >> 3)
 
 
 def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:
-    """roce: busbar_roce. settings: trust, dscp2prio, pfc, ecn, tos, traffic_class; None or absent follows from roce.
+    """The chain that the inventory asks for.
 
-    prefix: of the settings' names, in messages.
-    Raises ParseError that names each value which cannot be.
+    roce: the value of busbar_roce: dscp, priority, cnp_dscp, cnp_priority.
+    settings: trust, dscp2prio, pfc, ecn, tos, traffic_class; one that is None or absent follows from roce.
+    prefix: what messages put before the name of a setting, such as ``roce_qos_``.
+    Raises ParseError that names every value which is of the wrong type or out of its range.
     """
     errors: List[str] = []
     dscp = _number(roce, "dscp", 0, 63, errors, "busbar_roce.")
@@ -56,7 +64,7 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
     priority = _number(roce, "priority", 0, 7, errors, "busbar_roce.")
     cnp_dscp = _number(roce, "cnp_dscp", 0, 63, errors, "busbar_roce.")
     cnp_priority = _number(roce, "cnp_priority", 0, 7, errors, "busbar_roce.")
-    # The NIC's own map gives eight DSCPs in a row to each priority.
+    # What is not declared is as in the NIC's default map, which gives eight DSCPs in a row to each priority.
     if priority is None and dscp is not None:
         priority = dscp >> 3
     if cnp_dscp is None and lossless:
@@ -95,6 +103,7 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
 def _number(
     values: Mapping[str, Any], name: str, least: int, most: int, errors: List[str], prefix: str = ""
 ) -> Optional[int]:
+    """A whole number from least to most; None where it is not given or wrong, and then errors has a sentence more."""
     value = values.get(name)
     if value is None:
         return None
@@ -105,6 +114,7 @@ def _number(
 
 
 def _priorities(values: Mapping[str, Any], name: str, errors: List[str]) -> Optional[Tuple[int, ...]]:
+    """A list of priorities, sorted, each once; None where it is not given or wrong, and then errors has a sentence."""
     value = values.get(name)
     if value is None:
         return None
@@ -115,7 +125,10 @@ def _priorities(values: Mapping[str, Any], name: str, errors: List[str]) -> Opti
 
 
 def _map(values: Mapping[str, Any], errors: List[str]) -> Dict[int, int]:
-    """YAML and JSON make text of a mapping's keys."""
+    """dscp2prio: DSCP -> priority, without the entries that are wrong, for which errors has a sentence each.
+
+    A DSCP may be text, for JSON knows no other keys.
+    """
     value = values.get("dscp2prio") or {}
     found: Dict[int, int] = {}
     if not isinstance(value, Mapping):
@@ -131,4 +144,5 @@ def _map(values: Mapping[str, Any], errors: List[str]) -> Dict[int, int]:
 
 
 def _not_in(value: object, most: int) -> bool:
+    """Whether the value is no whole number from 0 to most."""
     return isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most

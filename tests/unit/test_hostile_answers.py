@@ -336,7 +336,7 @@ def test_an_honest_answer_goes_through_every_entrance() -> None:
     assert judged(GOOD).findings == (FINDING,)
 
 
-@pytest.mark.parametrize("module", sorted(set(answer.ANSWERS) - {""}))
+@pytest.mark.parametrize("module", sorted({"multirail", *answer.ANSWERS} - {""}))
 def test_nothing_at_all_is_no_answer_of_any_module(module: str) -> None:
     nothing: tuple[Any, ...] = (None, [], "", 1, {})
     for said in nothing:
