@@ -9,7 +9,7 @@ and not with the log, up to the limits below, and what is beyond them is counted
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import AbstractSet, Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import events, failures, lines
 from .events import Channel, Device, Event, Graph, Init, Plugin, Shape
@@ -17,7 +17,7 @@ from .failures import Failure
 from .lines import Head
 
 # Of a log; a job of 10,000 nodes has 80,000 processes.
-PROCESSES = 100_000
+PROCESSES = 60_000
 RANKS = 400_000
 COMMUNICATORS = 20_000
 FAILURES = 4_000
@@ -25,7 +25,6 @@ FAILURES = 4_000
 KNOWN = 60_000
 # Of a process.
 KINDS = 512
-VARIABLES = 300
 
 # host, pid. Without a pid: host, and the rank that the launcher's prefix names.
 Key = Tuple[str, Optional[int], Optional[int]]
@@ -33,9 +32,17 @@ Key = Tuple[str, Optional[int], Optional[int]]
 Way = Tuple[str, str, Optional[int], bool, bool, int, Optional[bool]]
 
 
+# The mapping of every process that has nothing to put into it: of 60,000 processes most say little.
+_NOTHING: Dict[Any, Any] = {}
+
+
+def _nothing() -> Dict[Any, Any]:
+    return _NOTHING
+
+
 @dataclass
 class Process:
-    """What one process said. Sets and mappings stay small: KINDS, VARIABLES.
+    """What one process said. Sets and mappings stay small (KINDS), and are written by ``_add`` and ``_put``.
 
     devices: index -> HCA that its network found.   interfaces: name -> address, of NET/Socket.
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
@@ -49,19 +56,19 @@ class Process:
     key: Key
     order: int
     launcher_rank: Optional[int] = None
-    versions: Set[str] = field(default_factory=set)
+    versions: AbstractSet[str] = frozenset()
     cuda: str = ""
     driver: Optional[int] = None
-    networks: Set[str] = field(default_factory=set)
-    devices: Dict[int, Device] = field(default_factory=dict)
-    interfaces: Dict[str, str] = field(default_factory=dict)
+    networks: AbstractSet[str] = frozenset()
+    devices: Dict[int, Device] = field(default_factory=_nothing)
+    interfaces: Dict[str, str] = field(default_factory=_nothing)
     oob: str = ""
     bootstrap: Optional[events.Bootstrap] = None
-    absent: Set[str] = field(default_factory=set)
-    plugins: Set[Plugin] = field(default_factory=set)
-    variables: Dict[str, str] = field(default_factory=dict)
-    gdr_devices: Dict[str, bool] = field(default_factory=dict)
-    gdr_off: Set[Tuple[str, str, int, int]] = field(default_factory=set)
+    absent: AbstractSet[str] = frozenset()
+    plugins: AbstractSet[Plugin] = frozenset()
+    variables: Dict[str, str] = field(default_factory=_nothing)
+    gdr_devices: Dict[str, bool] = field(default_factory=_nothing)
+    gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
     dmabuf: bool = False
     peers_off: bool = False
     nvls: Optional[bool] = None
@@ -71,14 +78,14 @@ class Process:
     collnet_why: str = ""
     rings: int = 0
     rings_gdr: Optional[bool] = None
-    graphs: Set[Graph] = field(default_factory=set)
+    graphs: AbstractSet[Graph] = frozenset()
     system: Optional[float] = None
-    nvlinks: Dict[str, float] = field(default_factory=dict)
-    ways: Dict[Way, int] = field(default_factory=dict)
-    crossed: Set[Tuple[int, int]] = field(default_factory=set)
+    nvlinks: Dict[str, float] = field(default_factory=_nothing)
+    ways: Dict[Way, int] = field(default_factory=_nothing)
+    crossed: AbstractSet[Tuple[int, int]] = frozenset()
     ended: str = ""
     # comm pointer -> key of the communicator
-    pointers: Dict[str, str] = field(default_factory=dict)
+    pointers: Dict[str, str] = field(default_factory=_nothing)
     gpu: str = ""
 
     @property
@@ -101,7 +108,6 @@ class Communicator:
     done: Set[int] = field(default_factory=set)
     nodes: Optional[int] = None
     local_ranks: int = 0
-    aborted: Set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,7 @@ class Reader:
         self._last_error = False
         self._heads: Dict[bytes, Process] = {}
         self._channels: Dict[bytes, Any] = {}
+        self._events: Dict[bytes, Any] = {}
         self._hosts: Dict[int, str] = {}
         self._ranks = 0
 
@@ -249,13 +256,19 @@ class Reader:
                 if way in ways:
                     ways[way] += 1
                 elif len(ways) < KINDS:
-                    ways[way] = 1
+                    _put(process, "ways", way, 1)
                 else:
                     self._count("kinds of connections of a process")
-                if pair and len(process.crossed) < KINDS:
-                    process.crossed.add(pair)
+                if pair and pair not in process.crossed:
+                    _add(process, "crossed", pair)
             return
-        self._said(process, events.event(text.decode("utf-8", "replace")))
+        said = self._events.get(text, events)
+        if said is events:
+            said = events.event(text.decode("utf-8", "replace"))
+            # What ranks have in common is kept once; a communicator's line is of one rank.
+            if len(self._events) < KNOWN and len(text) < 1000 and b"comm 0x" not in text:
+                self._events[text] = said
+        self._said(process, said)
 
     def _process(self, head: Head, order: int) -> Optional[Process]:
         host = head.host
@@ -327,16 +340,14 @@ class Reader:
 
     def _collnet(self, process: Process, said: Channel) -> None:
         way, _pair = _channel(said)
-        if way in process.ways or len(process.ways) < KINDS:
-            process.ways[way] = process.ways.get(way, 0) + 1
+        _put(process, "ways", way, process.ways.get(way, 0) + 1)
 
     def _init(self, process: Process, said: Init) -> None:
         key = said.id
         if not key and said.parent:
             key = "%s/%s" % (process.pointers.get(said.parent, said.parent), said.color)
         key = key or "of %d ranks" % said.ranks
-        if len(process.pointers) < KINDS:
-            process.pointers[said.comm] = key
+        _put(process, "pointers", said.comm, key)
         one = self.log.communicators.get(key)
         if one is None:
             if len(self.log.communicators) >= COMMUNICATORS:
@@ -360,50 +371,47 @@ class Reader:
 
     def _gone(self, process: Process, said: events.Gone) -> None:
         process.ended = said.how
-        one = self.log.communicators.get(process.pointers.get(said.comm, ""))
-        if one is not None and said.how == "Abort":
-            one.aborted.add(said.rank)
 
     def _variable(self, process: Process, said: events.Variable) -> None:
-        if len(process.variables) < VARIABLES:
-            process.variables.setdefault(said.name, said.value[:300])
+        if said.name not in process.variables:
+            _put(process, "variables", said.name, said.value[:300])
 
     def _devices(self, process: Process, said: events.Devices) -> None:
         if said.net == "IB":
             process.oob = said.oob or process.oob
-            for device in said.devices[:KINDS]:
-                process.devices[device.index] = device
+            for device in said.devices:
+                _put(process, "devices", device.index, device)
         else:
-            for device in said.devices[:KINDS]:
-                process.interfaces[device.name] = device.address
+            for device in said.devices:
+                _put(process, "interfaces", device.name, device.address)
 
     def _nvlink(self, process: Process, said: events.GraphNode) -> None:
         if said.gpu:
             process.gpu = said.gpu
-        elif process.gpu and said.bandwidth is not None and len(process.nvlinks) < KINDS:
-            process.nvlinks[process.gpu] = max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth)
+        elif process.gpu and said.bandwidth is not None:
+            _put(process, "nvlinks", process.gpu, max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth))
 
     def _fact(self, process: Process, said: Event) -> None:
         """What one field takes."""
         if isinstance(said, events.Version):
-            process.versions.add(said.nccl)
+            _add(process, "versions", said.nccl)
             process.cuda = said.cuda
         elif isinstance(said, events.Driver):
             process.driver = said.version
         elif isinstance(said, events.Network):
-            _add(process.networks, said.name)
+            _add(process, "networks", said.name)
         elif isinstance(said, events.NoDevice):
-            process.absent.add(said.why)
+            _add(process, "absent", said.why)
         elif isinstance(said, Plugin):
-            _add(process.plugins, said)
+            _add(process, "plugins", said)
         elif isinstance(said, events.Bootstrap):
             process.bootstrap = process.bootstrap or said
         elif isinstance(said, events.GdrDevice):
-            if said.net != "Socket" and len(process.gdr_devices) < KINDS:
-                process.gdr_devices[said.device] = said.able
+            if said.net != "Socket":
+                _put(process, "gdr_devices", said.device, said.able)
         elif isinstance(said, events.GdrPair):
             if not said.on:
-                _add(process.gdr_off, (said.gpu, said.device, said.distance, said.level))
+                _add(process, "gdr_off", (said.gpu, said.device, said.distance, said.level))
         elif isinstance(said, events.DmaBuf):
             process.dmabuf = True
         elif isinstance(said, events.PeerOff):
@@ -420,7 +428,7 @@ class Reader:
             process.rings += 1
             process.rings_gdr = said.gdr
         elif isinstance(said, Graph):
-            _add(process.graphs, said)
+            _add(process, "graphs", said)
         elif isinstance(said, events.System):
             process.system = said.bandwidth
 
@@ -432,9 +440,22 @@ def _channel(said: Channel) -> Tuple[Way, Optional[Tuple[int, int]]]:
     return way, (said.source, said.target) if said.kind == "net" else None
 
 
-def _add(to: Set, value: object) -> None:
-    if len(to) < KINDS:
-        to.add(value)
+def _add(process: Process, name: str, value: object) -> None:
+    """Into one of its sets."""
+    there = getattr(process, name)
+    if not there:
+        setattr(process, name, {value})
+    elif len(there) < KINDS:
+        there.add(value)
+
+
+def _put(process: Process, name: str, key: object, value: object) -> None:
+    """Into one of its mappings."""
+    there = getattr(process, name)
+    if not there:
+        setattr(process, name, {key: value})
+    elif key in there or len(there) < KINDS:
+        there[key] = value
 
 
 def _absent(text: str) -> Optional[Event]:

@@ -173,6 +173,23 @@ def numbers(values: Iterable[int]) -> str:
             spans[-1][1] = value
         else:
             spans.append([value, value])
+    return _shown(spans)
+
+
+def missing(seen: Iterable[int], total: int) -> str:
+    """Numbers below ``total`` that are not among those seen, as ``numbers`` writes them; "" where none is missing."""
+    spans = []
+    begin = 0
+    for value in sorted(set(seen)):
+        if begin < value < total:
+            spans.append([begin, value - 1])
+        begin = max(begin, value + 1)
+    if begin < total:
+        spans.append([begin, total - 1])
+    return _shown(spans)
+
+
+def _shown(spans: List[List[int]]) -> str:
     shown = ["%d" % a if a == b else "%d-%d" % (a, b) for a, b in spans[: 2 * NAMED]]
     return ",".join(shown) + (" and more" if len(spans) > 2 * NAMED else "")
 

@@ -12,7 +12,7 @@ from ..nccl.grammar import strtoll
 from ..nccl.lint import lint_variable
 from . import judge_failures, judge_network
 from .job import Log, Process
-from .jobs import Job, names, numbers, split
+from .jobs import Job, missing, names, split
 from .judge_network import AGAIN, CAPTURE
 
 READABLE = Check(
@@ -109,18 +109,18 @@ def _level(log: Log, job: Job) -> List[Finding]:
             return []
         have = "warnings alone: network, HCAs, GPUDirect RDMA and channels are unknown"
         return [LEVEL.judge(job.name, "unknown", "INFO lines", have)]
-    missing = []
+    silent = []
     if not job.networks:
-        missing.append("which network is used (Using network)")
+        silent.append("which network is used (Using network)")
     if job.world is None:
-        missing.append("which ranks there are (Init START)")
+        silent.append("which ranks there are (Init START)")
     if job.nodes != 1 and not any(process.ways for process in job.processes):
-        missing.append("connections (Channel ... via)")
+        silent.append("connections (Channel ... via)")
     if job.nodes is None:
-        missing.append("over how many nodes it runs")
-    if not missing:
+        silent.append("over how many nodes it runs")
+    if not silent:
         return []
-    have = "the log does not tell: %s" % "; ".join(missing)
+    have = "the log does not tell: %s" % "; ".join(silent)
     why = "what NCCL did not print cannot be judged: there is no verdict on it"
     return [LEVEL.judge(job.name, "unknown", "lines of INIT, NET and GRAPH", have, why=why, severity="minor")]
 
@@ -145,11 +145,11 @@ def _ranks(job: Job) -> List[Finding]:
         if one.done:
             complete += 1
             continue
-        missing = set(range(min(one.ranks, 1_000_000))) - set(one.began)
+        absent = missing(one.began, one.ranks)
         subject = "%s communicator %s" % (job.name, one.key)
         want = "%d ranks" % one.ranks
-        if missing:
-            have = "ranks %s of %d did not begin here, and no rank completed" % (numbers(missing), one.ranks)
+        if absent:
+            have = "ranks %s of %d did not begin here, and no rank completed" % (absent, one.ranks)
             several = len({process.key for process in one.began.values()}) > 1
             have += "" if several else "; only one process is in this log"
             have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"

@@ -15,7 +15,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from .failures import STATUSES
 from .job import Reported
-from .jobs import Job, names, numbers
+from .jobs import Job, missing, names, numbers
 
 SEE_FIRST = "mend what the first failure says; this one goes with it"
 RETRIES = Check(
@@ -365,8 +365,8 @@ def _who(job: Job, reported: Sequence[Reported]) -> str:
         ranks = [one.failure.rank for one in reported if one.failure.rank is not None]
         text = "waiting: ranks %s" % numbers(ranks)
         if job.world is not None:
-            rest = set(range(min(job.world.ranks, 1_000_000))) - set(ranks)
-            text += "; not reported by %s" % numbers(rest) if rest else ""
+            rest = missing(ranks, job.world.ranks)
+            text += "; not reported by %s" % rest if rest else ""
         return text
     if len(said) == 1:
         return "on %s" % said[0] + (", %d times" % len(reported) if len(reported) > 1 else "")
@@ -421,7 +421,7 @@ def _went_away(job: Job, reported: Sequence[Reported]) -> str:
         host = addresses.get(peer, "")
         named.append("%s%s (%d)" % (peer, " = %s" % host if host and host != peer else "", count))
     victims = {one.process.key for one in job.failures if one.process is not None}
-    silent = [process for process in job.processes if process.key not in victims]
+    silent = [one for one in job.processes if one.key not in victims and one.ended != "Destroy"]
     text = "the lost peers are %s" % ", ".join(named) if named else "the lost peer is not named"
     if silent and len(silent) < len(job.processes):
         text += "; no failure is reported by %s" % names([job.who(process) for process in silent], 4)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Set, Tuple
 
+from . import jobs
 from .job import Process
-from .jobs import Job, numbers
+from .jobs import Job
 
 SOCKETS = "Socket"
 
@@ -112,8 +113,8 @@ def transport(job: Job) -> Transport:
     if job.world is None:
         missing.append("no communicator is begun in this log")
     elif len(job.world.began) < job.world.ranks:
-        unseen = set(range(min(job.world.ranks, 1_000_000))) - set(job.world.began)
-        missing.append("ranks %s of %d are not in this log" % (numbers(unseen), job.world.ranks))
+        unseen = jobs.missing(job.world.began, job.world.ranks)
+        missing.append("ranks %s of %d are not in this log" % (unseen, job.world.ranks))
     if job.nodes != 1 and not used:
         missing.append("no connection between nodes is shown (Channel ... via NET/...)")
     elif bare and job.nodes != 1:
