@@ -12,14 +12,10 @@ import gzip
 import json
 import lzma
 import sys
-import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    SEVERITIES,
-    Finding,
     printable,
     worst_first,
 )
@@ -27,10 +23,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Rea
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job as nccl_job
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import training as nccl_training
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, split
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.transport import transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
 
 BLOCK = 1 << 20
 # What a file begins with -> how it is read.
@@ -39,10 +35,6 @@ _NOT_READ = {
     b"\x28\xb5\x2f\xfd": "is packed by zstd: zstd -dc FILE | busbar diagnose -",
     b"PK\x03\x04": "is a zip archive: unzip -p FILE | busbar diagnose -",
 }
-_COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
-_RESET = "\033[0m"
-# Findings that are printed; all of them are in --json.
-SHOWN = 40
 
 
 def run(paths: Sequence[str], as_json: bool, training: str | None = None) -> int:
@@ -136,85 +128,3 @@ def _from(stream: IO[bytes]) -> Iterator[bytes]:
 def _cannot(message: str) -> int:
     print(f"busbar diagnose: {printable(message)}", file=sys.stderr)
     return 2
-
-
-def render(
-    log: nccl_job.Log, jobs: Sequence[Job], findings: Sequence[Finding], width: int = 100, colour: bool = False
-) -> str:
-    """What people read: the job in a few lines, the findings worst first, then what is right."""
-    lines = []
-    for job in jobs:
-        lines += _wrapped(_about(job), width)
-        if job.processes and job.nodes != 1:
-            proof = transport(job)
-            lines += _wrapped(
-                "  transport: " + ("proven" if proof.proven else "not proven: " + "; ".join(proof.missing)), width
-            )
-        settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job))]
-        if settings:
-            lines += _wrapped(
-                "  set (by the environment, or a file such as /etc/nccl.conf: the log does not tell which): %s"
-                % ", ".join(settings[:30]) + (" and %d more" % (len(settings) - 30) if len(settings) > 30 else ""),
-                width,
-            )  # fmt: skip
-    bad = [finding for finding in findings if not finding.ok]
-    for finding in bad[:SHOWN]:
-        severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
-        if colour:
-            severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
-        lines.append("")
-        follows = " (follows from the first)" if finding.because else ""
-        # Of one job its name says nothing.
-        of = (
-            f"{finding.subject.split(' ')[0]} {finding.subject.split(' ')[1]}: "
-            if len(jobs) > 1 and " " in finding.subject
-            else ""
-        )
-        lines += _wrapped(f"{severity}: {of}{finding.have} [{finding.check}]{follows}", width)
-        lines += _wrapped(f"    why: {finding.why}", width)
-        lines += _wrapped(f"    do: {finding.fix}", width)
-        if finding.source != finding.subject:
-            lines += _wrapped(f"    from: {finding.source}", width)
-    if len(bad) > SHOWN:
-        lines += ["", "... and %d more findings; --json has them all" % (len(bad) - SHOWN)]
-    good = [finding for finding in findings if finding.ok]
-    if good:
-        lines.append("")
-        lines += [line for finding in good for line in _wrapped(f"ok: {finding.have} [{finding.check}]", width)]
-    lines += ["", _summary(log, bad)]
-    return "\n".join(printable(line) if not colour else line for line in lines)
-
-
-def _set(job: Job) -> set[str]:
-    return {name for process in job.processes for name in process.variables}
-
-
-def _about(job: Job) -> str:
-    hosts = {process.host for process in job.processes if process.host}
-    said = [f"{job.name}: {len(job.processes)} process{'' if len(job.processes) == 1 else 'es'}"]
-    if hosts:
-        said.append("on %s" % names(hosts))
-    if job.world is not None:
-        said.append("%d of %d ranks in this log" % (len(job.world.began), job.world.ranks))
-        if len(job.communicators) > 1:
-            said.append("%d communicators" % len(job.communicators))
-    said.append("over %s" % ("1 node" if job.nodes == 1 else f"{job.nodes} nodes") if job.nodes else "nodes unknown")
-    said.append("NCCL %s" % (", ".join(job.versions) or "release unknown"))
-    if job.networks:
-        said.append("network %s" % names(job.networks))
-    return ", ".join(said)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    text = printable(text)
-    indent = " " * (len(text) - len(text.lstrip()))
-    return textwrap.wrap(
-        text.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-    )
-
-
-def _summary(log: nccl_job.Log, bad: Sequence[Finding]) -> str:
-    counts = Counter(finding.severity for finding in bad)
-    detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    read = f"{log.lines} lines of {len(log.sources)} file{'' if len(log.sources) == 1 else 's'}"
-    return f"{len(bad)} finding{'' if len(bad) == 1 else 's'} in {read}" + (f": {detail}" if detail else "")

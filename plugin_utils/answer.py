@@ -523,6 +523,18 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "argv": lines,
         "log": text(4096),
     },
+    "nccl_log_info": {
+        "logs": many(
+            record(
+                path=text(4096),
+                size=whole(0, LARGEST),
+                read=whole(0, LARGEST),
+                text=text(1 << 21),
+                left_out=whole(0, LARGEST),
+            ),
+            64,
+        ),
+    },
     "nccl_ras_info": {
         "views": many(ras_view, 100),
         "processes": many(nccl_process),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     events,
+    excerpt,
     failures,
     job,
     jobs,
@@ -18,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     training,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.transport import transport
+from ansible_collections.busbar.fabric.plugins.plugin_utils import diagnose
 
 from busbar import cli
 
@@ -526,3 +530,51 @@ def test_a_training_log_without_steps_is_unknown(tmp_path: Path, capsys: pytest.
     assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "train")]) == 1
     assert "0 steps after the first 5" in capsys.readouterr().out
     assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "absent")]) == 2
+
+
+def test_an_excerpt_says_what_the_log_says(tmp_path: Path) -> None:
+    text = ranks(*HEALTHY, *[f"Channel {n:02}/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA" for n in range(32)])
+    text += "step 1\nsrun: error: node1: task 1: Out Of Memory\n"
+    text += "node0:100:1 [0] a.cc:1 NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.1<5>"
+    (tmp_path / "log").write_text(text + "\nnode0:100:1 [0] NCCL INFO AllReduce: opCount 1\n" * 100)
+    one = excerpt.read(Host("/", str(tmp_path)), "/log", 1 << 20, 1 << 20)
+    assert (one.read, one.left_out, one.text.count("Channel"), "step 1" in one.text) == (one.size, 0, 2, False)
+    whole = judge.judge(job.read([(tmp_path / "log").read_bytes()]))
+    kept = judge.judge(job.read([one.text.encode()]))
+    assert [(finding.id, finding.state) for finding in kept] == [(finding.id, finding.state) for finding in whole]
+    short = excerpt.read(Host("/", str(tmp_path)), "/log", 1 << 20, 500)
+    assert (len(short.text) <= 500, short.left_out > 10) == (True, True)
+    assert excerpt.read(Host("/", str(tmp_path)), "/log", 100, 500).read == 100
+
+
+def test_an_excerpt_is_taken_of_no_link_pipe_or_directory(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(ranks(*HEALTHY))
+    (tmp_path / "link").symlink_to("secret")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "log").write_text(ranks(*HEALTHY))
+    (tmp_path / "way").symlink_to("inner")
+    os.mkfifo(tmp_path / "pipe")
+    host = Host("/", str(tmp_path))
+    assert excerpt.read(host, "/inner/log", 1 << 20, 1 << 20).text
+    for path in ("/link", "/way/log", "/pipe", "/inner", "/absent", "log", "/inner/../secret"):
+        with pytest.raises(ReadError):
+            excerpt.read(host, path, 1 << 20, 1 << 20)
+
+
+def test_logs_of_several_hosts_are_judged_together() -> None:
+    lines = ranks(*HEALTHY).splitlines(keepends=True)
+    logs = {
+        node: {"findings": [], "passed": [], "logs": [
+            {"path": "/l", "size": 9, "read": 9, "left_out": 0, "text": "".join(x for x in lines if x.startswith(node))}
+        ]}
+        for node in ("node0", "node1")
+    }  # fmt: skip
+    _log, _jobs, findings = diagnose.join(logs)
+    assert all(finding.ok for finding in findings)
+    logs["node1"]["logs"][0]["size"] = 10
+    _log, _jobs, findings = diagnose.join({**logs, "node2": None, "node3": {"unreachable": True, "msg": "no route"}})
+    assert [(finding.subject, finding.have) for finding in findings if not finding.ok] == [
+        ("node1 /l", "/l: 1 bytes not read"),
+        ("node2", "no result"),
+        ("node3", "no route"),
+    ]

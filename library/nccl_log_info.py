@@ -1,0 +1,118 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_log_info
+short_description: Give the lines of NCCL_DEBUG output on a node that say something
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Reads files with NCCL_DEBUG output, and returns the lines that tell networks, devices, connections, ranks and
+    failures, each connection once, for M(busbar.fabric.nccl_log_report) to judge those of all nodes together.
+  - Only regular files, and by no symbolic link in any part of the path. Nothing in them is loaded or executed.
+attributes:
+  check_mode:
+    support: full
+    description: Reads the same.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+options:
+  logs:
+    description: Absolute paths of the files, at most 64.
+    type: list
+    elements: str
+    required: true
+  most:
+    description: MiB of each file that are looked at, from its begin.
+    type: int
+    default: 1024
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.reads
+"""
+
+EXAMPLES = r"""
+- name: Get what NCCL has written
+  busbar.fabric.nccl_log_info:
+    logs: [/tmp/nccl.node01.4711]
+  register: nccl_log_result
+"""
+
+RETURN = r"""
+logs:
+  description: Of each file its path, size, how much was read, the lines that were kept, and how many had no room.
+  type: list
+  elements: dict
+  returned: success
+findings:
+  description: Files that could not be read.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Dict, List, Mapping
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import excerpt
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.judge import READABLE
+
+# Bytes of all answers; the gate takes four times as much, escaped.
+ROOM = 1 << 20
+SPEC = {
+    "logs": {"type": "list", "elements": "str", "required": True},
+    "most": {"type": "int", "default": 1024},
+    **module.ROOTS,
+}
+
+
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    if not 0 < len(given["logs"]) <= 64 or not 0 < given["most"] <= 1 << 20:
+        raise ParseError("logs has to have 1 to 64 paths, and most has to be 1 to %d" % (1 << 20))
+    problems: List[Problem] = []
+    found = []
+    room = ROOM
+    for path in given["logs"]:
+        one = attempt(partial(excerpt.read, host, path, given["most"] << 20, room), path, problems)
+        if one is not None:
+            found.append(asdict(one))
+            room -= len(one.text.encode())
+    findings = tuple(READABLE.unreadable(problem) for problem in problems)
+    return dict(Plan(findings).result(), logs=found)
+
+
+if __name__ == "__main__":
+    main()
