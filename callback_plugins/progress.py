@@ -37,6 +37,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ansible import constants as C
@@ -62,6 +63,7 @@ class CallbackModule(Default):
         self._lock: threading.RLock = ansible_core.printing_lock(self._display)
         self._run: progress.Run | None = None
         self._line: progress_bar.MovingLine | None = None
+        self._moves = False
         self._ticker: progress_bar.Ticker | None = None
         self._process = os.getpid()
         # Tasks whose items have said why they failed: (host, task).
@@ -78,10 +80,10 @@ class CallbackModule(Default):
         if self._run is not None:  # of several playbooks
             return
         self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), _judged(playbook))
-        if progress_bar.terminal(sys.stdout):
-            draw = progress_bar.drawing(ANSIBLE_COLOR)
-            self._line = progress_bar.MovingLine(self._lock, lambda width: self._bar(width, draw), self._heard)
-            self._line.start()
+        self._moves = progress_bar.terminal(sys.stdout)
+        drawn = partial(self._bar, progress_bar.drawing(ANSIBLE_COLOR)) if self._moves else None
+        self._line = progress_bar.MovingLine(self._lock, drawn, self._heard)
+        self._line.start()
         self._ticker = progress_bar.Ticker(self._lock, self._tick)
         self._ticker.start()
         atexit.register(self._ended_early)
@@ -296,11 +298,11 @@ class CallbackModule(Default):
         if found and self._run is not None:
             self._run.heard(int(found[1]), int(found[2]))
 
-    def _bar(self, width: int, draw: Any) -> str:
+    def _bar(self, draw: Any, width: int) -> str:
         return self._run.moving_line(width, draw) if self._run is not None else ""
 
     def _tick(self) -> None:
-        if self._line is not None:
+        if self._line is not None and self._moves:
             self._line.step()
         elif self._run is not None:
             self._print(self._run.tick())

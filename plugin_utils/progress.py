@@ -290,8 +290,7 @@ class Run:
             tell = bool(section.ends) and counts != section.told
         else:
             alone = not any(other.role for other in self._sections.values())
-            long = section.spent >= LONG or (alone and section.worked_on() > 0)
-            tell = last and (any(counts) or long)
+            tell = last and (any(counts) or (section.worked_on() > 0 and (alone or section.spent >= LONG)))
         if tell:
             section.told = counts
             lines.append(self._line(section))

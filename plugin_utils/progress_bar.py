@@ -47,11 +47,12 @@ class Ticker:
 class MovingLine:
     """Takes the place of sys.stdout and sys.stderr, so that what anybody prints stands above the line, undamaged.
 
-    drawn: the line for so many columns. lock: what everybody holds who prints, or starts a process that will.
+    drawn: the line for so many columns; None where no line can move. lock: what everybody holds who prints, or starts a
+    process that will.
     heard: is told every text that is printed.
     """
 
-    def __init__(self, lock: threading.RLock, drawn: Callable[[int], str], heard: Callable[[str], None]) -> None:
+    def __init__(self, lock: threading.RLock, drawn: Callable[[int], str] | None, heard: Callable[[str], None]) -> None:
         self._lock = lock
         self._drawn = drawn
         self._heard = heard
@@ -76,7 +77,7 @@ class MovingLine:
     def step(self) -> None:
         """Draws the line as it is now."""
         with self._lock:
-            if self._real is None or not self._ended:
+            if self._real is None or self._drawn is None or not self._ended:
                 return
             stream = self._real[0]
             with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,13 @@ def test_a_play_without_roles_is_a_line_and_a_long_one_beside_roles_is_one_too(c
         "Next 0:06",
         "2 hosts in 0:06: nothing changed, nothing failed",
     ]
+
+
+def test_a_play_that_all_hosts_skip_is_not_told_however_long_it_takes(clock: Clock) -> None:
+    run = begun(clock, 2, role="")
+    run.ended("n1", "skipped", "")
+    clock.now = 60
+    assert run.play("Next", 2) == []
 
 
 def test_batches_of_a_play_are_told_apart(clock: Clock) -> None:
@@ -346,12 +354,18 @@ def result(host: str, of: Any, **said: Any) -> Any:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def watch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], Any]]:
+    """Begins a run. Called in the test: pytest has another sys.stdout for each of a test's phases."""
     monkeypatch.delenv("CI", raising=False)
     made = callback.CallbackModule()
-    made._display.verbosity = 0
-    made.v2_playbook_on_start(SimpleNamespace(get_plays=list))
-    yield made
+    monkeypatch.setattr(made._display, "verbosity", 0)
+
+    def begin() -> Any:
+        monkeypatch.setattr(sys, "stdout", sys.stdout)
+        made.v2_playbook_on_start(SimpleNamespace(get_plays=list))
+        return made
+
+    yield begin
     made._still()
 
 
@@ -360,7 +374,8 @@ def play(name: str, hosts: list[str]) -> Any:
     return SimpleNamespace(get_name=lambda: name, strategy="linear", serial=[], get_variable_manager=lambda: manager)
 
 
-def test_a_run_over_a_thousand_hosts_is_short(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_over_a_thousand_hosts_is_short(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    watched = watch()
     watched.v2_playbook_on_play_start(play("Provision", THOUSAND))
     for role in (f"role{number}" for number in range(12)):
         for name in ("read", "write", "restart"):
@@ -376,7 +391,8 @@ def test_a_run_over_a_thousand_hosts_is_short(watched: Any, capsys: pytest.Captu
     assert out[12].startswith("1000 hosts in ")
 
 
-def test_a_failure_that_a_block_rescues_is_none(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_that_a_block_rescues_is_none(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    watched = watch()
     failing, cleaning = task("failing"), task("cleaning")
     block = SimpleNamespace(block=[failing], rescue=[cleaning], always=[], _parent=None, _uuid="block")
     failing._parent = cleaning._parent = block
@@ -389,7 +405,10 @@ def test_a_failure_that_a_block_rescues_is_none(watched: Any, capsys: pytest.Cap
     assert "FAILED  cleaning  n1\n" in out
 
 
-def test_items_say_each_why_and_their_task_not_again(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_items_say_each_why_and_their_task_not_again(
+    watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched = watch()
     looped = task("looped", loop=[1, 2])
     watched.v2_playbook_on_play_start(play("Provision", ["n1"]))
     watched.v2_playbook_on_task_start(looped, False)
@@ -406,7 +425,8 @@ def test_items_say_each_why_and_their_task_not_again(watched: Any, capsys: pytes
     assert "no list to go through" in capsys.readouterr().out
 
 
-def test_events_of_tasks_that_never_began_and_of_no_play_do_no_harm(watched: Any) -> None:
+def test_events_of_tasks_that_never_began_and_of_no_play_do_no_harm(watch: Callable[[], Any]) -> None:
+    watched = watch()
     stray = task("stray", "mofed")
     for name in ("v2_runner_on_ok", "v2_runner_on_skipped", "v2_runner_on_failed", "v2_runner_on_unreachable"):
         getattr(watched, name)(result("n1", stray))
@@ -419,8 +439,9 @@ def test_events_of_tasks_that_never_began_and_of_no_play_do_no_harm(watched: Any
 
 
 def test_hosts_with_the_same_diff_are_folded_and_their_text_escaped(
-    watched: Any, capsys: pytest.CaptureFixture[str]
+    watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    watched = watch()
     writing = task("writing")
     watched.v2_playbook_on_play_start(play("Provision", ["n1", "n2"]))
     watched.v2_playbook_on_task_start(writing, False)
@@ -456,15 +477,17 @@ def test_ansibles_own_output_in_ci_for_who_asks_for_more_and_for_ansible_runner(
     assert made._run is None
 
 
-def test_the_verdict_is_no_hosts_failure(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_is_no_hosts_failure(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    watched = watch()
     verdict = task("Print", action="busbar.fabric.verdict")
     watched.v2_playbook_on_play_start(play("Verdict", ["n1", "n2"]))
     watched.v2_playbook_on_task_start(verdict, False)
-    watched._heard("2 of 2 hosts have answered\n")
-    assert "2 of 2 hosts" in watched._bar(80, None)
+    sys.stdout.write("2 of 2 hosts have answered\n")
+    assert "2 of 2 hosts" in watched._bar(None, 80)
     watched.v2_runner_on_failed(result("n1", verdict, msg="not ok on n2"))
     watched.v2_playbook_on_stats(SimpleNamespace(processed={"n1": 1}, custom={}))
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "2 of 2 hosts have answered",
         "not ok on n2",
         "Verdict 2 hosts 0:00",
         "2 hosts in 0:00: nothing changed; the verdict is not ok",
