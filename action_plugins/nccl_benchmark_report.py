@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
-        each = registered(variables["hostvars"], variables["ansible_play_hosts"])
+        each = registered(variables["hostvars"], variables["ansible_play_hosts_all"])
         results = {host: of_host for host, said in each if (of_host := reported(said))}
         now = time.time()
         rows = nccl_benchmark.rows(results, now)
@@ -67,23 +67,9 @@ class ActionModule(ActionBase):
 
 
 def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Host and what the role has registered for it, or the audit has heard: what stands is not in the role's play.
-
-    hosts: of that play.
-    """
-    audit: Mapping[str, Any] = {}
-    for host in hosts:
-        of_host = hostvars.raw_get(host)
-        audit = audit or work.answers(of_host)
-        yield host, of_host.get(f"{suite.BENCHMARK}_result")
-    for host in audit.keys() - set(hosts):
-        # To gather the variables of a host takes Ansible a millisecond.
-        said = work.roles(audit[host]) if work.is_well(audit[host]) else _heard(hostvars.raw_get(host))
-        yield host, said.get(suite.BENCHMARK)
-
-
-def _heard(of_host: Mapping[str, Any]) -> Mapping[str, Any]:
-    return work.results(of_host, [suite.BENCHMARK], "", nightly=False)
+    """Host and what the role has registered for it, or the audit has heard: what stands is not in the role's play."""
+    for host, of_host in work.registered(hostvars, set(hosts)):
+        yield host, work.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
 
 
 def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:

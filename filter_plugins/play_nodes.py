@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -12,8 +12,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, work
 
 # Matches nobody, and without the warning that a name which is not there would give.
 NOBODY = ["!all"]
-# Variables that are the same for all hosts of a run.
-SHARED = ("fleet_audit_result", "ansible_check_mode")
 
 
 def _verify(of_host: Mapping[str, Any]) -> bool:
@@ -43,24 +41,7 @@ def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
         raise AnsibleFilterError(f"play_nodes knows {', '.join(PLAYS)}, not {play!r}")
     wanted = set(hosts)
     has_work = PLAYS[play]
-    return [host for host, of_host in _registered(hostvars, wanted) if has_work(of_host)] or NOBODY
-
-
-def _registered(hostvars: Any, wanted: Container[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Host and what the run has registered for it. To gather a host's variables takes Ansible a millisecond.
-
-    Hosts on which no role has anything to do have one thing registered, which is the same for all of them.
-    """
-    shared: dict[str, Any] = {}
-    for host in hostvars:
-        if host not in wanted:
-            continue
-        if work.is_well(work.answers(shared).get(host, {})):
-            yield host, {**shared, "inventory_hostname": host}
-            continue
-        of_host = hostvars.raw_get(host)
-        shared = shared or {name: of_host[name] for name in SHARED if name in of_host}
-        yield host, of_host
+    return [host for host, of_host in work.registered(hostvars, wanted) if has_work(of_host)] or NOBODY
 
 
 class FilterModule:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,49 @@ def test_the_nightly_question_finds_what_site_yml_finds_in_check_mode(lab: Path,
         host["intent"] = alone["hosts"][name]["intent"]
     assert alone == site
     assert not (lab / "node01/sys/etc/nccl.conf").exists()
+
+
+def test_the_roles_that_have_something_to_do_are_played_and_give_the_verdict_of_all(
+    converged: Path, play: Play
+) -> None:
+    """In check mode and for real, as where every role is played on every host."""
+    for node, names in FAULTS.items():
+        for name in names:
+            store.break_(converged, node, name)
+    broken = converged.with_name("broken")
+    shutil.copytree(converged, broken, symlinks=True)
+    path = converged / "findings.json"
+    verdicts: dict[bool, list[dict[str, Any]]] = {}
+    played: dict[bool, set[str]] = {}
+    for first in (True, False):
+        if not first:
+            for node in FAULTS:
+                shutil.rmtree(converged / node)
+                shutil.copytree(broken / node, converged / node, symlinks=True)
+        for check in (["--check"], []):
+            settings = json.dumps({"busbar_audit_first": first, "busbar_findings_path": str(path)})
+            run = play("-i", converged / "inventory", "-e", settings, *check)
+            assert run.rc == 2
+            data = json.loads(path.read_text())
+            del data["run"]
+            # The intent of a host is another one where it is asked in another way.
+            for host in data["hosts"].values():
+                del host["intent"]
+            verdicts.setdefault(first, []).append(data)
+            played.setdefault(first, set()).update(re.findall(r"TASK \[busbar\.fabric\.(\w+) : Configure", run.out))
+    assert verdicts[True] == verdicts[False]
+    assert any(host["repaired"] for host in verdicts[True][1]["hosts"].values())
+    assert played[True] == {
+        "pcie_path",
+        "host_limits",
+        "iommu",
+        "mtu",
+        "multirail",
+        "roce_qos",
+        "nccl_conf",
+        "nvidia_peermem",
+    }
+    assert played[False] > played[True]
 
 
 # As su does with what comes before the command.

@@ -78,7 +78,7 @@ def test_the_table_of_the_benchmark_has_also_the_hosts_whose_stored_results_stan
     run = Run(audit, **{host: {} for host in audit})
     run["a"]["nccl_benchmark_result"] = {**OK, "runs": ["of the role"]}
     run["f"]["mtu_result"] = {**OK, "changed": True}
-    found = {host: said and said["runs"][0] for host, said in nccl_benchmark_report.registered(run, ["a"])}
+    found = {host: said and said["runs"][0] for host, said in nccl_benchmark_report.registered(run, [*audit])}
     assert found == {"a": "of the role", "b": "of the audit", "c": "of the audit", "d": None, "e": None, "f": None}
     assert "b" not in run.looked_at
 
