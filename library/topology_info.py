@@ -18,15 +18,7 @@ options:
   profile:
     description: Platform profile as in C(profiles/NAME.yml). Without it the module only reads.
     type: dict
-  profile_name:
-    description: Name of the profile, for messages.
-    type: str
-    default: unnamed
-  fabric:
-    description: The site's fabric; needed where the profile exists with both.
-    type: str
-    choices: ["", infiniband, ethernet]
-    default: ""
+    required: false
   site:
     description: The site's values by their names, such as C(busbar_firmware), as M(busbar.fabric.intent) returns them.
     type: dict
@@ -60,6 +52,7 @@ options:
     default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.profile
   - busbar.fabric.node.reads
 """
 
@@ -117,7 +110,7 @@ withheld:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
+from ansible_collections.busbar.fabric.plugins.module_utils.change.module import PROFILE, ROOTS
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
@@ -168,9 +161,8 @@ def addresses(host: Host, want: profile.Profile) -> platform.Addresses:
 
 
 SPEC = {
-    "profile": {"type": "dict"},
-    "profile_name": {"type": "str", "default": "unnamed"},
-    "fabric": {"type": "str", "choices": ["", "infiniband", "ethernet"], "default": ""},
+    **PROFILE,
+    "profile": {"type": "dict", "required": False},
     "site": {"type": "dict", "default": {}},
     "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
     "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},

@@ -12,6 +12,9 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
+
+from busbar.lab import store  # noqa: E402
+
 # Tests that read what a run prints read Ansible's own output, where they do not say otherwise.
 ANSIBLES_OUTPUT = {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
 os.environ.update(ANSIBLES_OUTPUT)
@@ -30,3 +33,19 @@ def oldest_python() -> str:
         if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
             return candidate
     pytest.skip("no Python 3.8 on this machine; the node code's syntax is checked for it by ast")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """A lab of trees with the standard nodes, fresh and of this test alone."""
+    directory = tmp_path / "lab"
+    store.create(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, for all whose runs reach no node."""
+    directory = tmp_path_factory.mktemp("untouched") / "lab"
+    store.create(directory)
+    return directory

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import pytest
 
-from busbar.lab import store
 from tests import archive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -75,13 +74,6 @@ def clone(tmp_path: Path) -> Path:
         if source.is_symlink() or source.is_file():  # a file may be deleted and not committed
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
-    return directory
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Path:
-    directory = tmp_path / "lab"
-    store.create(directory)
     return directory
 
 

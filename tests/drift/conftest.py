@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from busbar.lab import store
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -49,21 +47,6 @@ def write_inventory(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "hosts.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": hosts}}))
     return folder
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Path:
-    directory = tmp_path / "lab"
-    store.create(directory)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def unasked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, for all whose question reaches no node."""
-    directory = tmp_path_factory.mktemp("unasked") / "lab"
-    store.create(directory)
-    return directory
 
 
 @pytest.fixture

@@ -130,10 +130,10 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(
-    unasked: Path, busbar: Busbar, tmp_path: Path, arguments: list[str], says: str
+    untouched: Path, busbar: Busbar, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
-    (unasked / "none.retry").write_text("")
-    done = busbar("drift", "-i", unasked / "inventory", *(word.format(lab=unasked) for word in arguments))
+    (untouched / "none.retry").write_text("")
+    done = busbar("drift", "-i", untouched / "inventory", *(word.format(lab=untouched) for word in arguments))
     assert done.rc == 1
     assert says in done.err
     assert not list(tmp_path.glob("busbar-results/*.sqlite"))

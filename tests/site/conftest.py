@@ -47,21 +47,6 @@ def oldest_python(oldest_python: str) -> str:
     return oldest_python
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Path:
-    directory = tmp_path / "lab"
-    store.create(directory)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, for all whose runs reach no node."""
-    directory = tmp_path_factory.mktemp("untouched") / "lab"
-    store.create(directory)
-    return directory
-
-
 class Demo(NamedTuple):
     """The runs that `make demo` shows: in check mode on fresh nodes, for real, in check mode on broken ones and on
     repaired ones, which stay, converged."""

@@ -50,7 +50,8 @@ def documentation(name: str) -> dict[str, Any]:
         fragment = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.doc_fragments.{path}")
         text = getattr(fragment.ModuleDocFragment, part.upper() or "DOCUMENTATION")
         for section, shared in yaml.safe_load(text).items():
-            document[section] = {**shared, **document.get(section, {})}
+            own = document.setdefault(section, {})
+            own.update({key: {**said, **own.get(key, {})} for key, said in shared.items()})
     return {"options": {}, **document}
 
 
