@@ -69,7 +69,7 @@ molecule: setup ## the scenario of every role, some at a time
 	@# One more than there are cores: a node that boots is waited for. Who has none left takes another's.
 	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist worksteal tests/molecule
 
-slurm: setup ## drain and resume in a real Slurm; as root, installs Debian's packages where they lack
+slurm: setup ## drain and resume, and the nightly check, in a real Slurm; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/slurm
 
 drift: setup ## busbar drift end to end and its report in Chromium (installed as root): about five minutes on two cores

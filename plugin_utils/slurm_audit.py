@@ -140,12 +140,18 @@ class _Run:
 
     def _job(self, partition: str, hosts: list[_Host], overlap: bool) -> None:
         left = {host.node: host for host in hosts}
-        for number in range(ROUNDS):
-            if not self._step(partition, left, overlap, last=number == ROUNDS - 1):
-                return
-            left = {node: host for node, host in left.items() if host.name not in self.answers}
-            if not left:
-                return
+        try:
+            for number in range(ROUNDS):
+                if not self._step(partition, left, overlap, last=number == ROUNDS - 1):
+                    return
+                left = {node: host for node, host in left.items() if host.name not in self.answers}
+                if not left:
+                    return
+        except SlurmError as error:
+            # Of this job's nodes: the others are asked, and what has come counts.
+            for host in left.values():
+                if host.name not in self.answers:
+                    self.answer(host.name, {"failed": True, "msg": str(error)})
 
     def _step(self, partition: str, left: Mapping[str, _Host], overlap: bool, last: bool) -> bool:
         """Asks these hosts. True: some have no answer yet, through no fault of theirs."""

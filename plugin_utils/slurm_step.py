@@ -45,9 +45,9 @@ step=$!
 } <&4 >/dev/null 2>&1 &
 watch=$!
 exec 4<&-
-wait "$step"
+wait "$step" 2>/dev/null
 code=$?
-if kill -0 "$step" 2>/dev/null; then kill -s TERM "$step"; wait "$step"; fi
+if kill -0 "$step" 2>/dev/null; then kill -s TERM "$step"; wait "$step" 2>/dev/null; fi
 timeout 10 "$cancel" --quiet --name="$name" >/dev/null 2>&1
 kill -s KILL "$watch" 2>/dev/null
 exit "$code"
@@ -108,15 +108,19 @@ def run(
     """Runs srun until it ends, for so many seconds at most. True: they were over, and it was ended.
 
     heard: gets pieces of its output. said: gets lines of its standard error. enough: nobody is waited for any more.
+    Raises SlurmError where it cannot be started.
     """
-    guard = subprocess.Popen(
-        ["/bin/sh", "-c", GUARD, "sh", paths["scancel"], job, str(script), paths[argv[0]], *argv[1:]],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", GUARD, "sh", paths["scancel"], job, str(script), paths[argv[0]], *argv[1:]],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmError(f"{argv[0]} could not be started: {error.strerror}") from error
     try:
         return _read(guard, time.monotonic() + seconds, heard, said, enough)
     finally:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,7 @@ def test_answers_come_together_from_pieces_of_any_size_and_in_any_order() -> Non
         (frame("b", b"[]", 1) + frame("b", b"[]", 2), "two tasks of the step answer by its name"),
         (frame("b", b"[]", 1) + b"1: more\n", "something follows its end"),
         (frame("b", b"[]", 1).replace(b"busbar-answer 16 ", b"busbar-answer 12 "), "it is not as long as it says"),
+        (frame("b", b"[]", 1).replace(b": eJ", b": eK"), "or changed on its way"),
         (frame("b", b"", 1, b"A" * 8), "it cannot be unpacked"),
         (frame("b", b"", 1, base64.b64encode(zlib.compress(b"x" * 99)[:-4])), "once unpacked, or cut off"),
         (frame("b", b"x" * 5000, 1), "more than 4000 bytes once unpacked"),
@@ -203,3 +205,47 @@ def test_a_fleet_that_may_not_ask_is_told_before_anything_begins(monkeypatch: py
 def test_what_slurm_keeps_from_a_step_is_no_missing_gpu() -> None:
     said = slurm_audit._judged(host_audit.Question([], [], {}, False, True), b'{"withheld": "/dev/nvidia0\\u001b"}')
     assert (said["not_run"], "ConstrainDevices" in said["msg"], said["msg"].isprintable()) == (True, True, True)
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_controller_that_hangs_or_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_step, "PATIENCE", 0.2)
+    with pytest.raises(SlurmError, match="is slurmctld up"):
+        slurm_step.told(program(tmp_path, "hangs", "exec sleep 600"), slurm_engine.SINFO)
+    monkeypatch.setattr(slurm_step, "PATIENCE", 60)
+    with pytest.raises(SlurmError, match=r"sinfo --all ended with 1: Unable to contact \\x1b"):
+        slurm_step.told(
+            program(tmp_path, "fails", "printf 'Unable to\ncontact \033[1m' >&2; exit 1"), slurm_engine.SINFO
+        )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(slurm_step, "PLACES", str(tmp_path))
+    with pytest.raises(SlurmError, match="this machine has no srun, sinfo, scontrol, scancel"):
+        slurm_step.programs()
+
+
+def test_nothing_of_the_users_environment_reaches_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_EXCLUSIVE", "SLURM_ACCOUNT", "LD_PRELOAD", "VAULT_PASSWORD"):
+        monkeypatch.setenv(name, "1")
+    assert set(slurm_step.environment()) == {"PATH", "LC_ALL", "SLURM_ACCOUNT"} | (
+        {"SLURM_CONF"} if "SLURM_CONF" in os.environ else set()
+    )
+
+
+def test_a_step_that_is_over_is_ended_and_its_job_cancelled_by_name(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("the script\n")
+    cancel = program(tmp_path, "scancel", f'echo "$@" >>{tmp_path}/cancelled')
+    srun = program(tmp_path, "srun", "cat; echo mine >&2; exec sleep 600")
+    heard, said = list[bytes](), list[bytes]()
+    given = ({"srun": srun, "scancel": cancel}, ["srun"], "job-1", tmp_path / "script")
+    assert not slurm_step.run(*given, 600, heard.append, said.append, lambda: bool(said))
+    assert (b"".join(heard), said) == (b"the script\n", [b"mine"])
+    assert set((tmp_path / "cancelled").read_text().splitlines()) == {"--quiet --name=job-1"}
+    (tmp_path / "cancelled").unlink()
+    assert slurm_step.run(*given, 0.2, heard.append, said.append, lambda: False)
+    assert (tmp_path / "cancelled").exists()
