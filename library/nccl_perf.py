@@ -555,7 +555,8 @@ class Measurement:
             new = os.path.join(directory, "latest")
             os.symlink(os.path.basename(directory), new)
             os.replace(new, link)
-            os.unlink(os.path.join(self.directory, UNFINISHED))
+            with contextlib.suppress(FileNotFoundError):  # the result is there, whoever has taken that away
+                os.unlink(os.path.join(self.directory, UNFINISHED))
         except OSError as error:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error
 

@@ -362,11 +362,13 @@ def test_a_run_that_was_killed_makes_the_result_before_it_due(node: Node, run: R
     )
     changes = node.arguments(when="always")
     module = start(node.root, **changes)
-    wait_for(pid)
-    # It goes on, and whoever asks now hears of it.
-    assert "is under way or was cut off" in run(check=True)["due"]
-    module.kill()
-    module.communicate()
+    try:
+        wait_for(pid)
+        # It goes on, and whoever asks now hears of it.
+        assert "is under way or was cut off" in run(check=True)["due"]
+    finally:
+        module.kill()
+        module.communicate()
     asked = run(check=True)
     assert asked["due"].startswith("a later run, begun 20")
     assert found(asked) == {"fresh": "unknown"}
