@@ -66,6 +66,12 @@ class ActionModule(ActionBase):
         return result
 
 
+def table(said: Mapping[str, Any], now: float) -> str:
+    """What people read; "" where nothing was asked for. said: host -> what the role has registered, or the audit."""
+    rows = nccl_benchmark.rows({host: found for host, one in said.items() if (found := reported(one))}, now)
+    return nccl_benchmark.render(rows, terminal.WIDTH) if rows else ""
+
+
 def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Host and what the role has registered for it, or the audit has heard: what stands is not in the role's play."""
     for host, of_host in work.registered(hostvars, set(hosts)):
@@ -79,8 +85,10 @@ def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
 
 def reported(said: Any) -> dict[str, Any]:
     """What the role has registered for a host; {} where that is nothing, or not valid."""
+    if not isinstance(said, dict) or not said.get("runs"):
+        return {}
     found = answer.given(said)
-    runs = said["runs"] if found.get("findings") is not None and "runs" in said else []
+    runs = said["runs"] if found.get("findings") is not None else []
     return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
 
 
@@ -197,4 +205,4 @@ def short(size: float) -> str:
     return size_text(round(size))
 
 
-__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "registered", "reported", "write"]
+__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "registered", "reported", "table", "write"]
