@@ -50,6 +50,7 @@ class Process:
     ways: connection -> how many channels.   crossed: pairs of ranks that are connected by the network.
     peers_off: the driver allows no direct way between GPUs of the node.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.
+    pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
     launcher_rank: rank or task that the launcher's prefix names.
     """
 
@@ -84,9 +85,9 @@ class Process:
     ways: Dict[Way, int] = field(default_factory=_nothing)
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
     ended: str = ""
-    # comm pointer -> key of the communicator
     pointers: Dict[str, str] = field(default_factory=_nothing)
     gpu: str = ""
+    buses: Dict[int, str] = field(default_factory=_nothing)
 
     @property
     def host(self) -> str:
@@ -348,6 +349,7 @@ class Reader:
             key = "%s/%s" % (process.pointers.get(said.parent, said.parent), said.color)
         key = key or "of %d ranks" % said.ranks
         _put(process, "pointers", said.comm, key)
+        _put(process, "buses", said.rank, said.bus)
         one = self.log.communicators.get(key)
         if one is None:
             if len(self.log.communicators) >= COMMUNICATORS:

@@ -347,14 +347,16 @@ def _why_off(job: Job, process: Process, device: str, rank: int, sends: Optional
     if any(process.gdr_devices.get(part) is False for part in device.split("+")):
         return _NOT_ABLE, "", True
     level = process.variables.get("NCCL_NET_GDR_LEVEL", "")
+    # Its GPU by rank (2.26 and later) or bus id; the rank may be of another communicator than the bus was.
+    buses = set(process.buses.values())
+    own = {str(rank), process.buses.get(rank, "")} | (buses if len(buses) == 1 else set())
     for gpu, hca, distance, limit in sorted(process.gdr_off):
-        if _same_device(process, hca, device) and (gpu == str(rank) or not (job.version and job.version >= (2, 26, 0))):
+        if gpu in own and _same_device(process, hca, device):
             far, near = (events.path_type(number, job.version) for number in (distance, limit))
             cause = "path %s between GPU %s and HCA exceeds level %s" % (far, gpu, near)
             cause += " (NCCL_NET_GDR_LEVEL=%s)" % level if level else ""
-            alone = gpu == str(rank) or len({pair[0] for pair in process.gdr_off}) == 1
             fix = "`nvidia-smi topo -m`: the HCA has to be on the GPU's own PCIe switch, and in NCCL_IB_HCA; or set"
-            return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer way is meant" % far, alone
+            return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer way is meant" % far, True
     if level and level in ("LOC", "0"):
         return "NCCL_NET_GDR_LEVEL=%s" % level, "take NCCL_NET_GDR_LEVEL out of the job and out of /etc/nccl.conf", True
     if sends is not False and process.variables.get("NCCL_NET_GDR_READ") == "0":

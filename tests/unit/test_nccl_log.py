@@ -278,6 +278,9 @@ def test_a_node_that_sees_fewer_hcas_than_the_others() -> None:
         ("2.27.7", "NCCL_NET_GDR_LEVEL set by environment to LOC", "cause: NCCL_NET_GDR_LEVEL=LOC"),
         ("2.27.7", "NCCL_NET_GDR_READ set by environment to 0.", "cause: NCCL_NET_GDR_READ=0"),
         ("2.27.7", "DMA-BUF is available on GPU device 0", "possible causes:"),
+        # Of another GPU, and of another HCA: far apart, and never used together.
+        ("2.21.5", "GPU Direct RDMA Disabled for GPU 43000 / HCA 0 (distance 6 > 4)", "possible causes:"),
+        ("2.27.7", "GPU Direct RDMA Disabled for GPU 0 / HCA 3 (distance 9 > 5)", "possible causes:"),
     ],
 )  # fmt: skip
 def test_gpudirect_that_is_off_and_why(version: str, line: str, cause: str) -> None:
@@ -578,3 +581,29 @@ def test_logs_of_several_hosts_are_judged_together() -> None:
         ("node2", "no result"),
         ("node3", "no route"),
     ]
+
+
+def test_a_process_that_shows_no_connection_is_not_proven() -> None:
+    text = "".join(
+        line
+        for line in ranks(*HEALTHY).splitlines(keepends=True)
+        if not line.startswith("node1") or "rings" not in line
+    )
+    text = "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith("node1") or "Channel" not in line
+    )
+    [one] = jobs.split(job.read([text.encode()]))
+    assert transport(one).missing == ("1 of 2 processes show no connection",)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_of_several_files_only_times_tell_what_came_first(timed: bool) -> None:
+    warn = "node{0}:10{0}:1 [0] a.cc:1 NCCL WARN {1}\n"
+    oom, dup = "Cuda failure 'out of memory'", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10"
+    reader = job.Reader()
+    for node, text, time in ((0, oom, "10:00:09"), (1, dup, "10:00:01")):
+        reader.source(f"nccl.node{node}")
+        reader.feed(((f"[2026-01-01 {time}] " if timed else "") + warn.format(node, text)).encode())
+    reader.end()
+    first = [finding for finding in judge.judge(reader.log) if "the first failure" in (finding.have or "")]
+    assert [finding.check for finding in first] == (["nccl_log.duplicate_gpu"] if timed else [])
