@@ -102,6 +102,8 @@ class Run:
         self._hosts = 0
         self._most = 0
         self._verdict = ""
+        self._told = False
+        self._once = False
         self._sections: dict[str, _Section] = {}
         self._current: _Section | None = None
         self._task = ""
@@ -138,7 +140,7 @@ class Run:
             section.since = self._clock()
             section.told_at = section.told_at or section.since
             self._current = section
-        self._task = printable(name)
+        self._task, self._once = printable(name), once
         if self._ordered:
             self._waiting = set()
             self._answered, self._total = 0, 1 if once else max(1, self._hosts - len(self._gone))
@@ -156,7 +158,7 @@ class Run:
             self._current.heard = answered
 
     def ended(self, host: str, end: str, role: str, counts: bool = True) -> None:
-        """A task ended on a host with one of ENDS. counts: it says something of the host, and not of the whole run."""
+        """A task ended on a host with one of ENDS. counts: that is the host's, and not the verdict's on all."""
         self._waiting.discard(host)
         self._answered += 1
         self._moved = self._clock()
@@ -164,6 +166,7 @@ class Run:
             self._gone.add(host)
         elif end != "skipped":
             self._gone.discard(host)
+        self._told = self._told or not counts
         if counts:
             for ends in (self._section(role).ends, self._ends):
                 ends[host] = max(end, ends.get(host, end), key=ENDS.index)
@@ -243,12 +246,14 @@ class Run:
         if self._current is not None:
             done = f" ({self._position()} had done it)" if self._total > 1 else ""
             lines = [Line(f"{why} in {self._titled_now()}{done}", "failed")]
-            waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting else ""
+            waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting and not self._once else ""
             lines += [Line(f"  not heard from: {waiting}", "failed")] if waiting else []
         lines += self._closed_all()
         lines += self._summary(max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}")
-        return [*lines, Line("There is no verdict on this run. What is there now is judged, and nothing written, by:"),
-                Line(f"  {verdict}")]  # fmt: skip
+        if not self._told:
+            lines.append(Line("There is no verdict on this run. What is there now is judged, and nothing written, by:"))
+            lines.append(Line(f"  {verdict}"))
+        return lines
 
     # What is in the lines.
 

@@ -250,6 +250,18 @@ def test_who_interrupts_hears_what_was_done_and_how_to_have_it_judged(clock: Clo
     assert texts(Run(clock).interrupted("ENDED EARLY", "x"))[:2] == ["ENDED EARLY", "No host took part; until 0:00"]
 
 
+def test_who_interrupts_a_run_that_is_judged_already_is_sent_nowhere(clock: Clock) -> None:
+    run = begun(clock, 2, role="")
+    run.task("Print", "", once=True)
+    run.started("n1")
+    assert texts(run.interrupted("INTERRUPTED", "x"))[0:2] == [
+        "INTERRUPTED in Provision : Print",
+        "2 hosts until 0:00: nothing changed, nothing failed",
+    ]
+    run.ended("n1", "ok", "", counts=False)
+    assert texts(run.interrupted("INTERRUPTED", "x"))[-1].startswith("2 hosts until")
+
+
 def test_hosts_that_one_task_has_asked_are_counted(clock: Clock) -> None:
     run = begun(clock, 1000, role="")
     run.task("Ask", "", once=True)
