@@ -31,8 +31,11 @@ class ActionModule(ActionBase):
         hostvars = variables["hostvars"]
         # Also those that are lost meanwhile.
         hosts = variables["ansible_play_hosts_all"]
-        registered = {host: hostvars.raw_get(host).get(REGISTERED) for host in hosts}
-        report = hang.build(registered, [str(source) for source in variables.get("ansible_inventory_sources") or []])
+        raw = {host: hostvars.raw_get(host) for host in hosts}
+        registered = {host: of_host.get(REGISTERED) for host, of_host in raw.items()}
+        simulated = any(of_host.get("busbar_hardware_root", "/") != "/" for of_host in raw.values())
+        sources = [str(source) for source in variables.get("ansible_inventory_sources") or []]
+        report = hang.build(registered, sources, simulated)
         display.display("\n" + hang.text(report))
         if arguments["path"]:
             try:

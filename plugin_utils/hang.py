@@ -136,8 +136,11 @@ def heard(host: str, registered: Any) -> tuple[dict[str, Any], list[View], str]:
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
-def build(registered: Mapping[str, Any], inventory: Sequence[str] = ()) -> dict[str, Any]:
-    """registered: host -> what nccl_ras_info has returned there. inventory: as commands name it, after ``-i``."""
+def build(registered: Mapping[str, Any], inventory: Sequence[str] = (), simulated: bool = False) -> dict[str, Any]:
+    """registered: host -> what nccl_ras_info has returned there. inventory: as commands name it, after ``-i``.
+
+    simulated: a host is one of the lab's.
+    """
     answers: dict[str, dict[str, Any]] = {}
     views: dict[str, list[View]] = {}
     hosts: dict[str, str] = {}
@@ -169,6 +172,7 @@ def build(registered: Mapping[str, Any], inventory: Sequence[str] = ()) -> dict[
     return {
         "format": FORMAT,
         "verdict": verdict,
+        "simulated": simulated,
         "exit_code": EXIT_CODES[verdict],
         "hosts": hosts,
         "idle": idle,
@@ -227,9 +231,11 @@ def _jobs(views: Mapping[str, Sequence[View]], known: nccl_hang.Known) -> list[d
                 "asked_on": asked,
                 "seconds": max(view.seconds for view in of_job),
                 "hosts": sorted({known.host(place.host) for place in places}),
-                "processes": len({(place.host, place.pid) for place in places}),
+                # The text names few of them.
+                "processes": max(len({(place.host, place.pid) for place in places}), of_job[0].now.processes or 0),
                 "communicators": [_communicator(one, known) for one in joined],
-                "rows": [[row.number, row.size, row.status, row.errors] for row in of_job[0].now.rows],
+                # Communicators with something to say of stand above with their names.
+                "alike": [[row.number, row.size, row.status] for row in of_job[0].now.rows if row.errors == "OK"],
             }
         )
     return found
@@ -371,6 +377,7 @@ def headline(report: Mapping[str, Any]) -> str:
         UNKNOWN: "nobody is seen to hold up the others, and it is not known whether all is well",
     }[report["verdict"]]
     counted = f"{jobs} job{'' if jobs == 1 else 's'}, {answered} of {asked} hosts answered"
+    counted += ", simulated" if report["simulated"] else ""
     return f"VERDICT {report['verdict']}: {said} ({counted}; nothing was changed)"
 
 
@@ -392,8 +399,7 @@ def _job(job: Mapping[str, Any]) -> list[str]:
         status = ", ".join(one["statuses"]) or "?"
         launched = "; ".join(counts) or ("none" if one["counts"] else "alike, or not told")
         rows.append((one["name"].split(":")[0], str(one["size"]), str(one["missing"] or "-"), status, moves, launched))
-    for number, size, status, errors in job["rows"]:
-        rows.append((f"{number} alike", str(size), "?", status, "?", "not told" if errors == "OK" else errors))
+    rows += [(f"{number} without name", str(size), "-", status, "?", "alike") for number, size, status in job["alike"]]
     lines += _table(rows)
     more = len(shown) - _ROWS
     return [*lines, f"and {more} more communicators: --json has them"] if more > 0 else lines

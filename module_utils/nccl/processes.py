@@ -42,6 +42,7 @@ _ROW = re.compile(
     r"\s*\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) \S+ ([0-9A-F]{2}) \S+ \S+ \S+\s+(\d+)\s+\d+ (\d+)\b.*"
 )
 _STATUS = re.compile(r"(\w+):\s*(.*)")
+_PORT = re.compile(r":([0-9]{1,5})$")
 _GPU = re.compile(r"/dev/nvidia\d+")
 
 
@@ -124,8 +125,8 @@ def parse_status(text: str) -> Dict[str, str]:
 
 def ras_port(address: Optional[str]) -> int:
     """Of a value of NCCL_RAS_ADDR; PORT where there is none, or it is none."""
-    port = (address or "").rpartition(":")[2]
-    return int(port) if port.isdigit() and 0 < int(port) < 65536 else PORT
+    port = _PORT.search(address or "")
+    return int(port.group(1)) if port and 0 < int(port.group(1)) < 65536 else PORT
 
 
 def read(host: Host) -> Node:
@@ -160,9 +161,10 @@ def again(host: Host, of_node: Sequence[Process]) -> Tuple[Process, ...]:
     """The same processes as they are by now, without those that have ended."""
     found = []
     for process in of_node:
-        status = attempt(lambda process=process: host.read("/proc/%d/status" % process.pid), "", [])
-        if status is not None:
-            found.append(replace(process, state=parse_status(status).get("State", "?")[:1]))
+        try:
+            found.append(replace(process, state=_status(host, str(process.pid)).get("State", "?")[:1]))
+        except OSError:
+            continue  # it has ended meanwhile
     return tuple(found)
 
 
@@ -176,7 +178,7 @@ def _process(
     users: Mapping[int, str],
     problems: List[Problem],
 ) -> Process:
-    status = parse_status(host.read("/proc/%s/status" % pid) or "")
+    status = _status(host, pid)
     uid = int((status.get("Uid", "").split() or ["-1"])[0])
     told = _environment(host, pid)
     port = ras_port(told.get(ADDRESS) or site)
@@ -243,6 +245,12 @@ def _environment(host: Host, pid: str) -> Dict[str, str]:
         if name.decode("ascii", "replace") in TOLD:
             found.setdefault(name.decode("ascii"), value[:200].decode("utf-8", "replace"))
     return found
+
+
+def _status(host: Host, pid: str) -> Dict[str, str]:
+    """A process may have any bytes in its name."""
+    with open(host.hardware("/proc/%s/status" % pid), "rb") as stream:
+        return parse_status(stream.read(1 << 16).decode("utf-8", "replace"))
 
 
 def _open_files(host: Host, pid: str) -> Set[str]:

@@ -296,24 +296,32 @@ def _no_number(name: str) -> Any:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 _LIBRARY = re.compile(r"NCCL version (\d[\w.+-]{0,40}) compiled with CUDA .*")
-_ROW = re.compile(r"\s*\d+\s+(\d+)\s+\d+\s+\d+(?:-\d+)?\s+(\d+)\s+\d+\s+([A-Z]+)\s+([A-Z,]+)")
-_TOTALS = re.compile(r"\s*\d+\s+\d+\s+\d+\s+(\d+)\s+\d+|\s*\d+\s+(\d+)\s+\d+")
-_HEADING = re.compile(r"#(\d+)-(\d+) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
-_GPU = r"GPU (\d+)(?: \(NVML (\d+)\))?"
-_AT = _GPU + r" managed by process (\d+) on node (\S+)"
-_PROCESS = re.compile(r"  Process (\d+) on node (\S+) managing GPUs? (\d[\d,]*(?: \(NVML \d[\d,]*\))?)")
-_MEMBER = re.compile(r"  Rank (\d+)(?: (has|reported) (.+?))? -- (?:%s|\[process information not found\])" % _AT)
+_ROW = re.compile(r"\s*\d{1,20}\s+(\d{1,20})\s+\d+\s+\d+(?:-\d+)?\s+(\d{1,20})\s+\d+\s+([A-Z]+)\s+([A-Z,]+)")
+_TOTALS = re.compile(r"\s*\d+\s+\d+\s+\d+\s+(\d{1,20})\s+\d+|\s*\d{1,20}\s+(\d{1,20})\s+\d+")
+_HEADING = re.compile(r"#(\d{1,20})-(\d{1,20}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
+_GPU = r"GPU (\d{1,20})(?: \(NVML (\d{1,20})\))?"
+_AT = _GPU + r" managed by process (\d{1,20}) on node (\S+)"
+_PROCESS = re.compile(
+    r"  Process (\d{1,20}) on node (\S+) managing GPUs? (\d{1,3}[\d,]{0,150}(?: \(NVML \d{1,3}[\d,]{0,150}\))?)"
+)
+_MEMBER = re.compile(r"  Rank (\d{1,20})(?: (has|reported) (.+?))? -- (?:%s|\[process information not found\])" % _AT)
 _OF_TYPE = re.compile(r"  Communicator ranks have different (\w+) operation counts")
-_MANY_LAUNCHED = re.compile(r"  (\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
-_LAUNCHED = re.compile(r"launched up to operation (\d+)|not launched any operations")
-_MANY_STATUS = re.compile(r"  (\d+) ranks have status ([A-Z]+)")
+_MANY_LAUNCHED = re.compile(
+    r"  (\d{1,20}) ranks have (?:launched up to operation (\d{1,20})|not launched any operations)"
+)
+_LAUNCHED = re.compile(r"launched up to operation (\d{1,20})|not launched any operations")
+_MANY_STATUS = re.compile(r"  (\d{1,20}) ranks have status ([A-Z]+)")
 _ONE_STATUS = re.compile(r"status ([A-Z]+)")
-_MANY_REPORTED = re.compile(r"  (\d+) ranks reported (.+)")
-_KIND = re.compile(r"  (Initialization|Asynchronous) errors? on (\d+) ranks?")
-_NO_DATA = re.compile(r"  Missing communicator data from (\d+) ranks?")
+_MANY_REPORTED = re.compile(r"  (\d{1,20}) ranks reported (.+)")
+_KIND = re.compile(r"  (Initialization|Asynchronous) errors? on (\d{1,20}) ranks?")
+_NO_DATA = re.compile(r"  Missing communicator data from (\d{1,20}) ranks?")
 # Before 2.26 without process or GPU.
-_OLD_LIST = re.compile(r"  (?:The missing ranks?|The unknown ranks|Ranks?)?:? ?([\d,]+)(?: has status ([A-Z]+))?")
-_TIMEOUTS = re.compile(r"  Encountered (\d+) communication timeouts? while gathering communicator data")
+_OLD_LIST = re.compile(
+    r"  (?:The missing ranks?|The unknown ranks|Ranks?)?:? ?(\d{1,10}(?:,\d{1,10})*,?)(?: has status ([A-Z]+))?"
+)
+# What counts or names ranks must not be passed over: the rest would look as if all were alike.
+_OF_RANKS = re.compile(r"  (Rank |\d)")
+_TIMEOUTS = re.compile(r"  Encountered (\d{1,20}) communication timeouts? while gathering communicator data")
 
 
 @dataclass
@@ -334,7 +342,7 @@ class _Draft:
             name=self.name,
             size=self.size,
             places=self.places,
-            counts={name: tuple(groups) for name, groups in self.counts.items()},
+            counts={name: tuple(groups) for name, groups in self.counts.items() if groups},
             statuses=tuple(self.statuses),
             errors=tuple(self.errors),
             missing=tuple(self.missing[rank] for rank in sorted(self.missing)),
@@ -441,7 +449,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[List[str]]:
 
 
 def _block(draft: _Draft, kind: str, lines: Sequence[str]) -> None:
-    """Lines below ``#0-0 (hash) KIND``. Unknown lines are passed over: they can only say more than is known."""
+    """Lines below ``#0-0 (hash) KIND``. Others are passed over, unless they are about ranks."""
     collective, of_error, group = "", "", None
     groups: List[Group] = []
     for line in lines:
@@ -486,6 +494,8 @@ def _block(draft: _Draft, kind: str, lines: Sequence[str]) -> None:
 def _old_lines(draft: _Draft, kind: str, line: str, groups: List[Group]) -> None:
     old = _OLD_LIST.fullmatch(line)
     if old is None:
+        if _OF_RANKS.match(line):
+            raise ParseError("%r, which is not known of RAS" % line[:80])
         return
     ranks = [int(each) for each in old.group(1).split(",") if each]
     if kind == "INCOMPLETE":

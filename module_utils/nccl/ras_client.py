@@ -20,7 +20,7 @@ from . import ras_answer
 # Seconds. A RAS thread greets at once; for the status it waits for the threads of all processes.
 GREETING, STATUS = 2.0, 40.0
 # Of a whole answer: 500 bytes of JSON for each rank of each communicator.
-ANSWER_LIMIT = 64 << 20
+ANSWER_LIMIT = 32 << 20
 _LINE_LIMIT = 1024
 
 

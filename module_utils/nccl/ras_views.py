@@ -19,6 +19,8 @@ from .ras_answer import Answer, Communicator, Group
 
 # Asking costs every process of the job a message, and 2.26 and 2.27 have crashed on it: no more often than needed.
 MOST_ATTEMPTS = 16
+# Of one user on one node; what claims more fills memory.
+MOST_JOBS = 8
 # Seconds for one port, whoever answers there.
 PATIENCE = 90.0
 Ask = Callable[[str, int], Answer]
@@ -141,7 +143,7 @@ def _every_job(
             else:
                 found.append(answer)
             # The text names few of its processes.
-            if not unheard or answer.form == "text" or repeated > len(unheard):
+            if not unheard or answer.form == "text" or repeated > len(unheard) or len(found) == MOST_JOBS:
                 break
         if time.monotonic() > deadline:
             break

@@ -73,6 +73,19 @@ def test_one_job_seen_from_two_hosts_is_one_and_names_come_from_the_inventory() 
     assert "\x1b" not in said
 
 
+def test_a_text_of_an_old_release_is_a_table_too() -> None:
+    given = job(version="2.26.2", late={"3": 2})
+    parsed = ras_answer.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
+    fine = ras_answer.parse_text(emulator.as_text(job(version="2.26.2"), emulator.seen(job(), [], 2.0)))
+    said = hang.text(hang.build({"node01": told(1, View("RAS", ("alice",), parsed, parsed, 10.0))}))
+    assert "JOB of alice: NCCL 2.26.2, 4 processes" in said
+    assert "AllReduce 100 (3), 98 (1)" in said
+    assert "without name" not in said
+    said = hang.text(hang.build({"node01": told(1, View("RAS", ("alice",), fine, fine, 10.0))}, simulated=True))
+    assert "1 without name  4      -        RUNNING  ?      alike" in said
+    assert said.splitlines()[-1].endswith("1 of 1 hosts answered, simulated; nothing was changed)")
+
+
 def test_what_moves_is_0_what_nobody_can_tell_is_2_and_so_is_a_host_that_does_not_answer() -> None:
     moves = both(job())
     assert hang.build(moves)["exit_code"] == 0

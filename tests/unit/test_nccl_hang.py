@@ -291,6 +291,7 @@ def test_json_that_is_no_answer_is_refused(text: str, said: str) -> None:
         ("node 192.0.2.2", "node $(reboot)", "expected an IP address"),
         ("Warnings\n========\n", "", "has no part 'Warnings'"),
         ("NCCL version", "Some version", "expected 'NCCL version"),
+        ("operation 100\n", "operation 1" + "0" * 5000 + "\n", "which is not known of RAS"),
         ("Errors\n======\n", "Errors\n======\nBOOM\n", "'BOOM', which is not known"),
     ],
 )
@@ -326,7 +327,8 @@ def test_listeners_of_both_families() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "port"), [(None, 28028), ("localhost:5000", 5000), ("[::1]:5001", 5001), ("x", 28028), (":0", 28028)]
+    ("value", "port"),
+    [(None, 28028), ("localhost:5000", 5000), ("[::1]:5001", 5001), ("x", 28028), (":0", 28028), (":²", 28028)],
 )
 def test_the_port_that_a_job_has_set(value: str | None, port: int) -> None:
     assert processes.ras_port(value) == port
@@ -520,7 +522,9 @@ def test_of_a_process_only_its_ras_and_what_is_about_hangs_is_read(tmp_path: Pat
     folder.mkdir(parents=True)
     (folder / "environ").write_bytes(b"AWS_SECRET_ACCESS_KEY=hunter2\0NCCL_DEBUG=INFO\0NCCL_RAS_ADDR=localhost:9\0")
     (folder / "maps").write_bytes(b"7f00-7f01 r-xp 00000000 08:01 1 /opt/nccl/lib/libnccl.so.2.28.9 (deleted)\n")
-    (folder / "status").write_text("Name:\tpython\nState:\tT (stopped)\nPPid:\t1\nUid:\t1000\t1000\nNSpid:\t7\t3\n")
+    (folder / "status").write_text(
+        "Name:\tpy\udcff\nState:\tT (stopped)\nPPid:\t1\nUid:\t1000\t1000\nNSpid:\t7\t3\n", errors="surrogateescape"
+    )
     (folder / "fd").mkdir()
     # Its RAS, and what else it listens with; the other process at that port is of somebody else.
     for number, inode in enumerate((4711, 12)):
