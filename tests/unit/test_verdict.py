@@ -57,6 +57,12 @@ def test_what_did_not_answer_counts_as_unknown(result: dict[str, Any] | None, sa
     assert says in str(verdict.hosts[1].findings[0].have)
 
 
+def test_tags_that_leave_no_role_are_no_good_verdict() -> None:
+    verdict = judge({"n1": {"node_lock": GOOD}}, ["platform"], partial=True)
+    assert not verdict.ok
+    assert "the tags of this run leave no role" in str(verdict.hosts[0].findings[0].have)
+
+
 def test_the_findings_file_names_what_passed() -> None:
     verdict = judge({"n1": {"platform": GOOD, "nccl_conf": GOOD}}, ["platform", "nccl_conf"], partial=False)
     host = verdict.to_dict()["hosts"]["n1"]
