@@ -66,12 +66,6 @@ class ActionModule(ActionBase):
         return result
 
 
-def table(said: Mapping[str, Any], now: float) -> str:
-    """What people read; "" where nothing was asked for. said: host -> what the role has registered, or the audit."""
-    rows = nccl_benchmark.rows({host: found for host, one in said.items() if (found := reported(one))}, now)
-    return nccl_benchmark.render(rows, terminal.WIDTH) if rows else ""
-
-
 def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Host and what the role has registered for it, or the audit has heard: what stands is not in the role's play."""
     for host, of_host in work.registered(hostvars, set(hosts)):
@@ -205,4 +199,4 @@ def short(size: float) -> str:
     return size_text(round(size))
 
 
-__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "registered", "reported", "table", "write"]
+__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "registered", "reported", "write"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,6 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
-from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -64,7 +62,6 @@ class ActionModule(ActionBase):
         more = {}
         hidden: set[str] = set()
         simulated = False
-        measured = False
         for host in hosts:
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
             # holds no templates, and looking for them costs more than all else here.
@@ -78,18 +75,11 @@ class ActionModule(ActionBase):
             for role, told in reboot.untouched(raw).items():
                 if role in roles and verdict.played(role, variables):
                     results[host].setdefault(role, told)
-            measured = measured or f"{suite.BENCHMARK}_result" in raw
             busbw = _busbw(results[host].get("nccl_benchmark") or {})
             more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
             simulated = simulated or raw.get("busbar_hardware_root", "/") != "/"
         judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
         check_mode = bool(self._task.check_mode)
-        # The role's own report is played where a measurement was due.
-        if not nightly and not measured and suite.BENCHMARK in roles:
-            heard = {host: of_host.get(suite.BENCHMARK) for host, of_host in results.items()}
-            table = nccl_benchmark_report.table(heard, time.time())
-            if table:
-                display.display(f"\n{table}\n")
         display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH) + "\n")
         if arguments["path"]:
             try:

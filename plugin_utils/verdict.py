@@ -123,7 +123,8 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
         if not expected:
             # That nobody else was at work on the host is no check of it.
             have = "nothing was checked: the tags of this run leave no role"
-            findings.append(_no_result("host", "host", have, fix="run it again with the tag of a role, or without tags"))
+            fix = "run it again with the tag of a role, or without tags"
+            findings.append(_no_result("host", "host", have, fix=fix))
         elif not findings and not passed:
             findings.append(_no_result("host", "host", "nothing was checked on this host"))
         hosts.append(HostVerdict(host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes)))

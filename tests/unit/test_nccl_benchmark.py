@@ -282,15 +282,15 @@ def test_a_run_that_measured_nothing_leaves_the_results_of_the_last_one(tmp_path
         assert report.nothing_new(parent, rows) is not new
 
 
-def test_the_table_of_what_nodes_registered_takes_what_is_valid_and_is_nothing_for_nothing() -> None:
+def test_the_report_takes_what_is_valid_of_what_nodes_registered() -> None:
     runs = wanted()
     good = {**host(runs, [measured(run, stored=True) for run in runs]), "due": "", "changed": False}
     for run in good["runs"]:
         run["rows"] = []
     nothing: tuple[Any, ...] = (None, {}, {"failed": True, "msg": "no"}, {**good, "runs": "all"}, {**good, "runs": []})
     for said in nothing:
-        assert report.table({"bad": said}, 2e6) == ""
-        assert "7 of 7 runs ok on 1 hosts" in report.table({"bad": said, "good": good}, 2e6)
+        assert report.reported(said) == {}
+    assert report.reported(good)["runs"] == good["runs"]
 
 
 def test_what_was_not_run_was_neither_measured_nor_does_it_stand() -> None:
