@@ -104,7 +104,8 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ),
     (
         "consequence",
-        r"Failed to CUDA |Socket recv failed while polling|Failed to execute operation|\[Service thread\]|\[Proxy "
+        r"Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|Failed to execute operation|"
+        r"\[Service thread\]|\[Proxy "
         r"[Ss]ervice|socket progress error|"
         r"ncclSocketInit: connecting|Accept/connect failed|ncclAsyncJobComplete|commReclaim|commDestroySync|"
         r"async(?:Job)? "

@@ -77,7 +77,7 @@ def judge(job: Job) -> List[Finding]:
 
 def _network(job: Job) -> List[Finding]:
     if not job.networks:
-        on = [process for process in job.processes if process.absent and not process.devices]
+        on = [one for one in job.processes if (one.absent and not one.devices) or _disabled(one.variables)]
         proven, possible, fix = _why_sockets(on, job)
         if not on or job.nodes == 1:
             return []
@@ -128,7 +128,7 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
     if variables.get("NCCL_NET", "").lower() == "socket":
         proven.append("NCCL_NET=%s" % variables["NCCL_NET"])
         fixes.append("take NCCL_NET out of the job and out of /etc/nccl.conf")
-    if strtoll(variables.get("NCCL_IB_DISABLE", "0"))[0]:
+    if _disabled(variables):
         proven.append("NCCL_IB_DISABLE=%s" % variables["NCCL_IB_DISABLE"])
         fixes.append("take NCCL_IB_DISABLE out of the job and out of /etc/nccl.conf")
     if "libibverbs" in absent:
@@ -160,6 +160,10 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
     if not possible:
         possible.append("unknown: the log has no NET lines; %s" % AGAIN)
     return [], possible, None
+
+
+def _disabled(variables: Dict[str, str]) -> bool:
+    return strtoll(variables.get("NCCL_IB_DISABLE", "0"))[0] != 0
 
 
 def _interfaces(job: Job) -> List[Finding]:

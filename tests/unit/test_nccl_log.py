@@ -607,3 +607,8 @@ def test_of_several_files_only_times_tell_what_came_first(timed: bool) -> None:
     reader.end()
     first = [finding for finding in judge.judge(reader.log) if "the first failure" in (finding.have or "")]
     assert [finding.check for finding in first] == (["nccl_log.duplicate_gpu"] if timed else [])
+
+
+def test_rdma_that_is_switched_off_is_said_where_the_network_is_not() -> None:
+    finding = found("n:1:1 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n")["nccl_log.network"]
+    assert (finding.state, "cause: NCCL_IB_DISABLE=1" in (finding.have or "")) == ("unknown", True)
