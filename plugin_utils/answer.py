@@ -609,7 +609,8 @@ def given(result: Any, module: str = "") -> dict[str, Any]:
     if isinstance(result, dict) and not result.get("findings"):
         for ending in ("unreachable", "skipped"):
             if result.get(ending):
-                return {ending: True, "msg": str(result.get("msg") or "")[:LINE]}
+                said = {name: str(result[name])[:LINE] for name in ("msg", "fix") if result.get(name)}
+                return {ending: True, "msg": "", **said}
     try:
         return check(module, result)
     except Invalid as error:
