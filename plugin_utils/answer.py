@@ -498,7 +498,8 @@ _ALL: dict[str, Check] = {
 # Module -> key -> what its value has to be; of a module that is not here, nothing but _ALL is taken.
 ANSWERS: dict[str, dict[str, Check]] = {
     # Of a role that has more than one of them, or of the control node's own.
-    "": {"due": due},
+    # fix: what to do about a host that the control node has not asked.
+    "": {"due": due, "fix": line},
     "busy_info": {"reasons": lines, "unload_first": lines},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
     "nccl_perf": {

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
-from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine, slurm_step
+from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine, slurm_step, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Answers, SlurmError, Words
 
 SINFO = """\
@@ -68,7 +68,10 @@ def heard(answers: Answers, pieces: Iterable[bytes]) -> dict[str, bytes]:
 def test_a_node_is_asked_or_in_its_class(name: str, class_: str, said: str) -> None:
     given = slurm_engine.refused(slurm_engine.nodes_of(SINFO).get(name), overlap=False)
     assert ((given or {}).get("msg", ""), class_ == "" or (given or {})[class_]) == (said, True)
-    assert given is None or "busbar drift --engine ssh" in given["fix"]
+    if given:
+        found = verdict.judge({name: {"platform": given}}, ["platform"], partial=False).hosts[0].findings[0]
+        assert found.have in (said, f"unreachable: {said}")
+        assert (found.fix, "busbar drift --engine ssh" in found.fix) == (given["fix"], True)
 
 
 def test_beside_jobs_only_where_that_is_wanted() -> None:
