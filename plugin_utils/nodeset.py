@@ -41,7 +41,8 @@ def brief(names: Iterable[str], room: int) -> str:
     text = fold(known)
     if len(text) <= room:
         return text
-    ordered = sorted(known, key=_natural)
+    # 0 and 00 are the same number: without the text, a set's own order would decide which of them is named.
+    ordered = sorted(known, key=lambda name: (_natural(name), name))
 
     def first(count: int) -> str:
         return "%s and %d more" % (fold(ordered[:count]), len(ordered) - count)
