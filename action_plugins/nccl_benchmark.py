@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, work
 
 
 class ActionModule(ActionBase):
@@ -27,9 +27,7 @@ class ActionModule(ActionBase):
                 "measured": {"type": "list", "elements": "dict", "required": True},
             }
         )
-        earlier = {
-            role: self._templar.template(variables.get(f"{role}_result")) or {} for role in nccl_benchmark.EARLIER
-        }
+        earlier = work.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
         result.update(judged(arguments["platform"], arguments["runs"], arguments["measured"], earlier))
         return result
 

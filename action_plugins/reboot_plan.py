@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot, suite, work
 
 
 class ActionModule(ActionBase):
@@ -22,7 +23,7 @@ class ActionModule(ActionBase):
         _validation, arguments = self.validate_argument_spec(
             argument_spec={"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
         )
-        results = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in suite.REBOOTS]
+        results = _results(variables, suite.REBOOTS)
         waiting = reboot.reasons(results)
         if arguments["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
@@ -46,6 +47,12 @@ class ActionModule(ActionBase):
 
     def _result(self, result: dict[str, Any], decision: reboot.Decision, variables: dict[str, Any]) -> dict[str, Any]:
         again = list(suite.AFTER_REBOOT)
-        results = [answer.given(self._templar.template(variables.get(f"{role}_result"))) for role in again]
-        result.update(decision.to_dict(), again=again, give_back=reboot.give_back(decision, results))
+        give_back = reboot.give_back(decision, _results(variables, again))
+        result.update(decision.to_dict(), again=again, give_back=give_back)
         return result
+
+
+def _results(variables: dict[str, Any], roles: Sequence[str]) -> list[Any]:
+    """What the roles have registered on the host, or the audit has heard for those that had nothing to do."""
+    found = work.results(variables, roles, "", nightly=False)
+    return [answer.given(found.get(role)) for role in roles]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import sys
@@ -85,11 +86,12 @@ def seen(job: dict[str, Any], pids: list[int], seconds: float) -> list[dict[str,
 
 def as_json(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:
     """SET FORMAT json, 2.28.7 and later."""
-    newer = tuple(map(int, job["version"].split("."))) >= (2, 29, 0)
+    version = tuple(map(int, job["version"].split(".")))
+    told = version >= (2, 28, 9)
 
     def missing(rank: dict[str, Any]) -> dict[str, Any]:
         entry = {key: rank[key] for key in ("rank", "host", "pid")} | {"cuda_dev": rank["gpu"], "nvml_dev": rank["gpu"]}
-        return {**entry, "status": {"unresponsive": True, "considered_dead": rank["dead"]}} if newer else entry
+        return {**entry, "status": {"unresponsive": True, "considered_dead": rank["dead"]}} if told else entry
 
     answer = {
         "nccl_version": job["version"],
@@ -126,7 +128,13 @@ def as_json(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:
         ],
         "ras": {"collection_time_sec": 0.0, "timeouts_count": 0},
     }
-    return json.dumps(answer, indent=2) + "\n"
+    text = json.dumps(answer, indent=2) + "\n"
+    # As a real 2.28.9 answers (two H200, one rank stopped): a comma is missing before the status of a missing rank.
+    return (
+        text
+        if version >= (2, 29, 0)
+        else re.sub(r'("nvml_dev": \d+),(\s+"status": \{\s+"unresponsive")', r"\1\2", text)
+    )
 
 
 def as_text(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:

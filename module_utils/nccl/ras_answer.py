@@ -142,10 +142,14 @@ _HOST = re.compile(r"[0-9A-Fa-f:.]{1,45}(%[\w.-]{1,15})?|unknown")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
+# 2.28.9 forgets the comma before the status of a rank that is missing, just where its answer matters.
+_FORGOTTEN = re.compile(r'("nvml_dev": -?[0-9]{1,9})(\s{1,200}"status": \{)')
+
+
 def parse_json(text: str) -> Answer:
     """Raises ParseError, which quotes what is not as it has to be."""
     try:
-        data = json.loads(text, parse_constant=_no_number)
+        data = json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ParseError("RAS's JSON breaks off or is none: %s" % str(error)[:100]) from error
     top = _dict(data, "the answer")
@@ -205,7 +209,7 @@ def _communicator(data: Any, number: int) -> Communicator:
         rank = _rank(entry, at, size, missing)
         if rank in places:
             raise ParseError("%s.rank is %d, which is there and missing" % (at, rank))
-        # Not told before 2.29.
+        # Not told by the first releases that answer in JSON.
         state = _dict(entry.get("status", {}), at + ".status")
         silent = _flag(state["unresponsive"], at + ".status.unresponsive") if "unresponsive" in state else None
         dead = _flag(state.get("considered_dead", False), at + ".status.considered_dead")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report, reboot_plan
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, PLAYS, play_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
@@ -180,3 +180,12 @@ def test_a_host_that_gave_no_answer_is_one_result_with_its_reason() -> None:
     # It was worked on without one.
     assert results(Run({"a": LATE}, a={"platform_result": OK})["a"]) == {"platform": OK}
     assert results(Run(None, a={"node_lock_result": {"skipped": True}})["a"]) == {}
+
+
+def test_who_is_given_back_is_judged_by_what_the_audit_heard_of_roles_that_were_not_played() -> None:
+    run = Run({"a": heard("mtu", drain=True), "b": LOST}, a={"mtu_result": {**OK, "changed": True}}, b={})
+    found = dict(zip(suite.AFTER_REBOOT, reboot_plan._results(run["a"], suite.AFTER_REBOOT), strict=True))
+    assert found["platform"]["passed"] == OK["passed"]
+    # What the change of mtu may have changed is not known before it is looked at.
+    assert found["nccl_conf"] == {}
+    assert reboot_plan._results(run["b"], ["platform"]) == [{}]
