@@ -94,7 +94,7 @@ def _network(job: Job) -> List[Finding]:
     crossing = any(way[0] == "net" for process in job.processes for way in process.ways)
     if job.nodes == 1 and not crossing:
         return [NETWORK.judge(job.name, "ok", want, "Socket, and nothing goes over it: one node", "Using network")]
-    if job.nodes == 1:
+    if job.nodes == 1 or _apart(job):
         return []  # the network within a node: LOCAL
     on = [process for process in job.processes if SOCKETS in process.networks]
     proven, possible, fix = _why_sockets(on, job)
@@ -113,6 +113,12 @@ def _network(job: Job) -> List[Finding]:
     state = "drift" if job.several else "unknown"
     severity = None if job.several else "major"
     return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix, severity=severity)]
+
+
+def _apart(job: Job) -> bool:
+    """Whether NCCL counts one host as several nodes, as it does where GPUs may use neither P2P nor shared memory."""
+    off = all(job.set_to(name) for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"))
+    return off and not job.set_to("NCCL_HOSTID") and len(_hosts(job.processes)) == 1
 
 
 def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str], Optional[str]]:

@@ -290,6 +290,18 @@ def test_gpudirect_that_is_off_and_why(version: str, line: str, cause: str) -> N
     assert (finding.state, "possible" in (finding.have or "")) == ("drift", cause.startswith("possible"))
 
 
+def test_a_host_that_nccl_counts_as_two_because_its_gpus_are_kept_apart_has_no_network_that_is_wrong() -> None:
+    """As two real H200 with NCCL 2.28.9 log it."""
+    sockets = "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0"
+    off = ("NCCL_P2P_DISABLE set by environment to 1", "NCCL_SHM_DISABLE set by environment to 1.", sockets)
+    said = found(ranks(*off, network="Socket").replace("node1:", "node0:"))
+    assert "nccl_log.network" not in said
+    cause = "GPUs of node0 reach each other over the network; cause: NCCL_P2P_DISABLE=1; NCCL_SHM_DISABLE=1"
+    assert cause in (said["nccl_log.intra_node"].have or "")
+    # Of two hosts it is.
+    assert found(ranks(*off, network="Socket"))["nccl_log.network"].state == "drift"
+
+
 def test_gpus_of_a_node_that_do_not_reach_each_other_directly() -> None:
     shm = "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
     assert found(ranks(shm, nodes=1))["nccl_log.intra_node"].state == "unknown"
