@@ -302,6 +302,8 @@ def start(job: dict[str, Any], folder: Path) -> list[int]:
 
 
 def main(path: str) -> int:
+    # What a shell starts in the background is born deaf to it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     job = json.loads(Path(path).read_text(encoding="utf-8"))
     pids = start(job, Path(path).resolve().parent)
     print(f"{SIMULATED}: ranks in processes {' '.join(map(str, pids))}, RAS at port {job['port']}", flush=True)

@@ -102,7 +102,6 @@ def test_the_roles_that_have_something_to_do_are_played_and_give_the_verdict_of_
         "multirail",
         "roce_qos",
         "nccl_conf",
-        "nvidia_peermem",
     }
     assert played[False] > played[True]
 
