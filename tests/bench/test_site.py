@@ -75,7 +75,8 @@ def played(log: str) -> Counter[str]:
     for line in log.splitlines():
         head = re.match(r"(?:TASK|RUNNING HANDLER) \[(?:([\w.]+) : )?", line)
         if head:
-            role = (head[1] or "").rpartition(".")[2]
+            # The table of the benchmark is printed once, for all hosts.
+            role = "" if "Report |" in line else (head[1] or "").rpartition(".")[2]
         done = re.match(r"(?:ok|changed|failed|fatal): \[([^\] ]+)", line)
         if done and role:
             seen.add((role, done[1]))
