@@ -20,15 +20,11 @@ import pytest
 
 from tests.bench import fleet
 from tests.bench.conftest import CURVE, FORKS, HOSTS, ROUNDS, Show
-from tests.bench.fleet import ROOT, Fleet, Spent
+from tests.bench.fleet import Fleet, Spent
 from tests.bench.test_scale import MASTER, keep, nightly, table
 
 # Of different roles, each repaired by site.yml without a disruption.
 FAULTS = ("conf-removed", "rp-filter-strict", "qos-unit-disabled", "ecn-off", "mtu-not-persisted", "conf-mode")
-pytestmark = pytest.mark.skipif(
-    "fleet_audit" not in (ROOT / "playbooks" / "provision.yml").read_text(),
-    reason="this site.yml does not ask first: it wants more of a host than the answer that is in a file",
-)
 
 
 def site(made: Fleet, inventory: Path, of: int) -> Spent:
