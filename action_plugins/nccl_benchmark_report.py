@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,14 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, suite, terminal, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    nccl_benchmark,
+    results_folder,
+    suite,
+    terminal,
+    work,
+)
 
 display = Display()
 
@@ -88,25 +93,19 @@ def reported(said: Any) -> dict[str, Any]:
 
 def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
     """A new directory with a file for each host; the link ``latest`` is moved to it when it is whole."""
-    parent.mkdir(parents=True, exist_ok=True)
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    folder = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=parent))
-    for host, of_host in results.items():
-        data = {
-            "format": FORMAT,
-            "host": host,
-            "simulated": any(run["simulated"] for run in of_host["runs"]),
-            "runs": of_host["runs"],
-            "findings": of_host["findings"],
-            "passed": of_host["passed"],
-        }
-        # A host's name may hold a slash in an inventory, never in a file name.
-        name = host.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
-        (folder / f"{name}.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    link = parent / "latest"
-    new = folder / ".latest"
-    new.symlink_to(folder.name)
-    os.replace(new, link)
+    with results_folder.new(parent, now) as folder:
+        for host, of_host in results.items():
+            data = {
+                "format": FORMAT,
+                "host": host,
+                "simulated": any(run["simulated"] for run in of_host["runs"]),
+                "runs": of_host["runs"],
+                "findings": of_host["findings"],
+                "passed": of_host["passed"],
+            }
+            # A host's name may hold a slash in an inventory, never in a file name.
+            name = host.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
+            (folder / f"{name}.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return folder
 
 

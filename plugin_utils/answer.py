@@ -632,10 +632,10 @@ def findings_of(registered: Any) -> list[dict[str, Any]]:
     return found if found and is_valid(of_findings, found) else []
 
 
-def read(text_of: str) -> Any:
-    """An answer's JSON. Raises Invalid where it is none, or holds what no program would write."""
-    if len(text_of) > LIMIT:
-        raise Invalid("it has %d characters, expected %d at most" % (len(text_of), LIMIT))
+def read(text_of: str, limit: int = LIMIT) -> Any:
+    """An answer's JSON. Raises Invalid where it is none, or holds what no program would write. limit: characters."""
+    if len(text_of) > limit:
+        raise Invalid("it has %d characters, expected %d at most" % (len(text_of), limit))
     try:
         return json.loads(text_of, parse_constant=_no_number, object_pairs_hook=_once)
     except Invalid:

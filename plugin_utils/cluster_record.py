@@ -1,0 +1,321 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The record of one benchmark between nodes, a JSON file: what was asked, over whom it was measured, every figure.
+
+Its figures come from nodes: nothing in it is believed before ``from_dict`` has typed and sized it. Bandwidths are GB/s
+(1e9 bytes), sizes bytes, moments seconds since 1970.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+
+FORMAT = 1
+NAME = "cluster.json"
+# Bytes of the file: pairs of 2,048 nodes in seven collectives, with twenty sizes each, are some 40 MiB.
+LIMIT = 128 << 20
+HOSTS, JOBS, IDS = 20_000, 100_000, 500_000
+
+_line = answer.line
+_name = answer.text(answer.LINE, empty=False, line=True)
+_figure = answer.maybe(answer.number(0, 1e12))
+_rate = answer.maybe(answer.number(0, 1e6))
+_size = answer.whole(0, answer.LARGEST)
+_count = answer.whole(0, 1 << 24)
+
+_row = answer.record(
+    size=_size,
+    time_us=_figure,
+    algbw=_rate,
+    busbw=_rate,
+    time_p99_us=_figure,
+    spread=_figure,
+    repeats=_count,
+)
+_rail = answer.record(others=True, sent=answer.maybe(answer.number()), received=answer.maybe(answer.number()))
+_job = answer.record(
+    optional=["min_bytes", "max_bytes", "versions"],
+    name=_name,
+    scope=_name,
+    hosts=answer.many(_name, HOSTS),
+    ranks=_count,
+    collective=_name,
+    algorithm=_line,
+    nvls=answer.flag,
+    what=_line,
+    bar=_rate,
+    bar_source=_line,
+    latency_bar_us=_figure,
+    prediction=_rate,
+    rule=_line,
+    min_bytes=_size,
+    max_bytes=_size,
+    rows=answer.many(_row, 1000),
+    busbw=_rate,
+    spread=_figure,
+    states=answer.many(answer.one_of(*STATES), 1000),
+    said=_line,
+    transport=answer.table(answer.anything, limit=100),
+    rails=answer.table(answer.table(_rail, limit=1000), limit=HOSTS),
+    versions=answer.table(_line, limit=20),
+)
+_record = answer.record(
+    format=answer.whole(FORMAT, FORMAT),
+    simulated=answer.flag,
+    begun=answer.seconds,
+    finished=answer.seconds,
+    scope=_name,
+    launcher=answer.record(kind=_line, version=_line),
+    asked=answer.many(_name, HOSTS),
+    left_out=answer.many(answer.record(host=_name, reason=_line), HOSTS),
+    jobs=answer.many(_job, JOBS),
+    scaling=answer.many(
+        answer.record(
+            collective=_name,
+            algorithm=_line,
+            size=_size,
+            nodes=_count,
+            busbw=_rate,
+            prediction=_rate,
+            efficiency=answer.maybe(answer.number(0, 1e6)),
+        ),
+        JOBS,
+    ),
+    findings=answer.many(answer.a_finding, JOBS),
+    passed=answer.many(_name, IDS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One size of one job, over its repeats: medians, and the slowest one in a hundred of the times.
+
+    time_us, time_p99_us: microseconds.   spread: (highest - lowest) / median of busbw over the repeats, None where
+    there was one run only.   None in any figure: nobody measured it.
+    """
+
+    size: int
+    time_us: float | None = None
+    algbw: float | None = None
+    busbw: float | None = None
+    time_p99_us: float | None = None
+    spread: float | None = None
+    repeats: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One program over some hosts.
+
+    what: whose message its size is ("whole gradient, BF16"), "" for a range of sizes.   bar, prediction, busbw: GB/s at
+    the largest size, None where there is none.   bar_source, rule: where bar and prediction come from.
+    spread: of busbw at the largest size, see Row.   states: of its findings that are not ok; said: what the first of
+    these says.   transport, rails: as nccl_perf returns them.   versions: of ``nccl``, ``nccl_tests`` and the like.
+    min_bytes, max_bytes: what was asked for, 0 where that is not known.
+    """
+
+    name: str
+    scope: str
+    hosts: tuple[str, ...]
+    ranks: int
+    collective: str
+    algorithm: str = ""
+    nvls: bool = False
+    what: str = ""
+    bar: float | None = None
+    bar_source: str = ""
+    latency_bar_us: float | None = None
+    prediction: float | None = None
+    rule: str = ""
+    min_bytes: int = 0
+    max_bytes: int = 0
+    rows: tuple[Row, ...] = ()
+    busbw: float | None = None
+    spread: float | None = None
+    states: tuple[str, ...] = ()
+    said: str = ""
+    transport: Mapping[str, Any] = field(default_factory=dict)
+    rails: Mapping[str, Mapping[str, Mapping[str, float | None]]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """The largest size in bytes: that for which bar and prediction hold."""
+        return max([self.max_bytes, *(row.size for row in self.rows)])
+
+    @property
+    def last(self) -> Row | None:
+        """The row of the largest size; None where nothing was measured."""
+        return max(self.rows, key=lambda row: row.size, default=None)
+
+    @property
+    def ok(self) -> bool:
+        return not self.states and self.busbw is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A host that was asked for and took no part, and why: a sentence."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """A collective over some nodes. efficiency: busbw as a part of that over the fewest nodes it was measured on."""
+
+    collective: str
+    nodes: int
+    size: int
+    algorithm: str = ""
+    busbw: float | None = None
+    prediction: float | None = None
+    efficiency: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """kind: mpirun, srun or local.   version: as it says it of itself."""
+
+    kind: str
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run of the benchmark between nodes. findings: those that are not ok.   passed: the ids of those that are."""
+
+    simulated: bool
+    begun: float
+    finished: float
+    scope: str
+    launcher: Launcher
+    asked: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    scaling: tuple[Scaling, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Over whom it was measured: every host of a job that has figures, in the inventory's order."""
+        measured = {host for job in self.jobs if job.rows for host in job.hosts}
+        return tuple(host for host in self.asked if host in measured)
+
+
+def to_dict(record: Record) -> dict[str, Any]:
+    """The record as plain data. Texts are cut to what ``from_dict`` takes, and command no terminal."""
+    data = _plain(record)
+    return {"format": FORMAT, **data, "findings": [item.to_dict() for item in record.findings]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value[: answer.LINE])[: answer.LINE]
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Row | Job | LeftOut | Scaling | Launcher | Record):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.name != "findings"}
+    return value
+
+
+def from_dict(data: Any) -> Record:
+    """The Record that ``to_dict`` was called on. Raises ParseError that names the place and what is wrong there."""
+    try:
+        if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
+            raise ParseError("it is of a newer release of Busbar than this one, which reads format %d" % FORMAT)
+        _record(data)
+        return Record(
+            simulated=data["simulated"],
+            begun=data["begun"],
+            finished=data["finished"],
+            scope=data["scope"],
+            launcher=Launcher(**data["launcher"]),
+            asked=tuple(data["asked"]),
+            left_out=tuple(LeftOut(**item) for item in data["left_out"]),
+            jobs=tuple(_a_job(item) for item in data["jobs"]),
+            scaling=tuple(Scaling(**item) for item in data["scaling"]),
+            findings=tuple(finding.from_dict(item) for item in data["findings"]),
+            passed=tuple(data["passed"]),
+        )
+    except ValueError as error:
+        raise ParseError(printable(str(error)[:500])) from None
+
+
+def _a_job(data: Mapping[str, Any]) -> Job:
+    lists = {name: tuple(data[name]) for name in ("hosts", "states")}
+    return Job(**{**data, **lists, "rows": tuple(Row(**row) for row in data["rows"])})
+
+
+def folder(results: str | Path) -> Path:
+    """Where the records lie below ``nccl_benchmark_results_path``."""
+    return Path(results) / "cluster"
+
+
+def write(results: str | Path, record: Record) -> Path:
+    """The record in a new directory, which is returned; ``latest`` beside it leads there once it is whole.
+
+    results: nccl_benchmark_results_path. Raises OSError; ParseError where the record would not be read again.
+    """
+    data = to_dict(record)
+    from_dict(data)
+    with results_folder.new(folder(results), record.finished) as made:
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        (made / NAME).write_text(text + "\n", encoding="utf-8")
+    return made
+
+
+def read(path: str | Path) -> Record:
+    """The record of a file, of a run's directory, or the latest one below nccl_benchmark_results_path.
+
+    Raises OSError, FileNotFoundError where there is none; ParseError that names the file where it is no record.
+    """
+    file = _file(Path(path))
+    try:
+        return parse(_bytes(file))
+    except ParseError as error:
+        raise ParseError(f"{file}: {error}") from None
+
+
+def parse(content: bytes) -> Record:
+    """The record in a file's content. Raises ParseError."""
+    try:
+        return from_dict(answer.read(content.decode(), LIMIT))
+    except ValueError as error:
+        raise ParseError(str(error)) from None
+
+
+def _file(path: Path) -> Path:
+    for inner in ("", NAME, f"latest/{NAME}", f"cluster/latest/{NAME}"):
+        file = path / inner if inner else path
+        if not file.is_dir() and file.exists():
+            return file
+    return path / "cluster" / "latest" / NAME if path.is_dir() else path
+
+
+def _bytes(file: Path) -> bytes:
+    # Whoever may write the directory may put a pipe there: it would never end.
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise ParseError("it is no regular file")
+        content = stream.read(LIMIT + 1)
+    if len(content) > LIMIT:
+        raise ParseError("it is larger than %d MiB, which no record is" % (LIMIT >> 20))
+    return content
