@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbi
 
 
 def install(programs: Mapping[str, str]) -> str:
-    """Why programs lack; empty once all are there. programs: program -> the packages that bring it.
+    """Why programs lack; empty once all are there.
+
+    programs: program, or a file as an absolute path with wildcards -> the packages that bring it.
 
     Several workers may need them at once, and apt lets only one of them in.
     """
@@ -34,5 +37,9 @@ def install(programs: Mapping[str, str]) -> str:
 
 
 def _missing(programs: Mapping[str, str]) -> list[str]:
-    lacking = (packages for program, packages in programs.items() if shutil.which(program, path=PLACES) is None)
+    lacking = (packages for program, packages in programs.items() if not _is_there(program))
     return [package for packages in lacking for package in packages.split()]
+
+
+def _is_there(program: str) -> bool:
+    return bool(glob.glob(program)) if program.startswith("/") else shutil.which(program, path=PLACES) is not None

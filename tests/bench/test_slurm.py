@@ -25,7 +25,7 @@ from tests.bench import fleet
 from tests.bench.conftest import CURVE, FORKS, Show
 from tests.bench.fleet import Fleet
 from tests.bench.test_scale import nightly, table
-from tests.slurm.conftest import PROGRAMS, Slurm
+from tests.slurm_daemons import PROGRAMS, Slurm
 
 HOSTS = [int(word) for word in os.environ.get("BUSBAR_BENCH_SLURM", "20").split(",")]
 ROUNDS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "3"))

@@ -1,170 +1,20 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A real Slurm on this machine: munged, slurmctld and three slurmd, in a directory of their own.
+"""A real Slurm on this machine, of three nodes.
 
 As root on Debian or Ubuntu, whose packages are installed where they lack; fails without them, it does not skip.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-import socket
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import debian
-from tests.debian import PLACES
-
-PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client"}
-NODES = ("node01", "node02", "node03")
-CONF = """\
-ClusterName=busbar
-SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={top}/munge/socket
-CredType=cred/munge
-StateSaveLocation={top}/state
-SlurmdSpoolDir={top}/%n
-SlurmctldPidFile={top}/slurmctld.pid
-SlurmdPidFile={top}/%n.pid
-SlurmctldLogFile={top}/slurmctld.log
-SlurmdLogFile={top}/%n.log
-ProctrackType=proctrack/pgid
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SlurmdParameters=config_overrides
-MessageTimeout=5
-SlurmdTimeout=15
-SchedulerParameters=sched_interval=1
-PartitionName=main Nodes=ALL Default=YES State=UP
-# Where jobs may share a node; named after main, which a choice between equals begins with.
-PartitionName=shared Nodes=ALL State=UP OverSubscribe=YES
-"""
-
-
-def wait(for_what: str, ready: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 600
-    while not ready():
-        assert time.monotonic() < deadline, f"waited ten minutes for {for_what}"
-        time.sleep(0.2)
-
-
-class Slurm:
-    def __init__(self, top: Path, nodes: Sequence[str] = NODES, more: str = "") -> None:
-        """more: lines of slurm.conf, of which the last counts."""
-        self.top = top
-        self.nodes = nodes
-        self.environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": str(top / "slurm.conf")}
-        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        for folder in ("state", "munge", *nodes):
-            (top / folder).mkdir(mode=0o700)
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ("slurmctld", *nodes)]
-        ports = [taken.getsockname()[1] for taken in sockets]
-        for taken in sockets:
-            taken.close()
-        text = CONF.format(top=top, ports=ports) + more
-        for node, port in zip(nodes, ports[1:], strict=True):
-            text += f"NodeName={node} NodeHostname=localhost Port={port} CPUs=1 RealMemory=2000\n"
-        (top / "slurm.conf").write_text(text)
-        # A module gives its tools no SLURM_CONF: these bring it along. So TOP/sys is the root of a node with Slurm.
-        for tool in ("scontrol", "squeue"):
-            shim = top / "sys/usr/bin" / tool
-            shim.parent.mkdir(parents=True, exist_ok=True)
-            shim.write_text(f'#!/bin/sh\nSLURM_CONF={top}/slurm.conf exec {shutil.which(tool, path=PLACES)} "$@"\n')
-            shim.chmod(0o755)
-
-    def run(self, *argv: str, check: bool = True) -> str:
-        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or not check, done.stdout + done.stderr
-        return done.stdout
-
-    def start(self) -> None:
-        munge = self.top / "munge"
-        (munge / "key").write_bytes(secrets.token_bytes(128))
-        (munge / "key").chmod(0o600)
-        places = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
-        self._start("munged", "--foreground", "--force", *(f"--{name}={munge}/{at}" for name, at in places.items()))
-        wait("munged", (munge / "socket").exists)
-        munge.chmod(0o711)
-        self.start_controller()
-        for node in self.nodes:
-            self.start_node(node)
-        argv = ("sinfo", "--noheader", "--partition=main", "--format=%D %t")
-        wait("the nodes", lambda: self.run(*argv).split() == [str(len(self.nodes)), "idle"])
-
-    def start_node(self, node: str) -> None:
-        self._start("slurmd", "-D", "-N", node)
-
-    def kill_node(self, node: str) -> None:
-        """As a node that loses its power: slurmd, and what it has started."""
-        daemon = self.daemons.pop(f"slurmd -D -N {node}")
-        daemon.kill()
-        daemon.wait(30)
-
-    def revive_node(self, node: str) -> None:
-        """Slurm waits a minute for a word about the jobs of a node that comes back, and for none of one set down."""
-        self.start_node(node)
-        self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
-
-    def start_controller(self) -> None:
-        self._start("slurmctld", "-D")
-        wait("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False))
-
-    def stop_controller(self) -> None:
-        self._stop("slurmctld -D")
-
-    def stop(self) -> None:
-        self.run("scancel", "--user=root", check=False)
-        for name in reversed(list(self.daemons)):
-            self._stop(name)
-
-    def _start(self, *argv: str) -> None:
-        with (self.top / f"{argv[0]}.out").open("ab") as out:
-            self.daemons[" ".join(argv)] = subprocess.Popen(
-                argv, env=self.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
-
-    def _stop(self, name: str) -> None:
-        daemon = self.daemons.pop(name)
-        daemon.terminate()
-        daemon.wait(30)
-
-    def node(self, name: str = "node01") -> str:
-        """What Slurm says of a node: ``IDLE``, ``IDLE+DRAIN the reason``."""
-        line = self.run("scontrol", "-o", "show", "node", name)
-        # Not before slurmctld has asked it again, which it does every few seconds, a node that was resumed responds.
-        state = line.split(" State=")[1].split()[0].replace("+NOT_RESPONDING", "")
-        return f"{state} {line.partition(' Reason=')[2].partition(' [root@')[0]}".strip()
-
-    def submit(self, seconds: int, name: str = "node01", *more: str) -> str:
-        """Id of a job that runs on the node."""
-        argv = ("sbatch", "--parsable", f"--nodelist={name}", "--output=/dev/null", *more, "--wrap", f"sleep {seconds}")
-        job = self.run(*argv).strip()
-        wait("the job", lambda: self.run("squeue", "--noheader", "--format=%t", f"--jobs={job}").strip() == "R")
-        return job
-
-    def reset(self) -> None:
-        self.run("scancel", "--user=root")
-        wait("the jobs to end", lambda: not self.run("squeue", "--noheader"))
-        wait("idle nodes", lambda: all(self._idle(name) for name in self.nodes))
-
-    def _idle(self, name: str) -> bool:
-        if self.node(name) == "IDLE":
-            return True
-        # Not every state can be left at once, as after a restart of slurmctld.
-        self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
-        return False
+from tests.slurm_daemons import PROGRAMS, Slurm
 
 
 @pytest.fixture(scope="session")

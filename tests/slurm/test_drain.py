@@ -21,8 +21,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from busbar.lab import store
-
-from .conftest import Slurm
+from tests.slurm_daemons import Slurm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a node is given back for.

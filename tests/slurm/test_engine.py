@@ -25,8 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, 
 
 from busbar.lab import store
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
-
-from .conftest import NODES, Slurm, wait
+from tests.slurm_daemons import NODES, Slurm, wait
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "ansible_run_tags": ["host_limits"]}
 Asked = dict[str, dict[str, Any]]

@@ -12,7 +12,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.modules import slurm_node
 
-from .conftest import Slurm, wait
+from tests.slurm_daemons import Slurm, wait
 
 Ask = Callable[..., dict[str, Any]]
 FOR = "kernel argument iommu=pt is not active before a reboot"

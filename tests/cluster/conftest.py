@@ -1,0 +1,28 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Four nodes with ssh and Slurm, made once for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import slurm_daemons
+
+from .nodes import Cluster, cluster
+
+
+@pytest.fixture(scope="session")
+def _nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(4, [tmp_path_factory.getbasetemp()]) as nodes:
+        nodes.start_slurm()
+        yield nodes
+
+
+@pytest.fixture
+def nodes(_nodes: Cluster) -> Iterator[Cluster]:
+    """Four nodes on which nothing runs."""
+    yield _nodes
+    # A session of ssh, and a step of Slurm, end a moment after what was run in them.
+    slurm_daemons.wait("the nodes to be idle", lambda: not any(node.processes() for node in _nodes.nodes), 60)
