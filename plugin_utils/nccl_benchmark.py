@@ -10,7 +10,6 @@ Bars and prediction come from busbw.py, the judgement of one run from module_uti
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform as platform_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_depends, perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset, terminal
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.
@@ -36,8 +35,8 @@ MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 ROWS = 40
 # Reasons why a host's runs are due that are told, and their characters together.
 REASONS, LONGEST = 3, 900
-# Characters of host names in a cell, and of the last column beside the others.
-CELL, LEAST = 22, 20
+# Characters of host names in a cell.
+CELL = 22
 # What a slow or failed run on a node can follow from, the likeliest first: checks of other roles, by their beginning.
 _CAUSES = (
     "nccl_tests.",
@@ -295,13 +294,13 @@ def render(found: Sequence[Row], width: int = 120) -> str:
         for row in each:
             alike.setdefault(_cells(row), []).append(row.host)
         told = [(nodeset.brief(names, CELL), *cells) for cells, names in alike.items()]
-        lines += _aligned([tuple(heads), *told[:ROWS]], width)
+        lines += terminal.aligned([tuple(heads), *told[:ROWS]], width)
         if len(told) > ROWS:
             lines.append("... and %d more; every run is in the results' directory" % (len(told) - ROWS))
         lines.append("")
     if len(hosts) > 4:
         heads = ["COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION"]
-        lines += _aligned([tuple(heads), *_folded(found)], width) + [""]
+        lines += terminal.aligned([tuple(heads), *_folded(found)], width) + [""]
     head = "BENCHMARK"
     if any(row.simulated for row in found):
         head = "BENCHMARK (simulated: no figure in it is a measurement)"
@@ -375,23 +374,3 @@ def _folded(found: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-def _aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
-    """The cells in columns. A long last cell is wrapped in its column, or, where that is narrow, below its line."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
-    offset = sum(widths) + 2 * len(widths)
-    beside = width - offset >= min(LEAST, max(len(line[-1]) for line in lines))
-    found = []
-    for line in lines:
-        text = "".join(cell.ljust(size) + "  " for cell, size in zip(line, widths, strict=False))
-        if beside:
-            first, *more = textwrap.wrap(line[-1], width - offset, break_on_hyphens=False) or [""]
-            found += [(text + first).rstrip(), *(" " * offset + part for part in more)]
-        else:
-            found.append(text.rstrip())
-            indent = " " * 4
-            found += textwrap.wrap(
-                line[-1], width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-            )
-    return found

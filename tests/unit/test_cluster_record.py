@@ -29,7 +29,6 @@ JOB = Job(
     hosts=("n1", "n2"),
     ranks=16,
     collective="all_reduce",
-    what="range",
     bar=340.0,
     bar_source="derived: 0.90 of the prediction",
     prediction=370.8,

@@ -1,0 +1,346 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The benchmark between nodes as text for a terminal: jobs against their bars, scaling, who was left out. Pure."""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling
+
+# More lines of one kind than this are not read; the rest is counted, and is in the record.
+ROWS = 40
+# Jobs of one kind, such as the pairs of a fleet, that have a line each; of more, only those that are not ok have one.
+EACH = 4
+# Characters of host names in a cell, in a sentence; of what a finding says.
+CELL, SENTENCE, SAID = 22, 180, 300
+# Scaling below this part of the fewest nodes' busbw is marked.
+EXPECTED = 0.90
+
+Line = tuple[tuple[str, ...], Sequence[str]]
+
+
+def render(record: Record, width: int = 120) -> str:
+    """The table, of 40 columns at least; no line is longer than ``width``."""
+    width = max(width, 40)
+    lines = [*_jobs(record, width), *_scaling(record.scaling, width)]
+    for text in (*_bars(record.jobs), *_over_whom(record), transport(record), _verdict(record)):
+        lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def _jobs(record: Record, width: int) -> list[str]:
+    if not record.jobs:
+        return []
+    heads = ["HOSTS", "COLLECTIVE", "SIZE", "TIME", "ALGBW", "BUSBW", "P99", "SPREAD", "BAR", "PREDICTION", "OF BAR"]
+    heads.append("RESULT")
+    scopes = len({job.scope for job in record.jobs}) > 1
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in record.jobs:
+        groups.setdefault((job.scope, job.collective, job.algorithm, job.size, job.what), []).append(job)
+    told: list[Line] = []
+    for jobs in groups.values():
+        told += _group(jobs)
+    shown = told[:ROWS]
+    if scopes:
+        heads[0] = "SCOPE AND HOSTS"
+    else:
+        shown = [((cells[0].partition(" ")[2], *cells[1:]), notes) for cells, notes in shown]
+    lines = _aligned(heads, shown, width)
+    if len(told) > ROWS:
+        lines.append("... and %d more; the record has all" % (len(told) - ROWS))
+    return [*lines, ""]
+
+
+def _group(jobs: Sequence[Job]) -> list[Line]:
+    """Jobs that differ in their hosts only: those that are not ok, worst first, and all others as one."""
+    bad = sorted((job for job in jobs if not job.ok), key=lambda job: (_ratio(job), job.hosts))
+    lines = [] if len(jobs) <= EACH or len(bad) == len(jobs) else [_folded(jobs, len(bad))]
+    # Jobs of which the same is to be said, as of those that did not run, are one line.
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for job in jobs if len(jobs) <= EACH else bad:
+        cells, notes = _cells(job), tuple(_notes(job))
+        alike.setdefault((cells, notes), []).extend(job.hosts)
+    for (cells, notes), hosts in alike.items():
+        lines.append(((f"{jobs[0].scope} {_hosts(hosts)}", *cells), notes))
+        small = [job for job in jobs if set(job.hosts) <= set(hosts) and job.latency_bar_us is not None]
+        lines += [line for job in small[:1] for line in _latency(job)] if len(jobs) <= EACH else []
+    return lines
+
+
+def _cells(job: Job) -> tuple[str, ...]:
+    row = job.last or Row(size=job.size)
+    return (
+        f"{job.collective} ({job.algorithm})" if job.algorithm else job.collective,
+        size_text(job.size) if job.size else "-",
+        duration(row.time_us),
+        number(row.algbw),
+        number(job.busbw),
+        duration(row.time_p99_us),
+        percent(job.spread),
+        number(job.bar),
+        number(job.prediction),
+        percent(_ratio(job) if _ratio(job) >= 0 else None),
+        _result(job),
+    )
+
+
+def _latency(job: Job) -> list[Line]:
+    """The smallest message of a job, whose time has a bar."""
+    row = min(job.rows, key=lambda row: row.size, default=None)
+    if row is None or job.latency_bar_us is None or row is job.last:
+        return []
+    time = row.time_us
+    cells = (
+        *("", "", size_text(row.size), duration(time), number(row.algbw), number(row.busbw)),
+        *(duration(row.time_p99_us), percent(row.spread), duration(job.latency_bar_us), "-"),
+        percent(time / job.latency_bar_us if time is not None and job.latency_bar_us else None),
+        "latency",
+    )
+    return [(cells, ())]
+
+
+def _result(job: Job) -> str:
+    if job.ok:
+        return "ok" if job.bar is not None or job.latency_bar_us is not None else "no bar"
+    return min(job.states, key=STATES.index) if job.states else "unknown"
+
+
+def _notes(job: Job) -> list[str]:
+    notes = [f"message: {job.what}"] if job.what else []
+    if not job.ok:
+        notes.append(_short(job.said or "no figure, and nothing says why: the record has what the job printed"))
+    return notes
+
+
+def _folded(jobs: Sequence[Job], bad: int) -> Line:
+    """Many jobs in one line: medians, and of p99 and spread the worst."""
+    rows = [job.last for job in jobs if job.last is not None]
+    measured = [(job.busbw, job) for job in jobs if job.busbw is not None]
+    first = jobs[0]
+    bars = {job.bar for job in jobs}
+    bar = first.bar if len(bars) == 1 else None
+    middle = _median(figure for figure, _job in measured)
+    cells = (
+        f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
+        f"{first.collective} ({first.algorithm})" if first.algorithm else first.collective,
+        size_text(first.size) if first.size else "-",
+        duration(_median(row.time_us for row in rows)),
+        number(_median(row.algbw for row in rows)),
+        number(middle),
+        duration(_most(row.time_p99_us for row in rows)),
+        percent(_most(job.spread for job in jobs)),
+        number(bar),
+        number(first.prediction if len({job.prediction for job in jobs}) == 1 else None),
+        percent(middle / bar if middle is not None and bar else None),
+        "ok" if not bad else "%d not ok" % bad,
+    )
+    notes = [f"message: {first.what}"] if first.what else []
+    if measured:
+        low, lowest = min(measured, key=lambda item: item[0])
+        high = max(figure for figure, _job in measured)
+        notes.append(
+            "%d of %d jobs measured, figures are medians; lowest %s on %s, highest %s"
+            % (len(measured), len(jobs), number(low), nodeset.brief(lowest.hosts, SENTENCE), number(high))
+        )
+    return cells, notes
+
+
+def _ratio(job: Job) -> float:
+    """busbw as a part of the bar; -1 where either is not known."""
+    return job.busbw / job.bar if job.busbw is not None and job.bar else -1.0
+
+
+def _hosts(hosts: Iterable[str]) -> str:
+    return nodeset.brief([printable(host) for host in hosts], CELL)
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _scaling(found: Sequence[Scaling], width: int) -> list[str]:
+    if not found:
+        return []
+    heads = ["SCALING", "SIZE", "NODES", "BUSBW", "PREDICTION", "EFFICIENCY"]
+    lines: list[Line] = []
+    for one in found[:ROWS]:
+        low = one.efficiency is not None and one.efficiency < EXPECTED
+        cells = (
+            f"{one.collective} ({one.algorithm})" if one.algorithm else one.collective,
+            size_text(one.size) if one.size else "-",
+            str(one.nodes),
+            number(one.busbw),
+            number(one.prediction),
+            percent(one.efficiency) + (" (low)" if low else ""),
+        )
+        lines.append((cells, ()))
+    more = ["... and %d more; the record has all" % (len(found) - ROWS)] if len(found) > ROWS else []
+    return [*_aligned(heads, lines, width), *more, ""]
+
+
+def _bars(jobs: Sequence[Job]) -> list[str]:
+    """Where the bars come from, each source once; of what was not published that is worth knowing."""
+    sources: dict[str, int] = {}
+    for job in jobs:
+        if job.bar is not None and job.bar_source:
+            sources[job.bar_source] = sources.get(job.bar_source, 0) + 1
+    told = sorted(sources.items(), key=lambda item: -item[1])
+    lines = ["bar of %d job%s: %s" % (count, "s" * (count != 1), _short(source)) for source, count in told[:3]]
+    return lines + (["... and %d more sources of bars; the record has all" % (len(told) - 3)] if len(told) > 3 else [])
+
+
+def _over_whom(record: Record) -> list[str]:
+    """Over which hosts it was measured, and which took no part, and why: hosts of one reason are one line."""
+    measured, out = record.hosts, {item.host for item in record.left_out}
+    asked = len(record.asked)
+    over = nodeset.brief(measured, SENTENCE) if measured else "nobody"
+    lines = ["measured over %d of %d hosts asked: %s" % (len(measured), asked, over)]
+    reasons: dict[str, list[str]] = {}
+    for item in record.left_out:
+        reasons.setdefault(item.reason, []).append(item.host)
+    known = {*measured, *out}
+    silent = [host for host in record.asked if host not in known]
+    if silent:
+        lines.append(f"no figure, from no job: {nodeset.brief(silent, SENTENCE)}")
+    told = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {_short(reason)}" for reason, hosts in told[:ROWS]]
+    if len(told) > ROWS:
+        lines.append("... and %d more reasons; the record has all" % (len(told) - ROWS))
+    return lines
+
+
+def transport(record: Record) -> str:
+    """What the data went by, of all jobs in one line, out of NCCL's own logs."""
+    said: dict[str, list[str]] = {}
+    for job in record.jobs:
+        if job.rows and len(job.hosts) > 1:
+            said.setdefault(_by(job.transport), []).append(job.name)
+    if not said:
+        return "transport: nothing went between hosts"
+    if len(said) == 1:
+        return "transport: " + next(iter(said))
+    counted = sorted(said.items(), key=lambda item: (item[0].startswith("proven"), len(item[1])))
+    parts = [
+        f"{text} ({len(names)} job{'s' * (len(names) != 1)}, as {_short(names[0], 60)})" for text, names in counted[:3]
+    ]
+    more = f"; and {len(counted) - 3} other ways" if len(counted) > 3 else ""
+    return "transport: " + "; ".join(parts) + more
+
+
+def _by(of_job: Mapping[str, Any]) -> str:
+    """``proven: IB, GDR on every channel``. What a record does not tell is not said."""
+    networks = _texts(of_job.get("networks"))
+    words = [" and ".join(networks) if networks else "network unknown"]
+    expected, missing = _count(of_job.get("expected")), _texts(of_job.get("missing"))
+    if missing:
+        words.append(
+            "%d%s HCAs idle: %s" % (len(missing), f" of {expected}" if expected else "", ", ".join(missing[:8]))
+        )
+    elif expected:
+        words.append("all %d HCAs in use" % expected)
+    gdr = of_job.get("gdr")
+    if isinstance(gdr, bool):
+        words.append("GDR on every channel" if gdr else "GDR is not on every channel")
+    elif isinstance(gdr, str) and gdr:
+        words.append(f"GDR {gdr}")
+    return ("proven: " if of_job.get("proven") is True else "not proven: ") + _short(", ".join(words))
+
+
+def _texts(value: object) -> list[str]:
+    """The names in a list, or the keys of a mapping; [] of anything else."""
+    items = [*value] if isinstance(value, list | tuple | Mapping) else []
+    return [printable(item) for item in items if isinstance(item, str)]
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else len(_texts(value))
+
+
+def _verdict(record: Record) -> str:
+    head = "CLUSTER BENCHMARK"
+    if record.simulated:
+        head += " (simulated: no figure in it is a measurement)"
+    good = sum(job.ok for job in record.jobs)
+    launcher = f"{record.launcher.kind} {record.launcher.version}".strip()
+    lasted = duration(1e6 * max(record.finished - record.begun, 0.0))
+    return "%s: %d of %d jobs ok over %d of %d hosts, busbw and algbw in GB/s, in %s%s; %d finding%s" % (
+        *(head, good, len(record.jobs), len(record.hosts), len(record.asked)),
+        *(lasted, f" by {launcher}" if launcher else "", len(record.findings)),
+        "s" * (len(record.findings) != 1),
+    )
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------
+
+
+def number(value: float | None) -> str:
+    """GB/s; ``-`` where there is none. Small figures keep their digits."""
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if value >= 10 or value == 0 else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.1f} %"
+
+
+def duration(us: float | None) -> str:
+    """Microseconds in the unit that is read best: ``19.3 us``, ``5.80 ms``, ``1.24 s``, ``12 min``."""
+    if us is None:
+        return "-"
+    for factor, unit in ((1.0, "us"), (1e3, "ms"), (1e6, "s")):
+        if us < 999.5 * factor and not (unit == "s" and us >= 120e6):
+            return f"{us / factor:.3g} {unit}"
+    return f"{us / 60e6:.0f} min"
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.median(found) if found else None
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _short(text: str, room: int = SAID) -> str:
+    text = printable(text)
+    return text if len(text) <= room else text[: room - 3] + "..."
+
+
+def _aligned(heads: Sequence[str], lines: Sequence[Line], width: int) -> list[str]:
+    """Cells in columns with notes below their line; where columns do not fit, each line as words with their names."""
+    lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
+    rows = terminal.aligned([tuple(heads), *(cells for cells, _notes in lines)], 1 << 20)
+    found: list[str] = []
+    fits = max(map(len, rows)) <= width
+    found += rows[:1] if fits else []
+    for row, (cells, notes) in zip(rows[1:], lines, strict=True):
+        if fits:
+            found.append(row)
+        else:
+            # A figure stays on the line of its name: what is no blank is no place to break.
+            named = [
+                f"{head.lower()} {cell}".replace(" ", "\0")
+                for head, cell in zip(heads, cells, strict=True)
+                if cell not in ("", "-")
+            ]
+            text = "  ".join([*(cell for cell in cells[:1] if cell), *named[1 if cells[0] else 0 :]])
+            wrapped = textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)
+            found += [part.replace("\0", " ") for part in wrapped]
+        for note in notes:
+            found += textwrap.wrap(
+                printable(note), width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+            )
+    return found
