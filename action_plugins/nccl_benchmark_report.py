@@ -2,12 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Table, files and plots of the benchmark of all hosts. Documented in library/nccl_benchmark_report.py."""
 
-# pylint: disable=disallowed-name  # a bar is the field's own word
-
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +12,9 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    busbw_plot,
     nccl_benchmark,
     results_folder,
     suite,
@@ -28,8 +24,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 
 display = Display()
 
-# Hosts with a line of their own in a plot; of more, the slowest have one, and all are a band.
-LINES = 8
 FORMAT = 1
 
 
@@ -111,91 +105,26 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
     """Plots bus bandwidth over size. Returns the files, SVG and PNG, and why there are none."""
-    try:
-        import matplotlib
-    except ImportError:
-        return [], "no plot: matplotlib is not installed beside ansible-core (pip install matplotlib)"
-    matplotlib.use("Agg")
-    # Text stays text in the SVG; the same figures give the same file.
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "busbar", "font.size": 9})
-    figure = draw(results)
-    paths = [folder / "busbw.svg", folder / "busbw.png"]
-    figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=144)
-    return paths, ""
+    problem = busbw_plot.ready()
+    if problem:
+        return [], problem
+    simulated = any(run["simulated"] for of_host in results.values() for run in of_host["runs"])
+    title = "NCCL bus bandwidth within a node, out of place"
+    return busbw_plot.save(busbw_plot.over_size(panels(results), title, simulated), folder, "busbw"), ""
 
 
-def draw(results: Mapping[str, Mapping[str, Any]]) -> Any:
-    """A panel for each collective: hosts, bar and prediction over the message size."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    collectives: dict[str, dict[str, dict[int, float]]] = {}
-    bars: dict[str, dict[int, tuple[float | None, float | None]]] = {}
-    simulated = False
+def panels(results: Mapping[str, Mapping[str, Any]]) -> list[busbw_plot.Panel]:
+    """A panel for each collective, with all hosts."""
+    points: dict[str, dict[str, dict[int, float]]] = {}
+    marks: dict[str, dict[int, tuple[float | None, float | None]]] = {}
     for host, of_host in results.items():
         for run in of_host["runs"]:
-            simulated |= run["simulated"]
-            points = collectives.setdefault(run["collective"], {}).setdefault(host, {})
-            points.update({row["size"]: row["out_of_place"] for row in run["rows"] if row["out_of_place"] is not None})
-            bars.setdefault(run["collective"], {})[run["max_bytes"]] = (run["bar"], run["prediction"])
-    columns = min(4, len(collectives))
-    lines = -(-len(collectives) // columns)
-    figure = Figure(figsize=(4.6 * columns, 3.4 * lines + 0.8), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for panel in axes.flat[len(collectives) :]:
-        panel.set_visible(False)
-    for panel, (collective, hosts) in zip(axes.flat, collectives.items(), strict=False):
-        panel.set_title(collective)
-        panel.set_xscale("log", base=2)
-        panel.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda size, _position: short(size)))
-        panel.set_xlabel("message size, bytes")
-        panel.set_ylabel("busbw, GB/s")
-        panel.grid(True, color="0.9")
-        lines_of_hosts(panel, hosts)
-        for number, (size, (bar, prediction)) in enumerate(sorted(bars[collective].items())):
-            # Both hold for the largest messages: across the whole panel they would seem to be missed by the small ones.
-            for figure_at, style, what in ((prediction, (":", "0.45"), "prediction"), (bar, ("-", "crimson"), "bar")):
-                if figure_at is not None:
-                    label = what if number == 0 else None
-                    panel.hlines(figure_at, size / 8, size * 2, linestyle=style[0], color=style[1], label=label)
-        panel.set_ylim(bottom=0)
-        panel.legend(loc="lower right", fontsize=7, frameon=False)
-    title = "NCCL bus bandwidth within a node, out of place"
-    if simulated:
-        title += " (simulated: no figure in it is a measurement)"
-        figure.text(0.5, 0.5, "simulated", fontsize=60, color="0.5", alpha=0.15, ha="center", va="center", rotation=25)
-    figure.suptitle(title)
-    return figure
+            of_collective = points.setdefault(run["collective"], {}).setdefault(host, {})
+            of_collective.update(
+                {row["size"]: row["out_of_place"] for row in run["rows"] if row["out_of_place"] is not None}
+            )
+            marks.setdefault(run["collective"], {})[run["max_bytes"]] = (run["bar"], run["prediction"])
+    return [busbw_plot.Panel(name, busbw_plot.fleet(hosts), marks[name]) for name, hosts in points.items()]
 
 
-def lines_of_hosts(panel: Any, hosts: Mapping[str, Mapping[int, float]]) -> None:
-    named = {host: points for host, points in hosts.items() if points}
-    order = sorted(named, key=lambda host: named[host][max(named[host])])
-    if len(order) > LINES:
-        sizes = sorted({size for points in named.values() for size in points})
-        columns = [[points[size] for points in named.values() if size in points] for size in sizes]
-        panel.fill_between(sizes, list(map(min, columns)), list(map(max, columns)), color="steelblue", alpha=0.2)
-        panel.plot(
-            sizes, list(map(statistics.median, columns)), color="black", linewidth=1, label=f"median of {len(order)}"
-        )
-        order = order[:3]
-    for host in order:
-        sizes = sorted(named[host])
-        panel.plot(
-            sizes, [named[host][size] for size in sizes], marker=".", markersize=4, linewidth=1, label=label_of(host)
-        )
-
-
-def label_of(host: str) -> str:
-    """A host's name as a label: matplotlib hides labels that begin with "_" and reads $...$ as mathematics."""
-    return printable(host).lstrip("_").replace("$", r"\$")[:24]
-
-
-def short(size: float) -> str:
-    """``1M`` for 1048576."""
-    return size_text(round(size))
-
-
-__all__: Sequence[str] = ["ActionModule", "draw", "nothing_new", "plot", "registered", "reported", "write"]
+__all__: Sequence[str] = ["ActionModule", "nothing_new", "panels", "plot", "registered", "reported", "write"]

@@ -1,0 +1,91 @@
+"""The pictures of a benchmark: they hold what was measured, say what is simulated, and take any name as a text."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, cluster_plot
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
+
+from tests.unit.test_cluster_record import JOB, RECORD
+
+NODES = tuple(f"n{number}" for number in range(40))
+PAIRS = tuple(
+    replace(JOB, name=f"pair{i}", scope="pair", hosts=NODES[2 * i : 2 * i + 2], busbw=340.0 - i) for i in range(20)
+)
+
+
+def texts(path: Path) -> list[str]:
+    """Every text of an SVG."""
+    return ["".join(each.itertext()) for each in ElementTree.parse(path).iter() if each.tag.endswith("}text")]
+
+
+def test_a_record_has_its_three_pictures(tmp_path: Path) -> None:
+    before = replace(RECORD, jobs=(replace(JOB, rows=(replace(JOB.rows[1], busbw=120.0),)),))
+    paths, problem = cluster_plot.plot(tmp_path, RECORD, before)
+    names = [f"{name}.{kind}" for name in ("busbw", "scaling", "before-after") for kind in ("svg", "png")]
+    assert ([path.name for path in paths], problem) == (names, "")
+    for name, labels in (("busbw", "measured"), ("scaling", "prediction"), ("before-after", "before")):
+        found = texts(tmp_path / f"{name}.svg")
+        assert labels in found
+        assert "simulated" in found
+        assert any("cluster over 2 nodes, n[1-2]" in text for text in found)
+    again = tmp_path / "again"
+    again.mkdir()
+    cluster_plot.plot(again, RECORD, before)
+    assert all((again / name).read_bytes() == (tmp_path / name).read_bytes() for name in names if name.endswith("svg"))
+
+
+def test_of_many_pairs_the_slowest_are_named(tmp_path: Path) -> None:
+    rows = [replace(RECORD, simulated=False, scope="pair", jobs=PAIRS, asked=NODES, scaling=())]
+    jobs = tuple(replace(job, rows=(replace(job.rows[1], busbw=job.busbw),)) for job in PAIRS)
+    paths, _problem = cluster_plot.plot(tmp_path, replace(rows[0], jobs=jobs))
+    assert [path.name for path in paths] == ["busbw.svg", "busbw.png"]
+    found = texts(paths[0])
+    assert "simulated" not in found
+    assert {"median of 20", "n[38-39]", "n[36-37]", "n[34-35]", "bar"} <= set(found)
+    assert "n[32-33]" not in found
+
+
+def test_any_name_is_drawn_as_a_text(tmp_path: Path) -> None:
+    names = ("$x^", "$a$", "_hidden", "<script>&", "\x1b[2J", "y" * 500, "\\frac{", "%s{}")
+    rows = (Row(size=0, busbw=1.0), Row(size=1, busbw=None), Row(size=1 << 53, busbw=1e6, spread=1e12, repeats=1 << 24))
+    jobs = tuple(
+        replace(JOB, scope=name, collective=name, max_bytes=1 << 53, bar=1e6, hosts=(name,), rows=rows)
+        for name in names
+    )
+    scaling = tuple(Scaling(collective=name, nodes=1 << 24, size=1, efficiency=1e6) for name in names)
+    scaling += (Scaling(collective="reduce", nodes=0, size=1, efficiency=1.0),)
+    record = replace(RECORD, scope="$$", asked=names, jobs=jobs, scaling=scaling)
+    paths, problem = cluster_plot.plot(tmp_path, record, record)
+    assert (len(paths), problem) == (6, "")
+    for picture in ("busbw", "scaling"):
+        shown = "".join(texts(tmp_path / f"{picture}.svg")).replace("\\$", "$")
+        for name in names:
+            assert name.lstrip("_").replace("\x1b", r"\x1b")[:10] in shown
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty: Record = replace(RECORD, jobs=(replace(JOB, rows=()),))
+    assert cluster_plot.plot(tmp_path, empty) == ([], "no plot: nothing was measured")
+    others = replace(RECORD, jobs=(replace(JOB, collective="reduce"),))
+    assert len(cluster_plot.plot(tmp_path, RECORD, others)[0]) == 4
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cluster_plot.plot(tmp_path, RECORD)[1].startswith("no plot: matplotlib is not installed")
+
+
+def test_the_nodes_own_plot_has_a_panel_for_each_collective(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"size": 1 << 30, "out_of_place": 360.0, "in_place": None}
+    run = {"collective": "all_reduce", "simulated": True, "max_bytes": 1 << 30, "bar": 340.0, "prediction": None}
+    runs = [{**run, "rows": [row]}, {**run, "collective": "reduce", "rows": [{**row, "out_of_place": None}]}]
+    results = {f"n{number}": {"runs": runs} for number in range(busbw_plot.LINES + 1)}
+    paths, problem = nccl_benchmark_report.plot(tmp_path, results)
+    assert ([path.name for path in paths], problem) == (["busbw.svg", "busbw.png"], "")
+    found = texts(paths[0])
+    assert {"all_reduce", "reduce", "median of 9", "bar", "simulated"} <= set(found)
