@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, roce_chain, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
 
@@ -256,6 +256,7 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
         if values[name] < 1:
             errors.append("%s is %d, expected 1 or more" % (name, values[name]))
+    errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
     errors += _perftest_errors(values)
     if values["busbar_mtu"] is not None:
         errors += _mtu_errors(values["busbar_mtu"], values["busbar_fabric"])

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The benchmark of one node: which runs the intent asks for, what they say together, and the table of all nodes.
 
-Bars and prediction come from busbw.py, the judgement of one run from module_utils/nccl/perf.py. All of this is pure.
+Bars come from busbw.py, predictions from prediction.py, the judgement of one run from module_utils/nccl/perf.py. All of
+this is pure.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -23,14 +24,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform as platform_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_depends, perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, nodeset, prediction, terminal
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.
 EARLIER = ("platform", "iommu", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
-# What a training step sends whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
-MODEL_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 # More rows than this are not read; the rest is counted, and is in the files.
 ROWS = 40
 # Reasons why a host's runs are due that are told, and their characters together.
@@ -127,15 +126,15 @@ def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Seque
         )
     low = parse_size(values["nccl_benchmark_min_bytes"])
     settings = {**values["nccl_conf_extra"], **values["nccl_benchmark_environment"]}
-    nvls = busbw.nvls_expected(profile, {name: str(value) for name, value in settings.items()})
+    nvls = prediction.nvls_expected(profile, {name: str(value) for name, value in settings.items()})
     ranges = [(collective, low, high) for collective in collectives]
     if values["busbar_model_parameters"]:
-        size = busbw.model_bytes(values["busbar_model_parameters"], gpus)
-        ranges += [(collective, size, size) for collective in collectives if collective in MODEL_COLLECTIVES]
+        size = model_sizes.gradient_bytes(values["busbar_model_parameters"], gpus)
+        ranges += [(collective, size, size) for collective in collectives if collective in model_sizes.WHOLE]
     found = []
     for collective, least, most in dict.fromkeys(ranges):
         bar = busbw.find_bar(bars, platform, nvls, SCOPE, collective, most)
-        prediction = busbw.predict(profile, collective, nvls, gpus)
+        predicted = prediction.predict(profile, collective, nvls, gpus)
         found.append(
             Run(
                 collective=collective,
@@ -145,8 +144,8 @@ def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Seque
                 nvls=nvls,
                 bar=bar.busbw if bar else None,
                 bar_source=bar.source if bar else "",
-                prediction=prediction.busbw,
-                rule=prediction.rule,
+                prediction=predicted.busbw,
+                rule=predicted.rule,
             )
         )
     return found
@@ -215,13 +214,13 @@ def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Fi
         return BAR.judge(run["subject"], "ok", wanted, "{:g} GB/s ({})".format(run["bar"], run["bar_source"]), source)
     measured, predicted = result.get("busbw"), run["prediction"]
     said = f"{measured:.4g} GB/s measured here" if measured else "nothing was measured here"
-    prediction = f"{predicted:.4g} GB/s" if predicted else "none: {}".format(run["rule"])
+    expected = f"{predicted:.4g} GB/s" if predicted else "none: {}".format(run["rule"])
     entry = (
         f"platform: {platform}, nvls: {str(run['nvls']).lower()}, scope: node, collective: {run['collective']},"
         f" size: {size_text(run['max_bytes'])}, busbw: <0.95 of it>, healthy: <it>, source: <who and when>"
     )
     fix = (
-        f"judge whether this node is healthy ({said}, prediction {prediction}), then put a bar for it into bars.yml"
+        f"judge whether this node is healthy ({said}, prediction {expected}), then put a bar for it into bars.yml"
         f" beside the inventory: {{{entry}}}"
     )
     return BAR.judge(run["subject"], "unknown", wanted, None, source, fix)
@@ -352,7 +351,7 @@ def _folded(found: Sequence[Row]) -> list[tuple[str, ...]]:
         key = (run["collective"], run["max_bytes"], run["gpus"], run["bar"], run["prediction"])
         groups.setdefault(key, []).append(row)
     lines: list[tuple[str, ...]] = []
-    for (collective, size, gpus, bar, prediction), group in groups.items():
+    for (collective, size, gpus, bar, predicted), group in groups.items():
         measured = [(row.busbw, row.host) for row in group if row.busbw is not None]
         low, where = min(measured) if measured else (None, "-")
         lines.append(
@@ -366,7 +365,7 @@ def _folded(found: Sequence[Row]) -> list[tuple[str, ...]]:
                 _number(statistics.median(figure for figure, _host in measured) if measured else None),
                 _number(max(measured)[0] if measured else None),
                 _number(bar),
-                _number(prediction),
+                _number(predicted),
             )
         )
     return lines

@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TR
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
 
 BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
+PARALLELISM = ("tensor", "pipeline", "data", "micro_batch", "sequence", "hidden", "layers")
 
 
 @dataclass(frozen=True)
@@ -513,6 +514,14 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             says="Size of your model, such as `7B`: its gradients in BF16 are measured as one message, too.",
+        ),
+        "busbar_model_parallelism": Value(
+            "dict",
+            {},
+            keys={key: Value("int") for key in PARALLELISM},
+            says="How your model is trained, for the sizes of its messages between nodes: over how many ranks it is"
+            " split (`tensor`, `pipeline`, `data`), and `micro_batch`, `sequence`, `hidden` and `layers`. Leave out"
+            " what you do not know (`docs/bars.md`).",
         ),
         "busbar_baseline_max_age_days": Value(
             "int",

@@ -19,7 +19,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import parse_marker
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import predict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import predict
 
 from tests.gpu.conftest import Show, Site, show, site
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, prediction
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -22,10 +22,11 @@ def test_a_healthy_node_clears_its_bar_and_is_as_predicted(samples: Path, collec
     measured = row.out_of_place.busbw
     assert measured is not None
     of = profile.parse(yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text()), "hgx-h200")
-    prediction = busbw.predict(of, collective, nvls=False).busbw
-    assert prediction is not None
-    assert abs(prediction / measured - 1) < 0.05
+    predicted = prediction.predict(of, collective, nvls=False).busbw
+    assert predicted is not None
+    assert abs(predicted / measured - 1) < 0.05
     bars = busbw.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")
     bar = busbw.find_bar([bars], "hgx-h200", False, "node", collective, row.size)
     assert bar is not None
+    assert bar.busbw is not None
     assert bar.busbw < measured

@@ -1,0 +1,127 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Messages that training the site's model sends: which collective, how many bytes, what for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+
+# BF16.
+ELEMENT = 2
+# PyTorch's bucket_cap_mb of DistributedDataParallel, and DeepSpeed's reduce_bucket_size and allgather_bucket_size.
+DDP_BUCKET = 25 << 20
+ZERO_BUCKET = 500_000_000 * ELEMENT
+# What a training step sends whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
+WHOLE = ("all_reduce", "all_gather", "reduce_scatter")
+# More than any of these is a slip of the pen.
+_MOST = 10**7
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """One message. bytes: as nccl-tests counts them for this collective. what: whose message it is, for people."""
+
+    collective: str
+    bytes: int
+    what: str
+
+
+def parameter_count(parameters: str) -> int:
+    """``7B`` as 7,000,000,000. Raises ParseError."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(?:[eE]\+?([0-9]{1,2}))?([KMBT]?)", str(parameters).strip())
+    units = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    count = float(match.group(1)) * 10.0 ** int(match.group(2) or 0) * units[match.group(3)] if match else 0.0
+    if not 1e6 <= count <= 1e14:
+        raise ParseError(f"a model of {parameters!r} parameters: expected a form like 350M, 7B or 1.3T")
+    return round(count)
+
+
+def shares(count: float, gpus: int) -> int:
+    """Bytes, rounded up to whole shares of 16 bytes a GPU: nccl-tests rounds down what is not."""
+    share = 16 * gpus
+    return math.ceil(count / share) * share
+
+
+def gradient_bytes(parameters: str, gpus: int) -> int:
+    """Bytes of a model's gradients in BF16: ``7B`` (parameters) is 14 GB. Raises ParseError."""
+    return shares(ELEMENT * parameter_count(parameters), gpus)
+
+
+def parallelism_errors(given: Mapping[str, int]) -> list[str]:
+    """What is wrong with busbar_model_parallelism, whose keys and types are checked: a sentence for each mistake."""
+    name = "busbar_model_parallelism"
+    wrong = [
+        f"{name}.{key} is {value}, expected 1 to {_MOST}" for key, value in given.items() if not 0 < value <= _MOST
+    ]
+    if wrong:
+        return wrong
+    errors = []
+    for whole, part in (("layers", "pipeline"), ("hidden", "tensor")):
+        if whole in given and given[whole] % given.get(part, 1):
+            errors.append(
+                f"{name}: {whole} {given[whole]} is not a multiple of {part} {given[part]}, over which it is split"
+            )
+    if given.get("tensor", 1) * given.get("pipeline", 1) * given.get("data", 1) > _MOST:
+        errors.append(f"{name}: tensor x pipeline x data is more than {_MOST} GPUs")
+    if (_activations(given) or 0) > 1 << 40:
+        errors.append(f"{name}: micro_batch x sequence x hidden is more than 1T in BF16")
+    return errors
+
+
+def _activations(given: Mapping[str, int]) -> int | None:
+    """Bytes that one micro batch has between two layers; None where the intent does not say."""
+    if not {"micro_batch", "sequence", "hidden"} <= set(given):
+        return None
+    return given["micro_batch"] * given["sequence"] * given["hidden"] * ELEMENT
+
+
+def sizes(parameters: str, parallelism: Mapping[str, int], gpus: int) -> tuple[ModelSize, ...]:
+    """The messages of a training step over ``gpus`` ranks, each once, the largest first. Raises ParseError.
+
+    parameters: as busbar_model_parameters has it; with "" (no model named), the buckets that frameworks make are left.
+    parallelism: as busbar_model_parallelism has it.
+    """
+    errors = parallelism_errors(parallelism)
+    if errors:
+        raise ParseError("; ".join(errors))
+    tensor, pipeline = parallelism.get("tensor", 1), parallelism.get("pipeline", 1)
+    found = [
+        ModelSize("all_reduce", shares(DDP_BUCKET, gpus), "DDP bucket of 25 MiB"),
+        ModelSize("reduce_scatter", shares(ZERO_BUCKET, gpus), "ZeRO bucket of 5e8 elements, gradients"),
+        ModelSize("all_gather", shares(ZERO_BUCKET, gpus), "ZeRO bucket of 5e8 elements, parameters"),
+    ]
+    if parameters:
+        of_rank = ELEMENT * parameter_count(parameters) / tensor / pipeline
+        split = (
+            ""
+            if tensor * pipeline == 1
+            else " of one of %d parts (tensor %d x pipeline %d)"
+            % (
+                tensor * pipeline,
+                tensor,
+                pipeline,
+            )
+        )
+        found += [ModelSize(collective, shares(of_rank, gpus), f"whole model, BF16{split}") for collective in WHOLE]
+        if "layers" in parallelism:
+            unit = ELEMENT * parameter_count(parameters) / parallelism["layers"] / tensor
+            what = "FSDP unit, 1 of %d layers" % parallelism["layers"]
+            found += [
+                ModelSize(collective, shares(unit, gpus), what) for collective in ("all_gather", "reduce_scatter")
+            ]
+    activations = _activations(parallelism)
+    if activations is not None:
+        what = "activations {micro_batch} x {sequence} x {hidden}, BF16".format(**parallelism)
+        if tensor > 1:
+            found.append(ModelSize("all_reduce", shares(activations, gpus), f"tensor-parallel {what}"))
+        if pipeline > 1:
+            found.append(ModelSize("sendrecv", shares(activations, gpus), f"pipeline {what}"))
+    first: dict[tuple[str, int], ModelSize] = {}
+    for one in found:
+        first.setdefault((one.collective, one.bytes), one)
+    return tuple(sorted(first.values(), key=lambda one: (-one.bytes, one.collective)))

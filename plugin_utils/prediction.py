@@ -1,0 +1,350 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Bus bandwidth that the hardware of a profile allows, within a node and between nodes, and bars derived from it.
+
+A prediction is made from the profile alone: a node with nine of eighteen NVLinks, or seven of eight rails, must not
+lower what is expected of it. It is for large messages. Bandwidths are busbw in GB/s (1e9 bytes), with SHARP algbw.
+Sources: NCCL's own constants (src/graph/topo.h), and published and measured figures; docs/bars.md names them.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import (
+    ALGORITHMS,
+    SCOPES,
+    Bar,
+    Prediction,
+    find_bar,
+    find_latency_bar,
+)
+
+# all_reduce in the NVSwitch, over links x constant, by number of GPUs: published runs on H100 and H200 (nccl#1455,
+# nccl-tests#272). With four or fewer it gains nothing. Blackwell from NCCL's own constants, not measured.
+_NVLS_HOPPER = {5: 1.13, 6: 1.19, 7: 1.24, 8: 1.29}
+_NVLS_BLACKWELL = {8: 1.115}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """GPUs by what the driver calls them.
+
+    link: GB/s of one NVLink, one direction, as NCCL counts it (topo.h).   nvls: can reduce in the NVSwitch.
+    gains: see _NVLS_HOPPER.   rack: NVLinks also lead to other nodes, which a profile does not describe.
+    """
+
+    model: str
+    link: float
+    nvls: bool
+    gains: Mapping[int, float]
+    rack: bool = False
+
+
+_GENERATIONS = (
+    Generation(r"Tesla V100\b|V100\b", 20.0, False, {}),
+    Generation(r"A100\b|A800\b", 20.0, False, {}),
+    Generation(r"H100\b|H200\b|H800\b|GH200\b", 20.6, True, _NVLS_HOPPER),
+    # Published on two nodes with NVLS: 343 GB/s (nccl#1244), what a ring reaches: it has 78 SMs of the H100's 132.
+    Generation(r"H20\b", 20.6, True, {}),
+    Generation(r"B100\b|B200\b|B300\b", 40.1, True, _NVLS_BLACKWELL),
+    Generation(r"GB200\b|GB300\b", 40.1, True, _NVLS_BLACKWELL, rack=True),
+)
+# What a healthy node reaches of links x constant, at 8 GiB. Measured on eight H200 (all_reduce 366.7, all_gather 354.9,
+# reduce_scatter 357.2 GB/s of 370.8) and on four (broadcast 362.9, reduce 367.0, alltoall 353.3, sendrecv 365.9), NVLS
+# off. all_reduce is a little below that, to fit two GPUs (350.1), too.
+_REACHED = {
+    "all_reduce": 0.97,
+    "all_gather": 0.95,
+    "reduce_scatter": 0.955,
+    "broadcast": 0.98,
+    "reduce": 0.985,
+    "alltoall": 0.95,
+    "sendrecv": 0.985,
+}
+# Two ranks do not fill the links with these: measured on two H200, 311 and 294 GB/s.
+_REACHED_BY_TWO = {"all_gather": 0.84, "reduce_scatter": 0.79}
+
+# Of a NIC's rate: 46-49 GB/s of 50 on NDR, 24 of 25 on HDR (nccl-tests#290, #267, #119). RoCE: 370 GB/s of 400
+# (oci-hpc#48).
+EFFICIENCY = 0.96
+EFFICIENCY_ETHERNET = 0.92
+# From one root: four H100 nodes, 286 GB/s where all_gather reached 324 (aigatech/vpbenchmarking). reduce as broadcast.
+_ROOTED = {"broadcast": 0.88, "reduce": 0.88}
+# Switches that reduce: algbw of 80 and 110 GB/s with four and eight HDR NICs, of 96 and 133 (nccl#320).
+_SHARP = 0.83
+# GB/s of a PCIe lane, by its speed in GT/s, as NCCL counts them (src/graph/topo.cc).
+_LANE = {2.5: 0.1875, 5.0: 0.375, 8.0: 0.75, 16.0: 1.5, 32.0: 3.0, 64.0: 6.0}
+
+# Of a prediction, what a derived bar asks for: noise of pairs, and up to 10 % that large clusters are slower by.
+SHARES = {"node": 0.90, "rail": 0.90, "pair": 0.90, "leaf": 0.85, "cluster": 0.85}
+# Bytes a rank at which half of the bandwidth is reached: eight H200 need 1 to 2.7 MiB from 16 MiB to 1 GiB.
+_HALF = 4 << 20
+# all_reduce of 8 bytes over two nodes of eight H20, NDR: 47 us (nccl#1244). More nodes are more levels of a tree. A
+# derived bar is twice as much: 65-75 us are healthy on AWS p5, and sockets need several times that.
+_LATENCY, _LATENCY_LEVEL, _LATENCY_SHARE = 47.0, 15.0, 2.0
+_SMALL = 1024
+
+_WAY_OUT = "measure a healthy run and put a bar for it into bars.yml beside the inventory (docs/bars.md)"
+
+
+# -- within a node ---------------------------------------------------------------------------------------------------
+
+
+def _generation(profile: Profile) -> Generation | None:
+    """None for a model that is not known, or several unlike ones."""
+    found: list[Generation | None] = []
+    for model in profile.gpus.models:
+        match = next((row for row in _GENERATIONS if re.match(rf"(?:NVIDIA )?(?:{row.model})", model)), None)
+        if match not in found:
+            found.append(match)
+    return found[0] if len(found) == 1 else None
+
+
+def nvls_expected(profile: Profile, settings: Mapping[str, str]) -> bool:
+    """Whether NCCL is to reduce in the NVSwitch on this platform. settings: NCCL's variables as the site sets them."""
+    generation = _generation(profile)
+    possible = profile.gpus.nvlink_fabric and generation is not None and generation.nvls
+    return possible and settings.get("NCCL_NVLS_ENABLE", "").strip() != "0"
+
+
+def predict(profile: Profile, collective: str, nvls: bool, gpus: int | None = None) -> Prediction:
+    """busbw of a large message within a node. gpus: ranks, where that is not all GPUs of the profile."""
+    ranks = profile.gpus.count if gpus is None else gpus
+    generation = _generation(profile)
+    if not profile.gpus.nvlinks:
+        return Prediction(None, "no NVLinks in the profile")
+    if generation is None:
+        return Prediction(None, "the NVLinks of {} are not known".format(", ".join(profile.gpus.models)))
+    if collective not in _REACHED:
+        return Prediction(None, f"{collective} is not known")
+    reached = _REACHED[collective]
+    if ranks == 2:
+        reached = _REACHED_BY_TWO.get(collective, reached)
+    how = ""
+    if nvls and collective == "all_reduce" and ranks in generation.gains:
+        reached, how = generation.gains[ranks], " with NVLS"
+    busbw = profile.gpus.nvlinks * generation.link * reached
+    return Prediction(busbw, "%d NVLinks x %g GB/s x %g%s" % (profile.gpus.nvlinks, generation.link, reached, how))
+
+
+# -- between nodes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """GB/s that leave a node, and that one rail takes of it at least; rule: how that came about."""
+
+    total: float
+    slowest: float
+    rule: str
+
+
+def between(
+    profile: Profile,
+    collective: str,
+    nvls: bool,
+    nodes: int,
+    scope: str,
+    algorithm: str = "",
+    efficiency: float | None = None,
+) -> Prediction:
+    """What a large message reaches over several nodes like the profile's; with algorithm SHARP, its algbw.
+
+    nvls: NCCL may reduce in the NVSwitch.   efficiency: of a NIC's rate; None: EFFICIENCY, or that of RoCE.
+    Scope rail is one GPU of each node over its rail, and the slowest of them; node is ``predict``.
+    """
+    if scope == "node":
+        return predict(profile, collective, nvls)
+    reason = _unpredictable(profile, collective, nodes, scope, algorithm)
+    if reason:
+        return Prediction(None, f"{reason}: {_WAY_OUT}")
+    wire = _wire(profile, efficiency)
+    if scope == "rail":
+        wire = _Wire(wire.slowest, wire.slowest, "one rail, %.4g GB/s" % wire.slowest)
+    gpus = 1 if scope == "rail" else profile.gpus.count
+    within = predict(profile, collective, False) if gpus > 1 else Prediction(None, "")
+    if within.busbw is None and gpus > 1:
+        return Prediction(
+            None, f"{within.rule}: what the GPUs of a node exchange takes paths that no profile describes: {_WAY_OUT}"
+        )
+    ranks = nodes * gpus
+    if algorithm == "SHARP":
+        return _sharp(profile, wire, nvls, gpus)
+    network, rule = wire.total, wire.rule
+    if collective == "alltoall":
+        network *= (ranks - 1) / (ranks - gpus) / gpus
+        rule += " over %d GPUs, of which %.4g leaves the node" % (gpus, (ranks - gpus) / (ranks - 1))
+    elif collective == "sendrecv":
+        network, rule = wire.slowest, "one rail, %.4g GB/s: one GPU of a node sends to the next node" % wire.slowest
+    best = _lower(network, rule, within)
+    if collective in _ROOTED:
+        share = _ROOTED[collective]
+        best = Prediction((best.busbw or 0) * share, f"{best.rule}; x {share:g} from one root")
+    if collective == "all_reduce" and nvls and not algorithm and gpus > 1:
+        tree = _nvls_tree(profile, wire, nodes, ranks)
+        if (tree.busbw or 0) > (best.busbw or 0):
+            return tree
+    return best
+
+
+def _unpredictable(profile: Profile, collective: str, nodes: int, scope: str, algorithm: str) -> str:
+    """Why nothing can be predicted between nodes like this one; "" where something can."""
+    generation = _generation(profile)
+    if scope not in SCOPES or collective not in _REACHED or algorithm not in ALGORITHMS:
+        return f"{collective} by algorithm {algorithm or 'of NCCL'} in scope {scope} is not known"
+    if nodes < 2:
+        return "one node exchanges nothing over the network"
+    if algorithm == "SHARP" and (collective != "all_reduce" or scope == "rail"):
+        return "SHARP is predicted for all_reduce over all rails only"
+    if not profile.rails or not profile.gpus.count:
+        return "the profile has no {}".format("rails" if profile.gpus.count else "GPUs")
+    far = [rail.label for rail in profile.rails if not set(rail.paths.values()) & {"PIX", "PXB"}]
+    if far:
+        return f"the profile gives {far[0]} no path PIX or PXB to a GPU, so whether GPUs reach it directly is open"
+    if generation is not None and generation.rack:
+        return f"NVLinks join the nodes of a rack of {profile.gpus.models[0]}, which the profile does not describe"
+    return ""
+
+
+def _slot(link: PcieLink | None) -> float:
+    """GB/s of a slot; infinite where the profile does not ask for any, or for a speed that is not known."""
+    return math.inf if link is None else _LANE.get(link.speed_gts, math.inf) * link.width
+
+
+def _of_rail(rail: Rail, efficiency: float | None) -> tuple[float, str]:
+    """GB/s of a rail, and why."""
+    if efficiency is None:
+        efficiency = EFFICIENCY_ETHERNET if rail.link_layers == ("Ethernet",) else EFFICIENCY
+    rate = rail.rate_gbps / 8 * efficiency
+    if _slot(rail.pcie) < rate:
+        return _slot(rail.pcie), f"slot {rail.pcie}"
+    return rate, f"{rail.rate_gbps:g} Gbit/s x {efficiency:g}"
+
+
+def _wire(profile: Profile, efficiency: float | None) -> _Wire:
+    """All rails together. Those of the same GPUs share what the GPUs' own slots take."""
+    told: dict[tuple[float, str], int] = {}
+    shared: dict[tuple[int, ...], float] = {}
+    lowest = math.inf
+    for rail in profile.rails:
+        speed = _of_rail(rail, efficiency)
+        told[speed] = told.get(speed, 0) + 1
+        near = tuple(sorted(gpu for gpu, path in rail.paths.items() if path in ("PIX", "PXB")))
+        shared[near] = shared.get(near, 0) + speed[0]
+        lowest = min(lowest, speed[0], _slot(profile.gpus.pcie))
+    total = sum(min(speed, len(near) * _slot(profile.gpus.pcie)) for near, speed in shared.items())
+    rule = " + ".join("%d rails x %.4g GB/s (%s)" % (count, speed, why) for (speed, why), count in told.items())
+    if total < sum(shared.values()):
+        rule += ", %.4g by the slots of the GPUs (%s)" % (total, profile.gpus.pcie)
+    return _Wire(total, lowest, rule)
+
+
+def _lower(network: float, rule: str, within: Prediction) -> Prediction:
+    """The lower of what network and node allow."""
+    if within.busbw is None:
+        return Prediction(network, rule)
+    if within.busbw < network:
+        return Prediction(within.busbw, f"{within.rule}, less than {rule}")
+    return Prediction(network, f"{rule}, less than {within.rule}")
+
+
+def _nvls_tree(profile: Profile, wire: _Wire, nodes: int, ranks: int) -> Prediction:
+    """all_reduce by NVLSTree: in the NVSwitch within nodes. Between two, the data cross the network once, not twice."""
+    crossings = 1 if nodes == 2 else 2
+    network = wire.total * 2 * (ranks - 1) / ranks / crossings
+    rule = "%s = %.4g by NVLSTree%s" % (
+        wire.rule,
+        network,
+        " between two nodes, where several rails may be missing unseen" if nodes == 2 else "",
+    )
+    return _lower(network, rule, predict(profile, "all_reduce", True))
+
+
+def _sharp(profile: Profile, wire: _Wire, nvls: bool, gpus: int) -> Prediction:
+    """algbw where the switches reduce: every byte crosses the wire once."""
+    within = predict(profile, "all_reduce", nvls)
+    factor = 2 * (gpus - 1) / gpus if gpus > 1 else 1.0
+    algbw = None if within.busbw is None or gpus == 1 else within.busbw / factor
+    least = _lower(wire.total, wire.rule, Prediction(algbw, f"{within.rule} / {factor:g}"))
+    return Prediction((least.busbw or 0) * _SHARP, f"algbw, not busbw: {least.rule}; x {_SHARP:g} by SHARP")
+
+
+# -- bars that nobody has published ----------------------------------------------------------------------------------
+
+
+def bar_or_prediction(
+    files: Sequence[Sequence[Bar]],
+    platform: str,
+    profile: Profile,
+    nvls: bool,
+    nodes: int,
+    scope: str,
+    collective: str,
+    size: int,
+    algorithm: str = "",
+) -> tuple[float | None, str]:
+    """GB/s that a run between nodes has to reach, and the bar's source; None, and why, where there is no bar.
+
+    Where no file has a bar, it is derived from the prediction; the source then begins with "derived:". In scope node
+    nothing is derived: a bar stands in a file. With algorithm SHARP all of it is algbw.
+    """
+    bar = find_bar(files, platform, nvls, scope, collective, size, algorithm)
+    if bar is not None:
+        return bar.busbw, bar.source
+    if scope == "node":
+        return None, f"no bar for {platform} in scope node: {_WAY_OUT}"
+    predicted = between(profile, collective, nvls, nodes, scope, algorithm)
+    if predicted.busbw is None:
+        return None, predicted.rule
+    ranks = nodes * (1 if scope == "rail" else profile.gpus.count)
+    half = _HALF * _in_turn(profile, collective, nvls and not algorithm, nodes, scope)
+    if size < half:
+        return None, "no bar for %s over %d ranks: its latency counts more than the links; from %s on there is one" % (
+            size_text(size),
+            ranks,
+            size_text(half),
+        )
+    share, reached = SHARES[scope], size / (size + half)
+    source = "derived: %g of the prediction %.4g GB/s (%s)" % (share, predicted.busbw, predicted.rule)
+    if reached < 0.995:
+        source += ", x %.2g for %s over %d ranks" % (reached, size_text(size), ranks)
+    return round(predicted.busbw * share * reached, 1), source
+
+
+def _in_turn(profile: Profile, collective: str, nvls: bool, nodes: int, scope: str) -> int:
+    """How many ranks a message passes one after the other: it is worth so many times _HALF bytes."""
+    gpus = 1 if scope == "rail" else profile.gpus.count
+    if collective == "sendrecv":
+        return 2
+    if collective == "all_reduce" and nvls:
+        # NVLSTree goes along a tree over the nodes, and not from rank to rank.
+        return gpus * (1 + math.ceil(math.log2(nodes)))
+    return gpus * nodes
+
+
+def latency_or_derived(
+    files: Sequence[Sequence[Bar]], platform: str, nodes: int, scope: str, collective: str, size: int
+) -> tuple[float | None, str]:
+    """Microseconds that a small message may take between nodes, and the bar's source; None, and why, without a bar."""
+    bar = find_latency_bar(files, platform, scope, collective, size)
+    if bar is not None:
+        return bar.latency_us, bar.source
+    if scope == "node" or nodes < 2 or collective != "all_reduce" or size > _SMALL:
+        return (
+            None,
+            f"latency is judged by all_reduce of up to {size_text(_SMALL)} between nodes, or by a bar in bars.yml",
+        )
+    levels = math.ceil(math.log2(nodes)) - 1
+    expected = _LATENCY + _LATENCY_LEVEL * levels
+    return _LATENCY_SHARE * expected, "derived: %g x %g us (47 published for two nodes, nccl#1244)" % (
+        _LATENCY_SHARE,
+        expected,
+    )
