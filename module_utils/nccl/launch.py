@@ -1,0 +1,478 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One job over several nodes: the launcher that starts it, its words and environment, and what a refusal means.
+
+Every rank is started by a rank guard (rank_program.py), whose words rank_guard.py reads; here they are judged.
+Sources: mpirun(1) of Open MPI 4.1 and 5.0; srun(1) of Slurm 22.05 to 24.11; cluster.md 2, measured there and in
+tests/cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Collection, Counter, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, ReadError
+from ..core.plan import Plan
+from . import rank_guard
+from .perf_run import short_names
+from .rank_guard import RankView
+from .rank_program import cpus
+
+KINDS = ("mpirun", "srun")
+MOST_HOSTS = 4096
+# Seconds that the launcher gets beyond the guards' limit before whoever started it ends it, too.
+GRACE = 5.0
+# What is not started after this many seconds, because the nodes are not free or do not answer, is given up.
+PATIENCE = 60
+_AGAIN = "then run the benchmark again"
+_KEYS = ("kind", "hosts", "per_node", "options", "addresses", "python")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Options that choose hosts, counts, the time or the variables: those are chosen here, and judged by what was chosen.
+_REFUSED = {
+    "mpirun": (
+        *("H", "host", "hostfile", "machinefile", "default-hostfile", "add-host", "add-hostfile"),
+        *("np", "n", "c", "N", "npernode", "npersocket", "pernode", "map-by", "ppr", "rankfile", "rf", "app", "x"),
+        *("timeout", "stdin", "daemonize", "dvm", "forward-signals"),
+    ),
+    "srun": (
+        *("w", "nodelist", "F", "nodefile", "x", "exclude", "N", "nodes", "n", "ntasks", "ntasks-per-node"),
+        *("ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "r", "relative", "m", "distribution"),
+        *("t", "time", "deadline", "W", "wait", "K", "kill-on-bad-exit", "k", "no-kill", "export", "export-file"),
+        *("i", "input", "o", "output", "e", "error", "multi-prog", "pty", "het-group", "I", "immediate"),
+        *("gpus", "G", "gpus-per-task", "Z", "no-allocate", "attach", "b", "batch", "test-only"),
+    ),
+}
+
+# What launchers say when they start nothing, and the way out. The first that is found counts.
+_REFUSALS = (
+    ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
+    (
+        "Host key verification failed",
+        "put the host's key into known_hosts of the node that starts the job (ssh-keyscan, "
+        "compared with the host's own)",
+    ),
+    ("Permission denied (", "let the user of the node that starts the job into the other nodes by ssh, by a key"),
+    ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
+    ("Connection refused", "see that sshd runs on the other nodes, and that this node may connect to it"),
+    ("No route to host", "see that this node reaches the others: nccl_benchmark_address"),
+    ("Connection timed out", "see that this node reaches the others: nccl_benchmark_address"),
+    ("orted: ", "install the same Open MPI at the same place on all nodes, or say where: --prefix DIRECTORY"),
+    ("prted: ", "install the same Open MPI at the same place on all nodes, or say where: --prefix DIRECTORY"),
+    ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
+    ("could not access\nor execute an executable", "install the program, and python3, at the same path on all nodes"),
+    ("specified plugin name for mpi", "install Slurm's plugin for PMIx (srun --mpi=list has to show pmix)"),
+    (
+        "can not load PMIx library",
+        "install PMIx's library for slurmd on every node (libpmix.so; Debian: libpmix-dev), and restart slurmd",
+    ),
+    ("not built with SLURM's PMI", "start it by --mpi=pmix, with an MPI that speaks PMIx"),
+    ("Immediate execution impossible", "the nodes were not free for a minute: see squeue and sinfo -R"),
+    ("DOWN, DRAINED", "Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun"),
+    ("node configuration is not available", "see that the nodes are in one partition, with so many tasks a node"),
+    ("nvalid node name", "the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName"),
+    ("nvalid partition", "set --partition in nccl_benchmark_launcher_options"),
+    ("nvalid account", "set --account in nccl_benchmark_launcher_options"),
+    ("nvalid generic resource", "this Slurm has no such gres: take it out of nccl_benchmark_launcher_options"),
+    ("Unable to contact slurm controller", "see that slurmctld answers: scontrol ping"),
+    ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
+    ("unrecognized option", "take the option out of nccl_benchmark_launcher_options"),
+    ("nrecognized argument", "take the option out of nccl_benchmark_launcher_options"),
+)
+
+JOB = Check(
+    "nccl_perf.job",
+    severity="critical",
+    why="processes that each run alone, or in two jobs, end well and print figures above any bar of a network",
+    fix="read stderr in the run's directory, start hostname by the same words, " + _AGAIN,
+)
+"Were all processes of a run between nodes one job, each rank once, on the hosts that were asked for"
+
+LEFT = Check(
+    "nccl_perf.left",
+    severity="critical",
+    why="a process that is left holds its GPU, and spoils every run and job after it",
+    fix="look for the program on these nodes (pgrep -fa _perf), end it, " + _AGAIN,
+)
+"Has every process of a run between nodes ended, on every host"
+
+BINDING = Check(
+    "nccl_perf.binding",
+    why="a rank that shares its GPU, or runs on the other socket, is slow for a reason that no link has",
+    fix="see that all GPUs of a node are there for each rank, and the CPUs next to them, " + _AGAIN,
+)
+"Has every rank a GPU of its own, and does it run on the CPUs next to it"
+
+VARIABLES = Check(
+    "nccl_perf.variables",
+    why="a variable that one node has and another has not, or that nobody asked for, measures something else",
+    fix="take it out of /etc/environment, the shell's profiles and Slurm's prologs on these nodes, " + _AGAIN,
+)
+"Have all ranks the same variables of NCCL, and no others than those that were asked for"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job that is asked for: ``per_node`` ranks on each of the hosts.
+
+    kind: one of KINDS.   hosts: as they call themselves.   options: the site's own, for the launcher.
+    addresses: by which the launcher reaches the hosts, one each: for ssh, or Slurm's names.   python: on the hosts.
+    """
+
+    kind: str
+    hosts: Tuple[str, ...]
+    per_node: int
+    options: Tuple[str, ...] = ()
+    addresses: Tuple[str, ...] = ()
+    python: str = "python3"
+
+    @property
+    def ranks(self) -> int:
+        return len(self.hosts) * self.per_node
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The launcher of this node. implementation: ``Open MPI`` or ``Slurm``.   as_root: it would be run by root."""
+
+    kind: str
+    path: str
+    implementation: str
+    version: str
+    as_root: bool = False
+
+
+def wanted(given: Mapping[str, Any]) -> Launch:
+    """The job that an option of a module asks for. Raises ParseError that names the key."""
+    unknown = sorted(str(key) for key in set(given) - set(_KEYS))
+    if unknown:
+        raise ParseError("launch: there is no key %s; there are %s" % (", ".join(unknown), ", ".join(_KEYS)))
+    kind = given.get("kind")
+    if kind not in KINDS:
+        raise ParseError("launch.kind: %r is not one of %s" % (kind, ", ".join(KINDS)))
+    hosts = _names(given, "hosts")
+    if not hosts:
+        raise ParseError("launch.hosts: is empty")
+    addresses = _names(given, "addresses") or hosts
+    if len(addresses) != len(hosts):
+        raise ParseError("launch.addresses: %d addresses for %d hosts" % (len(addresses), len(hosts)))
+    per_node = given.get("per_node")
+    if type(per_node) is not int or not 1 <= per_node <= 1024:
+        raise ParseError("launch.per_node: %r is not a number from 1 to 1024" % (per_node,))
+    options = given.get("options") or []
+    if not isinstance(options, (list, tuple)) or not all(isinstance(word, str) and word for word in options):
+        raise ParseError("launch.options: %.80r is not a list of words" % (options,))
+    _check_options(kind, options)
+    python = given.get("python") or "python3"
+    if not isinstance(python, str) or not re.fullmatch(r"/?[A-Za-z0-9_][A-Za-z0-9_./+-]*", python):
+        raise ParseError("launch.python: %.80r is not the name or path of an interpreter" % (python,))
+    return Launch(kind, hosts, per_node, tuple(options), addresses, python)
+
+
+def _names(given: Mapping[str, Any], key: str) -> Tuple[str, ...]:
+    names = given.get(key) or []
+    if not isinstance(names, (list, tuple)) or len(names) > MOST_HOSTS:
+        raise ParseError("launch.%s: is not a list of at most %d names" % (key, MOST_HOSTS))
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ParseError("launch.%s: %.80r is no host name or IPv4 address" % (key, name))
+    twice = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise ParseError("launch.%s: %s is there twice" % (key, twice[0]))
+    return tuple(names)
+
+
+def _check_options(kind: str, options: Sequence[str]) -> None:
+    """Raises ParseError for an option that chooses what is chosen here, or that switches a safeguard off."""
+    if options and not options[0].startswith("-"):
+        raise ParseError("launch.options: %r is no option; the launcher would run it" % options[0])
+    for word in options:
+        name = word.lstrip("-").partition("=")[0]
+        if word in ("--", "-", ":") or not word.isprintable():
+            raise ParseError("launch.options: %r must not be there" % word)
+        low = word.lower().replace(" ", "").replace("=", "")
+        if re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low):
+            raise ParseError("launch.options: %r; host keys are checked: put them into known_hosts" % word)
+        if "env_list" in low:
+            raise ParseError("launch.options: %r; variables are for the option environment" % word)
+        if not word.startswith("-"):
+            continue
+        # srun takes any beginning of a long name, and a value behind a letter.
+        long = word.startswith("--") or kind == "mpirun"
+        clash = [one for one in _REFUSED[kind] if one.startswith(name) or (not long and one == name[:1])]
+        if name in clash or (clash and kind == "srun"):
+            raise ParseError(
+                "launch.options: %r; hosts, ranks, time and variables are chosen by the benchmark itself" % word
+            )
+
+
+def read(host: Host, kind: str, path: str = "") -> Launcher:
+    """The launcher of this node. path: where it is not among the usual places. Raises ReadError with the way out."""
+    name = path or kind
+    install = "install it, or set nccl_benchmark_launcher to %s" % " or ".join(each for each in KINDS if each != kind)
+    try:
+        said = host.run([name, "--version"])
+        found = path or host.tool(kind)
+    except ReadError as error:
+        raise ReadError(error.problem.source, "%s; %s" % (error.problem.message, install)) from error
+    first = ((said.stdout.strip() or said.stderr.strip()).splitlines() or [""])[0]
+    forms = {
+        "mpirun": r"mpirun \((Open MPI)\) ([0-9][0-9A-Za-z.]{0,31})",
+        "srun": r"(slurm)\S* ([0-9][0-9A-Za-z.-]{0,31})",
+    }
+    match = re.match(forms[kind], first)
+    if said.rc != 0 or match is None:
+        meant = {
+            "mpirun": "only Open MPI's mpirun, 4 or later, is known here: install it and build nccl-tests with it, or "
+            "set nccl_benchmark_launcher to srun",
+            "srun": "Slurm has to know this node: see that scontrol ping answers there (slurm.conf or DNS record), or "
+            "set nccl_benchmark_launcher to mpirun",
+        }[kind]
+        raise ReadError("%s --version" % name, "ended with %d and said %.200r; %s" % (said.rc, said.last_words, meant))
+    implementation = "Open MPI" if kind == "mpirun" else "Slurm"
+    if kind == "mpirun" and int(match.group(2).partition(".")[0]) < 4:
+        raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(2))
+    return Launcher(kind, found, implementation, match.group(2), os.geteuid() == 0)
+
+
+def words(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float, root: str = "/") -> List[str]:
+    """The words before the program: launcher, options, and the guard of each rank.
+
+    names: variables of the launcher's own environment that the ranks get, too; no value is ever in a command line.
+    limit: seconds after which each guard ends its rank.   root: directory that stands for / of the hosts' hardware.
+    Raises ParseError.
+    """
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            raise ParseError("environment: %.80r is no name of a variable" % name)
+    found = _mpirun(launch, launcher, names) if launch.kind == "mpirun" else _srun(launch, launcher, names, limit)
+    guard = [launch.python, "-I", "-S", "-c", rank_guard.program(), "--limit", "%g" % limit, "--root", root, "--"]
+    return [*found, *guard]
+
+
+def _mpirun(launch: Launch, launcher: Launcher, names: Sequence[str]) -> List[str]:
+    found = [launcher.path]
+    if launcher.as_root:
+        # What is run is root's own, and root is who Ansible already is on all of these nodes.
+        found.append("--allow-run-as-root")
+    slots = ",".join("%s:%d" % (address, launch.per_node) for address in launch.addresses)
+    found += ["-H", slots, "-np", str(launch.ranks), "--map-by", "ppr:%d:node" % launch.per_node, "--bind-to", "none"]
+    found += ["--stdin", "none"]
+    for name in sorted(set(names)):
+        found += ["-x", name]
+    return [*found, *launch.options]
+
+
+def _srun(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float) -> List[str]:
+    # Slurm counts in minutes. Should srun be killed, this ends the allocation.
+    minutes = int(limit / 60) + 2
+    found = [launcher.path, "--nodelist=" + ",".join(launch.addresses), "--nodes=%d" % len(launch.hosts)]
+    found += ["--ntasks=%d" % launch.ranks, "--ntasks-per-node=%d" % launch.per_node, "--distribution=block"]
+    found += ["--time=%d" % minutes, "--immediate=%d" % PATIENCE, "--wait=30", "--kill-on-bad-exit=1", "--input=none"]
+    # By name: srun takes the values from its own environment. Without any it would hand on all of that.
+    found.append("--export=" + ",".join(sorted({"PATH", *names})))
+    defaults = ("--job-name=busbar", "--exclusive", "--mem=0", "--cpu-bind=none", "--mpi=pmix")
+    given = [word.partition("=")[0] for word in launch.options]
+    return [*found, *(word for word in defaults if word.partition("=")[0] not in given), *launch.options]
+
+
+def environment(launcher: Launcher) -> Dict[str, str]:
+    """What the launcher itself has to find in its environment, beside PATH, HOME and what its ranks get.
+
+    mpirun shows these settings, and nothing else of its environment, in the command lines of its ssh.
+    """
+    if launcher.kind == "srun":
+        return {}
+    ssh = "-x -a -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=20"
+    settings = {"agent": "ssh", "args": ssh, "no_tree_spawn": "1", "num_concurrent": "128"}
+    # Open MPI 4 calls its part for ssh rsh, Open MPI 5 has it from PRRTE. Neither heeds the other's.
+    found = {"OMPI_MCA_plm_rsh_" + name: value for name, value in settings.items()}
+    found.update({"PRTE_MCA_plm_ssh_" + name: value for name, value in settings.items()})
+    return found
+
+
+def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
+    """Why nothing was started, and the way out. said: what the launcher printed, of whatever kind."""
+    last = (said.strip().splitlines() or ["nothing"])[-1]
+    for phrase, way_out in _REFUSALS:
+        if phrase in said:
+            line = next((line.strip() for line in said.splitlines() if phrase.partition("\n")[0] in line), last)
+            return "%s started nothing: %.200s; %s" % (launcher.kind, line, way_out)
+    ended = "ended with %s" % rc if rc is not None else "was ended"
+    way_out = "run it by hand with hostname in the place of the program"
+    return "%s %s and no rank has begun; it said: %.200s; %s" % (launcher.kind, ended, last, way_out)
+
+
+# -- what the ranks say ----------------------------------------------------------------------------------------------
+
+
+def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Optional[Collection[str]] = None) -> Plan:
+    """Whether the ranks were the one job that was asked for, well placed, and whether nothing is left of it.
+
+    asked: names of NCCL's variables that the ranks were meant to have; None where that is not known.
+    """
+    job = _job(views, launch, subject)
+    findings = (
+        job,
+        _left(views, launch, subject, job),
+        _binding(views, launch, subject, job),
+        _variables(views, launch, subject, job, asked),
+    )
+    return Plan(findings)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that an RDMA device has sent and received during the run, whoever sent them."""
+
+    sent: int
+    received: int
+
+
+def moved(views: Sequence[RankView]) -> Dict[str, Dict[str, Moved]]:
+    """Host -> RDMA device -> what it has moved. A counter that was not read twice, or ran backwards, is not there."""
+    found: Dict[str, Dict[str, Moved]] = {}
+    for view in views:
+        if len(view.rails) == 2:
+            before, after = view.rails
+            pairs = {name: (before[name], after[name]) for name in before if name in after}
+            found[view.host] = {
+                name: Moved(then[0] - first[0], then[1] - first[1])
+                for name, (first, then) in pairs.items()
+                if then[0] >= first[0] and then[1] >= first[1]
+            }
+    return found
+
+
+def _few(texts: Collection[str]) -> str:
+    """At most three of them."""
+    some = list(texts)
+    return "; ".join(some[:3]) + (" and %d more" % (len(some) - 3) if len(some) > 3 else "")
+
+
+def _name(view: RankView) -> str:
+    return "rank %s on %s" % ("?" if view.begin.rank is None else view.begin.rank, view.host)
+
+
+def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
+    names = short_names(launch.hosts)
+    want = "one job of %d ranks, %d on each of %s" % (launch.ranks, launch.per_node, _few(names))
+    begun = [view.begin for view in views]
+    if not begun:
+        return JOB.judge(subject, "unknown", want, "no rank has begun", launch.kind)
+    wrong = []
+    fix = None
+    if not all(one.pmix for one in begun):
+        alone = [view for view in views if not view.begin.pmix]
+        wrong.append("%d ranks cannot find each other, each is a job of its own (%s)" % (len(alone), _name(alone[0])))
+        fix = "start it by an MPI that the program is built with; by srun --mpi=pmix has to work (srun --mpi=list), "
+    jobs = {one.job: one.host for one in reversed(begun)}
+    if len(jobs) > 1:
+        wrong.append("%d jobs, such as %s" % (len(jobs), _few(["%r on %s" % each for each in sorted(jobs.items())])))
+    worlds = sorted({-1 if one.world is None else one.world for one in begun})
+    if worlds != [launch.ranks]:
+        wrong.append("the launcher speaks of %s ranks" % " and ".join("?" if n < 0 else str(n) for n in worlds))
+    ranks = Counter(one.rank for one in begun)
+    twice = sorted(str(rank) for rank, times in ranks.items() if times > 1)
+    if twice:
+        wrong.append("more than one rank %s" % ", ".join(twice[:5]))
+    missing = [rank for rank in range(launch.ranks) if rank not in ranks]
+    places = Counter(one.host for one in begun)
+    others = sorted(set(places) - set(names))
+    if others:
+        wrong.append("ranks on %s, which was not asked for" % _few(others))
+    crowded = ["%d on %s" % (places[name], name) for name in names if places[name] > launch.per_node]
+    if crowded and not twice:
+        wrong.append("ranks where they do not belong: %s" % _few(crowded))
+    if wrong:
+        return JOB.judge(subject, "drift", want, "; ".join(wrong), launch.kind, fix=fix and fix + _AGAIN)
+    if missing:
+        absent = ["%s has %d of %d" % (name, places[name], launch.per_node) for name in names]
+        absent = [text for name, text in zip(names, absent) if places[name] < launch.per_node]
+        have = "%d of %d ranks have not begun: %s" % (len(missing), launch.ranks, _few(absent))
+        return JOB.judge(subject, "unknown", want, have, launch.kind)
+    have = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
+    return JOB.judge(subject, "ok", want, have, launch.kind)
+
+
+def _left(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
+    want = "no process on any host"
+    stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
+    if stuck:
+        return LEFT.judge(subject, "drift", want, "processes that do not die: %s" % _few(stuck), launch.kind)
+    silent = [_name(view) for view in views if view.ending is None]
+    if silent:
+        have = "not known, since the end was not reported by %s" % _few(silent)
+        return LEFT.judge(subject, "unknown", want, have, launch.kind)
+    if len(views) < launch.ranks:
+        return LEFT.judge(subject, "unknown", want, job.have, launch.kind, because=job)
+    return LEFT.judge(subject, "ok", want, "every rank has ended", launch.kind)
+
+
+def _binding(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
+    want = "a GPU of its own for each rank, and the CPUs next to it"
+    if not views:
+        return BINDING.judge(subject, "unknown", want, job.have, launch.kind, because=job)
+    wrong, unknown = [], []
+    fix = None
+    owners: Dict[Tuple[str, str], str] = {}
+    for view in views:
+        one = view.begin
+        if not one.gpus:
+            unknown.append("%s sees no GPU in /proc/driver/nvidia/gpus" % _name(view))
+        elif one.visible < launch.per_node:
+            limited = " (CUDA_VISIBLE_DEVICES=%s)" % one.visible_devices if one.visible_devices else ""
+            wrong.append("%s can use %d of %d GPUs%s" % (_name(view), one.visible, one.gpus, limited))
+            fix = "see what hides them (CUDA_VISIBLE_DEVICES, a container, the cgroup of a job), " + _AGAIN
+            if launch.kind == "srun":
+                options = "--gpus-per-node=%d and --gpu-bind=none" % launch.per_node
+                fix = "add %s to nccl_benchmark_launcher_options, %s" % (options, _AGAIN)
+        elif not one.gpu:
+            unknown.append("%s does not know its GPU" % _name(view))
+        elif (one.host, one.gpu) in owners:
+            wrong.append("%s and %s share GPU %s" % (owners[one.host, one.gpu], _name(view), one.gpu))
+        elif not one.gpu_cpus:
+            unknown.append("the kernel does not say which CPUs are next to GPU %s of %s" % (one.gpu, _name(view)))
+        elif not cpus(one.cpus) <= cpus(one.gpu_cpus):
+            wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (_name(view), one.cpus, one.gpu_cpus))
+            fix = fix or "see what keeps it from the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
+        owners.setdefault((one.host, one.gpu), _name(view))
+    if wrong or unknown:
+        return BINDING.judge(subject, "drift" if wrong else "unknown", want, _few(wrong or unknown), launch.kind, fix)
+    orders = sorted({view.begin.order or "unset" for view in views})
+    without = [_name(view) for view in views if not view.begin.near]
+    have = "%d ranks with a GPU each, on its CPUs; CUDA_DEVICE_ORDER=PCI_BUS_ID (it was %s); nearest NICs %s" % (
+        *(len(views), ", ".join(orders)),
+        "known" if not without else "not known of %s" % _few(without),
+    )
+    return BINDING.judge(subject, "ok", want, have, launch.kind)
+
+
+def _variables(
+    views: Sequence[RankView], launch: Launch, subject: str, job: Finding, asked: Optional[Collection[str]]
+) -> Finding:
+    want = "the same variables of NCCL everywhere, and no others than were asked for"
+    silent = [_name(view) for view in views if view.variables is None]
+    if silent or not views:
+        have = "not known of %s" % _few(silent) if silent else job.have
+        return VARIABLES.judge(subject, "unknown", want, have, launch.kind, because=None if silent else job)
+    every = sorted({name for view in views for name in view.variables or ()})
+    wrong = []
+    for name in every:
+        values: Dict[str, str] = {}
+        for view in views:
+            values.setdefault((view.variables or {}).get(name, "unset"), _name(view))
+        if asked is not None and name not in asked:
+            having = [_name(view) for view in views if name in (view.variables or {})]
+            wrong.append("%s is set, which nobody asked for: %s" % (name, _few(having)))
+        elif len(values) > 1:
+            wrong.append("%s is %s" % (name, _few(["%s for %s" % each for each in sorted(values.items())])))
+    if wrong:
+        return VARIABLES.judge(subject, "drift", want, _few(wrong), launch.kind)
+    have = "%d variables, the same for %d ranks" % (len(every), len(views))
+    return VARIABLES.judge(subject, "ok", want, have, launch.kind)

@@ -1,0 +1,230 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the rank guards of a job have said, typed and bounded: nodes that are not trusted have printed it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..core.host import ParseError
+from . import rank_program
+
+MARK = rank_program.MARK
+# A job of 10,000 ranks is larger than any whose output is kept.
+MOST_RANKS = 16384
+_MOST_LINES = 5 * MOST_RANKS
+_MOST_RAILS = 64
+_MOST_VARIABLES = 200
+_HOST = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
+_DEVICE = re.compile(r"[A-Za-z0-9_.:-]{1,32}")
+_VARIABLE = re.compile(r"NCCL_[A-Za-z0-9_]{1,60}")
+_PCI = re.compile(r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CPUS = re.compile(r"[0-9,-]{0,2000}")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank as its guard found it before it started the program.
+
+    host: short name, lower case.   rank, world, local_rank: as the launcher says, None where it does not.
+    job: the launcher's name of the job, alike in all ranks of one job.   pmix: the program can ask who the others are.
+    cpus: the program may run on, such as ``0-31``.   gpus: on the node.   visible: of these, those CUDA will find.
+    gpu: PCI address of the rank's GPU, "" where it finds none.   numa: its node, None where the firmware does not say.
+    gpu_cpus: those next to the GPU.   near: RDMA devices nearest to it.
+    order, visible_devices: CUDA_DEVICE_ORDER, before the guard set it to PCI_BUS_ID, and CUDA_VISIBLE_DEVICES.
+    """
+
+    host: str
+    rank: Optional[int]
+    world: Optional[int]
+    local_rank: Optional[int]
+    job: str
+    pmix: bool
+    pid: int
+    cpus: str
+    gpus: int
+    visible: int
+    gpu: str
+    numa: Optional[int]
+    gpu_cpus: str
+    near: Tuple[str, ...]
+    order: str
+    visible_devices: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """rc: of the program, negative for a signal, None where it had to be ended.   why: it had to be, else "".
+
+    left: processes that do not die.
+    """
+
+    rc: Optional[int]
+    why: str
+    left: int
+
+
+@dataclass(frozen=True)
+class RankView:
+    """All that the guard of one rank has said.
+
+    variables: NCCL_* -> value, or ``#`` and a digest of it; None where that was not said.
+    rails: from local rank 0, what its node's ports had counted at the beginning and the end: RDMA device -> bytes sent
+    and received. Less than two where the guard was killed.
+    """
+
+    begin: Rank
+    variables: Optional[Mapping[str, str]] = None
+    ending: Optional[Ending] = None
+    rails: Tuple[Mapping[str, Tuple[int, int]], ...] = ()
+
+    @property
+    def host(self) -> str:
+        return self.begin.host
+
+
+@dataclass
+class _Said:
+    begin: Rank
+    variables: Optional[Dict[str, str]] = None
+    ending: Optional[Ending] = None
+    rails: List[Dict[str, Tuple[int, int]]] = field(default_factory=list)
+
+
+def program() -> str:
+    """The guard as text, for ``python3 -c``."""
+    return inspect.getsource(rank_program)
+
+
+def parse(text: str) -> Tuple[Tuple[RankView, ...], str]:
+    """What the guards have said, in the order of their first words, and the text without their lines.
+
+    Two ranks that say they are the same one stay two. Raises ParseError for a line that no guard has printed: lines of
+    a job that is one job are whole.
+    """
+    found: List[_Said] = []
+    last: Dict[Tuple[str, Optional[int]], _Said] = {}
+    kept = []
+    lines = 0
+    for line in text.splitlines(keepends=True):
+        before, mark, said = line.partition(MARK)
+        if not mark:
+            kept.append(line)
+            continue
+        lines += 1
+        if kept and kept[-1] == "\n":
+            # The guard's own, before its line.
+            kept.pop()
+        if lines > _MOST_LINES:
+            raise ParseError("more than %d lines of rank guards" % _MOST_LINES)
+        # A launcher may have put the rank's number before the line; anything else is half a line of the program.
+        if before.strip() and not re.fullmatch(r"\s*(\d+:|\[\d+,\d+\]<\w+>:|\[[\w,:.-]+\]:?)\s*", before):
+            kept.append(before + "\n")
+        _take(_data(said), found, last)
+    views = tuple(RankView(one.begin, one.variables, one.ending, tuple(one.rails)) for one in found)
+    return views, "".join(kept)
+
+
+def _data(said: str) -> Dict[str, Any]:
+    try:
+        data = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("a rank's line is torn or not JSON: %.80r" % said) from error
+    if not isinstance(data, dict):
+        raise ParseError("a rank's line is %.80r" % said)
+    return data
+
+
+def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Optional[int]], _Said]) -> None:
+    what, host, rank = _text(data, "what", 16), _text(data, "host", 64), _number(data, "rank")
+    if not _HOST.fullmatch(host):
+        raise ParseError("host: %r is no host name" % host)
+    if what == "begin":
+        one = _Said(_begin(data, host, rank))
+        if len(found) >= MOST_RANKS:
+            raise ParseError("more than %d ranks" % MOST_RANKS)
+        found.append(one)
+        last[host, rank] = one
+        return
+    if (host, rank) not in last:
+        raise ParseError("rank %s on %s speaks before it has begun" % (rank, host))
+    one = last[host, rank]
+    if what == "variables":
+        one.variables = _variables(data.get("variables"))
+    elif what == "rails":
+        if len(one.rails) >= 2:
+            raise ParseError("rank %s on %s has counted its rails more than twice" % (rank, host))
+        one.rails.append(_rails(data.get("rails")))
+    elif what == "end":
+        rc = _number(data, "rc", -64, 255)
+        one.ending = Ending(rc, _text(data, "why", 80), _number(data, "left", 0, 10**6) or 0)
+    elif what != "cut":
+        raise ParseError("a rank says %r" % what)
+
+
+def _begin(data: Mapping[str, Any], host: str, rank: Optional[int]) -> Rank:
+    near = data.get("near")
+    if not isinstance(near, list) or not all(isinstance(name, str) and _DEVICE.fullmatch(name) for name in near[:16]):
+        raise ParseError("near is %.80r" % (near,))
+    for name, form in (("gpu", _PCI), ("cpus", _CPUS), ("gpu_cpus", _CPUS)):
+        if not form.fullmatch(_text(data, name, 2000)):
+            raise ParseError("%s is %.80r" % (name, data[name]))
+    return Rank(
+        host=host,
+        rank=rank,
+        world=_number(data, "world"),
+        local_rank=_number(data, "local_rank"),
+        job=_text(data, "job", 64),
+        pmix=data.get("pmix") is True,
+        pid=_number(data, "pid", 1, 2**31) or 0,
+        cpus=data["cpus"],
+        gpus=_number(data, "gpus", 0, 1024) or 0,
+        visible=_number(data, "visible", 0, 1024) or 0,
+        gpu=data["gpu"],
+        numa=_number(data, "numa", 0, 4096),
+        gpu_cpus=data["gpu_cpus"],
+        near=tuple(near[:16]),
+        order=_text(data, "order", 32),
+        visible_devices=_text(data, "visible_devices", 200),
+    )
+
+
+def _text(data: Mapping[str, Any], name: str, longest: int) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or len(value) > longest:
+        raise ParseError("%s is %.80r" % (name, value))
+    return value
+
+
+def _number(data: Mapping[str, Any], name: str, least: int = 0, most: int = 10**7) -> Optional[int]:
+    value = data.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not least <= value <= most:
+        raise ParseError("%s is %.80r" % (name, value))
+    return value
+
+
+def _variables(given: object) -> Dict[str, str]:
+    if not isinstance(given, dict) or len(given) > _MOST_VARIABLES:
+        raise ParseError("variables are %.80r" % (given,))
+    for name, value in given.items():
+        if not _VARIABLE.fullmatch(name) or not isinstance(value, str) or len(value) > 80:
+            raise ParseError("variable %.80r is %.80r" % (name, value))
+    return given
+
+
+def _rails(given: object) -> Dict[str, Tuple[int, int]]:
+    if not isinstance(given, dict) or len(given) > _MOST_RAILS:
+        raise ParseError("rails are %.80r" % (given,))
+    found = {}
+    for name, counted in given.items():
+        whole = isinstance(counted, list) and len(counted) == 2 and all(type(n) is int for n in counted)
+        if not _DEVICE.fullmatch(name) or not whole or not all(0 <= n < 2**68 for n in counted):
+            raise ParseError("rail %.80r has counted %.80r" % (name, counted))
+        found[name] = (counted[0], counted[1])
+    return found
