@@ -15,6 +15,9 @@ description:
   - Judges exit code, sizes, ranks, hosts, correctness and, with O(bar_busbw), the bus bandwidth of the largest size.
     Exit code 0 alone proves nothing.
   - Runs nothing on a node that somebody uses, see O(require_idle).
+  - A run over more than one host has no verdict on its bandwidth without the proof of its transport. NCCL's own log of
+    that very run (C(NCCL_DEBUG=INFO), which is set for it) has to show every rank, the network and the HCAs that were
+    used, and GPUDirect RDMA of each connection. A run over sockets is not good, whatever it reaches.
   - With O(when=changed) nothing is run, either, where the stored result is good, young enough, and of the node as it is
     now. With a result is kept what it depends on - driver, NCCL, the program's build, C(nccl.conf), kernel and its
     arguments, firmware of the NICs, GPUs, and a digest of O(environment).
@@ -82,8 +85,23 @@ options:
     description: Let the program verify the values; without it there is no finding on correctness.
     type: bool
     default: true
+  repeats:
+    description:
+      - How often the program is run. Its bandwidth is judged by the median, all else by the worst of them.
+      - After a run that failed there is no other.
+    type: int
+    default: 1
+  algorithm:
+    description: C(NCCL_ALGO), such as V(Ring); or V(SHARP), reduction in the switches. Empty - NCCL's choice.
+    type: str
+    default: ""
+  rails:
+    description:
+      - How many HCAs of each host have to carry data between hosts. Where it is not given, as many as NCCL finds on the
+        host that has most of them.
+    type: int
   timeout:
-    description: Seconds granted to the whole run.
+    description: Seconds granted to each run of the program.
     type: float
     default: 900
   environment:
@@ -91,7 +109,8 @@ options:
       - The run's environment, beside C(PATH), C(HOME) and C(LC_ALL). Nothing else is handed on, but that
         C(LD_LIBRARY_PATH) is what the marker of M(busbar.fabric.nccl_tests_build) beside the program says, where there
         is one and it is not set here.
-      - The values are neither logged nor returned. Where C(NCCL_DEBUG) is set, NCCL writes into the run's directory.
+      - The values are neither logged nor returned. Where C(NCCL_DEBUG) is set, NCCL writes into the run's directory;
+        over several hosts into stdout, at level INFO.
     type: dict
     default: {}
   result_directory:
@@ -170,12 +189,49 @@ commands:
   elements: str
   returned: success
 measured:
-  description: What the program printed - ranks, rows with their figures, release, errors. Empty where there is nothing.
+  description:
+    - What the program printed - ranks, rows with their figures, release, errors. Empty where there is nothing.
+    - With O(repeats) the run that is nearest to the median. Over several hosts C(ranks) is empty, see RV(ranks).
   type: dict
   returned: success
 busbw:
-  description: GB/s, out of place, at the largest size; null where it was not measured.
+  description:
+    - GB/s, out of place, at the largest size, median of the repeats; null where one of them did not measure it.
   type: float
+  returned: success
+repeats:
+  description:
+    - Each run of the program - C(rc), C(busbw) as above, C(finished) in seconds since 1970, and C(ending), why it did
+      not end by itself.
+  type: list
+  elements: dict
+  returned: success
+statistics:
+  description:
+    - Of each size over the repeats, out of place - C(size) in bytes; C(time_us), C(algbw) and C(busbw), medians;
+      C(busbw_lowest); C(time_p99_us); C(spread), (highest - lowest) / median of busbw, and C(max_over_mean), longest
+      time / mean of the others, both null for one run; C(repeats), how many have figures.
+  type: list
+  elements: dict
+  returned: success
+transport:
+  description:
+    - What NCCL's log of a run over several hosts proves - C(networks), C(nodes) and C(expected) ranks as NCCL counts,
+      C(proven), C(missing), C(gdr), and by host C(ranks), C(devices), C(without_gdr) and C(found).
+    - With O(repeats) of the run that proves least. Empty within a node, and where an earlier release kept the result.
+  type: dict
+  returned: success
+rails:
+  description: By host and HCA the bytes C(sent) and C(received) during that run.
+  type: dict
+  returned: success
+ranks:
+  description: By host how many ranks took part in a run over several hosts.
+  type: dict
+  returned: success
+nccl_version:
+  description: The NCCL that ran; more than one where hosts differ. Empty where it is not known.
+  type: str
   returned: success
 stored:
   description: Whether an earlier run is judged, and nothing was measured now.
@@ -223,21 +279,19 @@ withheld:
   returned: success
 """
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
 import signal
 import socket
-import tempfile
 import time
-from dataclasses import asdict, replace
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import locks, process_group, trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group, trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     ParseError,
@@ -248,10 +302,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
     perf,
+    perf_answer,
     perf_depends,
     perf_output,
     perf_run,
+    perf_store,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, Marker, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {
@@ -264,6 +321,9 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "ranks": {"type": "int", "required": True},
     "hosts": {"type": "list", "elements": "str", "default": []},
     "launcher": {"type": "list", "elements": "str", "default": []},
+    "repeats": {"type": "int", "default": 1},
+    "algorithm": {"type": "str", "default": ""},
+    "rails": {"type": "int"},
     "iterations": {"type": "int", "default": 20},
     "warmup": {"type": "int", "default": 5},
     "check": {"type": "bool", "default": True},
@@ -279,12 +339,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
     **module.ROOTS,
 }
 HELP_TIMEOUT = 20.0
-# Of the output, without NCCL's own lines, this much is judged and kept: 10,000 ranks print half of it.
-KEPT = 2_000_000
-RESULT_JSON = "result.json"
-# In the result directory while a run has no result yet.
-UNFINISHED = "unfinished"
-RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 # Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts where there is no ssh.
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 # Variables, also such that a launcher hands on (-x NAME=VALUE), whose value says what is executed or loaded.
@@ -314,11 +368,11 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Ma
     found: Dict[str, Any] = {}
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
-    with measurement.alone() as other_run:
+    with measurement.store.alone() as other_run:
         plan = measurement.idle(other_run)
         if all(finding.ok for finding in plan.findings):
             run, directory = measurement.run()
-            judged, found = judge(run, measurement.wanted)
+            judged, found = perf_answer.judge(run, measurement.wanted, time.time())
             plan = merge(plan, judged)
     return {**NOTHING.result(), **found, "due": due, **measurement.said(plan, directory)}
 
@@ -336,9 +390,8 @@ class Last(NamedTuple):
     notes: Tuple[str, ...] = ()
 
     def result(self) -> Dict[str, Any]:
-        nothing: Dict[str, Any] = {"measured": {}, "busbw": None, "finished_at": None, "simulated": False}
         more = {"stored": bool(self.found), "changed_since": list(self.changed), "notes": list(self.notes)}
-        return {**nothing, **self.found, **more}
+        return {**perf_answer.NOTHING, **self.found, **more}
 
 
 NOTHING = Last(Plan(), {})
@@ -350,48 +403,31 @@ def is_secret(value: str) -> bool:
 
 
 class Measurement:
-    """One call of the module: the run that is wanted, its environment, and the directory of this and earlier runs."""
+    """One call of the module: the run that is wanted, its environment, and the store of this and earlier runs."""
 
     def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         self.wanted = perf_run.wanted(given, socket.gethostname())
         self.host = host
         self.given = given
-        self.directory: str = given["result_directory"]
-        self.given_environment = checked(environment)
+        self.store = perf_store.Store(given["result_directory"], host.system_root)
+        self.given_environment = checked(environment, self.wanted)
         self.environment = {
             "PATH": search_path(),
             "HOME": os.environ.get("HOME", "/"),
             "LC_ALL": "C",
             **({} if given["launcher"] else ALONE),
             **self.given_environment,
+            **self.wanted.variables,
         }
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[str]:
-        """Holds the lock of the result directory. Yields who else has it, "" for nobody. Raises ReadError."""
-        # Of another name than earlier releases gave it, which others could open, and may still hold.
-        path = os.path.join(self.directory, ".run.lock")
-        try:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            doubt = trusted.doubt(self.directory, self.host.system_root)
-            if doubt:
-                raise untrusted(self.directory, doubt)
-            lock = locks.open_file(path)
-        except OSError as error:
-            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
-        try:
-            locks.take(lock)
-        except BlockingIOError:
-            yield "another benchmark run (%s is locked)" % path
-        else:
-            yield ""
-        finally:
-            os.close(lock)
+        if self.wanted.several:
+            # What NCCL writes into a file does not reach this host.
+            self.environment.pop("NCCL_DEBUG_FILE", None)
 
     def said(self, plan: Plan, directory: str) -> Dict[str, Any]:
         """directory: of the run, "" where nothing was run."""
         result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
-        return dict(result, run_directory=directory, record=record_path(directory) if directory else "")
+        record = perf_store.record_path(directory) if directory else ""
+        return dict(result, run_directory=directory, record=record)
 
     def last(self) -> Last:
         """The stored result as it is judged now. Nothing is run and nothing written for it."""
@@ -399,13 +435,13 @@ class Measurement:
         if not self.given["stored_result"]:
             return Last(perf.not_run(wanted, "not measured now, and no stored result is named"), {})
         try:
-            run = stored(self.given["stored_result"], self.host.system_root)
-            cut_off = self.cut_off()
+            run = perf_store.stored(self.given["stored_result"], self.host.system_root)
+            cut_off = self.store.cut_off()
         except (ParseError, ReadError) as error:
             return Last(perf.not_run(wanted, "not measured now; %s" % error), {})
         now = self.depends(run.salt)
         before = run.depends or {}
-        plan, found = judge(run, wanted, perf.outdated(run, now, cut_off))
+        plan, found = perf_answer.judge(run, wanted, time.time(), perf.outdated(run, now, cut_off))
         changed = tuple(change.part for change in perf_depends.changes(before, now)) if before else ()
         return Last(plan, found, changed, tuple(perf_depends.unproven(before, now)))
 
@@ -426,25 +462,6 @@ class Measurement:
             **perf_depends.read(self.host),
             **perf_depends.of_run(self.host, *program, environment, self.given_environment, salt),
         }
-
-    def cut_off(self) -> str:
-        """When the run began that has left no result: one that was killed, hung with its node, or goes on right now.
-
-        "" where there is none. Raises ReadError.
-        """
-        text = Host().read_system(os.path.join(self.directory, UNFINISHED))
-        return "" if text is None else text.strip()[:40] or "at an unknown time"
-
-    def begin(self) -> None:
-        """Says, until ``keep``, that a run has begun. It is on the disk before the run can hang the node."""
-        path = os.path.join(self.directory, UNFINISHED)
-        try:
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
 
     def idle(self, other_run: str) -> Plan:
         """Whether the run may begin. other_run: who holds the lock.   Nothing else is asked without require_idle."""
@@ -475,7 +492,8 @@ class Measurement:
         Raises ReadError where others than root may change what the command runs or loads: the program, a launcher's
         words that are files, the directories of PATH and of the loader.
         """
-        first, *words = self.wanted.command
+        launcher: List[str] = self.given["launcher"]
+        first, *words = [*launcher, *self.wanted.program]
         path = shutil.which(first, path=environment["PATH"])
         if path is None:
             raise ReadError(first, "is not installed (looked in %s)" % environment["PATH"])
@@ -491,158 +509,69 @@ class Measurement:
         return (path, *words)
 
     def run(self) -> Tuple[perf_run.Run, str]:
-        """Runs the program. Returns what is kept of the run, and its directory. Raises ReadError."""
-        self.tidy(self.given["keep"] - 1)
-        self.begin()
+        """Runs the program, as often as is asked for. Returns what is kept of that, and its directory.
+
+        After a run that failed there is no other: a cluster that hangs would do so once more. Raises ReadError.
+        """
+        self.store.tidy(self.given["keep"] - 1)
         salt = perf_depends.new_salt()
         # Before the run: what changes in the middle of it was not measured.
         depends = self.depends(salt)
         environment = {**self.environment, **self.library_path()}
-        try:
-            directory = tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
-        except OSError as error:
-            raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
-        if environment.get("NCCL_DEBUG"):
+        directory = self.store.begin()
+        if environment.get("NCCL_DEBUG") and not self.wanted.several:
             environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
-        stdout, stderr = os.path.join(directory, "stdout"), os.path.join(directory, "stderr")
-        run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0, depends=depends, salt=salt)
+        runs: List[perf_run.Run] = []
+        while len(runs) < self.wanted.repeats and all(run.rc == 0 and not run.left_behind for run in runs):
+            runs.append(self.once(directory, environment, ".%d" % (len(runs) + 1) if runs else ""))
+        run = replace(runs[0], depends=depends, salt=salt, others=tuple(runs[1:]))
+        self.store.keep(run, directory)
+        return run, directory
+
+    def once(self, directory: str, environment: Dict[str, str], suffix: str) -> perf_run.Run:
+        """suffix: of the names of the files that the output goes to. Raises ReadError."""
+        stdout, stderr = (os.path.join(directory, name + suffix) for name in ("stdout", "stderr"))
+        run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
         try:
             command = self.trusted(environment)
             if self.knows_json(directory, environment):
-                command += ("-J", os.path.join(directory, RESULT_JSON))
-            ended = process_group.run(command, directory, environment, run.limit, stdout, stderr)
+                command += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
+            limit = run_output.limit(self.wanted)
+            ended = process_group.run(command, directory, environment, run.limit, stdout, stderr, limit)
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
             run = replace(run, ending="not started: %s" % error)
         finally:
             # Before anything else, and also when we are interrupted: it holds the environment.
-            json = take_json(directory)
-        run = replace(run, finished=time.time(), json=json, stdout=output(stdout), stderr=output(stderr))
-        self.keep(run, directory)
-        return run, directory
-
-    def tidy(self, keep: int) -> None:
-        """Removes all but the newest runs, and what killed runs have left of the environment. Raises ReadError."""
-        runs = [name for name in os.listdir(self.directory) if RUN.fullmatch(name)]
-        # Two runs of one second have the same time in their names.
-        runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
-        last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
-        for number, name in enumerate(runs):
-            directory = os.path.join(self.directory, name)
-            take_json(directory)
-            if number >= keep and name != last:
-                try:
-                    shutil.rmtree(directory)
-                except OSError as error:
-                    raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
+            json, written = perf_store.take_json(directory)
+        run = replace(run, finished=time.time(), json=json)
+        if self.wanted.several:
+            said = run_output.read(stdout, stderr, self.wanted, written)
+            return replace(run, stdout=said.stdout, stderr=said.stderr, network=said.network)
+        return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
 
     def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
         """Whether the program has -J, by its own usage text; a program that cannot even print that has not."""
         path = os.path.join(directory, "usage")
         try:
-            process_group.run(
-                [self.given["binary"], "-h"], directory, environment, HELP_TIMEOUT, path, path + ".stderr"
-            )
+            if not os.path.exists(path):
+                argv = [self.given["binary"], "-h"]
+                process_group.run(argv, directory, {**ALONE, **environment}, HELP_TIMEOUT, path, path + ".stderr")
         except ReadError:
             return False
-        return "[-J," in output(path)
-
-    def keep(self, run: perf_run.Run, directory: str) -> None:
-        link = os.path.join(self.directory, "latest")
-        try:
-            with open(record_path(directory), "x", encoding="utf-8") as stream:
-                stream.write(perf_run.record(run))
-            new = os.path.join(directory, "latest")
-            os.symlink(os.path.basename(directory), new)
-            os.replace(new, link)
-            with contextlib.suppress(FileNotFoundError):  # the result is there, whoever has taken that away
-                os.unlink(os.path.join(self.directory, UNFINISHED))
-        except OSError as error:
-            raise ReadError(link, "cannot be written: %s" % error.strerror) from error
+        return "[-J," in perf_store.output(path)
 
 
-def checked(environment: Mapping[str, Any]) -> Dict[str, str]:
+def checked(environment: Mapping[str, Any], wanted: perf_run.Wanted) -> Dict[str, str]:
     """The option ``environment`` as texts. Raises ParseError, which names the variable and never its value."""
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
             raise ParseError("environment: %r is no name of a variable" % name)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
             raise ParseError("environment: %s is neither text nor a number" % name)
+        if name in wanted.variables and name not in perf_run.PROOF:
+            raise ParseError("environment: %s is what algorithm sets; leave one of them out" % name)
     return {name: str(value) for name, value in environment.items()}
-
-
-def take_json(directory: str) -> Optional[str]:
-    """The complete JSON file of a run, without the environment. No JSON file is left on disk. Raises ReadError.
-
-    Processes that write to one name make path, path.0, path.1 and so on, and those that die leave a part.
-    """
-    taken: List[str] = []
-    for name in sorted(os.listdir(directory)):
-        if not name.startswith(RESULT_JSON):
-            continue
-        path = os.path.join(directory, name)
-        try:
-            text = text_of(path)
-        finally:
-            remove(path)
-        with contextlib.suppress(ParseError):  # then the text of stdout has to do
-            taken.append(perf_output.redact(text))
-    return taken[0] if taken else None
-
-
-def remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        raise ReadError(path, "holds the environment and cannot be removed: %s" % error.strerror) from error
-
-
-def text_of(path: str) -> str:
-    """The text of a file, up to OUTPUT_LIMIT; "" where there is none. Raises ReadError."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(process_group.OUTPUT_LIMIT)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-
-
-def output(path: str) -> str:
-    """What of a program's output, which lies in a file, is judged and kept. Raises ReadError."""
-    return perf_output.without_log(text_of(path))[:KEPT]
-
-
-def record_path(directory: str) -> str:
-    return os.path.join(directory, "record.json")
-
-
-def stored(path: str, root: str) -> perf_run.Run:
-    """The record of an earlier run. root: the system root.
-
-    Raises ParseError, and ReadError, also for a record that others than root may change.
-    """
-    text = Host().read_system(path)
-    if text is None:
-        raise ReadError(path, "there is no stored result")
-    doubt = trusted.doubt(path, root)
-    if doubt:
-        raise ReadError(path, "is not believed, because %s; %s" % (doubt, trusted.WAY_OUT))
-    return perf_run.parse_record(text)
-
-
-def judge(run: perf_run.Run, wanted: perf_run.Wanted, since: Sequence[str] = ()) -> Tuple[Plan, Dict[str, Any]]:
-    """The findings on a run, and what the module returns of it beside them. since: as perf.outdated gives it."""
-    result, problem = perf.read(run)
-    plan = perf.judge(result, wanted, run, time.time(), problem, since)
-    if result is None:
-        return plan, {"finished_at": run.finished}
-    return plan, {
-        "finished_at": run.finished,
-        "measured": asdict(result),
-        "busbw": perf.reached(result, wanted),
-        "simulated": result.simulated,
-    }
 
 
 def stop(number: int, _frame: object) -> None:

@@ -371,6 +371,34 @@ _measured: dict[str, Any] = {
 }
 # {} where nothing was measured.
 measured = record(optional=list(_measured), **_measured)
+_figure = maybe(number(0, 1e12))
+statistics = record(
+    size=whole(0, LARGEST),
+    time_us=_figure,
+    algbw=_figure,
+    busbw=_figure,
+    busbw_lowest=_figure,
+    time_p99_us=_figure,
+    spread=_figure,
+    max_over_mean=_figure,
+    repeats=whole(0, 1000),
+)
+# Short names of hosts, names of HCAs and interfaces, and of networks: some have blanks.
+_short_name = text(255, empty=False, line=True)
+_devices = many(text(64, line=True), 64)
+host_transport = record(ranks=whole(0, 1 << 20), devices=_devices, without_gdr=_devices, found=_devices)
+_transport: dict[str, Any] = {
+    "networks": many(line, 64),
+    "nodes": maybe(whole(0, 1 << 20)),
+    "expected": maybe(whole(0, 1 << 24)),
+    "proven": flag,
+    "missing": many(line, 20),
+    "gdr": maybe(flag),
+    "hosts": table(host_transport, _short_name),
+}
+# {} where it was not over several hosts.
+transport = record(optional=list(_transport), **_transport)
+moved = record(sent=whole(-LARGEST, LARGEST), received=whole(-LARGEST, LARGEST))
 # Why a benchmark is to be measured, "" where its stored result stands.
 due = text(LINE, line=True)
 # Of a run of the benchmark, what its table and the findings file read.
@@ -507,6 +535,14 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "busbw": maybe(number(0, 1e6)),
         "finished_at": maybe(seconds),
         "simulated": flag,
+        "repeats": many(
+            record(rc=maybe(whole(-1000, 1000)), busbw=maybe(number(0, 1e6)), finished=seconds, ending=line), 1000
+        ),
+        "statistics": many(statistics, 1000),
+        "transport": transport,
+        "rails": table(table(moved, text(64, line=True), 1000), _short_name),
+        "ranks": table(whole(0, 1 << 20), _short_name),
+        "nccl_version": line,
         "stored": flag,
         "due": due,
         "changed_since": many(line, 100),

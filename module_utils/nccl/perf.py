@@ -41,6 +41,8 @@ _FACTORS = {
 }
 # Sizes are rounded down so that each rank's share is a multiple of 16 bytes.
 _SHARE_ALIGNMENT = 16
+# Hosts that a sentence names.
+_NAMED = 16
 _WANT_RAN = "exit code 0 and a complete result"
 # Whatever the site's nccl_benchmark_when says, these measure.
 _ROLE = "run site.yml --tags nccl_benchmark -e nccl_benchmark_when=%s for this host, not in check mode"
@@ -169,7 +171,7 @@ def judge(
     if wanted.ranks > 1:
         findings.append(_nonzero(have, wanted, source, ranks if ran.ok else ran))
     if wanted.bar_busbw is not None:
-        findings.append(_busbw(have, wanted, source, wanted.bar_busbw, ran))
+        findings.append(judge_busbw(reached(have, wanted), have.simulated, wanted, source, wanted.bar_busbw, ran))
     return Plan(tuple(findings))
 
 
@@ -312,17 +314,37 @@ def _tables(rows: Sequence[Row]) -> List[List[Row]]:
     return list(found.values())
 
 
-def _missing(table: Sequence[Row], wanted: Wanted) -> List[int]:
-    """The sizes that have no row of their own, in the order of the run."""
+def _by_size(table: Sequence[Row], wanted: Wanted) -> Dict[int, Row]:
+    """Size that was asked for -> its own row, in the order of the run; a size without one is left out."""
     if wanted.collective == "alltoallv":
-        return list(wanted.sizes[len(table) :])
+        return dict(zip(wanted.sizes, table))
     rows = iter(table)
-    missing = []
+    found = {}
     for size in wanted.sizes:
-        if not any(_is_size(row, size, wanted.ranks) for row in rows):
-            missing.append(size)
+        own = next((row for row in rows if _is_size(row, size, wanted.ranks)), None)
+        if own is not None:
+            found[size] = own
+        else:
             rows = iter([row for row in table if row.size > size])
-    return missing
+    return found
+
+
+def _missing(table: Sequence[Row], wanted: Wanted) -> List[int]:
+    """The sizes that have no row of their own."""
+    found = _by_size(table, wanted)
+    return [size for size in wanted.sizes if size not in found]
+
+
+def placements(have: Result, wanted: Wanted) -> Dict[int, Placement]:
+    """Size that was asked for -> its figures out of place, of the slowest table."""
+    found: Dict[int, Placement] = {}
+    for whole in _tables(have.rows):
+        for size, row in _by_size([row for row in whole if _agrees(row, have, wanted)], wanted).items():
+            place = row.out_of_place
+            if place is not None and place.busbw is not None:
+                slowest = found.setdefault(size, place)
+                found[size] = min(slowest, place, key=lambda one: one.busbw or 0.0)
+    return found
 
 
 def _is_size(row: Row, size: int, ranks: int) -> bool:
@@ -372,11 +394,14 @@ def _rounded(figure: float) -> Tuple[float, float]:
 
 def _ranks(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
     hosts = short_names(wanted.hosts)
-    want = "%d ranks on %s" % (wanted.ranks, ", ".join(hosts))
+    want = "%d ranks on %s" % (wanted.ranks, _shown(hosts))
     if have.rank_count is None:
         return RANKS.judge(wanted.subject, "unknown", want, None, source, because=ran)
     there = short_names(rank.host for rank in have.ranks)
-    text = "%d ranks on %s" % (have.rank_count, ", ".join(there))
+    text = "%d ranks on %s" % (have.rank_count, _shown(there))
+    differ = sorted(set(there) ^ set(hosts))
+    if differ and max(len(there), len(hosts)) > _NAMED:
+        text += "; not the same: %s" % _shown(differ)
     indices = [rank.index for rank in have.ranks]
     good = have.rank_count == wanted.ranks and there == hosts
     if len(set(indices)) < len(indices):
@@ -387,6 +412,11 @@ def _ranks(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
         good = False
         text += ", split into %d groups (NCCL_TESTS_SPLIT)" % len(groups)
     return RANKS.judge(wanted.subject, "ok" if good else "drift", want, text, source)
+
+
+def _shown(hosts: Sequence[str]) -> str:
+    more = len(hosts) - _NAMED
+    return ", ".join(hosts[:_NAMED]) + (" and %d more" % more if more > 0 else "")
 
 
 def _correct(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
@@ -422,12 +452,14 @@ def _nonzero(have: Result, wanted: Wanted, source: str, cause: Finding) -> Findi
     return NONZERO.judge(wanted.subject, state, "a bus bandwidth above 0", text, source, because=cause)
 
 
-def _busbw(have: Result, wanted: Wanted, source: str, bar: float, ran: Finding) -> Finding:
+def judge_busbw(
+    lowest: Optional[float], simulated: bool, wanted: Wanted, source: str, bar: float, ran: Finding, of: str = ""
+) -> Finding:
+    """lowest: GB/s, None where it is not known.   of: what it is of more than one."""
     want = "at least %g GB/s at %s, out of place" % (bar, size_text(wanted.sizes[-1]))
-    lowest = reached(have, wanted)
     if lowest is None:
         return BUSBW.judge(wanted.subject, "unknown", want, None, source, because=ran)
-    text = "{:.2f} GB/s{}".format(lowest, " (simulated)" if have.simulated else "")
+    text = "{:.2f} GB/s{}{}".format(lowest, of, " (simulated)" if simulated else "")
     return BUSBW.judge(wanted.subject, "ok" if lowest >= bar else "drift", want, text, source)
 
 

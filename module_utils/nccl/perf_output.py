@@ -285,6 +285,25 @@ def without_log(text: str) -> str:
     return "\n".join(left)
 
 
+def ranks(text: str) -> List[Rank]:
+    """The device list of a text that ``without_log`` gave."""
+    return [rank for rank in map(_rank, text.split("\n")) if rank is not None]
+
+
+def programs(text: str) -> int:
+    """How many programs of nccl-tests printed a table into a text that ``without_log`` gave."""
+    lines = text.split("\n")
+    marks = (
+        "# Collective test starting: ",
+        "# nThread ",
+        "# nccl-tests version ",
+        "# Out of bounds values",
+        "# Avg bus bandwidth",
+    )
+    heads = sum(line.startswith("#") and line[1:].split()[:3] == ["size", "count", "type"] for line in lines)
+    return max(heads, *(sum(line.startswith(mark) for line in lines) for mark in marks))
+
+
 def _rank(line: str) -> Optional[Rank]:
     match = _RANK.match(line)
     if match is None:

@@ -9,18 +9,28 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Iterable, List, Mapping, Optional, Tuple
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 from ..core.size import parse_size, size_text
 from .perf_depends import Depends
 from .perf_output import collective_of, expect, quoted, real
+from .perf_transport import Network
+from .perf_transport import parse as parse_network
 
 LONGEST = 86400.0
-# 1 had neither depends nor salt.
-_FORMAT = 2
-_LATER = ("depends", "salt")
+REPEATS = 100
+# NCCL's name of an algorithm, or SHARP: reduction in the switches (CollNet). More than one as NCCL_ALGO has it.
+SHARP = "SHARP"
+_ALGORITHM = re.compile(r"|[A-Za-z0-9^][A-Za-z0-9,;:^]{0,99}")
+# What NCCL says then is the proof of a run's transport.
+PROOF = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
+# 1 had neither depends nor salt, 1 and 2 were of one run each, and had nothing on its transport.
+_FORMAT = 3
+_LATER = {"depends": 2, "salt": 2, "network": 3, "others": 3}
+# Hosts in a command that is shown; of more of them the number and a digest.
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,9 @@ class Wanted:
 
     ranks: GPUs that take part, over all hosts.   hosts: their names; what follows the first dot does not count.
     sizes: bytes, ascending.   check: the values are verified.   bar_busbw: GB/s, at the largest size.
-    max_age_days: of a stored result.   command: what a stored result must come from.
+    max_age_days: of a stored result.   command: what a stored result must come from; for people, and compared.
+    program: the program and its options.   algorithm: NCCL_ALGO, or SHARP; "" for NCCL's choice.
+    repeats: how often it is run.   rails: HCAs of each host that must carry data, None for all that NCCL finds there.
     """
 
     collective: str
@@ -40,12 +52,33 @@ class Wanted:
     bar_busbw: Optional[float] = None
     max_age_days: Optional[float] = None
     command: Tuple[str, ...] = ()
+    program: Tuple[str, ...] = ()
+    algorithm: str = ""
+    repeats: int = 1
+    rails: Optional[int] = None
+
+    @property
+    def several(self) -> bool:
+        """Whether it runs over more hosts than one."""
+        return len(self.hosts) > 1
+
+    @property
+    def variables(self) -> Dict[str, str]:
+        """What of NCCL's environment is the run's own, and not the site's.
+
+        Over several hosts NCCL's own log of the run is the proof of its transport: it goes to stdout.
+        """
+        found = {} if not self.algorithm else {"NCCL_ALGO": self.algorithm}
+        if self.algorithm == SHARP:
+            found = {"NCCL_ALGO": "CollNetDirect,CollNetChain", "NCCL_COLLNET_ENABLE": "1"}
+        return {**found, **(PROOF if self.several else {})}
 
     @property
     def subject(self) -> str:
         """What is judged, under the same name every night. Of a run on one host, that host's name is no part of it."""
         found = subject(self.collective, self.ranks, self.sizes[-1])
-        if len(self.hosts) == 1:
+        found += " " + self.algorithm if self.algorithm else ""
+        if not self.several:
             return found
         names = ",".join(short_names(self.hosts)) if len(self.hosts) <= 4 else "%d hosts" % len(self.hosts)
         return "%s %s" % (found, names)
@@ -53,13 +86,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Run:
-    """What is kept of one run.
+    """What is kept of one run, and of its repeats.
 
     ending: "" where the program ended by itself, "timeout", "overflow", or "not started: REASON".
     limit: seconds granted.   finished: seconds since 1970.   left_behind: processes that did not die.
     json: the file that -J wrote, without its environment; None where there is none.   stdout: without NCCL's own lines.
     depends: what the result depends on, as it was when the run began; None of a run that an earlier release kept.
-    salt: of the digests in it.
+    salt: of the digests in it.   network: what it proves of its transport; None within a node, and of a run that an
+    earlier release kept.   others: its repeats, which have neither command, depends, salt nor others.
     """
 
     command: Tuple[str, ...]
@@ -73,6 +107,8 @@ class Run:
     stderr: str = ""
     depends: Optional[Depends] = None
     salt: str = ""
+    network: Optional[Network] = None
+    others: Tuple[Run, ...] = ()
 
 
 def subject(collective: str, ranks: int, size: int) -> str:
@@ -90,9 +126,11 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
     for name in ("binary", "result_directory"):
         if not given[name].startswith("/") or not given[name].isprintable():
             raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
-    for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("keep", 1)):
-        if not least <= given[name] <= 1_000_000:
+    for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("keep", 1), ("rails", 1)):
+        if given[name] is not None and not least <= given[name] <= 1_000_000:
             raise ParseError("%s is %d, expected %d or more" % (name, given[name], least))
+    if not 1 <= given["repeats"] <= REPEATS:
+        raise ParseError("repeats is %d, expected 1 to %d" % (given["repeats"], REPEATS))
     for name in ("timeout", "max_age_days", "bar_busbw"):
         value = given[name]
         if value is not None and (not math.isfinite(value) or value <= 0):
@@ -104,6 +142,8 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
             "without a launcher there is one process: %d ranks do not come from gpus: %d"
             % (given["ranks"], given["gpus"])
         )
+    if not _ALGORITHM.fullmatch(given["algorithm"]):
+        raise ParseError("algorithm: %r is no NCCL_ALGO, such as Ring, and not SHARP" % given["algorithm"])
     collective = given["collective"] or collective_of(given["binary"])
     if collective is None:
         raise ParseError("binary: the name %r does not tell the collective; set it" % given["binary"])
@@ -118,13 +158,24 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
         "-c": int(given["check"]),
     }
     hosts = tuple(given["hosts"] or [here])
-    asked = sizes(minimum, maximum, given["step_factor"])
     for host in hosts:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
             raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
     words = [word for option, value in options.items() for word in (option, str(value))]
-    command = (*given["launcher"], given["binary"], *words)
-    return Wanted(collective, given["ranks"], hosts, asked, given["check"], given["bar_busbw"], command=command)
+    found = Wanted(
+        collective,
+        given["ranks"],
+        hosts,
+        sizes(minimum, maximum, given["step_factor"]),
+        given["check"],
+        given["bar_busbw"],
+        program=(given["binary"], *words),
+        algorithm=given["algorithm"],
+        repeats=given["repeats"],
+        rails=given["rails"],
+    )
+    settings = ["%s=%s" % item for item in found.variables.items() if item[0] not in PROOF]
+    return replace(found, command=(*(["env", *settings] if settings else []), *given["launcher"], *found.program))
 
 
 def sizes(minimum: int, maximum: int, factor: int) -> Tuple[int, ...]:
@@ -152,15 +203,23 @@ def parse_record(text: str) -> Run:
     except (ValueError, RecursionError) as error:
         raise ParseError("no record of a run: %s" % error) from None
     data = expect(dict, data, "the record")
-    number = data.get("format")
-    if number not in (1, _FORMAT) or isinstance(number, bool):
+    number = data.pop("format", None)
+    if number not in range(1, _FORMAT + 1) or isinstance(number, bool):
         raise ParseError("the record has format %s, expected %d" % (quoted(number), _FORMAT))
-    names = {field.name for field in fields(Run)} - (set(_LATER) if number == 1 else set())
-    if set(data) - {"format"} != names:
+    return _run(data, number)
+
+
+def _run(data: Dict[str, Any], number: int, repeat: bool = False) -> Run:
+    """number: the format of the record.   repeat: it is one of ``others``."""
+    names = {field.name for field in fields(Run) if _LATER.get(field.name, 1) <= number}
+    if set(data) != names:
         raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
     limit, finished = real(data["limit"]), real(data["finished"])
     if limit is None or finished is None:
         raise ParseError("the record has no limit or no time")
+    others = expect(list, data.get("others", []), "others")
+    if len(others) >= REPEATS or (others and repeat):
+        raise ParseError("the record has more repeats than there can be")
     return Run(
         command=tuple(expect(str, word, "command") for word in expect(list, data["command"], "command")),
         rc=None if data["rc"] is None else expect(int, data["rc"], "rc"),
@@ -173,6 +232,8 @@ def parse_record(text: str) -> Run:
         stderr=expect(str, data["stderr"], "stderr"),
         depends=None if data.get("depends") is None else _depends(data["depends"]),
         salt=expect(str, data.get("salt", ""), "salt"),
+        network=None if data.get("network") is None else parse_network(data["network"]),
+        others=tuple(_run(expect(dict, one, "others"), number, True) for one in others),
     )
 
 

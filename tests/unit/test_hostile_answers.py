@@ -31,7 +31,7 @@ from ansible_collections.busbar.fabric.plugins.action import (
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     consistency,
@@ -255,6 +255,20 @@ MEASURED = {
     "busbw": 445.0,
     "finished_at": 1.7e9,
     "simulated": False,
+    "repeats": [{"rc": 0, "busbw": 445.0, "finished": 1.7e9, "ending": ""}],
+    "statistics": [asdict(perf_statistics.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
+    "transport": {
+        "networks": ["IB"],
+        "nodes": 2,
+        "expected": 16,
+        "proven": True,
+        "missing": [],
+        "gdr": True,
+        "hosts": {"node01": {"ranks": 8, "devices": ["mlx5_0"], "without_gdr": [], "found": ["mlx5_0"]}},
+    },
+    "rails": {"node01": {"mlx5_0": {"sent": 1 << 33, "received": 1 << 33}}},
+    "ranks": {"node01": 8},
+    "nccl_version": "2.28.9",
     "stored": True,
     "due": "1.1 days old",
     "changed_since": ["nccl.conf"],

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics, perf_transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file, intent, suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -121,6 +121,9 @@ def test_every_answer_of_a_node_is_checked_and_every_key_of_it_has_a_type(name: 
         (answer.placement, perf_output.Placement),
         (answer.row, perf_output.Row),
         (answer.measured, perf_output.Result),
+        (answer.statistics, perf_statistics.Statistics),
+        (answer.host_transport, perf_transport.HostTransport),
+        (answer.moved, perf_transport.Moved),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -1,0 +1,94 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the module nccl_perf returns of a run and its repeats, beside what every module returns."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from statistics import median
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..core.plan import Plan
+from . import perf, perf_network, perf_statistics
+from .perf_output import Result
+from .perf_run import Run, Wanted
+from .perf_transport import Network
+
+# Where nothing was run and no stored result can be read.
+NOTHING: Dict[str, Any] = {
+    "measured": {},
+    "busbw": None,
+    "finished_at": None,
+    "simulated": False,
+    "repeats": [],
+    "statistics": [],
+    "transport": {},
+    "rails": {},
+    "ranks": {},
+    "nccl_version": "",
+}
+
+
+def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tuple[Plan, Dict[str, Any]]:
+    """The findings on a run, and what the module returns of it beside them. now, since: as of perf.judge."""
+    runs = (run, *run.others)
+    read = [perf.read(one) for one in runs]
+    plan = perf_network.judge(read, wanted, run, now, since)
+    results = [result for result, _problem in read]
+    reached = [None if result is None else perf.reached(result, wanted) for result in results]
+    network = perf_network.transport_of(run)
+    found: Dict[str, Any] = {
+        "finished_at": runs[-1].finished,
+        "repeats": [
+            {"rc": one.rc, "busbw": figure, "finished": one.finished, "ending": one.ending[:300]}
+            for one, figure in zip(runs, reached)
+        ],
+        **_of_network(network),
+    }
+    there = [result for result in results if result is not None]
+    if not there:
+        return plan, found
+    figures = [figure for figure in reached if figure is not None]
+    figure = median(figures) if len(figures) == len(runs) else None
+    shown = _shown(results, reached, figure)
+    return plan, {
+        **found,
+        # Of a whole cluster the ranks of a host are one number.
+        "measured": asdict(replace(shown, ranks=()) if network is not None else shown),
+        "busbw": figure,
+        "simulated": any(result.simulated for result in there),
+        "statistics": [asdict(one) for one in perf_statistics.of_sizes(there, wanted)],
+        "nccl_version": found.get("nccl_version") or shown.nccl_library or "",
+    }
+
+
+def _shown(results: Sequence[Optional[Result]], reached: Sequence[Optional[float]], figure: Optional[float]) -> Result:
+    """The run that is nearest to the median; where one of them has no figure, the last that says anything."""
+    there: List[Tuple[float, int]] = []
+    for number, (result, own) in enumerate(zip(results, reached)):
+        if result is not None:
+            far = abs(own - figure) if own is not None and figure is not None else -float(number)
+            there.append((far, number))
+    return results[min(there)[1]] or Result()
+
+
+def _of_network(network: Optional[Network]) -> Dict[str, Any]:
+    if network is None:
+        return {}
+    return {
+        "transport": {
+            "networks": list(network.networks),
+            "nodes": network.nodes,
+            "expected": network.expected,
+            "proven": network.proven,
+            "missing": list(network.missing),
+            "gdr": network.gdr,
+            "hosts": {host: asdict(one) for host, one in network.hosts.items()},
+        },
+        "rails": {
+            host: {device: asdict(moved) for device, moved in devices.items()}
+            for host, devices in network.rails.items()
+        },
+        "ranks": dict(network.ranks),
+        "nccl_version": ", ".join(network.versions),
+    }

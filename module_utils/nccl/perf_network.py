@@ -1,0 +1,342 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is judged of a run of nccl-tests over several nodes, and of a run and its repeats together.
+
+A figure between nodes says nothing while it is not known how it came about: two nodes over TCP clear a low bar, and
+three rails of eight may be missing where NVLS hides them (cluster.md 1). So there is no verdict on a bandwidth without
+the proof of its transport, which is of that very run.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import STATES, Finding
+from ..core.plan import Plan
+from ..core.size import size_text
+from . import perf
+from .perf_output import Result
+from .perf_run import PROOF, Run, Wanted, short_names
+from .perf_statistics import Statistics, of_sizes
+from .perf_transport import Moved, Network
+
+_AGAIN = "then measure again"
+TRANSPORT = Check(
+    "nccl_perf.transport",
+    severity="critical",
+    why="a bandwidth between nodes proves the network only where NCCL's own log of that run says how its data went",
+    fix="see that %s reach every rank (launch hands them on; a launcher of your own has to: -x or --export), that no"
+    " NCCL_DEBUG_FILE is set, and that every rank is in the log of the run's directory; "
+    % " and ".join(PROOF)
+    + _AGAIN,
+)
+"Does NCCL's own log of the run prove, for every rank on every node, over what its data went"
+
+NETWORK = Check(
+    "nccl_perf.network",
+    severity="critical",
+    why="over TCP a GPU node moves a tenth of what its HCAs can: such a run is not ok, whatever bar it clears",
+    fix="see on the nodes what RDMA sees: `ibv_devinfo` has to show every HCA with state PORT_ACTIVE; run site.yml for"
+    " them; " + _AGAIN,
+)
+"Did the run go over RDMA, and not over sockets"
+
+HCAS = Check(
+    "nccl_perf.hcas",
+    why="each idle HCA is bandwidth that was paid for and is not used",
+    fix="run site.yml for the node with --tags platform,nccl_conf: it holds the rails to the profile; " + _AGAIN,
+)
+"Did NCCL use every HCA that it is expected to, on every node"
+
+GDR = Check(
+    "nccl_perf.gdr",
+    why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time",
+    fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu; " + _AGAIN,
+)
+"Had every connection between nodes GPUDirect RDMA"
+
+RAILS = Check(
+    "nccl_perf.rails",
+    why="a rail whose counters do not rise carries nothing, whatever NCCL says of it",
+    fix="on the node: `ibstat` and `ethtool` for that HCA, its cable and its switch port; run busbar.fabric.perftest"
+    " between its rail and the same rail of another node; " + _AGAIN,
+)
+"Did the counters of every rail that the run used rise by what it moved"
+
+SPREAD = Check(
+    "nccl_perf.spread",
+    why="repeats that differ this much say that something comes and goes: another job, a link that flaps, throttling",
+    fix="repeat it on fewer nodes to find where it comes from, look for other traffic on the same leaf, for"
+    " symbol errors and link flaps, and at `nvidia-smi -q -d PERFORMANCE`; " + _AGAIN,
+)
+"Do repeats of the run reach the same bus bandwidth, within 10 %"
+
+OUTLIER = Check(
+    "nccl_perf.outlier",
+    why="one collective that takes five times as long stops every GPU of a job that long",
+    fix="look at the network counters for pauses and retransmissions, and for other traffic; " + _AGAIN,
+)
+"Did no repeat take more than five times as long as the others"
+
+SPREAD_LIMIT = 0.10
+OUTLIER_LIMIT = 5.0
+# A rail that moved less than this part of the busiest one is idle: what is left is the fabric's own traffic.
+_IDLE = 0.01
+# All rails of all hosts together send at least this part of the largest size, whatever the collective.
+_LEAST_SENT = 0.25
+_NAMED = 6
+# Findings on NCCL's log that are not about why a run failed.
+_NO_FAILURE = ("readable", "level", "ranks", "variable_effect", "network", "hcas", "gdr", "nvlink", "intra_node")
+
+
+def judge(
+    results: Sequence[Tuple[Optional[Result], str]], wanted: Wanted, run: Run, now: float, since: Sequence[str] = ()
+) -> Plan:
+    """Whether ``run`` and its repeats are what was wanted, and good. results: of each, as perf.read gives it.
+
+    now, since: as of perf.judge. With repeats the bandwidth is judged by its median, and all else by the worst of them.
+    """
+    runs = [run, *run.others]
+    since = list(since)
+    if len(runs) < wanted.repeats and all(one.rc == 0 for one in runs):
+        since.append("measured %d times, not %d" % (len(runs), wanted.repeats))
+    alone = wanted if wanted.repeats == 1 else replace(wanted, bar_busbw=None)
+    plans: List[Sequence[Finding]] = []
+    for one, (result, problem) in zip(runs, results):
+        judged = perf.judge(result, alone, replace(one, command=run.command), now, problem, since).findings
+        if one.network is not None:
+            judged = (*_explained(judged, one.network), *one.network.launched)
+        if wanted.several:
+            judged = (*judged, *_of_network(one.network, result, wanted, judged))
+        plans.append(judged)
+    findings = plans[0] if len(plans) == 1 else _worst(plans)
+    if wanted.repeats > 1:
+        findings = (*findings, *_of_repeats([result for result, _problem in results], wanted, findings))
+    return Plan(tuple(_bound(findings) if wanted.several else findings))
+
+
+def transport_of(run: Run) -> Optional[Network]:
+    """Of a run and its repeats what is proven of the one that proves least; None where nothing was kept of one."""
+    networks = [one.network for one in (run, *run.others)]
+    kept = [one for one in networks if one is not None]
+    if len(kept) < len(networks):
+        return None
+    return next((one for one in kept if not one.proven), next((one for one in kept if one.sockets), kept[-1]))
+
+
+def _worst(plans: Sequence[Sequence[Finding]]) -> List[Finding]:
+    """Of each check and subject the worst answer, in the order of the first plan, with the number of its run."""
+    found: Dict[str, Finding] = {}
+    for number, plan in enumerate(plans, 1):
+        for finding in plan:
+            if not finding.ok and finding.have is not None:
+                finding = replace(finding, have="run %d of %d: %s" % (number, len(plans), finding.have))
+            before = found.get(finding.id)
+            if before is None or STATES.index(finding.state) < STATES.index(before.state):
+                found[finding.id] = finding
+    return list(found.values())
+
+
+def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
+    """The findings on a run and its table, with what its output says beside the table."""
+    if network.tables > 1:
+        have = "; %d programs printed a table: processes ran alone, or another job prints here" % network.tables
+        findings = [
+            replace(one, state="drift", have=(one.have or "") + have, fix=perf.RANKS.fix, because=None)
+            if one.check == perf.RANKS.id
+            else one
+            for one in findings
+        ]
+    said = next((one for one in network.quoted if one.check.partition(".")[2] not in _NO_FAILURE), None)
+    if said is None:
+        return list(findings)
+    text = "; NCCL's log: %s" % (said.have or said.want)
+    return [
+        replace(one, have=(one.have or "") + text, fix=said.fix) if one.check == perf.RAN.id and not one.ok else one
+        for one in findings
+    ]
+
+
+def _of_network(
+    network: Optional[Network], result: Optional[Result], wanted: Wanted, findings: Sequence[Finding]
+) -> List[Finding]:
+    source = "NCCL_DEBUG=INFO of the run"
+    ran = next(one for one in findings if one.check == perf.RAN.id)
+    want = "the way of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
+    if network is None:
+        have = "recorded before releases kept NCCL's log of a run; nothing is known of its transport"
+        return [TRANSPORT.judge(wanted.subject, "unknown", want, have, "record.json")]
+    simulated = "simulated: " if result is not None and result.simulated else ""
+    source = simulated + source
+    used = ", ".join(network.networks) or "no network"
+    if network.proven:
+        versions = ", ".join(network.versions)
+        have = "%s over %s nodes, %s ranks, NCCL %s" % (used, network.nodes, network.expected, versions or "unknown")
+        transport = TRANSPORT.judge(wanted.subject, "ok", want, have, source)
+    else:
+        transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=ran)
+    over = _network(network, wanted, source, transport)
+    cause = over if not over.ok else transport
+    found = [transport, over, _hcas(network, wanted, source, cause), _gdr(network, wanted, source, cause)]
+    found.append(_rails(network, wanted, simulated + "counters of the HCAs", cause))
+    return found
+
+
+def _network(network: Network, wanted: Wanted, source: str, transport: Finding) -> Finding:
+    want = "RDMA between nodes"
+    if network.sockets:
+        said = _quoted(network, "network")
+        have = "sockets (TCP)" if said is None else said.have
+        return NETWORK.judge(wanted.subject, "drift", want, have, source, None if said is None else said.fix)
+    if not network.networks or not transport.ok:
+        have = ", ".join(network.networks) or None
+        return NETWORK.judge(wanted.subject, "unknown", want, have, source, because=transport)
+    return NETWORK.judge(wanted.subject, "ok", want, ", ".join(network.networks), source)
+
+
+def _quoted(network: Network, check: str) -> Optional[Finding]:
+    return next((one for one in network.quoted if one.check == "nccl_log." + check), None)
+
+
+def _hcas(network: Network, wanted: Wanted, source: str, cause: Finding) -> Finding:
+    most = max((len(one.found) for one in network.hosts.values()), default=0)
+    expected = wanted.rails or most
+    want = "%d HCAs on each node" % expected if expected else "every HCA of each node"
+    if not cause.ok and (network.sockets or not network.hosts):
+        return HCAS.judge(wanted.subject, "unknown", want, None, source, because=cause)
+    if not expected:
+        have = "the log does not list them (NET/IB : Using)"
+        return HCAS.judge(wanted.subject, "unknown", want, have, source, because=cause)
+    bad = []
+    for host, one in network.hosts.items():
+        # A rank uses the HCA that is nearest: fewer ranks than HCAs leave some of them idle.
+        least = expected if wanted.rails else min(expected, one.ranks)
+        if len(one.devices) < least or len(one.found) < (0 if wanted.rails else most):
+            idle = sorted(set(one.found) - set(one.devices))
+            said = "idle: %s" % _names(idle) if idle else "NCCL finds %d there" % len(one.found)
+            bad.append("%s uses %d (%s)" % (host, len(one.devices), said))
+    if bad:
+        state = "drift" if cause.ok else "unknown"
+        return HCAS.judge(wanted.subject, state, want, _few(bad), source, because=None if cause.ok else cause)
+    state = "ok" if cause.ok else "unknown"
+    have = "%d on each of %d nodes" % (expected, len(network.hosts)) if wanted.rails or most else None
+    return HCAS.judge(wanted.subject, state, want, have, source, because=cause)
+
+
+def _gdr(network: Network, wanted: Wanted, source: str, cause: Finding) -> Finding:
+    want = "GPUDirect RDMA on every connection between nodes"
+    off = {host: one.without_gdr for host, one in network.hosts.items() if one.without_gdr}
+    if off and not network.sockets:
+        said = _quoted(network, "gdr")
+        have = _few(["off on %s of %s" % (_names(devices), host) for host, devices in off.items()])
+        if said is not None:
+            have += "; NCCL's log: %s" % said.have
+        return GDR.judge(wanted.subject, "drift", want, have, source, None if said is None else said.fix)
+    if network.gdr is None or not cause.ok:
+        return GDR.judge(wanted.subject, "unknown", want, None, source, because=cause)
+    return GDR.judge(wanted.subject, "ok", want, "on all of them", source)
+
+
+def _rails(network: Network, wanted: Wanted, source: str, cause: Finding) -> Finding:
+    want = "every rail that is used moves data"
+    if network.sockets or not network.hosts:
+        return RAILS.judge(wanted.subject, "unknown", want, None, source, because=cause)
+    busiest = max((_total(one) for devices in network.rails.values() for one in devices.values()), default=0)
+    unknown, idle = [], []
+    moved = 0
+    for host, one in network.hosts.items():
+        counted = network.rails.get(host, {})
+        of_host = 0
+        for device in one.devices:
+            if device not in counted:
+                unknown.append("%s of %s" % (device, host))
+            elif _total(counted[device]) <= _IDLE * busiest:
+                idle.append("%s of %s (%d bytes)" % (device, host, _total(counted[device])))
+            else:
+                of_host += 1
+                moved += counted[device].sent
+        if not unknown and not idle and of_host < (wanted.rails or 1):
+            idle.append("all but %d of %s" % (of_host, host))
+    if idle:
+        return RAILS.judge(wanted.subject, "drift", want, "idle: %s" % _few(idle), source)
+    if unknown:
+        have = "no counters of %s" % _few(unknown)
+        return RAILS.judge(wanted.subject, "unknown", want, have, source, because=cause)
+    if moved < _LEAST_SENT * wanted.sizes[-1]:
+        have = "all rails together sent %d bytes" % moved
+        return RAILS.judge(wanted.subject, "drift", want, have, source)
+    have = "%d rails of %d nodes" % (sum(len(one.devices) for one in network.hosts.values()), len(network.hosts))
+    return RAILS.judge(wanted.subject, "ok" if cause.ok else "unknown", want, have, source, because=cause)
+
+
+def _total(one: Moved) -> int:
+    return one.sent + one.received
+
+
+def _names(values: Sequence[str]) -> str:
+    more = len(values) - _NAMED
+    return ", ".join(values[:_NAMED]) + (" and %d more" % more if more > 0 else "")
+
+
+def _few(said: Sequence[str]) -> str:
+    more = len(said) - _NAMED
+    return "; ".join(said[:_NAMED]) + ("; and %d more" % more if more > 0 else "")
+
+
+def _of_repeats(results: Sequence[Optional[Result]], wanted: Wanted, findings: Sequence[Finding]) -> List[Finding]:
+    """Of several runs the median of the bandwidth at the largest size, and how far they lie apart."""
+    ran = next(one for one in findings if one.check == perf.RAN.id)
+    there = [result for result in results if result is not None]
+    reached = [perf.reached(result, wanted) for result in there]
+    figures = [figure for figure in reached if figure is not None]
+    complete = len(figures) == len(results) >= wanted.repeats
+    simulated = any(result.simulated for result in there)
+    source = ran.source
+    found = []
+    if wanted.bar_busbw is not None:
+        figure = median(figures) if complete else None
+        of = ", median of %d runs" % len(figures)
+        found.append(perf.judge_busbw(figure, simulated, wanted, source, wanted.bar_busbw, ran, of))
+    sizes = {one.size: one for one in of_sizes(there, wanted)} if complete else {}
+    return [*found, _spread(sizes, wanted, source, ran), _outlier(sizes, wanted, source, ran)]
+
+
+def _spread(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, ran: Finding) -> Finding:
+    want = "at most %.0f %% of busbw apart at %s" % (100 * SPREAD_LIMIT, size_text(wanted.sizes[-1]))
+    largest = sizes.get(wanted.sizes[-1])
+    if largest is None or largest.spread is None:
+        return SPREAD.judge(wanted.subject, "unknown", want, None, source, because=ran)
+    have = "%.1f %% over %d runs" % (100 * largest.spread, largest.repeats)
+    return SPREAD.judge(wanted.subject, "drift" if largest.spread > SPREAD_LIMIT else "ok", want, have, source)
+
+
+def _outlier(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, ran: Finding) -> Finding:
+    want = "no run takes more than %g times as long as the others" % OUTLIER_LIMIT
+    known = [one for one in sizes.values() if one.max_over_mean is not None]
+    if not known or len(known) < len(wanted.sizes):
+        return OUTLIER.judge(wanted.subject, "unknown", want, None, source, because=ran)
+    worst = max(known, key=lambda one: one.max_over_mean or 0.0)
+    have = "%.1f times at %s" % (worst.max_over_mean or 0.0, size_text(worst.size))
+    state = "drift" if (worst.max_over_mean or 0.0) > OUTLIER_LIMIT else "ok"
+    return OUTLIER.judge(wanted.subject, state, want, have, source)
+
+
+def _bound(findings: Sequence[Finding]) -> List[Finding]:
+    """No verdict on a bandwidth between nodes without its transport; a slow one follows from a way that is wrong."""
+    by_check = {one.check: one for one in findings}
+    transport = by_check[TRANSPORT.id]
+    ways = [by_check[check.id] for check in (NETWORK, HCAS, GDR, RAILS) if check.id in by_check]
+    wrong = next((one for one in ways if one.state == "drift"), None)
+    bound = []
+    for one in findings:
+        if one.check == perf.BUSBW.id and not transport.ok:
+            one = replace(one, state="unknown", because=transport.id, fix=one.fix or transport.fix)
+        elif one.check == perf.BUSBW.id and not one.ok and wrong is not None:
+            one = replace(one, because=wrong.id)
+        bound.append(one)
+    return bound

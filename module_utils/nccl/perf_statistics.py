@@ -1,0 +1,70 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What repeats of one run say together, size by size: medians, the slowest in a hundred, and how far they lie apart.
+
+Of each repeat counts the figure that nccl-tests printed, which is a mean over its iterations and ranks. All figures are
+those out of place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Dict, List, Optional, Sequence
+
+from . import perf
+from .perf_output import Placement, Result
+from .perf_run import Wanted
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One size. time_us, algbw, busbw: medians; microseconds, GB/s.   time_p99_us: of the times, by nearest rank.
+
+    spread: (highest - lowest) / median of busbw.   max_over_mean: longest time / mean of the others. Both are None
+    of fewer than two repeats.   repeats: that have figures of this size.   busbw_lowest: GB/s.
+    """
+
+    size: int
+    time_us: Optional[float]
+    algbw: Optional[float]
+    busbw: Optional[float]
+    busbw_lowest: Optional[float]
+    time_p99_us: Optional[float]
+    spread: Optional[float]
+    max_over_mean: Optional[float]
+    repeats: int
+
+
+def of_sizes(results: Sequence[Result], wanted: Wanted) -> List[Statistics]:
+    """One item for each size that was asked for and has a figure in one of the repeats."""
+    found: Dict[int, List[Placement]] = {}
+    for result in results:
+        for size, placement in perf.placements(result, wanted).items():
+            found.setdefault(size, []).append(placement)
+    return [_of_size(size, found[size]) for size in sorted(found)]
+
+
+def _of_size(size: int, placements: Sequence[Placement]) -> Statistics:
+    times = sorted(one.time_us for one in placements if one.time_us is not None)
+    busbws = [one.busbw for one in placements if one.busbw is not None]
+    middle = median(busbws) if busbws else None
+    apart = len(busbws) > 1 and middle
+    others = mean(times[:-1]) if len(times) > 1 else 0
+    return Statistics(
+        size=size,
+        time_us=median(times) if times else None,
+        algbw=_median([one.algbw for one in placements]),
+        busbw=middle,
+        busbw_lowest=min(busbws, default=None),
+        time_p99_us=times[math.ceil(0.99 * len(times)) - 1] if times else None,
+        spread=(max(busbws) - min(busbws)) / middle if apart and middle else None,
+        max_over_mean=times[-1] / others if others > 0 else None,
+        repeats=len(placements),
+    )
+
+
+def _median(figures: Sequence[Optional[float]]) -> Optional[float]:
+    there = [figure for figure in figures if figure is not None]
+    return median(there) if there else None

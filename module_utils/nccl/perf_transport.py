@@ -1,0 +1,136 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a run over several nodes proves of its transport, folded per host: small enough to be kept and returned.
+
+Source: NCCL's own log of that run, and the rank guards, which count what each rail moved. Nothing is judged here but
+whether it is proven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..core.finding import Finding, from_dict
+from ..core.host import ParseError
+from .perf_output import expect
+
+SOCKETS = "Socket"
+# Of a run, and of each of its hosts.
+HOSTS, DEVICES = 10_000, 64
+
+
+@dataclass(frozen=True)
+class HostTransport:
+    """One host of a run. ranks: that NCCL's log shows on it.   found: HCAs that NCCL found there.
+
+    devices: HCAs, or interfaces of NET/Socket, that connections to other nodes go over.
+    without_gdr: those of them with a connection that has no GPUDirect RDMA.
+    """
+
+    ranks: int = 0
+    devices: Tuple[str, ...] = ()
+    without_gdr: Tuple[str, ...] = ()
+    found: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that a rail's counters rose by during a run."""
+
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """networks: that ranks use between nodes, by NCCL's names.   nodes: as NCCL counts.   expected: ranks of the job.
+
+    missing: what is not proven, in sentences; nothing is proven of the transport while there is one.
+    gdr: GPUDirect RDMA on every connection between nodes; None where none is shown.
+    hosts, rails, ranks: by short host name; rails: HCA -> what it moved; ranks: how many took part.
+    versions: of NCCL.   tables: how many tables, or result files, there were: with more than one processes ran alone.
+    quoted: what NCCL's log says is wrong.   launched: findings on how it was launched.
+    """
+
+    networks: Tuple[str, ...] = ()
+    nodes: Optional[int] = None
+    expected: Optional[int] = None
+    missing: Tuple[str, ...] = ()
+    gdr: Optional[bool] = None
+    hosts: Mapping[str, HostTransport] = field(default_factory=dict)
+    rails: Mapping[str, Mapping[str, Moved]] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    versions: Tuple[str, ...] = ()
+    tables: int = 1
+    quoted: Tuple[Finding, ...] = ()
+    launched: Tuple[Finding, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        return not self.missing
+
+    @property
+    def sockets(self) -> bool:
+        return SOCKETS in self.networks
+
+
+# -- a record's -------------------------------------------------------------------------------------------------------
+
+
+def parse(value: Any) -> Network:
+    """The Network that ``asdict`` was called on. Raises ParseError."""
+    data = expect(dict, value, "network")
+    try:
+        return Network(
+            networks=_texts(data["networks"], "networks"),
+            nodes=_count(data["nodes"], "nodes"),
+            expected=_count(data["expected"], "expected"),
+            missing=_texts(data["missing"], "missing"),
+            gdr=None if data["gdr"] is None else data["gdr"] is True,
+            hosts={name: _host(one) for name, one in _table(data["hosts"], "hosts").items()},
+            rails={
+                name: {device: _moved(one) for device, one in _table(devices, "rails").items()}
+                for name, devices in _table(data["rails"], "rails").items()
+            },
+            ranks={name: expect(int, one, "ranks") for name, one in _table(data["ranks"], "ranks").items()},
+            versions=_texts(data["versions"], "versions"),
+            tables=expect(int, data["tables"], "tables"),
+            quoted=_findings(data["quoted"]),
+            launched=_findings(data["launched"]),
+        )
+    except KeyError as error:
+        raise ParseError("network has no key %s" % error) from None
+
+
+def _table(value: Any, what: str) -> Dict[str, Any]:
+    data = expect(dict, value, what)
+    if len(data) > HOSTS:
+        raise ParseError("%s has %d keys, expected at most %d" % (what, len(data), HOSTS))
+    return data
+
+
+def _texts(value: Any, what: str) -> Tuple[str, ...]:
+    return tuple(expect(str, one, what) for one in expect(list, value, what))
+
+
+def _count(value: Any, what: str) -> Optional[int]:
+    return None if value is None else expect(int, value, what)
+
+
+def _host(value: Any) -> HostTransport:
+    data = expect(dict, value, "hosts")
+    texts = (_texts(data[name], name) for name in ("devices", "without_gdr", "found"))
+    return HostTransport(expect(int, data["ranks"], "ranks"), *texts)
+
+
+def _moved(value: Any) -> Moved:
+    data = expect(dict, value, "rails")
+    return Moved(*(expect(int, data[name], name) for name in ("sent", "received")))
+
+
+def _findings(value: Any) -> Tuple[Finding, ...]:
+    try:
+        return tuple(from_dict(expect(dict, one, "findings")) for one in expect(list, value, "findings"))
+    except ValueError as error:
+        raise ParseError("a finding of the record: %s" % error) from None

@@ -1,0 +1,76 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What all programs of one run over several nodes have printed into its two files: the table, and the proof."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from ..core import process_group
+from ..core.host import Host, ReadError
+from ..nccl import perf_output, perf_store
+from ..nccl.perf_run import Wanted, short_names
+from ..nccl.perf_transport import Network
+from . import excerpt, proof
+from .streams import Streams
+
+# NCCL's lines of one rank at INIT,NET,ENV are some 16 KB, with many channels four times as much.
+_OF_RANK = 64 << 10
+# Of the files that stay in the run's directory, for `busbar diagnose`.
+_LARGEST = 16 << 20
+
+
+@dataclass(frozen=True)
+class Said:
+    """stdout, stderr: without NCCL's lines and those of the rank guards.   network: what all of them prove."""
+
+    stdout: str
+    stderr: str
+    network: Network
+
+
+def limit(wanted: Wanted) -> int:
+    """Bytes that a run may print into one file."""
+    return process_group.OUTPUT_LIMIT + (_OF_RANK * wanted.ranks if wanted.several else 0)
+
+
+def read(stdout: str, stderr: str, wanted: Wanted, written: int) -> Said:
+    """stdout, stderr: paths; of a run that was not started they are not there.   written: files that -J left.
+
+    Raises ReadError.
+    """
+    streams = Streams(wanted.ranks)
+    texts = []
+    for path in (stdout, stderr):
+        try:
+            with open(path, "rb") as stream:
+                texts.append(perf_output.without_log(streams.take(stream, path)))
+        except FileNotFoundError:
+            texts.append("")
+        except OSError as error:
+            raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+        _shorten(path)
+    network = proof.read(streams.log, wanted)
+    if streams.cut:
+        network = replace(network, missing=(*network.missing, "the output has too much that is not NCCL's"))
+    ranks = {}
+    for rank in perf_output.ranks(texts[0]):
+        name = short_names([rank.host])[0]
+        ranks[name] = ranks.get(name, 0) + 1
+    tables = max(perf_output.programs(texts[0]), written, 1)
+    network = replace(network, ranks=ranks, tables=tables)
+    return Said(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network)
+
+
+def _shorten(path: str) -> None:
+    """A large file is replaced by its lines that say something."""
+    try:
+        if os.path.getsize(path) <= _LARGEST:
+            return
+        kept = excerpt.read(Host(), path, os.path.getsize(path), _LARGEST)
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(kept.text)
+    except (OSError, ReadError):
+        # Not the result, and what is there is removed with its run.
+        return

@@ -1,0 +1,79 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The output of a run over several nodes, taken apart: NCCL's own log, and the rest, which has the table.
+
+All programs of a run write into one pipe: NCCL's lines of every rank, those of the rank guards, the table of rank 0 and
+the launcher's labels. NCCL's lines, which are most of it (130 MB at 8,000 ranks), are read as they pass and never kept.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import BinaryIO, List
+
+from .job import Log, Reader
+
+BLOCK = 1 << 20
+# Of one line that is none of NCCL's; the rest of it is cut off.
+LONGEST = 1 << 16
+# Bytes of all that is none of NCCL's: the head, a few tables, and for each rank its line in the device list and the two
+# lines of its guard.
+ROOM, ROOM_OF_RANK = 8 << 20, 4 << 10
+GUARD = b"#busbar-rank "
+# A line that is NCCL's from its begin: what stands before the head is the launcher's label, or the time of a warning.
+_WHOLE = re.compile(
+    rb"(?:[^#\n]{0,120}?<std(?:out|err|diag)>: ?|\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?"
+    rb"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:\S{1,120}:\d{1,7} (?:\([^)]{0,120}\) )?)?"
+    rb"NCCL (?:INFO|WARN|TRACE|VERSION|ATTN|ABORT|CALL)\b"
+)
+
+
+class Streams:
+    """``take`` for each stream of a run; then ``log`` has what NCCL said in all of them.
+
+    cut: whether a stream had more that is none of NCCL's than there is room for; what was beyond is lost.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._reader = Reader()
+        self._room = ROOM + ROOM_OF_RANK * ranks
+        self.cut = False
+
+    @property
+    def log(self) -> Log:
+        return self._reader.log
+
+    def take(self, stream: BinaryIO, name: str) -> str:
+        """Reads a stream to its end. Returns what of it is not NCCL's, in its order. Raises OSError."""
+        self._reader.source(name)
+        kept: List[bytes] = []
+        rest = b""
+        while True:
+            block = stream.read(BLOCK)
+            if not block:
+                break
+            self._reader.feed(block)
+            *lines, rest = (rest + block).split(b"\n")
+            self._keep(lines, kept)
+            if len(rest) > BLOCK:
+                # A line without end: its begin is enough, and its other parts are lines of their own.
+                self._keep([rest], kept)
+                rest = b""
+        self._reader.end()
+        self._keep([rest] if rest else [], kept)
+        return b"\n".join(kept).decode("utf-8", "replace")
+
+    def _keep(self, lines: List[bytes], kept: List[bytes]) -> None:
+        for line in lines:
+            if b" NCCL " in line and _WHOLE.match(line):
+                # A guard that began to write in the middle of another rank's line has ended that line, too.
+                at = line.find(GUARD)
+                if at < 0:
+                    continue
+                line = line[at:]
+            if len(line) + 1 > self._room:
+                self.cut = True
+                continue
+            line = line[:LONGEST]
+            self._room -= len(line) + 1
+            kept.append(line)
