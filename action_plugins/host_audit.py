@@ -133,6 +133,7 @@ class Question:
         # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
         roles = json.dumps(found)
         told = {"changed": False, "intent": intent.digest(self.wanted), "roles": roles, "verify": self.verify}
+        told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
         return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
 
 
@@ -265,7 +266,7 @@ class _Asked:
 
 def _asked_of(role: suite.Role) -> _Asked:
     def load(part: str) -> dict[str, Any]:
-        path = TOP / "roles" / role.name / part / "main.yml"
+        path = TOP / "roles" / (role.home or role.name) / part / "main.yml"
         return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True) or {}
 
     variables = load("vars")

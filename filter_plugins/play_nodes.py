@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, suite, work
 
 # Matches nobody, and without the warning that a name which is not there would give.
 NOBODY = ["!all"]
@@ -19,6 +19,13 @@ def _verify(of_host: Mapping[str, Any]) -> bool:
     return bool(values.get("busbar_verify", work.answer(of_host).get("verify")))
 
 
+def _cluster(of_host: Mapping[str, Any]) -> bool:
+    """Whether it may be measured together with others: the inventory asks for that, or nobody could say."""
+    values = (of_host.get("busbar_intent") or {}).get("values") or {}
+    scope = values.get("nccl_benchmark_scope", work.answer(of_host).get("scope"))
+    return bool(scope != "node")
+
+
 PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "alone": lambda of_host: bool((of_host.get("fleet_audit_result") or {}).get("by_task")),
     "inventory": lambda of_host: not work.answers(of_host),
@@ -26,7 +33,8 @@ PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "reboot": lambda of_host: reboot.turn(of_host) == "reboot",
     "give_back": lambda of_host: reboot.turn(of_host) == "give_back",
     "verify": _verify,
-    "benchmark": lambda of_host: work.has_play("benchmark", of_host),
+    "benchmark": lambda of_host: work.due(suite.BENCHMARK, of_host),
+    "cluster": _cluster,
 }
 
 
@@ -41,7 +49,11 @@ def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
         raise AnsibleFilterError(f"play_nodes knows {', '.join(PLAYS)}, not {play!r}")
     wanted = set(hosts)
     has_work = PLAYS[play]
-    return [host for host, of_host in work.registered(hostvars, wanted) if has_work(of_host)] or NOBODY
+    found = [(host, of_host) for host, of_host in work.registered(hostvars, wanted) if has_work(of_host)]
+    # Who is measured with whom is decided over all of them, so all are there as soon as one of them is due.
+    if play == "cluster" and not any(work.due(suite.CLUSTER, of_host) for _host, of_host in found):
+        found = []
+    return [host for host, _of_host in found] or NOBODY
 
 
 class FilterModule:

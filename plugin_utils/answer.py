@@ -422,6 +422,13 @@ a_run = record(
     ),
 )
 
+# Of a node that is to take part in a benchmark between nodes. Its devices become a variable of the program's.
+member = record(
+    name=text(63, re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")),
+    build=line,
+    rails=table(record(device=text(64, _DEVICE), gpu=whole(0, 999)), text(2, re.compile(r"[0-9]{1,2}")), 100),
+)
+
 # Ranks as ranges, ``0-3,7``; a count, a status or an error; how many ranks that is, and those that are named.
 _RANKS = re.compile(r"([0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*)?")
 _HOSTNAME = re.compile(r"[0-9A-Za-z:.%_-]{0,64}")
@@ -529,6 +536,8 @@ ANSWERS: dict[str, dict[str, Check]] = {
     # fix: what to do about a host that the control node has not asked.
     "": {"due": due, "fix": line},
     "busy_info": {"reasons": lines, "unload_first": lines},
+    "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
+    "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
     "nccl_perf": {
         "measured": measured,

@@ -45,6 +45,12 @@ REGISTERED = (
     "rail_pairs_result",
     "rail_ping_plan_result",
     "rail_ping_result",
+    "nccl_cluster_member_result",
+    "nccl_cluster_plan_result",
+    "nccl_cluster_judged",
+    "nccl_cluster_stored",
+    "nccl_cluster_recorded",
+    "nccl_cluster_measured",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
 _DERIVED = {
@@ -66,6 +72,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "list": (list, tuple),
     "dict": (dict,),
 }
+# What a launcher is told of a host: no option, no list.
+ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
+LEAF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
+MOST_REPEATS = 100
 # Mistakes in one message, and characters of host names before each.
 _MISTAKES, _HOSTS = 30, 300
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
@@ -257,6 +267,7 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
         if values[name] < 1:
             errors.append("%s is %d, expected 1 or more" % (name, values[name]))
     errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
+    errors += _cluster_errors(values)
     errors += _perftest_errors(values)
     if values["busbar_mtu"] is not None:
         errors += _mtu_errors(values["busbar_mtu"], values["busbar_fabric"])
@@ -304,6 +315,35 @@ def _perftest_errors(values: Mapping[str, Any]) -> list[str]:
     wrong = [psid for psid, version in values["busbar_firmware"].items() if not isinstance(version, str)]
     if wrong:
         errors.append(f"busbar_firmware.{wrong[0]} is no text such as '28.43.2026'")
+    return errors
+
+
+def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a benchmark between nodes, where one is asked for."""
+    scope, repeats = values["nccl_benchmark_scope"], values["nccl_benchmark_repeats"]
+    errors = []
+    if not 1 <= repeats <= MOST_REPEATS:
+        errors.append("nccl_benchmark_repeats is %d, expected 1 to %d" % (repeats, MOST_REPEATS))
+    for name, form, wanted in (
+        ("nccl_benchmark_address", ADDRESS, "a host's name or address"),
+        ("busbar_leaf", LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),
+    ):
+        if values[name] and form.fullmatch(values[name]) is None:
+            errors.append(f"{name} is {values[name]!r}, expected {wanted}")
+    if scope == "node":
+        return errors
+    asked = f"nccl_benchmark_scope: {scope} runs one program over several nodes"
+    if values["nccl_tests_mpi"] == "off":
+        errors.append(f"{asked}, which takes MPI, but nccl_tests_mpi is off: set nccl_tests_mpi: required")
+    if not values["nccl_tests_commit"]:
+        errors.append(f"{asked}, but nccl_tests_commit is empty: set the commit, or nccl_benchmark_scope: node")
+    if scope != "rail" and not values["nccl_benchmark_collectives"]:
+        errors.append(f"{asked}, but nccl_benchmark_collectives is empty: name one, or set nccl_benchmark_scope: node")
+    if scope == "leaf" and not values["busbar_leaf"]:
+        errors.append(
+            "nccl_benchmark_scope: leaf measures all nodes of a leaf, but busbar_leaf does not say on which this node"
+            " hangs: set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
+        )
     return errors
 
 

@@ -21,6 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
 
+# "node" is measured in any case.
+SCOPES = ("node", "pair", "rail", "leaf", "cluster")
 BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 PARALLELISM = ("tensor", "pipeline", "data", "micro_batch", "sequence", "hidden", "layers")
 
@@ -545,6 +547,39 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "busbar-results",
             says="Directory on the control node for results and plots, from where the run was started; empty: none.",
+        ),
+        "nccl_benchmark_scope": Value(
+            "str",
+            "node",
+            choices=SCOPES,
+            says="Over what is measured besides the node itself: `pair` (disjoint pairs within a leaf), `rail` (each"
+            " rail of such pairs by itself), `leaf` (all nodes of a leaf) or `cluster` (all nodes, and how it scales):"
+            " `docs/cluster-benchmark.md`.",
+        ),
+        "nccl_benchmark_launcher": Value(
+            "str",
+            "mpirun",
+            choices=("mpirun", "srun"),
+            says="What starts one program on several nodes: Open MPI's `mpirun`, over ssh from the first of them to the"
+            " others, or Slurm's `srun`.",
+        ),
+        "nccl_benchmark_launcher_options": Value(
+            "list", [], says="More words for the launcher, such as `--mca`; none that choose hosts or counts."
+        ),
+        "nccl_benchmark_repeats": Value(
+            "int", 3, says="How often each program is run between nodes: the median counts, and the spread is judged."
+        ),
+        "nccl_benchmark_address": Value(
+            "str",
+            "",
+            says="How the launcher reaches this node; empty: its name in the inventory, with `srun` the node's name in"
+            " Slurm (`drain_slurm_node`, else the short name).",
+        ),
+        "busbar_leaf": Value(
+            "str",
+            "",
+            says="The leaf switch, or group of them, that this node hangs on: nodes of one value are tested with each"
+            " other first. Where no node has a value, all are taken for one leaf.",
         ),
     },
     "drift_timer": {

@@ -26,6 +26,7 @@ class Role:
     after_reboot: it is asked again once a node was rebooted, since a boot can take away or bring what it looks at.
     reboots: its result may ask for a reboot.
     each: the variable that holds one item of ``__<name>_each``; empty where the node is asked once.
+    home: the role in whose folder its question is, where it has no folder of its own.
     after: roles that can change what this one looks at. Where one of them has changed something on a node, this one is
         played there, whatever the audit has heard before.
     """
@@ -38,6 +39,7 @@ class Role:
     after_reboot: bool = False
     reboots: bool = False
     each: str = ""
+    home: str = ""
     after: tuple[str, ...] = ()
 
     @property
@@ -89,8 +91,16 @@ SUITE = (
         # Whatever was mended was mended for this figure.
         after=(*(role.name for role in _PROVISION), "reboot"),
     ),
+    # Between nodes: benchmark.yml measures, the nightly audit reads what each node has kept of that.
+    Role(
+        *("nccl_cluster", "nccl_cluster_record", ("nccl_cluster",)),
+        play="benchmark",
+        audited=True,
+        home="nccl_benchmark",
+        after=(*(role.name for role in _PROVISION), "reboot"),
+    ),
 )
-VERIFY, BENCHMARK = "verify", "nccl_benchmark"
+VERIFY, BENCHMARK, CLUSTER = "verify", "nccl_benchmark", "nccl_cluster"
 AUDITED = {role.name: role for role in SUITE if role.audited}
 AFTER_REBOOT = tuple(role.name for role in SUITE if role.after_reboot)
 REBOOTS = tuple(role.name for role in SUITE if role.reboots)

@@ -55,6 +55,18 @@ def test_defaults_fill_what_is_not_set() -> None:
         ({"nccl_conf_extra": {"NCCL_DEBUG": ["WARN"]}}, "expected text or a whole number"),
         ({"nccl_conf_extra": {"NCCL_IB_HCA": "mlx5_0"}}, "NCCL_IB_HCA is derived, not set: use the rails"),
         ({"busbar_max_disruption": "some"}, "expected one of none, link, driver, reboot"),
+        ({"nccl_benchmark_scope": "rack"}, "is 'rack', expected one of node, pair, rail, leaf, cluster"),
+        ({"nccl_benchmark_scope": "leaf"}, "set busbar_leaf for every node, or nccl_benchmark_scope: cluster"),
+        ({"nccl_benchmark_scope": "pair", "nccl_tests_mpi": "off"}, "set nccl_tests_mpi: required"),
+        ({"nccl_benchmark_scope": "pair", "nccl_benchmark_collectives": []}, "collectives is empty: name one"),
+        (
+            {"nccl_benchmark_scope": "rail", "nccl_tests_commit": "", "nccl_benchmark_collectives": []},
+            "set the commit, or nccl_benchmark_scope: node",
+        ),
+        ({"nccl_benchmark_repeats": 0}, "nccl_benchmark_repeats is 0, expected 1 to 100"),
+        ({"nccl_benchmark_address": "--hostfile=/etc/x"}, "expected a host's name or address"),
+        ({"nccl_benchmark_address": "a,b"}, "expected a host's name or address"),
+        ({"busbar_leaf": "leaf one"}, "busbar_leaf is 'leaf one', expected a name of"),
     ],
 )
 def test_a_wrong_inventory_names_the_variable(variables: dict[str, Any], message: str) -> None:

@@ -1,0 +1,410 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who is measured with whom between nodes: the jobs of the scope that is asked for, in rounds of disjoint hosts.
+
+A job is one program over a team of hosts. Pairs lie within a leaf: at an oversubscribed uplink healthy pairs of two
+leaves are slow. A host that is busy, or cannot take part, is left out by name, and its team is measured without it.
+Pure, and linear in the hosts but for the sorting. Sources: cluster.md 1 and 3.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds as paired
+
+STEP_FACTOR = 2
+# Bytes of the smallest message of all_reduce: what latency is judged by.
+SMALLEST = 8
+# All data of a two-node Tree crosses a NIC once each way, so that three of eight rails may be missing below its bar.
+PAIR_ALGORITHM = {"all_reduce": "Ring"}
+# What is measured over fewer nodes than all of them, to see how it scales.
+SCALED = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+RAIL_COLLECTIVE = "sendrecv"
+
+MEMBER = Check(
+    "nccl_cluster.member",
+    severity="minor",
+    why="a node that was left out is not proven together with the others",
+    fix="run it again when the node is idle",
+)
+"Could the node be measured together with others: idle, reachable, built with MPI, and with another such node"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the inventory wants of a host; only hosts that want the same are measured together.
+
+    kind: profile and fabric.   sizes: the smallest and the largest message in bytes.   gpus: of each node.
+    rails: numbers of the profile's.   extra: what else has to be the same, such as options of the launcher.
+    """
+
+    kind: str
+    scope: str
+    collectives: tuple[str, ...]
+    sizes: tuple[int, int]
+    gpus: int
+    rails: tuple[int, ...] = ()
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One host.
+
+    host: its name in the inventory.   name: as it calls itself, "" where that is not known.   address: how a launcher
+    reaches it.   leaf: "" where the inventory says none.   build: NCCL, MPI and commit of its programs.
+    rails: number -> RDMA device and index of the GPU beside it.   unfit: why it cannot take part, and what to do.
+    """
+
+    host: str
+    settings: Settings
+    name: str = ""
+    address: str = ""
+    leaf: str = ""
+    build: str = ""
+    rails: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    unfit: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a job measures. what: whose message its size is, "" for a range.   rail: the only one used; -1 for all.
+
+    all_nodes: not measured over a part of the nodes.
+    """
+
+    collective: str
+    min_bytes: int
+    max_bytes: int
+    algorithm: str = ""
+    what: str = ""
+    rail: int = -1
+    all_nodes: bool = False
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a job has to reach, as busbw.py says it. None: nobody can say.   nvls: NCCL reduces in the NVSwitch."""
+
+    bar: float | None = None
+    bar_source: str = ""
+    latency_bar_us: float | None = None
+    prediction: float | None = None
+    rule: str = ""
+    nvls: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program over some hosts; the first of them starts it. names, addresses: in the order of hosts.
+
+    scaling: over a part of the nodes of its scope, for the comparison.
+    """
+
+    name: str
+    scope: str
+    kind: str
+    hosts: tuple[str, ...]
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    per_node: int
+    collective: str
+    min_bytes: int
+    max_bytes: int
+    algorithm: str
+    what: str
+    environment: Mapping[str, str]
+    scaling: bool
+    bar: float | None
+    bar_source: str
+    latency_bar_us: float | None
+    prediction: float | None
+    rule: str
+    nvls: bool
+
+    @property
+    def head(self) -> str:
+        return self.hosts[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self)
+        lists = {name: list(data[name]) for name in ("hosts", "names", "addresses")}
+        more = {"program": f"{self.collective}_perf", "step_factor": STEP_FACTOR}
+        return {**data, **lists, **more, "ranks": self.per_node * len(self.hosts), "head": self.head}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """rounds: jobs on disjoint hosts, which run at the same time.   left_out: host -> why, and what to do.
+
+    untested: host -> rail -> why it could not be tested.   one_leaf: hosts that are taken for one leaf, for want of a
+    word on it.
+    """
+
+    rounds: tuple[tuple[Job, ...], ...] = ()
+    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    untested: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    one_leaf: frozenset[str] = frozenset()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Over whom it is measured."""
+        return tuple(dict.fromkeys(host for jobs in self.rounds for job in jobs for host in job.hosts))
+
+    def findings(self) -> dict[str, list[Finding]]:
+        """Host -> whether it takes part."""
+        found = {host: [MEMBER.judge("host", "ok", _WANT, "takes part", _SOURCE)] for host in self.hosts}
+        for host, (have, fix) in self.left_out.items():
+            found[host] = [MEMBER.judge("host", "unknown", _WANT, f"left out: {have}", _SOURCE, fix)]
+        for host, rails in self.untested.items():
+            fix = "run site.yml --tags platform for this host and its partner: device names and slots have to be alike"
+            found.setdefault(host, []).extend(
+                MEMBER.judge(f"rail {rail}", "unknown", "tested with another node", why, _SOURCE, fix)
+                for rail, why in rails.items()
+            )
+        return found
+
+
+_WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
+# A team is some hosts that are measured together.
+Team = tuple[Member, ...]
+Judge = Callable[[Settings, Measure, int], Expected]
+
+
+def plan(members: Sequence[Member], measures_of: Callable[[Settings], Sequence[Measure]], expected: Judge) -> Plan:
+    """measures_of: what is to be measured.   expected: settings, test, number of nodes -> what a job has to reach."""
+    left: dict[str, tuple[str, str]] = {one.host: one.unfit for one in members if one.unfit is not None}
+    fit = [one for one in members if one.unfit is None]
+    left.update(_ambiguous(fit))
+    groups: dict[Settings, list[Member]] = {}
+    for one in fit:
+        if one.host not in left:
+            groups.setdefault(one.settings, []).append(one)
+    rounds: list[list[Job]] = []
+    untested: dict[str, dict[int, str]] = {}
+    one_leaf: set[str] = set()
+    for settings, group in groups.items():
+        left.update(_unlike(group))
+        there = [one for one in group if one.host not in left]
+        leaves, alone = _leaves(there, settings.scope)
+        left.update(alone)
+        if not any(one.leaf for one in there):
+            one_leaf.update(one.host for one in there)
+        jobs, missing = _jobs(settings, leaves, measures_of(settings), expected, len(groups) > 1)
+        untested.update(missing)
+        # Hosts of two groups are other hosts, so that their rounds can go on side by side.
+        for number, jobs_of_round in enumerate(jobs):
+            while len(rounds) <= number:
+                rounds.append([])
+            rounds[number] += jobs_of_round
+    return Plan(tuple(map(tuple, rounds)), left, untested, frozenset(one_leaf))
+
+
+def _ambiguous(members: Sequence[Member]) -> dict[str, tuple[str, str]]:
+    """Hosts whose name or address is another one's, too: which of them gave a result could not be told."""
+    left: dict[str, tuple[str, str]] = {}
+    for what, fix in (
+        ("name", "give each node a host name of its own (hostnamectl set-hostname)"),
+        ("address", "give each node an nccl_benchmark_address of its own"),
+    ):
+        holders: dict[str, list[str]] = {}
+        for one in members:
+            holders.setdefault(getattr(one, what), []).append(one.host)
+        for value, hosts in holders.items():
+            for host in hosts if len(hosts) > 1 else ():
+                other = next(each for each in hosts if each != host)
+                more = " and %d more" % (len(hosts) - 2) if len(hosts) > 2 else ""
+                said = "calls itself" if what == "name" else "is reached by"
+                left.setdefault(host, (f"it {said} {value}, and so does {other}{more}", fix))
+    return left
+
+
+def _unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
+    """Hosts whose programs are of another build than most: NCCL refuses, or hangs, where versions are mixed."""
+    ranked = Counter(one.build for one in group).most_common(2)
+    if len(ranked) < 2:
+        return {}
+    fix = "run site.yml --tags nccl_tests for all of gpu_nodes, so that all have one NCCL, MPI and nccl-tests"
+    most = None if ranked[0][1] == ranked[1][1] else ranked[0][0]
+    other = "%d nodes have %s" % (ranked[0][1], ranked[0][0])
+    if most is None:
+        other = "as many nodes have %s as %s" % tuple(sorted(build for build, _count in ranked))
+    return {one.host: (f"it has {one.build}; {other}", fix) for one in group if one.build != most}
+
+
+def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
+    """The leaves, the largest first, and who has nobody to be measured with. Hosts keep their order."""
+    left: dict[str, tuple[str, str]] = {}
+    leaves: dict[str, list[Member]] = {}
+    some = any(one.leaf for one in group)
+    for one in group:
+        if some and not one.leaf and scope != "cluster":
+            left[one.host] = ("busbar_leaf is set for other nodes, not for this one", "set busbar_leaf for every node")
+        else:
+            leaves.setdefault(one.leaf, []).append(one)
+    found = sorted(leaves.values(), key=lambda leaf: -len(leaf))
+    fewest = "fewer than two nodes%s can take part" % (f" of {group[0].settings.kind}" if group else "")
+    if scope == "cluster":
+        if sum(map(len, found)) < 2:
+            left.update((one.host, (fewest, MEMBER.fix)) for leaf in found for one in leaf)
+            found = []
+        return found, left
+    for leaf in found:
+        if len(leaf) < 2:
+            said = f"{fewest} on leaf {leaf[0].leaf}" if leaf[0].leaf else fewest
+            left[leaf[0].host] = (said, "free another node of it, or measure nccl_benchmark_scope: cluster")
+    return [leaf for leaf in found if len(leaf) > 1], left
+
+
+def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
+    """Rounds of disjoint teams, each of two hosts or more but for the one node that scaling begins with."""
+    if scope == "leaf":
+        return [[tuple(leaf) for leaf in leaves]] if leaves else []
+    if scope == "cluster":
+        everybody = [one for leaf in leaves for one in leaf]
+        # The nodes of a leaf come one after the other: the first counts stay within it.
+        return [[tuple(everybody[:count])] for count in counts(len(everybody))]
+    found: list[list[Team]] = []
+    for leaf in leaves:
+        by_host = {one.host: one for one in leaf}
+        of_leaf: list[list[Team]] = []
+        met: set[str] = set()
+        for pairs in paired(list(by_host), 1):
+            # In a second round only whoever had no partner in the first.
+            wanted = [pair for pair in pairs if not met.issuperset(pair)]
+            of_leaf.append([(by_host[one], by_host[other]) for one, other in wanted])
+            met.update(host for pair in wanted for host in pair)
+        for number, round_of in enumerate(of_leaf):
+            while len(found) <= number:
+                found.append([])
+            found[number] += round_of
+    return found
+
+
+def counts(nodes: int) -> list[int]:
+    """All of them, then 1, 2, 4, 8 ... of them: what the user came for is measured first."""
+    if nodes < 2:
+        return []
+    return [nodes, *(1 << power for power in range(nodes.bit_length()) if 1 << power < nodes)]
+
+
+def measures(settings: Settings, model: Sequence[tuple[str, int, str]]) -> list[Measure]:
+    """What is measured of a scope. model: collective, bytes and name of each message of the user's own model."""
+    least, most = settings.sizes
+    if settings.scope == "rail":
+        return [Measure(RAIL_COLLECTIVE, least, most, rail=rail) for rail in settings.rails]
+    found = []
+    for collective in settings.collectives:
+        smallest = least
+        while collective == "all_reduce" and smallest % STEP_FACTOR == 0 and smallest // STEP_FACTOR >= SMALLEST:
+            smallest //= STEP_FACTOR
+        algorithm = PAIR_ALGORITHM.get(collective, "") if settings.scope == "pair" else ""
+        found.append(Measure(collective, smallest, most, algorithm))
+    if settings.scope in ("leaf", "cluster"):
+        sizes = {(test.collective, test.max_bytes) for test in found}
+        for collective, size, what in model:
+            if (collective, size) not in sizes:
+                sizes.add((collective, size))
+                found.append(Measure(collective, size, size, what=what, all_nodes=True))
+    return found
+
+
+def _jobs(
+    settings: Settings, leaves: Sequence[Sequence[Member]], wanted: Sequence[Measure], expected: Judge, several: bool
+) -> tuple[list[list[Job]], dict[str, dict[int, str]]]:
+    """Rounds of jobs, and what of a host cannot be measured: rail -> why.
+
+    several: there are other kinds of hosts beside these.
+    """
+    rounds: list[list[Job]] = []
+    missing: dict[str, dict[int, str]] = {}
+    most = sum(map(len, leaves))
+    for round_of in teams(settings.scope, leaves):
+        for test in wanted:
+            jobs = []
+            for team in round_of:
+                part = settings.scope == "cluster" and len(team) < most
+                if part and (test.all_nodes or test.collective not in SCALED):
+                    continue
+                asked = replace(test, min_bytes=test.max_bytes) if part else test
+                why, environment = _rail_of(team, test.rail)
+                if why:
+                    for one in team:
+                        missing.setdefault(one.host, {})[test.rail] = why
+                    continue
+                wants = expected(settings, asked, len(team))
+                jobs.append(_job(settings, team, asked, environment, wants, part, several))
+            if jobs:
+                rounds.append(jobs)
+    return rounds, missing
+
+
+def _rail_of(team: Team, rail: int) -> tuple[str, dict[str, str]]:
+    """Why a rail of both hosts cannot be tested, and the variables that make NCCL take it and its GPU alone."""
+    if rail < 0:
+        return "", {}
+    there = [one.rails.get(rail) for one in team]
+    absent = [one.host for one, found in zip(team, there, strict=True) if found is None]
+    if absent:
+        return f"not tested: {absent[0]} has no such rail", {}
+    known = sorted({found for found in there if found is not None})
+    if len(known) > 1:
+        said = " and ".join(f"{device} beside GPU {gpu}" for device, gpu in known)
+        return f"not tested: it is {said} on {team[0].host} and {team[1].host}", {}
+    device, gpu = known[0]
+    return "", {"NCCL_IB_HCA": f"={device}", "CUDA_VISIBLE_DEVICES": str(gpu)}
+
+
+def _job(
+    settings: Settings,
+    team: Team,
+    test: Measure,
+    environment: Mapping[str, str],
+    wanted: Expected,
+    scaling: bool,
+    several: bool,
+) -> Job:
+    return Job(
+        name=" ".join(_words(settings, team, test, several)),
+        scope=settings.scope,
+        kind=settings.kind,
+        hosts=tuple(one.host for one in team),
+        names=tuple(one.name for one in team),
+        addresses=tuple(one.address for one in team),
+        per_node=1 if test.rail >= 0 else settings.gpus,
+        collective=test.collective,
+        min_bytes=test.min_bytes,
+        max_bytes=test.max_bytes,
+        algorithm=test.algorithm,
+        what=test.what,
+        environment=environment,
+        scaling=scaling,
+        **wanted.__dict__,
+    )
+
+
+def _words(settings: Settings, team: Team, test: Measure, several: bool) -> Iterator[str]:
+    """Of a job's name, under which it is the same every night as far as its hosts are the same."""
+    yield settings.scope
+    yield from [test.collective, size_text(test.max_bytes)]
+    if test.algorithm:
+        yield test.algorithm
+    if test.rail >= 0:
+        yield f"rail {test.rail}"
+    if settings.scope in ("pair", "rail"):
+        yield "+".join(one.host for one in team)
+    else:
+        if settings.scope == "leaf" and team[0].leaf:
+            yield f"on {team[0].leaf}"
+        yield "%d nodes" % len(team) if len(team) != 1 else "1 node"
+        if several:
+            yield f"of {settings.kind}, from {team[0].host}"

@@ -1,0 +1,172 @@
+"""Who is measured with whom between nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
+    Expected,
+    Measure,
+    Member,
+    Plan,
+    Settings,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+G = 1 << 30
+BUILD = "NCCL 2.27.7, Open MPI 4.1.4, nccl-tests a0b82b2260cf"
+COLLECTIVES = ("all_reduce", "sendrecv")
+
+
+def settings(scope: str, kind: str = "hgx-h100 infiniband") -> Settings:
+    return Settings(kind, scope, COLLECTIVES, (1 << 20, 8 * G), 8, (0, 1))
+
+
+def member(number: int, scope: str = "pair", leaf: str = "", **other: object) -> Member:
+    rails = {0: ("mlx5_0", 0), 1: ("mlx5_1", 1)}
+    known = {
+        "settings": settings(scope),
+        "name": f"n{number}",
+        "address": f"10.0.0.{number}",
+        "build": BUILD,
+        "rails": rails,
+        "leaf": leaf,
+    }
+    return Member(f"node{number:02d}", **{**known, **other})  # type: ignore[arg-type]
+
+
+def planned(members: list[Member], model: tuple[tuple[str, int, str], ...] = ()) -> Plan:
+    def expected(_settings: Settings, test: Measure, nodes: int) -> Expected:
+        return Expected(bar=100.0 * nodes, bar_source="a test", prediction=200.0, rule=test.collective)
+
+    return cluster_plan.plan(members, lambda wanted: cluster_plan.measures(wanted, model), expected)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Member]:
+    count = draw(st.integers(0, 40))
+    leaves = draw(st.sampled_from([("",), ("a", "b"), ("a", "b", "c", "")]))
+    scope = draw(st.sampled_from(["pair", "rail", "leaf", "cluster"]))
+    kinds = draw(st.sampled_from([("h100",), ("h100", "b200")]))
+    found = []
+    for number in range(count):
+        one = member(number, scope, draw(st.sampled_from(leaves)))
+        kind = settings(scope, draw(st.sampled_from(kinds)))
+        unfit = ("busy: a job", "wait") if draw(st.integers(0, 5)) == 0 else None
+        name = "n0" if draw(st.integers(0, 20)) == 0 else one.name
+        build = "NCCL 2.28.9" if draw(st.integers(0, 10)) == 0 else BUILD
+        values = {**one.__dict__, "settings": kind, "unfit": unfit, "name": name, "build": build}
+        found.append(Member(**values))
+    return found
+
+
+@given(clusters())
+def test_jobs_of_a_round_share_no_host_and_every_host_is_measured_or_told_why_not(members: list[Member]) -> None:
+    found = planned(members)
+    by_host = {one.host: one for one in members}
+    for jobs in found.rounds:
+        assert max(Counter(host for job in jobs for host in job.hosts).values()) == 1
+    names = Counter(job.name for jobs in found.rounds for job in jobs)
+    assert not names or max(names.values()) == 1
+    assert set(found.hosts) | set(found.left_out) == set(by_host)
+    assert not set(found.hosts) & set(found.left_out)
+    said = found.findings()
+    assert set(said) == set(by_host)
+    assert {host for host, [one, *_more] in said.items() if not one.ok} == set(found.left_out)
+    for job in (job for jobs in found.rounds for job in jobs):
+        team = [by_host[host] for host in job.hosts]
+        assert len({one.settings for one in team}) == len({one.build for one in team}) == 1
+        assert len({one.name for one in team}) == len(team) == len(job.names)
+        assert not [one for one in team if one.unfit]
+        if job.scope != "cluster":
+            assert len({one.leaf for one in team}) == 1
+            assert len(team) == 2 if job.scope in ("pair", "rail") else len(team) >= 2
+        assert job.to_dict()["ranks"] == len(team) * (1 if job.scope == "rail" else 8)
+
+
+@given(st.integers(2, 60))
+def test_every_node_of_a_leaf_has_a_partner_and_only_the_odd_one_costs_a_second_round(count: int) -> None:
+    rounds = cluster_plan.teams("pair", [[member(number) for number in range(count)]])
+    pairs = [{one.host for one in team} for round_of in rounds for team in round_of]
+    assert set().union(*pairs) == {f"node{number:02d}" for number in range(count)}
+    assert [len(round_of) for round_of in rounds] == ([count // 2] if count % 2 == 0 else [count // 2, 1])
+
+
+@given(st.integers(0, 5000))
+def test_scaling_is_over_powers_of_two_and_all_of_them_come_first(nodes: int) -> None:
+    found = cluster_plan.counts(nodes)
+    assert sorted(found, key=lambda count: count != nodes) == found
+    assert len(found) == len(set(found))
+    assert all(count & (count - 1) == 0 for count in found[1:])
+    assert not found or found[1] == 1
+
+
+def test_a_cluster_is_measured_whole_and_in_parts_that_stay_within_a_leaf() -> None:
+    leaves = ["a", "b", "b", "b", "a"]
+    model = (("all_reduce", 14 * 10**9, "whole gradient"), ("all_reduce", 8 * G, "as large as the range"))
+    found = planned([member(number, "cluster", leaf) for number, leaf in enumerate(leaves)], model)
+    jobs = [job for jobs in found.rounds for job in jobs]
+    assert [job.name for job in jobs] == [
+        "cluster all_reduce 8G 5 nodes",
+        "cluster sendrecv 8G 5 nodes",
+        "cluster all_reduce 14GB 5 nodes",
+        "cluster all_reduce 8G 1 node",
+        "cluster all_reduce 8G 2 nodes",
+        "cluster all_reduce 8G 4 nodes",
+    ]
+    assert jobs[4].hosts == ("node01", "node02")
+    assert jobs[5].hosts == ("node01", "node02", "node03", "node00")
+    # Of the range, latency is judged by the smallest message; parts are only compared by the largest.
+    assert [job.min_bytes for job in jobs] == [8, 1 << 20, 14 * 10**9, 8 * G, 8 * G, 8 * G]
+    assert [job.scaling for job in jobs] == [False] * 3 + [True] * 3
+    assert jobs[0].bar == 500
+    assert not found.one_leaf
+
+
+def test_pairs_test_nics_by_ring_and_rails_one_by_one_with_the_gpu_beside_them() -> None:
+    found = planned([member(1), member(2)])
+    assert [(job.collective, job.algorithm) for [job] in found.rounds] == [("all_reduce", "Ring"), ("sendrecv", "")]
+    assert found.one_leaf == {"node01", "node02"}
+    odd = member(2, "rail", rails={0: ("mlx5_0", 0), 1: ("mlx5_7", 1)})
+    found = planned([member(1, "rail"), odd])
+    [[job]] = found.rounds
+    assert (job.per_node, job.environment) == (1, {"NCCL_IB_HCA": "=mlx5_0", "CUDA_VISIBLE_DEVICES": "0"})
+    [_member, rail] = found.findings()["node01"]
+    assert (rail.subject, rail.state) == ("rail 1", "unknown")
+    assert rail.have == "not tested: it is mlx5_1 beside GPU 1 and mlx5_7 beside GPU 1 on node01 and node02"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"unfit": ("busy: Slurm job 7", "wait")}, "left out: busy: Slurm job 7"),
+        ({"name": "n1"}, "left out: it calls itself n1, and so does node01"),
+        ({"address": "10.0.0.1"}, "left out: it is reached by 10.0.0.1, and so does node01"),
+        ({"build": "NCCL 2.28.9"}, f"left out: it has NCCL 2.28.9; 2 nodes have {BUILD}"),
+        ({"leaf": "b"}, "left out: fewer than two nodes of hgx-h100 infiniband can take part on leaf b"),
+        ({"leaf": ""}, "left out: busbar_leaf is set for other nodes, not for this one"),
+        (
+            {"settings": settings("pair", "hgx-b200")},
+            "left out: fewer than two nodes of hgx-b200 can take part on leaf a",
+        ),
+    ],
+)
+def test_who_is_left_out_is_named_with_the_reason(other: dict[str, object], said: str) -> None:
+    kept = [member(1, leaf="a"), member(3, leaf="a")]
+    if not {"leaf", "settings"} & other.keys():
+        other = {"leaf": "a", **other}
+    found = planned([*kept, member(2, **{"leaf": "a", **other})])  # type: ignore[arg-type]
+    [one] = found.findings()["node02"]
+    assert (one.state, one.have) == ("unknown", said)
+    assert one.fix
+    # Of a name that two claim, neither is believed.
+    measured = {"node03"} if {"name", "address"} & other.keys() else {"node01", "node03"}
+    assert set(found.hosts) == (measured if len(measured) > 1 else set())
+
+
+def test_half_against_half_is_not_guessed() -> None:
+    members = [member(number, build=BUILD if number % 2 else "NCCL 2.28.9") for number in range(4)]
+    assert set(planned(members).left_out) == {one.host for one in members}
