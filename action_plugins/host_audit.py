@@ -269,7 +269,8 @@ def _asked_of(role: suite.Role) -> _Asked:
         path = TOP / "roles" / (role.home or role.name) / part / "main.yml"
         return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True) or {}
 
-    variables = load("vars")
+    # A folder may hold the question of another role, too.
+    variables = {name: value for name, value in load("vars").items() if name.startswith(f"__{role.name}_")}
     return _Asked(
         variables, load("defaults"), frozenset(re.findall(r"[A-Za-z_]\w*", json.dumps(variables, default=str)))
     )

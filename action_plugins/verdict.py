@@ -72,6 +72,8 @@ class ActionModule(ActionBase):
             results[host] = work.results(raw, roles, first, nightly)
             if "verify" in roles and _wants_no_proof(raw, audit, variables):
                 results[host].setdefault("verify", Plan().result())
+            if suite.CLUSTER in roles and _is_measured_alone(raw) and verdict.played(suite.CLUSTER, variables):
+                results[host].setdefault(suite.CLUSTER, Plan().result())
             for role, told in reboot.untouched(raw).items():
                 if role in roles and verdict.played(role, variables):
                     results[host].setdefault(role, told)
@@ -100,6 +102,11 @@ def _wants_no_proof(raw: Mapping[str, Any], audit: Mapping[str, Any], variables:
     """Such a host is not in the play of verify.yml, and has no result of it."""
     asked = audit.get("verify", (raw.get("busbar_intent") or {}).get("values", {}).get("busbar_verify"))
     return asked is False and verdict.played("verify", variables)
+
+
+def _is_measured_alone(raw: Mapping[str, Any]) -> bool:
+    """Such a host is not in the play that measures nodes together, and has no result of it."""
+    return bool((raw.get("busbar_intent") or {}).get("values", {}).get("nccl_benchmark_scope") == "node")
 
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:

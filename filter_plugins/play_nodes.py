@@ -19,11 +19,10 @@ def _verify(of_host: Mapping[str, Any]) -> bool:
     return bool(values.get("busbar_verify", work.answer(of_host).get("verify")))
 
 
-def _cluster(of_host: Mapping[str, Any]) -> bool:
-    """Whether it may be measured together with others: the inventory asks for that, or nobody could say."""
+def _scope(of_host: Mapping[str, Any]) -> str:
+    """Over what the inventory wants its benchmark; "" of a host that gave no answer."""
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
-    scope = values.get("nccl_benchmark_scope", work.answer(of_host).get("scope"))
-    return bool(scope != "node")
+    return values.get("nccl_benchmark_scope") or work.answer(of_host).get("scope") or ""
 
 
 PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
@@ -34,7 +33,8 @@ PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "give_back": lambda of_host: reboot.turn(of_host) == "give_back",
     "verify": _verify,
     "benchmark": lambda of_host: work.due(suite.BENCHMARK, of_host),
-    "cluster": _cluster,
+    # Whoever gave no answer may be one of them, and is to be named where others are measured.
+    "cluster": lambda of_host: _scope(of_host) != "node",
 }
 
 
@@ -51,7 +51,7 @@ def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
     has_work = PLAYS[play]
     found = [(host, of_host) for host, of_host in work.registered(hostvars, wanted) if has_work(of_host)]
     # Who is measured with whom is decided over all of them, so all are there as soon as one of them is due.
-    if play == "cluster" and not any(work.due(suite.CLUSTER, of_host) for _host, of_host in found):
+    if play == "cluster" and not any(_scope(of_host) and work.due(suite.CLUSTER, of_host) for _host, of_host in found):
         found = []
     return [host for host, _of_host in found] or NOBODY
 

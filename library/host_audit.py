@@ -62,6 +62,10 @@ verify:
   description: Whether the inventory asks for a proof of the network, which is C(verify.yml)'s to judge.
   type: bool
   returned: success
+scope:
+  description: Over what the inventory wants the benchmark, C(nccl_benchmark_scope).
+  type: str
+  returned: success
 due:
   description: Roles that C(site.yml) would have to play on the host; with C(--check), those with a diff to show.
   type: list

@@ -179,7 +179,9 @@ def test_the_playbooks_play_the_roles_of_the_table_in_its_order() -> None:
     assert [play["ansible.builtin.import_playbook"] for play in imported] == [f"{play}.yml" for play in plays]
     assert verdict["ansible.builtin.import_playbook"] == "verdict.yml"
     for play in plays:
-        of_play = [role.name for role in suite.SUITE if role.play == play and role.name != suite.VERIFY and not role.home]
+        of_play = [
+            role.name for role in suite.SUITE if role.play == play and role.name != suite.VERIFY and not role.home
+        ]
         assert _imported_roles(ROOT / "playbooks" / f"{play}.yml") == of_play
     assert set(ROLES) == {role.name for role in suite.SUITE if not role.home} - {suite.VERIFY} | {"drift_timer"}
 

@@ -23,7 +23,7 @@ LATE = {"failed": True, "timedout": True, "msg": "gave no answer within 300 s"}
 def heard(*due: str, **more: Any) -> dict[str, Any]:
     """An audit's answer."""
     said = {**dict.fromkeys(ROLES, OK), "node_lock": {"held": True}}
-    return {"roles": json.dumps(said), "due": [*due], "verify": False, "drain": False, **more}
+    return {"roles": json.dumps(said), "due": [*due], "verify": False, "scope": "node", "drain": False, **more}
 
 
 class Run(dict[str, dict[str, Any]]):
@@ -89,7 +89,7 @@ def test_a_role_is_due_for_its_own_sake_or_for_one_before_it() -> None:
     run["a"]["mtu_result"] = OK
     assert [role for role in ROLES if is_due(role, run, "a")] == ["mtu"]
     run["a"]["mtu_result"] = {**OK, "changed": True}
-    after = ["mtu", "multirail", "roce_qos", "nccl_conf", "nccl_benchmark"]
+    after = ["mtu", "multirail", "roce_qos", "nccl_conf", "nccl_benchmark", "nccl_cluster"]
     assert [role for role in ROLES if is_due(role, run, "a")] == after
     # A run in check mode says so of what it would change.
     run["a"]["ansible_check_mode"] = True
@@ -109,6 +109,21 @@ def test_the_table_names_only_earlier_roles() -> None:
         assert set(role.after) <= set(names[:place]), role.name
 
 
+def test_as_soon_as_one_host_is_due_all_that_want_it_are_measured_together() -> None:
+    wanted = {"a": heard(scope="pair"), "b": heard(scope="pair"), "c": heard(), "d": LOST, "e": LATE}
+    run = Run(wanted, a={}, b={}, c={}, d={}, e={})
+    assert play_nodes("abcde", run, "cluster") == NOBODY
+    run = Run({**wanted, "b": heard("nccl_cluster", scope="pair")}, a={}, b={}, c={}, d={}, e={})
+    assert play_nodes("abcde", run, "cluster") == ["a", "b", "d", "e"]
+    assert play_nodes("abcde", run, "benchmark") == ["e"]
+    # Nobody was asked, as by benchmark.yml alone.
+    scopes = ({"busbar_intent": {"values": {"nccl_benchmark_scope": scope}}} for scope in ("node", "leaf"))
+    run = Run(None, a=next(scopes), b=next(scopes))
+    assert play_nodes("ab", run, "cluster") == ["b"]
+    run = Run({"a": heard(), "d": LOST, "e": LATE}, a={}, d={}, e={})
+    assert play_nodes("ade", run, "cluster") == NOBODY
+
+
 def test_whoever_is_well_is_not_looked_at() -> None:
     audit = {"a": heard(), "b": heard("iommu"), "c": heard(verify=True), "d": LOST, "e": heard("nccl_benchmark")}
     run = Run(audit, a={}, b={}, c={}, d={}, e={})
@@ -120,6 +135,7 @@ def test_whoever_is_well_is_not_looked_at() -> None:
         "give_back": NOBODY,
         "verify": ["c"],
         "benchmark": ["e"],
+        "cluster": NOBODY,
     }
     run.looked_at.clear()
     play_nodes("abcde", run, "provision")
