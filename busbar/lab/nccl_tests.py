@@ -13,4 +13,4 @@ from pathlib import Path
 TOOLKIT = Path(__file__).resolve().parent / "toolkit"
 # What an inventory says for a node that has the toolkit.
 REPOSITORY = "file:///usr/src/busbar-lab/nccl-tests.git"
-COMMIT = "0b1dc2ab69d758b5dbf686fcfbfca32a63af5680"
+COMMIT = "51f383ac3d28cfa13c5c4b424f2d742c46be310f"

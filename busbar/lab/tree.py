@@ -24,7 +24,10 @@ from .toolkit import start
 
 TOOL = "usr/bin/nvidia-smi"
 # Of a port (host.md 7.4); the tests of the lab move some.
-_COUNTERS = ("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery")
+_COUNTERS = (
+    *("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery"),
+    *("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"),
+)
 _HW_COUNTERS = (
     "out_of_sequence",
     "packet_seq_err",

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 #ifdef MPI_SUPPORT
+#include <dlfcn.h>
 #include <mpi.h>
 #endif
 
@@ -16,15 +17,17 @@ int main(int, char *argv[]) {
   int library = 0, runtime = 0;
   // Both libraries have to be there to load, as for the real program.
   if (ncclGetVersion(&library) != ncclSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess) return 1;
-  int several = 0;
+  std::string build = "single";
 #ifdef MPI_SUPPORT
+  // The model is an MPI program itself: it has to load the very library that this one has.
   int initialized = 0;
-  MPI_Initialized(&initialized);
-  several = 1;
+  Dl_info mpi;
+  if (MPI_Initialized(&initialized) != 0 || dladdr(dlsym(RTLD_DEFAULT, "MPI_Initialized"), &mpi) == 0) return 1;
+  build = std::string("mpi:") + mpi.dli_fname;
 #endif
   std::string headers = std::to_string(NCCL_VERSION_CODE), found = std::to_string(library);
   std::vector<char *> words = {(char *)"python3", (char *)"-I", (char *)MODEL, (char *)PROGRAM, &headers[0], &found[0],
-                               (char *)(several ? "mpi" : "single")};
+                               &build[0]};
   for (; *argv != nullptr; argv++) words.push_back(*argv);
   words.push_back(nullptr);
   execvp("python3", words.data());
