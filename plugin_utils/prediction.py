@@ -158,6 +158,7 @@ def between(
 ) -> Prediction:
     """What a large message reaches over several nodes like the profile's; with algorithm SHARP, its algbw.
 
+    profile: narrowed to the site's fabric (``for_fabric``), else RoCE is taken for InfiniBand.
     nvls: NCCL may reduce in the NVSwitch.   efficiency: of a NIC's rate; None: EFFICIENCY, or that of RoCE.
     Scope rail is one GPU of each node over its rail, and the slowest of them; node is ``predict``.
     """

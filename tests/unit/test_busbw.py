@@ -27,6 +27,7 @@ ENTRY: dict[str, Any] = {
     "healthy": 366.7,
     "source": "me",
 }
+KEYS = ("platform", "scope", "collective", "size", "source")
 
 
 def platform(name: str) -> profile.Profile:
@@ -161,6 +162,12 @@ def test_a_bar_has_one_figure_and_an_algorithm_that_fits() -> None:
     ask = ("mine", False, "pair", "all_reduce", 8 * G)
     assert find_bar([[ring]], *ask) is None
     assert find_bar([[ring]], *ask, "Ring") == ring
+    # Three bars of one size, and none for the same run.
+    (both, own, latency) = parse_bars(
+        [pair, {**pair, "algorithm": "Ring"}, {**{k: pair[k] for k in KEYS}, "latency_us": 40}], "bars.yml"
+    )
+    assert (both.algorithm, own, latency.latency_us) == ("", ring, 40.0)
+    assert [busbw.measure(name) for name in busbw.ALGORITHMS] == ["busbw", "busbw", "algbw"]
     assert find_bar([parse_bars([pair], "b")], *ask, "Ring") is None
 
 

@@ -150,6 +150,17 @@ def test_two_nodes_with_nvls_are_no_test_of_the_rails_and_the_others_are() -> No
         assert reached < bar, (collective, source)
 
 
+def test_nccl_takes_the_faster_of_ring_and_tree_and_switches_reduce_over_all_rails_only() -> None:
+    b200 = profile.for_fabric(platform("hgx-b200"), "infiniband")
+    assert between(b200, "all_reduce", True, 4, "leaf").busbw == 384.0
+    assert between(b200, "all_reduce", True, 2, "pair").busbw == pytest.approx(720.0)
+    for collective, scope in (("all_gather", "leaf"), ("all_reduce", "rail")):
+        found = between(b200, collective, True, 4, scope, "SHARP")
+        assert found.busbw is None
+        assert found.rule.startswith("SHARP is predicted for all_reduce over all rails only")
+    assert between(b200, "all_reduce", True, 4, "leaf", "SHARP").rule.startswith("algbw, not busbw: ")
+
+
 def test_the_slot_caps_a_rail_and_the_rule_says_so() -> None:
     gen4 = profile.PcieLink(16.0, 16)
     found = between(with_rails(H100, 8, pcie=gen4), "all_gather", True, 4, "leaf")
@@ -160,7 +171,10 @@ def test_the_slot_caps_a_rail_and_the_rule_says_so() -> None:
     found = between(twice, "all_gather", True, 4, "leaf")
     assert found.busbw == 192.0
     assert "192 by the slots of the GPUs (32 GT/s x16)" in found.rule
-    assert between(H100, "sendrecv", True, 4, "leaf").busbw == 48.0
+    slow = replace(H100, gpus=replace(H100.gpus, pcie=gen4))
+    for of, rail in ((H100, 48.0), (slow, 24.0)):
+        assert between(of, "sendrecv", True, 4, "leaf").busbw == rail
+        assert between(of, "all_reduce", True, 4, "rail").busbw == rail
     assert between(with_rails(H100, 4, 200.0), "alltoall", True, 2, "pair").busbw == pytest.approx(96 / 8 * 15 / 8)
 
 
@@ -181,6 +195,7 @@ def test_the_slot_caps_a_rail_and_the_rule_says_so() -> None:
         (with_rails(H100, 8, paths={0: "SYS"}), 2, "", "rail 0 no path PIX or PXB to a GPU"),
         (H100, 1, "", "one node exchanges nothing"),
         (H100, 2, "PAT", "by algorithm PAT in scope pair is not known"),
+        (replace(H100, rails=()), 2, "SHARP", "the profile has no rails"),
     ],
 )
 def test_what_cannot_be_predicted_has_no_bar_and_says_why(
@@ -220,6 +235,7 @@ def test_small_messages_have_no_derived_bar_of_bandwidth_and_large_ones_of_laten
     assert figures[0] == pytest.approx(0.5 * 0.85 * 378, abs=0.1)
     assert ", x 0.98 for 8G over 64 ranks" in ask(8 * G)[1]
     assert ask(G // 8, collective="all_gather")[0] is None
+    assert bar_or_prediction([], "mine", H100, True, 8, "cluster", "all_reduce", G // 8, "Ring")[0] is None
     assert ask(G // 4, collective="all_gather")[0] == pytest.approx(0.5 * 0.85 * 352.3, abs=0.1)
     assert ask(32 << 20, collective="sendrecv")[0] == pytest.approx(0.8 * 0.85 * 48, abs=0.1)
     assert latency_or_derived([], "mine", 2, "pair", "all_reduce", 8)[0] == 94
