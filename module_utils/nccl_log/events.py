@@ -297,6 +297,8 @@ Event = Union[
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,79}"
 VERSION = re.compile(r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.\-]{0,40}?\+cuda(?P<cuda>\d{1,4}\.\d{1,4})")
+# The first line of nccl-tests from 2.17.4 on: the library that it runs with.
+TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d{1,2})(?P<y>\d\d)(?P<z>\d\d)$")
 _PEERS = r"(?P<source>\d{1,8})\[[0-9a-f]+\] -> (?P<target>\d{1,8})\[[0-9a-f]+\]"
 _HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
@@ -438,7 +440,11 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"NET/Plugin ?: (?P<name>\S{1,120}\.so[\w.]*): (?P<why>.{1,300})$",
         lambda m: Plugin("NET", "failed", "%s: %s" % (m.group("name"), m.group("why"))),
     ),
-    ("TUNE", r"(?P<kind>TUNER)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$", _plugin_missing),
+    (
+        "TUNE PROF ENV/",
+        r"(?P<kind>TUNER|PROFILER|ENV)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$",
+        _plugin_missing,
+    ),
     (
         "TUNE",
         r"TUNER/Plugin ?: Using (?:tuner plugin )?(?P<name>.{1,60})$",

@@ -128,7 +128,7 @@ class Log:
     """What was read. lines: of all sources.   info, warnings: how many records of NCCL's.
 
     bare_versions: of lines that no process signed, and of exceptions.   beyond: what was not kept, and how often.
-    binary: lines with a zero byte.   tests: lines of nccl-tests.
+    binary: lines with a zero byte.   tests: lines of nccl-tests.   libraries: versions that nccl-tests ran with.
     """
 
     sources: List[str] = field(default_factory=list)
@@ -142,6 +142,7 @@ class Log:
     beyond: Dict[str, int] = field(default_factory=dict)
     binary: int = 0
     tests: int = 0
+    libraries: Set[str] = field(default_factory=set)
     cut_off: List[str] = field(default_factory=list)
 
 
@@ -316,6 +317,9 @@ class Reader:
         text = line[:2000].decode("utf-8", "replace")
         if text.startswith(("# nccl-tests", "# nThread")):
             self.log.tests += 1
+            library = events.TESTS_VERSION.match(text.rstrip())
+            if library:
+                self.log.libraries.add(".".join(str(int(part)) for part in library.groups()))
         match = events.VERSION.search(text)
         if match:
             self.log.bare_versions.add(match.group("nccl"))

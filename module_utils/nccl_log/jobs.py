@@ -141,14 +141,19 @@ def _job(log: Log, number: int, groups: List[List[Process]]) -> Job:
     )
     versions = {version for process in processes for version in process.versions}
     if only:
-        versions |= log.bare_versions
+        versions |= _unsigned(log) if not versions else log.bare_versions
     world = max(communicators, key=lambda one: (one.ranks, len(one.began)), default=None)
     name = "job" if only else "job %d" % (number + 1)
     return Job(name, processes, communicators, reported, world, _nodes(communicators, world), _sorted(versions))
 
 
 def _empty(log: Log) -> Job:
-    return Job("job", (), (), tuple(log.failures), None, None, _sorted(log.bare_versions))
+    return Job("job", (), (), tuple(log.failures), None, None, _sorted(_unsigned(log)))
+
+
+def _unsigned(log: Log) -> Set[str]:
+    """Versions that no process signed. Two runs of nccl-tests with two libraries are not one job of two."""
+    return log.bare_versions or (log.libraries if len(log.libraries) == 1 else set())
 
 
 def _sorted(versions: Iterable[str]) -> Tuple[str, ...]:

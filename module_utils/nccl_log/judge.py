@@ -195,7 +195,11 @@ def _effects(job: Job) -> List[Finding]:
         found.append(EFFECT.judge("%s %s" % (job.name, name), "drift", None, text, "", fix or None, severity=severity))
 
     plugins = {plugin for process in job.processes for plugin in process.plugins}
-    for kind, name in (("NET", "NCCL_NET_PLUGIN"), ("TUNER", "NCCL_TUNER_PLUGIN")):
+    for kind, name in (
+        ("NET", "NCCL_NET_PLUGIN"),
+        ("TUNER", "NCCL_TUNER_PLUGIN"),
+        ("PROFILER", "NCCL_PROFILER_PLUGIN"),
+    ):
         wanted = [value for value in job.set_to(name) if value.lower() not in ("", "none", "internal")]
         states = {plugin.state for plugin in plugins if plugin.kind == kind and plugin.name not in ("IB", "Socket")}
         if wanted and not states & {"loaded"} and states & {"missing", "failed"}:

@@ -143,6 +143,10 @@ def test_torn_lines_are_taken_apart() -> None:
          events.Channels(64, 16, 64)),
         ("GPU Direct RDMA Disabled for GPU 3 / HCA 2 (distance 9 > 5)", events.GdrPair(False, "3", "2", 9, 5)),
         ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", events.GdrDevice("IB", "mlx5_0", False)),
+        ("PROFILER/Plugin: Could not find: libnccl-profiler.so",
+         events.Plugin("PROFILER", "missing", "libnccl-profiler.so")),
+        ("ENV/Plugin: Could not find: libnccl-env.so", events.Plugin("ENV", "missing", "libnccl-env.so")),
+        ("ENV/Plugin: Closing env plugin ncclEnvDefault", None),
         ("Channel 00/02 :    0   1   2   3", None),
     ],
 )  # fmt: skip
@@ -330,6 +334,11 @@ def test_two_releases_in_a_job_and_two_jobs_in_a_file() -> None:
     one = ranks(*HEALTHY)
     mixed = found(one.replace("NCCL version 2.27.7", "NCCL version 2.21.5", 1))["nccl_log.version"]
     assert mixed.have == "2.21.5 on node0; 2.27.7 on node1"
+    # nccl-tests names the library that it runs with, whatever NCCL_DEBUG is; a file may hold several runs.
+    first = "# nccl-tests version 2.19.6 nccl-headers=22707 nccl-library=22809\n"
+    assert jobs.split(job.read([first.encode()]))[0].versions == ("2.28.9",)
+    assert jobs.split(job.read([(first + one).encode()]))[0].versions == ("2.27.7",)
+    assert jobs.split(job.read([(first + first.replace("22809", "22102")).encode()]))[0].versions == ()
     # The same release mix in two jobs of a file is no fault of either.
     other = one.replace("2.27.7", "2.21.5").replace("node", "host").replace("0xabc", "0xdef").replace(":10", ":20")
     assert found(one + other) == {}
@@ -412,6 +421,10 @@ def test_variables_of_which_nothing_came() -> None:
         ranks(*HEALTHY, "NCCL_COLLNET_ENABLE set by environment to 1.", "NCCL_SOCKET_NTHREADS set by environment to 4.")
     )
     assert log["nccl_log.variable_effect"].have == "NCCL_COLLNET_ENABLE=1: no rank connected it"
+    missing = "PROFILER/Plugin: Could not find: libnccl-profiler-inspector.so"
+    log = found(ranks(*HEALTHY, "NCCL_PROFILER_PLUGIN set by environment to inspector", missing))
+    assert log["nccl_log.variable_effect"].have == "NCCL_PROFILER_PLUGIN=inspector: no such plugin was loaded"
+    assert "nccl_log.variable_effect" not in found(ranks(*HEALTHY, missing))
     log = found(ranks(*HEALTHY).replace("Connected all rings", "NCCL_ALGO set by environment to Ring\nx", 1)
                 + "node1:101:1 [0] NCCL INFO NCCL_ALGO set by environment to Tree\n"
                 + "node0:100:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n")  # fmt: skip
