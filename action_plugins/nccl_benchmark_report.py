@@ -12,10 +12,13 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     busbw_plot,
+    measured,
     nccl_benchmark,
+    results_compare,
     results_folder,
     suite,
     terminal,
@@ -50,6 +53,9 @@ class ActionModule(ActionBase):
         if nothing_new(Path(arguments["path"]), rows):
             display.display(f"results: nothing was measured now, those of earlier runs stay in {arguments['path']}")
             return result
+        said = compared(Path(arguments["path"]), results)
+        if said:
+            display.display(said + "\n")
         try:
             folder = write(Path(arguments["path"]), results, now)
             plots, problem = plot(folder, results)
@@ -101,6 +107,21 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
             name = host.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
             (folder / f"{name}.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return folder
+
+
+def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was measured now beside the last results of the same hosts; "" where there are none of either."""
+    try:
+        nodes = [
+            measured.of_node(host, [run for run in of_host["runs"] if not run["stored"] and run["rows"]], "")
+            for host, of_host in results.items()
+        ]
+    except ParseError as error:
+        return f"not compared with the last results: {error}"
+    finished = [node.finished for node in nodes if node.finished is not None]
+    runs = tuple(run for node in nodes for run in node.runs)
+    now = measured.Results("this run", max(finished, default=None), runs)
+    return results_compare.with_last(parent, now, terminal.WIDTH)[0]
 
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:

@@ -4,22 +4,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_plot import Panel, Series, band, label_of, plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EXPECTED
+from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Results, Run, of_record
 
 # Of "over SCOPE, 16 nodes" in a title.
 _NAMES = 40
 Kind = tuple[str, str, str]
 
 
-def plot(folder: Path, record: Record, before: Record | None = None) -> tuple[list[Path], str]:
-    """Writes ``busbw``, ``scaling`` and, with an earlier record, ``before-after``, each as SVG and PNG.
+def plot(folder: Path, record: Record, before: Results | None = None) -> tuple[list[Path], str]:
+    """Writes ``busbw``, ``scaling`` and, with earlier results, ``before-after``, each as SVG and PNG.
 
     Returns the files, and why there are none. Raises OSError.
     """
@@ -29,40 +30,43 @@ def plot(folder: Path, record: Record, before: Record | None = None) -> tuple[li
     paths = busbw_plot.save(over_size(record), folder, "busbw")
     if record.scaling:
         paths += busbw_plot.save(scaling(record), folder, "scaling")
-    if before is not None and _kinds(before).keys() & _kinds(record).keys():
-        paths += busbw_plot.save(before_after(before, record), folder, "before-after")
-    return paths, ""
+    return paths + (plot_change(folder, before, of_record(record, ""))[0] if before is not None else []), ""
+
+
+def plot_change(folder: Path, before: Results, after: Results) -> tuple[list[Path], str]:
+    """Writes ``before-after`` as SVG and PNG. Returns the files, and why there are none. Raises OSError."""
+    problem = busbw_plot.ready()
+    common = _kinds(before).keys() & _kinds(after).keys()
+    if problem or not common:
+        return [], problem or "no plot: before and after have no run in common"
+    return busbw_plot.save(before_after(before, after), folder, "before-after"), ""
 
 
 def over_size(record: Record) -> Any:
     """A panel for each scope, collective and algorithm: its jobs, bar and prediction over the message size."""
+    kinds = _kinds(of_record(record, ""))
     panels = []
-    for kind, jobs in _kinds(record).items():
-        several = len({job.hosts for job in jobs}) > 1
-        members: dict[str, dict[int, float]] = {}
-        for job in jobs:
-            name = nodeset.brief(job.hosts, 24) if several else "measured"
-            members.setdefault(name, {}).update(_points(job.rows))
-        lines = busbw_plot.fleet(members)
-        if not several:
-            lines = [_spread(jobs, "measured", "black", "-")]
-        panels.append(Panel(_title(kind, record), lines, _marks(jobs)))
+    for kind, runs in kinds.items():
+        lines = [_spread(runs, "measured", "black", "-")]
+        if len(runs) > 1:
+            lines = busbw_plot.fleet({nodeset.brief(run.hosts, 24): _points(run) for run in runs})
+        panels.append(Panel(_title(kind, kinds), lines, _marks(runs)))
     return busbw_plot.over_size(panels, f"NCCL bus bandwidth, {_over(record)}", record.simulated)
 
 
-def before_after(before: Record, after: Record) -> Any:
+def before_after(before: Results, after: Results) -> Any:
     """A panel for what both have measured: before is dashed, after is a line, and the bands are their noise."""
     earlier, later = _kinds(before), _kinds(after)
     panels = []
-    for kind, jobs in later.items():
-        if kind not in earlier:
-            continue
-        lines = [
-            _spread(earlier[kind], "before", "darkorange", "--"),
-            _spread(jobs, "after", "steelblue", "-"),
-        ]
-        panels.append(Panel(_title(kind, after), lines, _marks(jobs)))
-    title = f"NCCL bus bandwidth before and after, {_over(after)}"
+    for kind, runs in later.items():
+        if kind in earlier:
+            lines = [
+                _spread(earlier[kind], "before", "darkorange", "--"),
+                _spread(runs, "after", "steelblue", "-"),
+            ]
+            panels.append(Panel(_title(kind, later), lines, _marks(runs)))
+    hosts = {host for runs in later.values() for run in runs for host in run.hosts}
+    title = f"NCCL bus bandwidth before and after, {_nodes(hosts)}"
     return busbw_plot.over_size(panels, title, before.simulated or after.simulated)
 
 
@@ -109,48 +113,56 @@ def scaling(record: Record) -> Any:
     return figure
 
 
-def _kinds(record: Record) -> dict[Kind, list[Job]]:
-    """Jobs that measured something, by scope, collective and algorithm."""
-    found: dict[Kind, list[Job]] = {}
-    for job in record.jobs:
-        if _points(job.rows):
-            found.setdefault((job.scope, job.collective, job.algorithm), []).append(job)
+def _kinds(results: Results) -> dict[Kind, list[Run]]:
+    """Runs that measured something, by scope, collective and algorithm."""
+    found: dict[Kind, list[Run]] = {}
+    for run in results.runs:
+        if _points(run):
+            found.setdefault(run.kind, []).append(run)
     return found
 
 
-def _points(rows: Iterable[Row]) -> dict[int, float]:
+def _points(run: Run) -> dict[int, float]:
     # A size of nothing has no place on a logarithmic axis.
-    return {row.size: row.busbw for row in rows if row.busbw is not None and row.size > 0}
+    return {size: point.busbw for size, point in run.points.items() if point.busbw is not None and size > 0}
 
 
-def _spread(jobs: Iterable[Job], label: str, color: str, style: str) -> Series:
-    """The median of jobs with the band of all of them; of one, with that of its repeats."""
-    each = list(jobs)
-    found = band(label, [_points(job.rows) for job in each], color, style)
+def _spread(runs: Iterable[Run], label: str, color: str, style: str) -> Series:
+    """The median of runs with the band of all of them and of their repeats."""
+    each = list(runs)
+    found = band(label, [_points(run) for run in each], color, style)
     low, high = dict(found.low or {}), dict(found.high or {})
-    for job in each:
-        for row in job.rows:
-            if row.busbw is not None and row.spread is not None and row.size in low:
-                low[row.size] = min(low[row.size], row.busbw * (1 - min(row.spread, 2) / 2))
-                high[row.size] = max(high[row.size], row.busbw * (1 + min(row.spread, 2) / 2))
+    for run in each:
+        for size, point in run.points.items():
+            if point.busbw is not None and point.spread is not None and size in low:
+                half = min(point.spread, 2) / 2
+                low[size] = min(low[size], point.busbw * (1 - half))
+                high[size] = max(high[size], point.busbw * (1 + half))
     return Series(label, found.points, low, high, color, style)
 
 
-def _marks(jobs: Iterable[Job]) -> Mapping[int, tuple[float | None, float | None]]:
-    return {job.size: (job.bar, job.prediction) for job in jobs if job.size > 0}
+def _marks(runs: Iterable[Run]) -> Mapping[int, tuple[float | None, float | None]]:
+    return {
+        size: (point.bar, point.prediction)
+        for run in runs
+        for size, point in run.points.items()
+        if size > 0 and (point.bar, point.prediction) != (None, None)
+    }
 
 
 def _named(collective: str, algorithm: str) -> str:
     return f"{collective} ({algorithm})" if algorithm else collective
 
 
-def _title(kind: Kind, record: Record) -> str:
+def _title(kind: Kind, kinds: Iterable[Kind]) -> str:
     scope, collective, algorithm = kind
-    scopes = len({job.scope for job in record.jobs}) > 1
+    scopes = len({scope for scope, _collective, _algorithm in kinds}) > 1
     return label_of(_named(collective, algorithm)) + (f", {label_of(scope)}" if scopes else "")
 
 
 def _over(record: Record) -> str:
-    count = len(record.hosts)
-    names = plain(nodeset.brief(record.hosts, _NAMES))
-    return f"{label_of(record.scope)} over {count} node{'s' * (count != 1)}, {names}"
+    return f"{label_of(record.scope)} over {_nodes(record.hosts)}"
+
+
+def _nodes(hosts: Collection[str]) -> str:
+    return f"{len(hosts)} node{'s' * (len(hosts) != 1)}, {plain(nodeset.brief(hosts, _NAMES))}"

@@ -11,8 +11,6 @@ Its figures come from nodes: nothing in it is believed before ``from_dict`` has 
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -289,7 +287,7 @@ def read(path: str | Path) -> Record:
     """
     file = _file(Path(path))
     try:
-        return parse(_bytes(file))
+        return parse(results_folder.content(file, LIMIT))
     except ParseError as error:
         raise ParseError(f"{file}: {error}") from None
 
@@ -308,14 +306,3 @@ def _file(path: Path) -> Path:
         if not file.is_dir() and file.exists():
             return file
     return path / "cluster" / "latest" / NAME if path.is_dir() else path
-
-
-def _bytes(file: Path) -> bytes:
-    # Whoever may write the directory may put a pipe there: it would never end.
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise ParseError("it is no regular file")
-        content = stream.read(LIMIT + 1)
-    if len(content) > LIMIT:
-        raise ParseError("it is larger than %d MiB, which no record is" % (LIMIT >> 20))
-    return content

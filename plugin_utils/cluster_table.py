@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
 # More lines of one kind than this are not read; the rest is counted, and is in the record.
 ROWS = 40
@@ -24,8 +25,6 @@ EACH = 4
 CELL, SENTENCE, SAID = 22, 180, 300
 # Scaling below this part of the fewest nodes' busbw is marked.
 EXPECTED = 0.90
-
-Line = tuple[tuple[str, ...], Sequence[str]]
 
 
 def render(record: Record, width: int = 120) -> str:
@@ -57,7 +56,7 @@ def _jobs(record: Record, width: int) -> list[str]:
         heads[0] = "SCOPE AND HOSTS"
     else:
         shown = [((cells[0].partition(" ")[2], *cells[1:]), notes) for cells, notes in shown]
-    lines = _aligned(heads, shown, width)
+    lines = terminal.table(heads, shown, width)
     if len(told) > ROWS:
         lines.append("... and %d more; the record has all" % (len(told) - ROWS))
     return [*lines, ""]
@@ -186,7 +185,7 @@ def _scaling(found: Sequence[Scaling], width: int) -> list[str]:
         )
         lines.append((cells, ()))
     more = ["... and %d more; the record has all" % (len(found) - ROWS)] if len(found) > ROWS else []
-    return [*_aligned(heads, lines, width), *more, ""]
+    return [*terminal.table(heads, lines, width), *more, ""]
 
 
 def _bars(jobs: Sequence[Job]) -> list[str]:
@@ -317,30 +316,3 @@ def _most(values: Iterable[float | None]) -> float | None:
 def _short(text: str, room: int = SAID) -> str:
     text = printable(text)
     return text if len(text) <= room else text[: room - 3] + "..."
-
-
-def _aligned(heads: Sequence[str], lines: Sequence[Line], width: int) -> list[str]:
-    """Cells in columns with notes below their line; where columns do not fit, each line as words with their names."""
-    lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
-    rows = terminal.aligned([tuple(heads), *(cells for cells, _notes in lines)], 1 << 20)
-    found: list[str] = []
-    fits = max(map(len, rows)) <= width
-    found += rows[:1] if fits else []
-    for row, (cells, notes) in zip(rows[1:], lines, strict=True):
-        if fits:
-            found.append(row)
-        else:
-            # A figure stays on the line of its name: what is no blank is no place to break.
-            named = [
-                f"{head.lower()} {cell}".replace(" ", "\0")
-                for head, cell in zip(heads, cells, strict=True)
-                if cell not in ("", "-")
-            ]
-            text = "  ".join([*(cell for cell in cells[:1] if cell), *named[1 if cells[0] else 0 :]])
-            wrapped = textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)
-            found += [part.replace("\0", " ") for part in wrapped]
-        for note in notes:
-            found += textwrap.wrap(
-                printable(note), width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-            )
-    return found

@@ -1,15 +1,21 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A directory for what one run has measured, and the link ``latest`` that leads to the last of them."""
+"""A directory for what one run has measured, and the link ``latest`` that leads to the last of them.
+
+What lies there is read with a limit: it may be another machine's.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 
 @contextlib.contextmanager
@@ -25,3 +31,15 @@ def new(parent: Path, now: float) -> Iterator[Path]:
     link = folder / ".latest"
     link.symlink_to(folder.name)
     os.replace(link, parent / "latest")
+
+
+def content(file: Path, limit: int) -> bytes:
+    """All of a file, of so many bytes at most. Raises OSError; ParseError for more, and for what is no file."""
+    # Whoever may write the directory may put a pipe there: it would never end.
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise ParseError("it is no regular file")
+        found = stream.read(limit + 1)
+    if len(found) > limit:
+        raise ParseError("it is larger than %d MiB, which no result is" % (limit >> 20))
+    return found

@@ -8,8 +8,13 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+
 # Asked when a plugin is loaded, before the fork: a worker has no terminal. 120 where nobody has one.
 WIDTH = max(60, shutil.get_terminal_size((120, 40)).columns)
+
+# Cells of a line, and the notes below it.
+Line = tuple[tuple[str, ...], Sequence[str]]
 # Characters of the last column beside the others.
 LEAST = 20
 
@@ -30,5 +35,32 @@ def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
             indent = " " * 4
             found += textwrap.wrap(
                 line[-1], width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
+    return found
+
+
+def table(heads: Sequence[str], lines: Sequence[Line], width: int) -> list[str]:
+    """Cells in columns with notes below their line; where columns do not fit, each line as words with their names."""
+    lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
+    rows = aligned([tuple(heads), *(cells for cells, _notes in lines)], 1 << 20)
+    found: list[str] = []
+    fits = max(map(len, rows)) <= width
+    found += rows[:1] if fits else []
+    for row, (cells, notes) in zip(rows[1:], lines, strict=True):
+        if fits:
+            found.append(row)
+        else:
+            # A figure stays on the line of its name: what is no blank is no place to break.
+            named = [
+                f"{head.lower()} {cell}".replace(" ", "\0")
+                for head, cell in zip(heads, cells, strict=True)
+                if cell not in ("", "-")
+            ]
+            text = "  ".join([*(cell for cell in cells[:1] if cell), *named[1 if cells[0] else 0 :]])
+            wrapped = textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)
+            found += [part.replace("\0", " ") for part in wrapped]
+        for note in notes:
+            found += textwrap.wrap(
+                printable(note), width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
             )
     return found

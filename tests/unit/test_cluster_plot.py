@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, cluster_plot
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import of_record
 
 from tests.unit.test_cluster_record import JOB, RECORD
 
@@ -28,17 +29,17 @@ def texts(path: Path) -> list[str]:
 
 def test_a_record_has_its_three_pictures(tmp_path: Path) -> None:
     before = replace(RECORD, jobs=(replace(JOB, rows=(replace(JOB.rows[1], busbw=120.0),)),))
-    paths, problem = cluster_plot.plot(tmp_path, RECORD, before)
+    paths, problem = cluster_plot.plot(tmp_path, RECORD, of_record(before, ""))
     names = [f"{name}.{kind}" for name in ("busbw", "scaling", "before-after") for kind in ("svg", "png")]
     assert ([path.name for path in paths], problem) == (names, "")
     for name, labels in (("busbw", "measured"), ("scaling", "prediction"), ("before-after", "before")):
         found = texts(tmp_path / f"{name}.svg")
         assert labels in found
         assert "simulated" in found
-        assert any("cluster over 2 nodes, n[1-2]" in text for text in found)
+        assert any("2 nodes, n[1-2]" in text for text in found)
     again = tmp_path / "again"
     again.mkdir()
-    cluster_plot.plot(again, RECORD, before)
+    cluster_plot.plot(again, RECORD, of_record(before, ""))
     assert all((again / name).read_bytes() == (tmp_path / name).read_bytes() for name in names if name.endswith("svg"))
 
 
@@ -63,7 +64,7 @@ def test_any_name_is_drawn_as_a_text(tmp_path: Path) -> None:
     scaling = tuple(Scaling(collective=name, nodes=1 << 24, size=1, efficiency=1e6) for name in names)
     scaling += (Scaling(collective="reduce", nodes=0, size=1, efficiency=1.0),)
     record = replace(RECORD, scope="$$", asked=names, jobs=jobs, scaling=scaling)
-    paths, problem = cluster_plot.plot(tmp_path, record, record)
+    paths, problem = cluster_plot.plot(tmp_path, record, of_record(record, ""))
     assert (len(paths), problem) == (6, "")
     for picture in ("busbw", "scaling"):
         shown = "".join(texts(tmp_path / f"{picture}.svg")).replace("\\$", "$")
@@ -75,7 +76,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     empty: Record = replace(RECORD, jobs=(replace(JOB, rows=()),))
     assert cluster_plot.plot(tmp_path, empty) == ([], "no plot: nothing was measured")
     others = replace(RECORD, jobs=(replace(JOB, collective="reduce"),))
-    assert len(cluster_plot.plot(tmp_path, RECORD, others)[0]) == 4
+    assert len(cluster_plot.plot(tmp_path, RECORD, of_record(others, ""))[0]) == 4
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cluster_plot.plot(tmp_path, RECORD)[1].startswith("no plot: matplotlib is not installed")
 

@@ -1,0 +1,76 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar compare``: two results of a benchmark, before and after, judged with the noise of both.
+
+Exit code 0: all was compared and nothing is worse. 1: something is worse. 2: nothing is, but something could not be
+compared, or results could not be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+
+ERROR = 2
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    what = "results of a node (a file), of a run (its directory), a cluster.json, or nccl_benchmark_results_path"
+    command.add_argument("before", type=Path, metavar="BEFORE", help=what)
+    command.add_argument("after", type=Path, metavar="AFTER", help="the same of another run")
+    command.add_argument("--json", action="store_true", help="every size of every run, as JSON")
+    command.add_argument(
+        "--noise",
+        type=_percent,
+        metavar="PERCENT",
+        help="what large messages may differ by where nobody repeated them (default: 7)",
+    )
+    text = "compare also where NCCL or nccl-tests have another version: after an upgrade that is the question"
+    command.add_argument("--across-versions", action="store_true", help=text)
+    command.add_argument("--plot", type=Path, metavar="DIRECTORY", help="write before-after.svg and .png there")
+    command.set_defaults(run=run, error_code=ERROR)
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of percent from 0 to 100")
+    return value / 100
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Here, so that the other commands start without them."""
+    from ansible_collections.busbar.fabric.plugins.plugin_utils import measured, results_compare, terminal
+
+    try:
+        before, after = measured.load(arguments.before), measured.load(arguments.after)
+    except ParseError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}")
+    noise = results_compare.DECLARED if arguments.noise is None else arguments.noise
+    found = results_compare.compare(before, after, noise, arguments.across_versions)
+    if arguments.json:
+        print(json.dumps(results_compare.to_dict(before, after, found), indent=1))
+    else:
+        print(results_compare.render(before, after, found, terminal.WIDTH))
+    if arguments.plot is not None:
+        from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plot
+
+        arguments.plot.mkdir(parents=True, exist_ok=True)
+        paths, problem = cluster_plot.plot_change(arguments.plot, before, after)
+        print(problem or f"plots: {', '.join(map(str, paths))}", file=sys.stderr)
+    return results_compare.exit_code(found)
+
+
+def _fail(message: str) -> int:
+    print(f"busbar compare: {printable(message)}", file=sys.stderr)
+    return ERROR

@@ -1,0 +1,328 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Two results of a benchmark, before and after: what is better or worse, and what only looks so. Pure.
+
+A difference counts where it is larger than the noise of both sides. Docs: docs/compare.md.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import duration, number
+from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
+
+FORMAT = 1
+WORSE, BETTER, WITHIN, NOT = "worse", "better", "within noise", "not comparable"
+VERDICTS = (WORSE, BETTER, WITHIN, NOT)
+# Parts of busbw by which results differ between days where nothing has changed: of large messages without repeats, of
+# small ones without, and of any with them, in whatever close agreement the repeats of one day are.
+DECLARED, SMALL, LEAST = 0.07, 0.20, 0.03
+# Bytes from which messages are large; below the other, busbw is printed with few digits and the time is compared.
+LARGE, COARSE = 64 << 20, 1 << 20
+# Repeats that measure noise; of fewer than FULL the range is often far too small by chance, and counts twice.
+REPEATS, FULL = 3, 4
+ROWS, REASONS = 40, 8
+_CELL, _SENTENCE = 22, 120
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One size of one run, or a run as a whole where size is None. verdict: one of VERDICTS.
+
+    change: part of busbw won since before, negative for lost.   noise: what it has to exceed.   measured: whether
+    repeats say so; else noise is declared.   why: what keeps it from being compared.
+    """
+
+    scope: str
+    collective: str
+    algorithm: str
+    hosts: tuple[str, ...]
+    size: int | None
+    before: Point | None
+    after: Point | None
+    change: float | None
+    noise: float | None
+    measured: bool
+    verdict: str
+    why: str = ""
+    largest: bool = False
+
+
+def compare(before: Results, after: Results, declared: float = DECLARED, versions: bool = False) -> list[Difference]:
+    """Every size of every run of either. versions: whether runs of other versions are compared, too."""
+    earlier = {(run.kind, run.hosts): run for run in before.runs}
+    found: list[Difference] = []
+    for run in after.runs:
+        old = earlier.pop((run.kind, run.hosts), None)
+        if old is None:
+            found.append(_whole(run, _other_hosts(run, before.runs, "before")))
+            continue
+        why = _apart(old, run, versions)
+        found += [_whole(run, why)] if why else _sizes(old, run, declared)
+    found += [_whole(run, _other_hosts(run, after.runs, "after")) for run in earlier.values()]
+    return found
+
+
+def _whole(run: Run, why: str) -> Difference:
+    return Difference(*run.kind, run.hosts, None, None, None, None, None, False, NOT, why)
+
+
+def _other_hosts(run: Run, others: Iterable[Run], when: str) -> str:
+    """Why a run has no counterpart in the others, which are those of ``when``."""
+    alike = [other for other in others if other.kind == run.kind]
+    if not alike:
+        return f"not measured {when}"
+    hosts = {host for other in alike for host in other.hosts}
+    return f"other hosts {when}: {_names(hosts)}"
+
+
+def _apart(old: Run, new: Run, versions: bool) -> str:
+    """Why two runs over the same hosts say nothing about each other, "" where they do."""
+    if old.simulated != new.simulated:
+        return "simulated {}, measured {}".format(*(("before", "after") if old.simulated else ("after", "before")))
+    if old.ranks != new.ranks:
+        return f"{old.ranks} ranks before, {new.ranks} after"
+    if not versions:
+        for name in sorted({*old.versions} & {*new.versions}):
+            if old.versions[name] != new.versions[name]:
+                return "{} {:.60} before, {:.60} after".format(
+                    name.replace("_", "-"), old.versions[name], new.versions[name]
+                )
+    return ""
+
+
+def _sizes(old: Run, new: Run, declared: float) -> list[Difference]:
+    common = sorted({*old.points} & {*new.points})
+    found = [_judged(new, size, old.points[size], new.points[size], declared, size == common[-1]) for size in common]
+    for points, others, when in ((old.points, new.points, "before"), (new.points, old.points, "after")):
+        alone = sorted({*points} - {*others})
+        if alone:
+            what = size_text(alone[-1]) if len(alone) == 1 else f"{len(alone)} sizes up to {size_text(alone[-1])}"
+            found.append(_whole(new, f"{what} only {when}"))
+    if not (common or old.points or new.points):
+        found.append(_whole(new, "no figures, neither before nor after"))
+    return found
+
+
+def _judged(run: Run, size: int, old: Point, new: Point, declared: float, largest: bool) -> Difference:
+    change = _change(size, old, new)
+    if change is None:
+        lacking = " and ".join(when for when, point in (("before", old), ("after", new)) if not _figure(size, point))
+        why = f"no figure {lacking}" if lacking else "figures of which one is next to nothing"
+        return Difference(*run.kind, run.hosts, size, old, new, None, None, False, NOT, why, largest)
+    noise, measured = noise_of(size, old, new, declared)
+    verdict = WITHIN if abs(change) <= noise else BETTER if change > 0 else WORSE
+    return Difference(*run.kind, run.hosts, size, old, new, change, noise, measured, verdict, "", largest)
+
+
+def _figure(size: int, point: Point) -> bool:
+    return bool(point.busbw) or (size < COARSE and bool(point.time_us))
+
+
+def _change(size: int, old: Point, new: Point) -> float | None:
+    change = math.inf
+    if size < COARSE and old.time_us and new.time_us:
+        change = old.time_us / new.time_us - 1
+    elif old.busbw and new.busbw:
+        change = new.busbw / old.busbw - 1
+    return change if math.isfinite(change) else None
+
+
+def noise_of(size: int, old: Point, new: Point, declared: float = DECLARED) -> tuple[float, bool]:
+    """What a difference has to exceed, as a part of busbw, and whether repeats on both sides say so.
+
+    The spreads of both are added: then a range that lies within the other, or beside it by chance, is no change. With
+    normal noise of 1.5 %, and 0.5 % from day to day, one comparison in 500 at most takes noise for a change.
+    """
+    spread = sum(point.spread or 0.0 for point in (old, new))
+    repeats = min(point.repeats if point.spread is not None else 1 for point in (old, new))
+    known = spread * (1 if repeats >= FULL else 2)
+    if repeats >= REPEATS:
+        return max(known, LEAST), True
+    return max(known, declared, SMALL if size < LARGE else 0.0), False
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+def exit_code(found: Sequence[Difference]) -> int:
+    """1: something is worse. 2: nothing is, and something could not be compared. 0: all compared, nothing worse."""
+    verdicts = {one.verdict for one in found}
+    return 1 if WORSE in verdicts else 2 if NOT in verdicts or not found else 0
+
+
+def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> dict[str, Any]:
+    """For machines. Keys: docs/compare.md."""
+    counts = Counter(one.verdict for one in found)
+    return {
+        "format": FORMAT,
+        "simulated": before.simulated or after.simulated,
+        "exit_code": exit_code(found),
+        **{
+            when: {"name": results.name, "finished": results.finished, "simulated": results.simulated}
+            for when, results in (("before", before), ("after", after))
+        },
+        "counts": {verdict.replace(" ", "_"): counts[verdict] for verdict in VERDICTS},
+        "runs": [{**asdict(one), "hosts": list(one.hosts)} for one in found],
+    }
+
+
+def render(before: Results, after: Results, found: Sequence[Difference], width: int = 120) -> str:
+    """What got worse or better, every run's largest size, and what could not be compared; no line is longer."""
+    width = max(width, 40)
+    lines = _table(found, width)
+    for text in (*_reasons(found), *_noise(before, after, found), _verdict(before, after, found)):
+        lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _table(found: Sequence[Difference], width: int) -> list[str]:
+    changed: dict[tuple[Any, ...], list[Difference]] = {}
+    alike: dict[tuple[Any, ...], list[Difference]] = {}
+    for one in found:
+        if one.verdict in (WORSE, BETTER):
+            changed.setdefault((one.scope, one.collective, one.algorithm, one.hosts, one.verdict), []).append(one)
+        elif one.verdict == WITHIN and one.largest:
+            alike.setdefault((one.scope, one.collective, one.algorithm, one.size), []).append(one)
+    scopes = len({one.scope for one in found}) > 1
+    rows = sorted((_of_run(ones, scopes) for ones in changed.values()), key=lambda row: row[0])
+    lines = [row for _rank, row in rows[:ROWS]]
+    lines += [(_cells(ones, scopes), ()) for ones in [*alike.values()][:ROWS]]
+    if not lines:
+        return []
+    heads = ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "NOISE", "RESULT"]
+    left_out = max(len(rows) - ROWS, 0) + max(len(alike) - ROWS, 0)
+    more = [f"... and {left_out} more; --json has all"] if left_out else []
+    return [*terminal.table(heads, lines, width), *more, ""]
+
+
+def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[Any, ...], terminal.Line]:
+    """A run's largest message, else the one that changed most, and in a note how many others did. First its rank."""
+    first = min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
+    others = [one.size for one in ones if one is not first and one.size is not None]
+    note = ""
+    if others:
+        sizes = size_text(others[0]) if len(others) == 1 else f"{size_text(min(others))} to {size_text(max(others))}"
+        note = f"{first.verdict} also at {len(others)} other size{'s' * (len(others) != 1)}: {sizes}"
+    rank = (first.verdict != WORSE, not first.largest, first.change or 0.0, first.collective, first.hosts)
+    return rank, (_cells([first], scopes), (note,) if note else ())
+
+
+def _cells(ones: Sequence[Difference], scopes: bool) -> tuple[str, ...]:
+    """One line for runs that differ in their hosts only: medians, and the largest noise."""
+    first = ones[0]
+    hosts = nodeset.brief([printable(host) for one in ones for host in one.hosts], _CELL)
+    small = first.size is not None and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after))
+    figures = [
+        _middle((point.time_us if small else point.busbw) for point in points if point is not None)
+        for points in ([one.before for one in ones], [one.after for one in ones])
+    ]
+    change = _middle(one.change for one in ones)
+    noise = max(one.noise or 0.0 for one in ones)
+    return (
+        f"{first.scope} {hosts}" if scopes else hosts,
+        _kind(first),
+        size_text(first.size) if first.size else "-",
+        *(duration(figure) if small else number(figure) for figure in figures),
+        "-" if change is None else f"{100 * change:+.1f} %",
+        f"{100 * noise:.1f} %" + ("" if all(one.measured for one in ones) else " (set)"),
+        first.verdict,
+    )
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _reasons(found: Sequence[Difference]) -> list[str]:
+    reasons: dict[str, list[Difference]] = {}
+    for one in found:
+        if one.verdict == NOT:
+            reasons.setdefault(one.why, []).append(one)
+    told = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    lines = [
+        f"not comparable: {_some([_kind(one) for one in ones])} on"
+        f" {_names(host for one in ones for host in one.hosts)}: {why}"
+        for why, ones in told[:REASONS]
+    ]
+    return lines + ([f"... and {len(told) - REASONS} more reasons; --json has all"] if len(told) > REASONS else [])
+
+
+def _kind(one: Difference) -> str:
+    return f"{one.collective} ({one.algorithm})" if one.algorithm else one.collective
+
+
+def _some(names: Sequence[str]) -> str:
+    known = list(dict.fromkeys(names))
+    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")
+
+
+def _noise(before: Results, after: Results, found: Sequence[Difference]) -> list[str]:
+    lines = []
+    judged = [one for one in found if one.noise is not None]
+    declared = sum(not one.measured for one in judged)
+    if declared:
+        lines.append(
+            f"noise of {declared} of {len(judged)} figures is set and not measured (fewer than {REPEATS} repeats on a"
+            f" side): {100 * DECLARED:g} % of large messages unless --noise says other, {100 * SMALL:g} % below"
+            f" {size_text(LARGE)}"
+        )
+    silent = [when for when, results in (("before", before), ("after", after)) if not _tells_versions(results)]
+    if silent and judged:
+        lines.append(f"whether NCCL was the same is not known: no version is recorded {' and '.join(silent)}")
+    return lines
+
+
+def _tells_versions(results: Results) -> bool:
+    return all("nccl" in run.versions for run in results.runs)
+
+
+def _verdict(before: Results, after: Results, found: Sequence[Difference]) -> str:
+    counts = Counter(one.verdict for one in found)
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    simulated = " (simulated: no figure in it is a measurement)" if before.simulated or after.simulated else ""
+    return f"COMPARED{simulated}: {said}; before: {_source(before)}, after: {_source(after)}; busbw in GB/s"
+
+
+def _source(results: Results) -> str:
+    if results.finished is None:
+        return results.name
+    return f"{results.name} of {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(min(results.finished, 2e11)))}"
+
+
+def _names(hosts: Iterable[str]) -> str:
+    return nodeset.brief([printable(host) for host in hosts], _SENTENCE)
+
+
+def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | None]:
+    """What has become of the last results below parent, and those results; nothing where there are none.
+
+    parent: a directory whose link ``latest`` leads to them.
+    """
+    path = parent / "latest"
+    if not after.runs or not path.exists():
+        return "", None
+    try:
+        before = load(path)
+    except OSError as error:
+        return f"not compared with the last results: {error.filename}: {error.strerror}", None
+    except ParseError as error:
+        return f"not compared with the last results: {error}", None
+    # Of a fleet, what is measured anew may be one node.
+    hosts = {host for run in after.runs for host in run.hosts}
+    before = replace(before, runs=tuple(run for run in before.runs if hosts & {*run.hosts}))
+    return render(before, after, compare(before, after), width), before

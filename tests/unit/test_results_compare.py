@@ -1,0 +1,316 @@
+"""Two results compared: what is better or worse is said to be, noise never is, and what cannot be told is said, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measured, results_compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, of_record
+
+from busbar.cli import main
+from tests.unit.test_cluster_record import GIB, JOB, RECORD, changed, places
+
+SMALL = Row(size=8, time_us=20.0, algbw=0.0, busbw=0.0, time_p99_us=22.0, spread=0.02, repeats=5)
+RUN: dict[str, Any] = {
+    "name": "all_reduce-8G",
+    "subject": "all_reduce 8 GPUs 8G",
+    "collective": "all_reduce",
+    "gpus": 8,
+    "max_bytes": 8 * GIB,
+    "bar": 340.0,
+    "prediction": 370.0,
+    "busbw": 360.0,
+    "finished": 1795000000.0,
+    "simulated": False,
+    "stored": False,
+    "due": "",
+    "nccl_library": "2.28.3",
+    "nccl_tests": "2.17.6",
+    "rows": [{"size": 8 * GIB, "out_of_place": 360.0, "in_place": 361.0}],
+}
+NODE: dict[str, Any] = {"format": 1, "host": "n1", "simulated": False, "runs": [RUN], "findings": [], "passed": []}
+
+
+def job(busbw: float, spread: float | None = 0.01, repeats: int = 5, **more: Any) -> Job:
+    last = Row(size=GIB, time_us=1.0, algbw=1.0, busbw=busbw, spread=spread, repeats=repeats)
+    return replace(JOB, rows=(SMALL, last), **more)
+
+
+def results(*jobs: Job, **more: Any) -> Results:
+    return of_record(replace(RECORD, jobs=jobs, **more), "x")
+
+
+def verdicts(before: Results, after: Results, **more: Any) -> list[str]:
+    return [one.verdict for one in results_compare.compare(before, after, **more)]
+
+
+def whys(before: Results, after: Results) -> list[str]:
+    return [one.why for one in results_compare.compare(before, after)]
+
+
+@pytest.mark.parametrize(
+    ("after", "spread", "repeats", "verdict"),
+    [
+        (300.0, 0.01, 5, "worse"),
+        (380.0, 0.01, 5, "better"),
+        (345.0, 0.01, 5, "within noise"),
+        # 6 % of both spreads, and less than that of the two together.
+        (330.0, 0.03, 5, "within noise"),
+        (325.0, 0.03, 5, "worse"),
+        # Three repeats may lie close together by chance.
+        (325.0, 0.03, 3, "within noise"),
+        # However well repeats agree, days differ.
+        (341.0, 0.0, 10, "within noise"),
+        # Nobody repeated it.
+        (335.0, None, 1, "within noise"),
+        (320.0, None, 1, "worse"),
+        (330.0, 0.04, 2, "within noise"),
+    ],
+)
+def test_a_difference_counts_where_it_exceeds_the_noise_of_both(
+    after: float, spread: float | None, repeats: int, verdict: str
+) -> None:
+    before, later = results(job(350.0, spread, repeats)), results(job(after, spread, repeats))
+    assert verdicts(before, later) == ["within noise", verdict]
+
+
+def test_noise_is_not_taken_for_a_change() -> None:
+    chance = random.Random(17)
+
+    def point(true: float, repeats: int) -> Point:
+        day = true * chance.gauss(1, 0.005)
+        each = [day * chance.gauss(1, 0.015) for _ in range(repeats)]
+        middle = statistics.median(each)
+        return Point(middle, None, (max(each) - min(each)) / middle, repeats)
+
+    def share(true: float, repeats: int) -> float:
+        taken = 0
+        for _ in range(4000):
+            old, new = point(350.0, repeats), point(true, repeats)
+            noise, _measured = results_compare.noise_of(GIB, old, new)
+            taken += abs((new.busbw or 0) / (old.busbw or 1) - 1) > noise
+        return taken / 4000
+
+    for repeats in (1, 2, 3, 5, 10):
+        assert share(350.0, repeats) <= 0.003, repeats
+        # A rail of eight that is gone is no noise.
+        assert share(350.0 * 7 / 8, repeats) > 0.6, repeats
+
+
+def test_small_messages_are_compared_by_time() -> None:
+    before, after = results(job(350.0)), results(job(350.0, name="x"))
+    slow = replace(JOB, rows=(replace(SMALL, time_us=47.0), job(350.0).rows[1]))
+    assert verdicts(before, results(slow)) == ["worse", "within noise"]
+    assert verdicts(before, after) == ["within noise", "within noise"]
+    unrepeated = replace(slow, rows=(replace(SMALL, time_us=23.0, spread=None, repeats=1),))
+    assert verdicts(before, results(unrepeated))[0] == "within noise"
+
+
+def test_what_was_not_measured_alike_is_not_compared() -> None:
+    before = results(job(350.0))
+    assert whys(before, results(job(350.0, hosts=("n1", "n3")))) == [
+        "other hosts before: n[1-2]",
+        "other hosts after: n[1,3]",
+    ]
+    assert whys(before, results(job(350.0, ranks=8))) == ["16 ranks before, 8 after"]
+    assert whys(before, results(job(350.0, collective="reduce"))) == ["not measured before", "not measured after"]
+    newer = results(job(200.0, versions={"nccl": "2.29.1"}))
+    assert whys(before, newer) == ["nccl 2.28.3 before, 2.29.1 after"]
+    assert verdicts(before, newer, versions=True) == ["within noise", "worse"]
+    assert whys(before, results(job(350.0), simulated=False)) == ["simulated before, measured after"]
+    larger = replace(JOB, rows=(replace(job(1).rows[1], size=2 * GIB),))
+    assert whys(before, results(larger)) == ["2 sizes up to 1G only before", "2G only after"]
+    silent = replace(JOB, rows=(SMALL, Row(size=GIB)))
+    assert whys(before, results(silent)) == ["", "no figure after"]
+    assert whys(results(replace(JOB, rows=())), results(replace(JOB, rows=()))) == [
+        "no figures, neither before nor after"
+    ]
+    assert results_compare.exit_code(results_compare.compare(results(), results())) == 2
+
+
+def test_the_order_of_hosts_and_of_programs_does_not_matter() -> None:
+    ours = job(350.0, hosts=("n2", "n1"))
+    model = replace(JOB, rows=(Row(size=14 * 10**9, busbw=351.0),), what="whole gradient", max_bytes=14 * 10**9)
+    assert verdicts(results(model, job(350.0)), results(ours, model)) == ["within noise"] * 3
+
+
+TABLE = """\
+HOSTS   COLLECTIVE  SIZE  BEFORE  AFTER  CHANGE    NOISE        RESULT
+n[1-2]  all_reduce  1G    350.0   300.0  -14.3 %   3.0 %        worse
+n[1-2]  reduce      8     20 us   47 us  -57.4 %   4.0 %        worse
+n[1-2]  alltoall    1G    40.0    90.0   +125.0 %  7.0 % (set)  better
+n[1-2]  all_gather  1G    340.0   341.0  +0.3 %    3.0 %        within noise
+n[1-2]  reduce      1G    340.0   341.0  +0.3 %    3.0 %        within noise
+
+not comparable: broadcast on n[1-2]: not measured after
+noise of 1 of 8 figures is set and not measured (fewer than 3 repeats on a
+  side): 7 % of large messages unless --noise says other, 20 % below 64M
+COMPARED (simulated: no figure in it is a measurement): 2 worse, 1 better, 5
+  within noise, 1 not comparable; before: x of 2026-11-18T11:16:40Z, after: x of
+  2026-11-18T11:16:40Z; busbw in GB/s"""
+
+
+def test_the_table_names_what_changed_first() -> None:
+    before = results(
+        job(350.0),
+        job(340.0, collective="all_gather"),
+        job(340.0, collective="reduce"),
+        job(40.0, collective="alltoall"),
+        job(1.0, collective="broadcast"),
+    )
+    slow = replace(job(341.0, collective="reduce"), rows=(replace(SMALL, time_us=47.0), job(341.0).rows[1]))
+    once = job(90.0, None, 1, collective="alltoall")
+    after = results(job(300.0), job(341.0, collective="all_gather"), slow, once)
+    found = results_compare.compare(before, after)
+    assert results_compare.render(before, after, found, 80) == TABLE
+    assert results_compare.exit_code(found) == 1
+    for width in (40, 60, 200):
+        lines = results_compare.render(before, after, found, width).splitlines()
+        assert max(map(len, lines)) <= width
+
+
+def test_a_fleet_of_pairs_is_few_lines() -> None:
+    def pairs(factor: float) -> Results:
+        return results(
+            *(job(350.0 * (factor if i == 7 else 1), hosts=(f"n{2 * i}", f"n{2 * i + 1}")) for i in range(500))
+        )
+
+    found = results_compare.compare(pairs(1), pairs(0.5))
+    lines = results_compare.render(pairs(1), pairs(0.5), found, 120).splitlines()
+    assert len(lines) < 8
+    assert lines[1].split()[:2] == ["n[14-15]", "all_reduce"]
+    assert lines[2].startswith("n[0-13,16-999]")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, data: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data))
+    return path
+
+
+def run(factor: float, **more: Any) -> dict[str, Any]:
+    return {**RUN, "rows": [{"size": 8 * GIB, "out_of_place": 360.0 * factor, "in_place": None}], **more}
+
+
+def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write(tmp_path / "a" / "n1.json", NODE)
+    after = write(tmp_path / "b" / "run" / "n1.json", {**NODE, "runs": [run(0.8)]})
+    (tmp_path / "b" / "latest").symlink_to("run")
+    assert main(["compare", str(before), str(tmp_path / "b")]) == 1
+    assert "-20.0 %  7.0 % (set)  worse" in capsys.readouterr().out
+    assert main(["compare", str(before), str(after), "--noise", "25", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["counts"] == {"worse": 0, "better": 0, "within_noise": 1, "not_comparable": 0}
+    assert data["runs"][0]["hosts"] == ["n1"]
+    assert main(["compare", str(tmp_path / "a"), str(write(tmp_path / "c.json", {**NODE, "host": "n2"}))]) == 2
+    assert "other hosts before: n1" in capsys.readouterr().out
+    assert main(["compare", str(after), str(before), "--plot", str(tmp_path / "plots")]) == 0
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["before-after.png", "before-after.svg"]
+
+
+def test_the_latest_results_of_both_kinds_are_taken(tmp_path: Path) -> None:
+    write(tmp_path / "run" / "n1.json", NODE)
+    (tmp_path / "latest").symlink_to("run")
+    assert {one.scope for one in measured.load(tmp_path).runs} == {"node"}
+    cluster_record.write(tmp_path, RECORD)
+    assert {one.scope for one in measured.load(tmp_path).runs} == {"node", "cluster"}
+    for path in (tmp_path / "cluster", tmp_path / "cluster" / "latest"):
+        assert measured.load(path).runs == of_record(RECORD, "").runs
+
+
+@pytest.mark.parametrize("value", [[], {}, "\x1b[2J", -1, 1e300, 10**400, True, None, "x" * 5000, [[[]]]])
+def test_a_hostile_file_is_refused_or_told_safely(value: Any, tmp_path: Path) -> None:
+    good = results(job(350.0))
+    for data in (NODE, json.loads(json.dumps(cluster_record.to_dict(RECORD)))):
+        for place in places(data):
+            path = write(tmp_path / "x.json", changed(data, place, value))
+            try:
+                found = measured.load(path)
+            except ParseError as error:
+                assert str(error).isprintable()
+            else:
+                text = results_compare.render(good, found, results_compare.compare(good, found), 60)
+                assert all(line.isprintable() and len(line) <= 60 for line in text.split("\n"))
+                json.dumps(results_compare.to_dict(good, found, results_compare.compare(found, good)), allow_nan=False)
+
+
+def test_figures_next_to_nothing_are_no_change() -> None:
+    before, after = results(job(5e-324)), results(job(1e6))
+    assert whys(before, after) == ["", "figures of which one is next to nothing"]
+
+
+def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = str(write(tmp_path / "n1.json", NODE))
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", cluster_record.LIMIT + 1)
+    write(tmp_path / "no.json", {"runs": "\x1b[2J"})
+    for name, said in (
+        ("empty", "holds no results: name a file"),
+        ("pipe", "no regular file"),
+        ("large.json", "larger than 128 MiB"),
+        ("no.json", "is missing"),
+        ("nothing", "No such file"),
+    ):
+        for words in ([good, str(tmp_path / name)], [str(tmp_path / name), good]):
+            assert main(["compare", *words]) == 2
+            told = capsys.readouterr()
+            assert said in told.err
+            assert name in told.err
+            assert told.out == ""
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", good, good, "--noise", "-1"])
+    assert ended.value.code == 2
+
+
+def test_versions_of_one_run_that_differ_are_both_told() -> None:
+    other = {**run(1.0), "nccl_library": "2.27.3", "max_bytes": GIB, "rows": [{"size": GIB, "out_of_place": 1.0}]}
+    other["rows"][0]["in_place"] = None
+    [joined] = measured.of_node("n1", [RUN, other], "x").runs
+    assert joined.versions["nccl"] == "2.27.3, 2.28.3"
+    with pytest.raises(ParseError, match="nccl_library"):
+        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+
+
+def test_a_record_is_the_same_as_itself() -> None:
+    record: Record = RECORD
+    assert set(verdicts(of_record(record, "a"), of_record(record, "b"))) == {"within noise"}
+
+
+def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -> None:
+    hosts = {name: {"runs": [RUN], "findings": [], "passed": []} for name in ("n1", "n2", "n3")}
+    assert nccl_benchmark_report.compared(tmp_path, hosts) == ""
+    nccl_benchmark_report.write(tmp_path, hosts, 1795000000.0)
+    stored = {**hosts, "n2": {**hosts["n2"], "runs": [{**run(0.5), "stored": True}]}}
+    assert nccl_benchmark_report.compared(tmp_path, {"n2": stored["n2"]}) == ""
+    text = nccl_benchmark_report.compared(tmp_path, {**stored, "n1": {**hosts["n1"], "runs": [run(0.5)]}})
+    assert text.splitlines()[1].split() == [
+        "n1",
+        "all_reduce",
+        "8G",
+        "360.0",
+        "180.0",
+        "-50.0",
+        "%",
+        "7.0",
+        "%",
+        "(set)",
+        "worse",
+    ]
+    assert "COMPARED: 1 worse, 0 better, 1 within noise, 0 not comparable" in text
+    write(tmp_path / "latest" / "n1.json", {"host": "\x1b"})
+    assert "not compared with the last results" in nccl_benchmark_report.compared(tmp_path, hosts)
