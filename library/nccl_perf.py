@@ -69,10 +69,21 @@ options:
   launcher:
     description:
       - Words before the program, such as C(mpirun) with its options. The program must be built with MPI then.
-      - Variables reach other hosts only by the launcher's own options.
+      - Variables reach other hosts only by the launcher's own options, NCCL_DEBUG among them; see O(launch).
     type: list
     elements: str
     default: []
+  launch:
+    description:
+      - Starts the program on several hosts, one process for each GPU (O(gpus) is 1), in place of O(launcher).
+      - C(kind) is V(mpirun) (Open MPI 4 or later, by ssh) or V(srun). C(hosts) are the hosts as they call themselves,
+        this one first; C(addresses) those by which the launcher reaches them, where these are others; C(per_node) is
+        the number of processes on each. C(options) are further words for the launcher, C(python) is the interpreter on
+        the hosts.
+      - Each process is started by a guard, which binds it to the CPUs of its GPU, says what it found, and ends it at
+        O(timeout), and when whoever started it is gone.
+      - Variables of O(environment) reach all hosts, by name.
+    type: dict
   iterations:
     description: Measured iterations of each size.
     type: int
@@ -163,11 +174,13 @@ EXAMPLES = r"""
 - name: Measure all-reduce over two nodes
   busbar.fabric.nccl_perf:
     binary: /opt/nccl-tests/build/all_reduce_perf_mpi
-    launcher: [mpirun, -np, "16", -H, "node01:8,node02:8", --bind-to, none]
+    launch: {kind: mpirun, hosts: [node01, node02], per_node: 8}
     ranks: 16
-    hosts: [node01, node02]
     min_bytes: 8G
     max_bytes: 8G
+    algorithm: Ring
+    repeats: 3
+    bar_busbw: 330
     stored_result: /var/lib/busbar/nccl_perf/latest/record.json
   register: pair_result
 """
@@ -301,9 +314,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
+    launch,
     perf,
     perf_answer,
     perf_depends,
+    perf_launch,
     perf_output,
     perf_run,
     perf_store,
@@ -321,6 +336,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "ranks": {"type": "int", "required": True},
     "hosts": {"type": "list", "elements": "str", "default": []},
     "launcher": {"type": "list", "elements": "str", "default": []},
+    "launch": {"type": "dict"},
     "repeats": {"type": "int", "default": 1},
     "algorithm": {"type": "str", "default": ""},
     "rails": {"type": "int"},
@@ -406,6 +422,8 @@ class Measurement:
     """One call of the module: the run that is wanted, its environment, and the store of this and earlier runs."""
 
     def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        self.job = None if given["launch"] is None else launch.wanted(given["launch"])
+        given = given if self.job is None else perf_launch.options(given, self.job)
         self.wanted = perf_run.wanted(given, socket.gethostname())
         self.host = host
         self.given = given
@@ -486,14 +504,13 @@ class Measurement:
         except ParseError as error:
             raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
 
-    def trusted(self, environment: Dict[str, str]) -> Tuple[str, ...]:
+    def trusted(self, command: List[str], environment: Dict[str, str]) -> Tuple[str, ...]:
         """The command, its first word as a full path.
 
         Raises ReadError where others than root may change what the command runs or loads: the program, a launcher's
         words that are files, the directories of PATH and of the loader.
         """
-        launcher: List[str] = self.given["launcher"]
-        first, *words = [*launcher, *self.wanted.program]
+        first, *words = command
         path = shutil.which(first, path=environment["PATH"])
         if path is None:
             raise ReadError(first, "is not installed (looked in %s)" % environment["PATH"])
@@ -532,12 +549,23 @@ class Measurement:
         """suffix: of the names of the files that the output goes to. Raises ReadError."""
         stdout, stderr = (os.path.join(directory, name + suffix) for name in ("stdout", "stderr"))
         run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
+        launcher = None
         try:
-            command = self.trusted(environment)
+            command = [*self.given["launcher"], *self.wanted.program]
+            if self.job is not None:
+                launcher = launch.read(self.host, self.job.kind)
+                command = perf_launch.command(
+                    self.job, launcher, self.wanted.program, environment, run.limit, self.host.hardware_root
+                )
+            # Before anything of it is run, the question for -J among it.
+            argv = self.trusted(command, environment)
             if self.knows_json(directory, environment):
-                command += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
-            limit = run_output.limit(self.wanted)
-            ended = process_group.run(command, directory, environment, run.limit, stdout, stderr, limit)
+                argv += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
+            if launcher is not None:
+                environment = {**environment, **launch.environment(launcher)}
+            size = run_output.limit(self.wanted)
+            granted = run.limit + (0 if launcher is None else launch.GRACE)
+            ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size)
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
             run = replace(run, ending="not started: %s" % error)
@@ -545,10 +573,15 @@ class Measurement:
             # Before anything else, and also when we are interrupted: it holds the environment.
             json, written = perf_store.take_json(directory)
         run = replace(run, finished=time.time(), json=json)
-        if self.wanted.several:
-            said = run_output.read(stdout, stderr, self.wanted, written)
-            return replace(run, stdout=said.stdout, stderr=said.stderr, network=said.network)
-        return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
+        if self.job is None and not self.wanted.several:
+            return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
+        asked = [name for name in environment if name.startswith("NCCL_")]
+        said = run_output.read(stdout, stderr, self.wanted, written, self.job, asked)
+        if said.timed_out:
+            run = replace(run, rc=None, ending="timeout")
+        elif launcher is not None and not said.begun and not run.ending:
+            run = replace(run, ending=perf_launch.refusal(launcher, run.rc, said.stderr or said.stdout))
+        return replace(run, stdout=said.stdout, stderr=said.stderr, network=said.network)
 
     def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
         """Whether the program has -J, by its own usage text; a program that cannot even print that has not."""

@@ -43,7 +43,7 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
             {"rc": one.rc, "busbw": figure, "finished": one.finished, "ending": one.ending[:300]}
             for one, figure in zip(runs, reached)
         ],
-        **_of_network(network),
+        **_of_network(network, wanted.several),
     }
     there = [result for result in results if result is not None]
     if not there:
@@ -72,10 +72,14 @@ def _shown(results: Sequence[Optional[Result]], reached: Sequence[Optional[float
     return results[min(there)[1]] or Result()
 
 
-def _of_network(network: Optional[Network]) -> Dict[str, Any]:
+def _of_network(network: Optional[Network], several: bool) -> Dict[str, Any]:
     if network is None:
         return {}
+    ranks = {"ranks": dict(network.ranks)}
+    if not several:
+        return ranks
     return {
+        **ranks,
         "transport": {
             "networks": list(network.networks),
             "nodes": network.nodes,
@@ -89,6 +93,5 @@ def _of_network(network: Optional[Network]) -> Dict[str, Any]:
             host: {device: asdict(moved) for device, moved in devices.items()}
             for host, devices in network.rails.items()
         },
-        "ranks": dict(network.ranks),
         "nccl_version": ", ".join(network.versions),
     }

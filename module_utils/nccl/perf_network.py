@@ -110,7 +110,7 @@ def judge(
     for one, (result, problem) in zip(runs, results):
         judged = perf.judge(result, alone, replace(one, command=run.command), now, problem, since).findings
         if one.network is not None:
-            judged = (*_explained(judged, one.network), *one.network.launched)
+            judged = (*_explained(judged, one.network), *_launched(judged, one.network))
         if wanted.several:
             judged = (*judged, *_of_network(one.network, result, wanted, judged))
         plans.append(judged)
@@ -130,16 +130,19 @@ def transport_of(run: Run) -> Optional[Network]:
 
 
 def _worst(plans: Sequence[Sequence[Finding]]) -> List[Finding]:
-    """Of each check and subject the worst answer, in the order of the first plan, with the number of its run."""
-    found: Dict[str, Finding] = {}
+    """Of each check and subject the worst answer, in the order of the first plan; where they differ with its run."""
+    found: Dict[str, List[Tuple[int, Finding]]] = {}
     for number, plan in enumerate(plans, 1):
         for finding in plan:
-            if not finding.ok and finding.have is not None:
-                finding = replace(finding, have="run %d of %d: %s" % (number, len(plans), finding.have))
-            before = found.get(finding.id)
-            if before is None or STATES.index(finding.state) < STATES.index(before.state):
-                found[finding.id] = finding
-    return list(found.values())
+            found.setdefault(finding.id, []).append((number, finding))
+    worst = []
+    for answers in found.values():
+        number, finding = min(answers, key=lambda answer: STATES.index(answer[1].state))
+        alike = len({one.have for _number, one in answers}) == 1 and len(answers) == len(plans)
+        if not finding.ok and not alike and finding.have is not None and finding.check != perf.FRESH.id:
+            finding = replace(finding, have="run %d of %d: %s" % (number, len(plans), finding.have))
+        worst.append(finding)
+    return worst
 
 
 def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
@@ -159,6 +162,15 @@ def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
     return [
         replace(one, have=(one.have or "") + text, fix=said.fix) if one.check == perf.RAN.id and not one.ok else one
         for one in findings
+    ]
+
+
+def _launched(findings: Sequence[Finding], network: Network) -> List[Finding]:
+    """What a run that failed left unsaid of its launch follows from that."""
+    ran = next(one for one in findings if one.check == perf.RAN.id)
+    return [
+        replace(one, because=ran.id) if one.state == "unknown" and not ran.ok and one.because is None else one
+        for one in network.launched
     ]
 
 

@@ -8,10 +8,10 @@ whether it is proven.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ..core.finding import Finding, from_dict
+from ..core.finding import Finding, from_dict, printable
 from ..core.host import ParseError
 from .perf_output import expect
 
@@ -69,6 +69,10 @@ class Network:
     @property
     def proven(self) -> bool:
         return not self.missing
+
+    def without(self, proof: str) -> Network:
+        """The same, of which this is not proven."""
+        return replace(self, missing=(*self.missing, printable(proof)))
 
     @property
     def sockets(self) -> bool:

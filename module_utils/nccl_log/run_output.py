@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Collection, Optional
 
 from ..core import process_group
 from ..core.host import Host, ReadError
-from ..nccl import perf_output, perf_store
+from ..nccl import perf_launch, perf_output, perf_store
+from ..nccl.launch import Launch
 from ..nccl.perf_run import Wanted, short_names
 from ..nccl.perf_transport import Network
 from . import excerpt, proof
@@ -23,11 +25,16 @@ _LARGEST = 16 << 20
 
 @dataclass(frozen=True)
 class Said:
-    """stdout, stderr: without NCCL's lines and those of the rank guards.   network: what all of them prove."""
+    """stdout, stderr: without NCCL's lines and those of the rank guards.   network: what all of them prove.
+
+    begun: a rank guard, or the program, has said something.   timed_out: a rank guard ended its program at its limit.
+    """
 
     stdout: str
     stderr: str
     network: Network
+    begun: bool = True
+    timed_out: bool = False
 
 
 def limit(wanted: Wanted) -> int:
@@ -35,9 +42,12 @@ def limit(wanted: Wanted) -> int:
     return process_group.OUTPUT_LIMIT + (_OF_RANK * wanted.ranks if wanted.several else 0)
 
 
-def read(stdout: str, stderr: str, wanted: Wanted, written: int) -> Said:
+def read(
+    stdout: str, stderr: str, wanted: Wanted, written: int, job: Optional[Launch] = None, asked: Collection[str] = ()
+) -> Said:
     """stdout, stderr: paths; of a run that was not started they are not there.   written: files that -J left.
 
+    job: where it has rank guards.   asked: names of NCCL's variables that its ranks were meant to have.
     Raises ReadError.
     """
     streams = Streams(wanted.ranks)
@@ -51,16 +61,20 @@ def read(stdout: str, stderr: str, wanted: Wanted, written: int) -> Said:
         except OSError as error:
             raise ReadError(path, "cannot be read: %s" % error.strerror) from error
         _shorten(path)
-    network = proof.read(streams.log, wanted)
+    network = proof.read(streams.log, wanted) if wanted.several else Network()
     if streams.cut:
-        network = replace(network, missing=(*network.missing, "the output has too much that is not NCCL's"))
-    ranks = {}
-    for rank in perf_output.ranks(texts[0]):
-        name = short_names([rank.host])[0]
-        ranks[name] = ranks.get(name, 0) + 1
-    tables = max(perf_output.programs(texts[0]), written, 1)
-    network = replace(network, ranks=ranks, tables=tables)
-    return Said(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network)
+        network = network.without("the output has too much that is not NCCL's")
+    begun, timed_out = bool(streams.log.processes or texts[0].strip()), False
+    if job is None:
+        ranks = [short_names([rank.host])[0] for rank in perf_output.ranks(texts[0])]
+        network = replace(network, ranks={host: ranks.count(host) for host in sorted(set(ranks))})
+    else:
+        guarded, texts[0] = perf_launch.read(texts[0], job, wanted, asked)
+        begun, timed_out = begun and bool(guarded.ranks or guarded.problem), guarded.timed_out
+        network = replace(network, ranks=guarded.ranks, rails=guarded.rails, launched=guarded.findings)
+        network = network.without(guarded.problem) if guarded.problem else network
+    network = replace(network, tables=max(perf_output.programs(texts[0]), written, 1))
+    return Said(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network, begun, timed_out)
 
 
 def _shorten(path: str) -> None:

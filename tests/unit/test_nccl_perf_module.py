@@ -207,6 +207,25 @@ def test_whatever_is_not_as_asked_is_found(run: Run, tmp_path: Path, change: str
     assert states(run()) == expected
 
 
+def test_repeats_stop_at_the_first_that_fails(run: Run, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    program(tmp_path, f"def before(): open({str(count)!r}, 'a').write('x')")
+    result = run(repeats=3, algorithm="Ring")
+    assert states(result) == {}
+    assert (count.read_text(), len(result["repeats"]), result["busbw"]) == ("xxx", 3, 350.5)
+    assert said(run(repeats=2, when="never", stored_result=result["record"]), "fresh").startswith("a result of another")
+    program(tmp_path, f"def before(): open({str(count)!r}, 'a').write('y')\nRC = 2")
+    result = run(repeats=3)
+    assert states(result)["ran"] == "drift"
+    assert count.read_text() == "xxxy"
+    # One of them fails, and the others are good.
+    change = f"def before():\n    open({str(count)!r}, 'a').write('z')\n"
+    program(tmp_path, change + f"RC = 2 * (len(open({str(count)!r}).read()) == 5)")
+    result = run(repeats=3)
+    assert states(result) == {"ran": "drift", "busbw": "unknown", "spread": "unknown", "outlier": "unknown"}
+    assert said(result, "ran").startswith("run 2 of 2: exit code 2")
+
+
 def test_a_program_without_mpi_under_a_launcher_ran_alone(run: Run, tmp_path: Path) -> None:
     program(tmp_path)
     launcher = tmp_path / "mpirun"
@@ -441,6 +460,9 @@ def test_a_killed_module_takes_the_program_with_it(tmp_path: Path, run: Run) -> 
     assert run()["findings"] == []
 
 
+LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
+
+
 # -- wrong arguments -------------------------------------------------------------------------------------------------
 
 
@@ -458,6 +480,17 @@ def test_a_killed_module_takes_the_program_with_it(tmp_path: Path, run: Run) -> 
         ({"timeout": 100000}, "at most"),
         ({"bar_busbw": -1}, "bar_busbw"),
         ({"hosts": ["10.0.0.1"]}, "prints names, not addresses"),
+        ({"repeats": 0}, "repeats is 0, expected 1 to 100"),
+        ({"algorithm": "Ring Tree"}, "is no NCCL_ALGO"),
+        ({"algorithm": "Ring", "environment": {"NCCL_ALGO": "Tree"}}, "NCCL_ALGO is what algorithm sets"),
+        ({"rails": 0}, "rails is 0"),
+        ({"launch": {"kind": "mpiexec"}}, "launch.kind"),
+        ({"launch": {**LAUNCH, "options": ["-np", "4"]}}, "launch.options"),
+        ({"launch": LAUNCH}, "gpus is 2; with launch each process has one"),
+        ({"launch": LAUNCH, "gpus": 1, "ranks": 8}, "ranks is 8; launch starts 16 on 2 hosts"),
+        ({"launch": LAUNCH, "gpus": 1, "ranks": 16, "launcher": ["mpirun"]}, "leave one of them out"),
+        ({"launch": LAUNCH, "gpus": 1, "ranks": 16, "hosts": ["node01", "node03"]}, "hosts are not those of launch"),
+        ({"launch": {**LAUNCH, "hosts": ["a.x", "a.y"]}, "gpus": 1, "ranks": 16}, "the same short name"),
         ({"environment": {"A=B": "x"}}, "no name of a variable"),
         ({"environment": {"TOKEN": [SECRET]}}, "TOKEN is neither text nor a number"),
     ],

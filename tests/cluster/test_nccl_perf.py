@@ -1,0 +1,159 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The module nccl_perf over four nodes, by the real mpirun and srun: what it proves of a run, and what ends it.
+
+The program stands in for nccl-tests: an MPI program that prints its table, NCCL's log of each rank in the form of 2.28,
+and moves the counters of the HCAs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import debian
+from tests.trees import tool
+
+from .nodes import Cluster, Node
+
+PROGRAM = """\
+#!{python}
+import ctypes, os, socket, sys, time
+argv, ROOT = sys.argv[1:], {root!r}
+if "-h" in argv:
+    sys.exit("USAGE: all_reduce_perf")
+NETWORK, GDR, FOUND = "IB", "/GDRDMA", "NET/IB : Using [0]mlx5_0:1/IB; OOB eth0:10.0.0.1<0>"
+DEBUG, RC, FACTOR = True, 0, 1.0
+def before(rank): pass
+{change}
+mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+assert mpi.MPI_Init(None, None) == 0
+world = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+numbers = ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(numbers[0])), mpi.MPI_Comm_size(world, ctypes.byref(numbers[1]))
+rank, size = (number.value for number in numbers)
+host = socket.gethostname()
+before(rank)
+def say(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+names = ctypes.create_string_buffer(64 * size)
+own = ctypes.create_string_buffer(host.encode(), 64)
+char = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_char")))
+mpi.MPI_Allgather(own, 64, char, names, 64, char, world)
+hosts = [names.raw[64 * n : 64 * n + 64].rstrip(b"\\0").decode() for n in range(size)]
+if rank == 0:
+    say("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\\n")
+    say("# Collective test starting: all_reduce_perf\\n# Using devices\\n")
+    for n in range(size):
+        say("#  Rank %2d Group  0 Pid %6d on %10s device  0 [0000:1b:00] NVIDIA H100\\n" % (n, 4000 + n, hosts[n]))
+    say("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\\n")
+if DEBUG and os.environ.get("NCCL_DEBUG") == "INFO":
+    head = "%s:%d:%d [0] NCCL INFO " % (host, os.getpid(), os.getpid())
+    init = "ncclCommInitRank comm 0xa%d rank %d nranks %d cudaDev 0 nvmlDev 0 busId 1b000 commId 0xc0ffee - Init " % (
+        rank, rank, size)
+    for line in ["NCCL version 2.28.9+cuda13.0", FOUND, "Using network " + NETWORK, init + "START",
+                 "comm 0xa%d rank %d nRanks %d nNodes %d localRanks 1 localRank 0 MNNVL 0" % (rank, rank, size, size),
+                 "Channel 00/0 : %d[0] -> %d[0] [send] via NET/%s/0%s" % (rank, (rank + 1) % size, NETWORK, GDR),
+                 init + "COMPLETE"]:
+        say(head + line + "\\n")
+mpi.MPI_Barrier(world)
+for name in ("port_xmit_data", "port_rcv_data"):
+    path = "%s/sys/class/infiniband/mlx5_0/ports/1/counters/%s" % (ROOT, name)
+    if NETWORK == "IB" and rank == 0:
+        open(path, "r+").write("%d" % (int(open(path).read()) + (1 << 28)))
+mpi.MPI_Barrier(world)
+if rank == 0:
+    algbw = FACTOR * 100.0
+    busbw = algbw * 2 * (size - 1) / size
+    place = "%.1f %.2f %.2f 0" % ((1 << 30) / algbw / 1e3, algbw, busbw)
+    say("%12d %12d float sum -1 %s %s\\n" % (1 << 30, 1 << 28, place, place))
+    say("# Out of bounds values : 0 OK\\n# Avg bus bandwidth    : 1\\n# Collective test concluded: all_reduce_perf\\n")
+mpi.MPI_Finalize()
+sys.exit(RC)
+"""
+CODE = """\
+import json, sys
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
+with patch_module_args(json.loads(sys.argv[1])): nccl_perf.main()
+"""
+
+
+@pytest.fixture
+def hardware(tmp_path: Path) -> Path:
+    """One GPU and one HCA, on every node the same files: what one node's program counts, all nodes have counted."""
+    root = tmp_path / "hardware"
+    gpu, hca = "pci0000:00/0000:00:01.0/0000:1b:00.0", "pci0000:00/0000:00:01.0/0000:1c:00.0"
+    for path, text in {
+        "proc/driver/nvidia/gpus/0000:1b:00.0/information": "GPU UUID: GPU-1\nDevice Minor: 0\n",
+        "dev/nvidia0": "",
+        f"sys/devices/{gpu}/local_cpulist": f"0-{(os.cpu_count() or 1) - 1}\n",
+        f"sys/devices/{gpu}/numa_node": "0\n",
+        f"sys/devices/{hca}/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000",
+        f"sys/devices/{hca}/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "1000",
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    (root / f"sys/devices/{hca}/infiniband/mlx5_0/device").symlink_to(root / f"sys/devices/{hca}")
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    (root / "sys/bus/pci/devices/0000:1b:00.0").symlink_to(root / f"sys/devices/{gpu}")
+    (root / "sys/class/infiniband").mkdir(parents=True)
+    (root / "sys/class/infiniband/mlx5_0").symlink_to(root / f"sys/devices/{hca}/infiniband/mlx5_0")
+    return root
+
+
+def measure(nodes: Cluster, tmp_path: Path, kind: str, change: str = "", **more: Any) -> dict[str, Any]:
+    """What the module says on the first node."""
+    program = tmp_path / "all_reduce_perf"
+    root = tmp_path / "hardware"
+    program.write_text(PROGRAM.format(python=sys.executable, change=change, root=str(root)))
+    program.chmod(0o755)
+    # Tools are looked for below the system root. By a link mpirun would look for its daemon beside the link.
+    tool(tmp_path, f"usr/bin/{kind}", f'exec {shutil.which(kind, path=debian.PLACES)} "$@"')
+    hosts = [node.name for node in nodes.nodes]
+    given = {
+        "binary": str(program),
+        "launch": {"kind": kind, "hosts": hosts, "per_node": 1, "python": sys.executable},
+        "ranks": len(hosts),
+        "min_bytes": "1G",
+        "max_bytes": "1G",
+        "bar_busbw": 100,
+        "timeout": 60,
+        "result_directory": str(tmp_path / "results"),
+        "require_idle": False,
+        "system_root": str(tmp_path),
+        "hardware_root": str(root),
+        **more,
+    }
+    head: Node = nodes.nodes[0]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = head.run([sys.executable, "-c", CODE, json.dumps(given)], environment, 300)
+    found: dict[str, Any] = json.loads(done.stdout or json.dumps({"failed": True, "msg": done.stderr}))
+    return found
+
+
+def states(result: dict[str, Any]) -> dict[str, str]:
+    assert not result.get("failed"), result["msg"]
+    print(*("{check}: {have}".format(**finding) for finding in result["findings"]), sep="\n")
+    return {finding["check"].partition(".")[2]: finding["state"] for finding in result["findings"]}
+
+
+@pytest.mark.parametrize("kind", ["mpirun", "srun"])
+def test_a_good_run_is_one_job_over_a_proven_transport(
+    nodes: Cluster, tmp_path: Path, hardware: Path, kind: str
+) -> None:
+    result = measure(nodes, tmp_path, kind, repeats=2, algorithm="Ring", environment={"NCCL_IB_TC": 106})
+    assert states(result) == {}
+    assert result["busbw"] == 150.0
+    assert [run["rc"] for run in result["repeats"]] == [0, 0]
+    assert result["transport"]["networks"] == ["IB"]
+    assert result["transport"]["proven"]
+    assert result["ranks"] == {node.name: 1 for node in nodes.nodes}
+    assert all(of["mlx5_0"]["sent"] == 4 << 28 for of in result["rails"].values())
