@@ -99,7 +99,7 @@ def scaling(record: Record) -> Any:
                 )
     right.axhline(100 * EXPECTED, color="crimson", linewidth=1, label=f"expected: {EXPECTED:.0%} or more")
     left.set_ylabel("busbw, GB/s")
-    right.set_ylabel("efficiency, % of the fewest nodes' busbw")
+    right.set_ylabel("efficiency against the fewest nodes, %")
     nodes = sorted({one.nodes for one in record.scaling if one.nodes})
     for axis in (left, right):
         axis.set_xlabel("nodes")

@@ -43,7 +43,6 @@ _row = answer.record(
     spread=_figure,
     repeats=_count,
 )
-_rail = answer.record(others=True, sent=answer.maybe(answer.number()), received=answer.maybe(answer.number()))
 _job = answer.record(
     optional=["min_bytes", "max_bytes", "versions"],
     name=_name,
@@ -66,8 +65,8 @@ _job = answer.record(
     spread=_figure,
     states=answer.many(answer.one_of(*STATES), 1000),
     said=_line,
-    transport=answer.table(answer.anything, limit=100),
-    rails=answer.table(answer.table(_rail, limit=1000), limit=HOSTS),
+    transport=answer.transport,
+    rails=answer.table(answer.table(answer.moved, limit=1000), limit=HOSTS),
     versions=answer.table(_line, limit=20),
 )
 _record = answer.record(
@@ -146,7 +145,7 @@ class Job:
     states: tuple[str, ...] = ()
     said: str = ""
     transport: Mapping[str, Any] = field(default_factory=dict)
-    rails: Mapping[str, Mapping[str, Mapping[str, float | None]]] = field(default_factory=dict)
+    rails: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -174,7 +173,10 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """A collective over some nodes. efficiency: busbw as a part of that over the fewest nodes it was measured on."""
+    """A collective over some nodes. efficiency: as a part of the fewest nodes', each against its own prediction.
+
+    Where there is no prediction, the plain figures are compared.
+    """
 
     collective: str
     nodes: int

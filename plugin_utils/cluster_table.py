@@ -21,9 +21,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 ROWS = 40
 # Jobs of one kind, such as the pairs of a fleet, that have a line each; of more, only those that are not ok have one.
 EACH = 4
-# Characters of host names in a cell, in a sentence; of what a finding says.
-CELL, SENTENCE, SAID = 22, 180, 300
-# Scaling below this part of the fewest nodes' busbw is marked.
+# Characters of host names in a cell, in a sentence; of what a finding says; of host names in it.
+CELL, SENTENCE, SAID, _NAMES = 22, 180, 300, 60
+# Scaling below this efficiency is marked.
 EXPECTED = 0.90
 
 
@@ -238,32 +238,30 @@ def transport(record: Record) -> str:
 
 
 def _by(of_job: Mapping[str, Any]) -> str:
-    """``proven: IB, GDR on every channel``. What a record does not tell is not said."""
-    networks = _texts(of_job.get("networks"))
-    words = [" and ".join(networks) if networks else "network unknown"]
-    expected, missing = _count(of_job.get("expected")), _texts(of_job.get("missing"))
-    if missing:
-        words.append(
-            "%d%s HCAs idle: %s" % (len(missing), f" of {expected}" if expected else "", ", ".join(missing[:8]))
-        )
-    elif expected:
-        words.append("all %d HCAs in use" % expected)
+    """``proven: IB over 4 nodes, 32 ranks, 8 HCAs on each node, GDR on every connection``."""
+    if not of_job:
+        return "not proven: no log of NCCL's"
+    if not of_job.get("proven"):
+        return _short("not proven: " + ("; ".join(of_job.get("missing", ())) or "nothing says why"))
+    networks = " and ".join(of_job.get("networks", ())) or "no network"
+    words = [f"{networks} over {of_job.get('nodes')} nodes, {of_job.get('expected')} ranks"]
+    hosts = of_job.get("hosts", {})
+    counts = sorted({len(one["devices"]) for one in hosts.values()})
+    if counts and "Socket" not in of_job.get("networks", ()):
+        each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        words.append(f"{each} HCA{'s' * (each != '1')} on each node")
+    # A rank uses the HCA that is nearest: of more HCAs than ranks some are idle.
+    idle = {
+        host: sorted({*one["found"]} - {*one["devices"]})
+        for host, one in hosts.items()
+        if len(one["devices"]) < min(len(one["found"]), one["ranks"])
+    }
+    if idle:
+        names = sorted({device for devices in idle.values() for device in devices})
+        words.append(f"idle on {nodeset.brief(idle, _NAMES)}: {', '.join(names[:4])}{' and more' * (len(names) > 4)}")
     gdr = of_job.get("gdr")
-    if isinstance(gdr, bool):
-        words.append("GDR on every channel" if gdr else "GDR is not on every channel")
-    elif isinstance(gdr, str) and gdr:
-        words.append(f"GDR {gdr}")
-    return ("proven: " if of_job.get("proven") is True else "not proven: ") + _short(", ".join(words))
-
-
-def _texts(value: object) -> list[str]:
-    """The names in a list, or the keys of a mapping; [] of anything else."""
-    items = [*value] if isinstance(value, list | tuple | Mapping) else []
-    return [printable(item) for item in items if isinstance(item, str)]
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else len(_texts(value))
+    words.append("GDR unknown" if gdr is None else "GDR on every connection" if gdr else "GDR not on every connection")
+    return "proven: " + _short(", ".join(words))
 
 
 def _verdict(record: Record) -> str:

