@@ -26,7 +26,7 @@ from .rank_program import cpus
 KINDS = ("mpirun", "srun")
 MOST_HOSTS = 4096
 # Seconds that the launcher gets beyond the guards' limit before whoever started it ends it, too.
-GRACE = 5.0
+GRACE = 3.0
 # What is not started after this many seconds, because the nodes are not free or do not answer, is given up.
 PATIENCE = 60
 _AGAIN = "then run the benchmark again"

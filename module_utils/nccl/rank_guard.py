@@ -58,7 +58,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Ending:
-    """rc: of the program, negative for a signal, None where it had to be ended.   why: it had to be, else "".
+    """rc: of the program, 128 + n for a signal, None where it had to be ended.   why: it had to be, else "".
 
     left: processes that do not die.
     """
@@ -160,7 +160,7 @@ def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Option
             raise ParseError("rank %s on %s has counted its rails more than twice" % (rank, host))
         one.rails.append(_rails(data.get("rails")))
     elif what == "end":
-        rc = _number(data, "rc", -64, 255)
+        rc = _number(data, "rc", 0, 255)
         one.ending = Ending(rc, _text(data, "why", 80), _number(data, "left", 0, 10**6) or 0)
     elif what != "cut":
         raise ParseError("a rank says %r" % what)

@@ -3,9 +3,9 @@
 """The rank guard: what runs on every node as the parent of each rank's program, sent there as ``python3 -c``.
 
 It says which rank it is, on which CPUs, GPU and variables it runs, and what the NICs have counted; it binds the program
-to the CPUs of its GPU; and it ends the program at the limit, and when the launcher's process above it is gone. The
-kernel ends the program when the guard itself is killed (prctl PR_SET_PDEATHSIG). It needs Python 3.6 or later and its
-standard library, and imports nothing of ours.
+to the CPUs of its GPU; and it ends the program, and all that this has started, at the limit and when the launcher's
+process above it is gone. There are two of it, one below the other, should one be killed. Python 3.6 or later and its
+standard library suffice.
 
     --limit SECONDS --root DIRECTORY -- PROGRAM [ARGUMENT...]
 """
@@ -25,7 +25,7 @@ import struct
 import sys
 import termios
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 MARK = "#busbar-rank "
 # A write of this much to a pipe is whole (PIPE_BUF), also beside the other ranks of the node.
@@ -36,6 +36,7 @@ TERM_GRACE = 1.0
 KILL_WAIT = 4.0
 POLL = 0.1
 TIMED_OUT, LOST, NOT_STARTED = 124, 125, 126
+CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 RANK = ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMIX_RANK")
 WORLD = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -170,19 +171,13 @@ class Guard:
     def __init__(self, limit: float, root: str) -> None:
         self.end = time.monotonic() + limit
         self.root = root.rstrip("/") + "/"
-        self.parent = os.getppid()
-        self.signal = 0
+        self.keeper = Keeper(self.end)
         self.rank, self.local_rank = number(RANK), number(LOCAL_RANK)
         self.host = socket.gethostname().partition(".")[0].lower()
         step = "%s.%s" % (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
         self.job = os.environ.get("PMIX_NAMESPACE") or step
-        for caught in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(caught, self.stop)
         # Nobody reads what we say any more: that is no reason to leave the program alone.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-
-    def stop(self, caught: int, _frame: Any) -> None:
-        self.signal = caught
 
     def say(self, what: str, **said: Any) -> None:
         said.update(what=what, host=self.host, rank=self.rank)
@@ -241,14 +236,37 @@ class Guard:
             self.say("rails", rails=rails(self.root))
 
     def run(self, argv: List[str]) -> int:
-        """Runs the program and returns the exit code that is meant to be this process's."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        # What the program leaves behind becomes our child, and is ended.
-        libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
-        me = os.getpid()
+        """Runs the program below two keepers: whichever of them is killed, the other ends what is left."""
+        code, why, left = self.keeper.keep(lambda: sys.exit(Keeper(self.end).keep(lambda: become(argv))[0]))
+        self.say("end", rc=None if why else code, why=why, left=left)
+        self.count()
+        return code
+
+
+class Keeper:
+    """Ends a process and all that it has started: at the end of the time, by a signal, and with our own parent."""
+
+    def __init__(self, end: float) -> None:
+        """end: on the monotonic clock, in seconds."""
+        self.end = end
+        self.parent = os.getppid()
+        self.signal = 0
+        for caught in CAUGHT:
+            signal.signal(caught, self.stop)
+
+    def stop(self, caught: int, _frame: Any) -> None:
+        self.signal = caught
+
+    def keep(self, start: Callable[[], Any]) -> Tuple[int, str, int]:
+        """Starts a process. Its exit code, 128 + n for a signal; why it had to be ended; how many do not die.
+
+        start: what the new process does; it does not return.
+        """
+        # What is left of it becomes our child, and not init's.
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         child = os.fork()
         if child == 0:
-            self.become(argv, me, libc)
+            start()
         why, code = "", None  # type: Tuple[str, Optional[int]]
         while code is None and not why:
             why = self.reason()
@@ -256,29 +274,12 @@ class Guard:
             if code is None and not why:
                 time.sleep(POLL)
         left = self.end_all(child)
-        self.say("end", rc=code, why=why, left=left)
-        self.count()
-        if not why:
-            return code if code is not None and code >= 0 else 128 - (code or 0)
-        return 128 + self.signal if self.signal else TIMED_OUT if "limit" in why else LOST
-
-    def become(self, argv: List[str], parent: int, libc: Any) -> None:
-        """In the child: ends with the guard, whatever ends that."""
-        try:
-            for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-                signal.signal(default, signal.SIG_DFL)
-            word = ctypes.c_ulong
-            if libc.prctl(PR_SET_PDEATHSIG, word(signal.SIGKILL), word(0), word(0), word(0)) != 0:
-                raise OSError(ctypes.get_errno(), "prctl")
-            if os.getppid() == parent:
-                os.execvp(argv[0], argv)
-        except OSError as error:
-            os.write(2, ("rank guard: %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "replace"))
-        finally:
-            os._exit(NOT_STARTED)
+        if code is not None:
+            return code, "", left
+        return 128 + self.signal if self.signal else TIMED_OUT if time.monotonic() >= self.end else LOST, why, left
 
     def reason(self) -> str:
-        """Why the program has to be ended now; "" for no reason."""
+        """Why the process has to be ended now; "" for no reason."""
         if os.getppid() != self.parent:
             return "the launcher's process above it is gone"
         if self.signal:
@@ -286,7 +287,7 @@ class Guard:
         return "the limit is reached" if time.monotonic() >= self.end else ""
 
     def reap(self, child: int) -> Optional[int]:
-        """Takes in what has ended. The program's exit code, negative for a signal; None while it runs."""
+        """Takes in what has ended. The exit code of the process; None while it runs."""
         code = None
         try:
             while True:
@@ -294,7 +295,7 @@ class Guard:
                 if not pid:
                     break
                 if pid == child:
-                    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+                    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         except ChildProcessError:
             pass
         return code
@@ -316,6 +317,27 @@ class Guard:
                         os.kill(pid, sent)
                 told.add(pid)
             time.sleep(0.02)
+
+
+def prctl(option: int, value: int) -> None:
+    word = ctypes.c_ulong
+    if ctypes.CDLL(None, use_errno=True).prctl(option, word(value), word(0), word(0), word(0)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def become(argv: List[str]) -> None:
+    """The program in the place of this process; it ends with its parent, whatever ends that."""
+    parent = os.getppid()
+    try:
+        for caught in (*CAUGHT, signal.SIGPIPE):
+            signal.signal(caught, signal.SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            os.execvp(argv[0], argv)
+    except OSError as error:
+        os.write(2, ("rank guard: %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "replace"))
+    finally:
+        os._exit(NOT_STARTED)
 
 
 def descendants(top: int) -> List[int]:
