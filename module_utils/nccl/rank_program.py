@@ -163,7 +163,7 @@ def variables(job: str) -> Dict[str, str]:
     for name, value in sorted(os.environ.items()):
         if name.startswith("NCCL_"):
             digest = hashlib.sha256((job + value).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-            found[name[:64]] = value[:80] if TOLD.match(name + "$") and len(value) <= 80 else "#" + digest
+            found[name[:64]] = value[:80] if TOLD.fullmatch(name) and len(value) <= 80 else "#" + digest
     return found
 
 
