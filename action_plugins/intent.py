@@ -57,8 +57,7 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     parsed = profile.parse(data, name)
     if parsed.rails:
         profile.for_fabric(parsed, values["busbar_fabric"] or None)
-    suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
-    bars = load_bars([site / "bars.yml", suite / BARS])
+    bars = bars_of(site)
     runs = nccl_benchmark.runs(values, parsed, name, bars)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
     # What a node may be held to, besides what its roles ask for: variables of roles may hold secrets.
@@ -87,6 +86,12 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
     raise ParseError(intent.unknown_platform(name, sorted(known)))
 
 
+def bars_of(site: Path) -> list[tuple[busbw.Bar, ...]]:
+    """Those of the site, then the suite's. site: directory of the inventory. Raises ParseError."""
+    suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
+    return load_bars([site / "bars.yml", suite / BARS])
+
+
 def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
     """The bars of each file that is there; the site's own comes first. Raises ParseError."""
     found = []
@@ -101,4 +106,4 @@ def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
     return found
 
 
-__all__ = ["ActionModule", "load", "load_bars", "of_host"]
+__all__ = ["ActionModule", "bars_of", "load", "load_bars", "of_host"]

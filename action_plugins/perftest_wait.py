@@ -1,6 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Asks how far a perftest in the background is. Documented in library/perftest_wait.py."""
+"""Asks how far a module in the background is, whose name comes before ``_wait``. Documented in library/NAME_wait.py.
+
+nccl_perf_wait.py is a link to this file.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ class ActionModule(async_status.ActionModule):
 
     def _execute_module(self, *arguments: Any, **named: Any) -> dict[str, Any]:
         ask = super()._execute_module
-        done = gated.valid(self, "perftest", lambda: ask(*arguments, **named), background=True)
+        module = self._task.action.rpartition(".")[2].removesuffix("_wait")
+        done = gated.valid(self, module, lambda: ask(*arguments, **named), background=True)
         # Who answers nonsense is not asked again and again while all other hosts wait.
         return {**done, "finished": True} if str(done.get("msg")).startswith(answer.SAID) else done

@@ -88,6 +88,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {
@@ -120,7 +121,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     unfit = users(host, given["slurm_node"])
     path = "%s/%s" % (given["nccl_tests_path"], MARKER)
     try:
-        host.tool(given["launcher"])
+        launch.read(host, given["launcher"])
         # Where the programs are, as nccl_perf runs them.
         text = Host().read_system(path)
         if text is None:
@@ -134,7 +135,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
                 build = "NCCL %s, %s, nccl-tests %.12s" % (inputs.nccl.version, inputs.mpi.version, commit)
     except (ReadError, ParseError) as error:
         said = str(error) if isinstance(error, ReadError) else "%s %s" % (path, error)
-        unfit.append(_unfit(said, "install %s, or set nccl_benchmark_launcher; %s" % (given["launcher"], BUILD)))
+        unfit.append(_unfit(said, "mend that on the node; " + BUILD))
     return dict(Plan().result(), member={"name": name, "build": build, "rails": own}, unfit=unfit)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -107,6 +108,7 @@ class Expected:
 class Job:
     """One program over some hosts; the first of them starts it. names, addresses: in the order of hosts.
 
+    rails: how many HCAs of each node have to carry data.
     scaling: over a part of the nodes of its scope, for the comparison.
     """
 
@@ -122,6 +124,7 @@ class Job:
     max_bytes: int
     algorithm: str
     what: str
+    rails: int
     environment: Mapping[str, str]
     scaling: bool
     bar: float | None
@@ -177,11 +180,15 @@ class Plan:
 _WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
 # A team is some hosts that are measured together.
 Team = tuple[Member, ...]
+Wanted = Callable[[Settings, int], Sequence[Measure]]
 Judge = Callable[[Settings, Measure, int], Expected]
 
 
-def plan(members: Sequence[Member], measures_of: Callable[[Settings], Sequence[Measure]], expected: Judge) -> Plan:
-    """measures_of: what is to be measured.   expected: settings, test, number of nodes -> what a job has to reach."""
+def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
+    """wanted_of: settings, number of nodes -> what is to be measured.
+
+    expected: settings, measure, number of nodes -> what a job has to reach.
+    """
     left: dict[str, tuple[str, str]] = {one.host: one.unfit for one in members if one.unfit is not None}
     fit = [one for one in members if one.unfit is None]
     left.update(_ambiguous(fit))
@@ -199,7 +206,7 @@ def plan(members: Sequence[Member], measures_of: Callable[[Settings], Sequence[M
         left.update(alone)
         if not any(one.leaf for one in there):
             one_leaf.update(one.host for one in there)
-        jobs, missing = _jobs(settings, leaves, measures_of(settings), expected, len(groups) > 1)
+        jobs, missing = _jobs(settings, leaves, wanted_of, expected, len(groups) > 1)
         untested.update(missing)
         # Hosts of two groups are other hosts, so that their rounds can go on side by side.
         for number, jobs_of_round in enumerate(jobs):
@@ -297,8 +304,13 @@ def counts(nodes: int) -> list[int]:
     return [nodes, *(1 << power for power in range(nodes.bit_length()) if 1 << power < nodes)]
 
 
-def measures(settings: Settings, model: Sequence[tuple[str, int, str]]) -> list[Measure]:
-    """What is measured of a scope. model: collective, bytes and name of each message of the user's own model."""
+def measures(
+    settings: Settings, model: Sequence[tuple[str, int, str]], algorithms: Mapping[str, str] = PAIR_ALGORITHM
+) -> list[Measure]:
+    """What is measured of a scope. model: collective, bytes and name of each message of the user's own model.
+
+    algorithms: of pairs, by collective.
+    """
     least, most = settings.sizes
     if settings.scope == "rail":
         return [Measure(RAIL_COLLECTIVE, least, most, rail=rail) for rail in settings.rails]
@@ -307,7 +319,7 @@ def measures(settings: Settings, model: Sequence[tuple[str, int, str]]) -> list[
         smallest = least
         while collective == "all_reduce" and smallest % STEP_FACTOR == 0 and smallest // STEP_FACTOR >= SMALLEST:
             smallest //= STEP_FACTOR
-        algorithm = PAIR_ALGORITHM.get(collective, "") if settings.scope == "pair" else ""
+        algorithm = algorithms.get(collective, "") if settings.scope == "pair" else ""
         found.append(Measure(collective, smallest, most, algorithm))
     if settings.scope in ("leaf", "cluster"):
         sizes = {(test.collective, test.max_bytes) for test in found}
@@ -319,7 +331,7 @@ def measures(settings: Settings, model: Sequence[tuple[str, int, str]]) -> list[
 
 
 def _jobs(
-    settings: Settings, leaves: Sequence[Sequence[Member]], wanted: Sequence[Measure], expected: Judge, several: bool
+    settings: Settings, leaves: Sequence[Sequence[Member]], wanted_of: Wanted, expected: Judge, several: bool
 ) -> tuple[list[list[Job]], dict[str, dict[int, str]]]:
     """Rounds of jobs, and what of a host cannot be measured: rail -> why.
 
@@ -329,17 +341,20 @@ def _jobs(
     missing: dict[str, dict[int, str]] = {}
     most = sum(map(len, leaves))
     for round_of in teams(settings.scope, leaves):
-        for test in wanted:
+        # Of teams of other sizes other messages: a message is whole shares of its ranks.
+        for wanted in zip_longest(*(wanted_of(settings, len(team)) for team in round_of)):
             jobs = []
-            for team in round_of:
-                part = settings.scope == "cluster" and len(team) < most
-                if part and (test.all_nodes or test.collective not in SCALED):
+            for team, measure in zip(round_of, wanted, strict=True):
+                if measure is None:
                     continue
-                asked = replace(test, min_bytes=test.max_bytes) if part else test
-                why, environment = _rail_of(team, test.rail)
+                part = settings.scope == "cluster" and len(team) < most
+                if part and (measure.all_nodes or measure.collective not in SCALED):
+                    continue
+                asked = replace(measure, min_bytes=measure.max_bytes) if part else measure
+                why, environment = _rail_of(team, measure.rail)
                 if why:
                     for one in team:
-                        missing.setdefault(one.host, {})[test.rail] = why
+                        missing.setdefault(one.host, {})[measure.rail] = why
                     continue
                 wants = expected(settings, asked, len(team))
                 jobs.append(_job(settings, team, asked, environment, wants, part, several))
@@ -386,6 +401,8 @@ def _job(
         max_bytes=test.max_bytes,
         algorithm=test.algorithm,
         what=test.what,
+        # Of one GPU of a node to one of the next goes over one of them, whatever else lies idle.
+        rails=1 if test.collective == RAIL_COLLECTIVE else len(settings.rails),
         environment=environment,
         scaling=scaling,
         **wanted.__dict__,

@@ -18,6 +18,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, nodeset, roce_chain, suite
@@ -50,6 +51,8 @@ REGISTERED = (
     "nccl_cluster_judged",
     "nccl_cluster_stored",
     "nccl_cluster_recorded",
+    "nccl_cluster_started",
+    "nccl_cluster_done",
     "nccl_cluster_measured",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
@@ -324,6 +327,11 @@ def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
     errors = []
     if not 1 <= repeats <= MOST_REPEATS:
         errors.append("nccl_benchmark_repeats is %d, expected 1 to %d" % (repeats, MOST_REPEATS))
+    given = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
+    try:
+        launch.wanted({**given, "hosts": ["node"], "per_node": 1})
+    except ParseError as error:
+        errors.append(str(error).replace("launch.options", "nccl_benchmark_launcher_options"))
     for name, form, wanted in (
         ("nccl_benchmark_address", ADDRESS, "a host's name or address"),
         ("busbar_leaf", LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),

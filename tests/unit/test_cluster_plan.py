@@ -42,7 +42,7 @@ def planned(members: list[Member], model: tuple[tuple[str, int, str], ...] = ())
     def expected(_settings: Settings, test: Measure, nodes: int) -> Expected:
         return Expected(bar=100.0 * nodes, bar_source="a test", prediction=200.0, rule=test.collective)
 
-    return cluster_plan.plan(members, lambda wanted: cluster_plan.measures(wanted, model), expected)
+    return cluster_plan.plan(members, lambda wanted, _nodes: cluster_plan.measures(wanted, model), expected)
 
 
 @st.composite

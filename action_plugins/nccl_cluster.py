@@ -1,0 +1,159 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Joins all jobs between nodes: findings of each host, the record, the table. Documented in library/nccl_cluster.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    cluster_judge,
+    cluster_plot,
+    cluster_record,
+    cluster_table,
+    suite,
+    terminal,
+    work,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import values
+
+display = Display()
+# Whose findings may explain a slow job.
+EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS = frozenset({"path"})
+    # One judgement of all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+        hostvars = variables["hostvars"]
+        raw = {host: hostvars.raw_get(host) for host in variables["ansible_play_hosts_all"]}
+        # As it is: to hand it over as an option would be to template every job for it.
+        plan = raw[variables["inventory_hostname"]]["nccl_cluster_plan_result"]
+        path = arguments["path"]
+        measured = bool(plan["rounds"]) and not self._task.check_mode
+        result.update(changed=False, hosts={}, records={}, path="")
+        if not measured:
+            result["hosts"] = {host: stood(of_host) for host, of_host in raw.items()}
+            shown(path)
+            return result
+        record, result["hosts"], result["records"] = joined(plan, raw, time.time())
+        display.display("\n" + cluster_table.render(record, terminal.WIDTH) + "\n")
+        if path:
+            try:
+                folder = cluster_record.write(path, record)
+                plots, problem = cluster_plot.plot(folder, record)
+            except (OSError, ParseError) as error:
+                result.update(failed=True, msg=f"nccl_benchmark_results_path {path}: {error}")
+                return result
+            display.display(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
+            if problem:
+                display.display(problem)
+            result["path"] = str(folder)
+        return result
+
+
+def stood(of_host: Mapping[str, Any]) -> dict[str, Any]:
+    """What the verdict gets of a host that was not measured now: what its last record says."""
+    stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
+    return stored or Plan().result()
+
+
+def shown(path: str) -> None:
+    """The table of the last record on this control node, where there is one."""
+    if not path or not cluster_record.folder(path).exists():
+        return
+    try:
+        record = cluster_record.read(path)
+    except (OSError, ParseError) as error:
+        display.display(f"the last record of a benchmark between nodes cannot be read: {error}")
+        return
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
+    display.display(f"\nBETWEEN NODES, measured {when}\n" + cluster_table.render(record, terminal.WIDTH) + "\n")
+
+
+def joined(
+    plan: Mapping[str, Any], raw: Mapping[str, Mapping[str, Any]], now: float
+) -> tuple[cluster_record.Record, dict[str, Any], dict[str, Any]]:
+    """The record; host -> what the verdict gets; host -> what the node is to keep.
+
+    plan: what nccl_cluster_plan returned.   raw: host -> what the run has registered for it.
+    """
+    jobs = [job for jobs in plan["rounds"] for job in jobs.values()]
+    results, failures = answers(jobs, raw)
+    measured = set(plan["measured"])
+    earlier = {host: findings_of(raw[host]) for host in raw if host in measured}
+    judged = cluster_judge.judge(jobs, results, failures, earlier)
+    hosts: dict[str, Any] = {}
+    for host, of_host in raw.items():
+        members = [from_dict(dict(item)) for item in plan["member_findings"].get(host, [])]
+        stands = stood(of_host)
+        if host not in measured and (not members or not (stands.get("due") or plan["due"].get(host))):
+            # Left out, or not asked, and what it has kept is good.
+            hosts[host] = stands
+            continue
+        found = [*members, *judged.findings.get(host, ())]
+        hosts[host] = Plan(tuple(found)).result()
+        hosts[host]["passed"] += judged.passed.get(host, ())
+    every = [item for host in hosts for item in hosts[host].get("findings") or []]
+    record = cluster_record.Record(
+        simulated=any(result.get("simulated") for result in results.values()),
+        begun=plan["begun"],
+        finished=now,
+        scope=jobs[0]["scope"],
+        launcher=cluster_record.Launcher(kind=str(values(raw[jobs[0]["head"]])["nccl_benchmark_launcher"])),
+        asked=tuple(raw),
+        left_out=tuple(cluster_record.LeftOut(**one) for one in plan["left_out"]),
+        jobs=judged.jobs,
+        scaling=judged.scaling,
+        findings=tuple(from_dict(dict(item)) for item in {item["id"]: item for item in every}.values()),
+        passed=tuple(dict.fromkeys(name for host in hosts for name in hosts[host].get("passed") or [])),
+    )
+    return record, hosts, cluster_judge.member_records(jobs, judged.findings, now)
+
+
+def answers(
+    jobs: Sequence[Mapping[str, Any]], raw: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Name of a job -> what nccl_perf answered, where that is valid; name -> why there is no answer."""
+    said: dict[tuple[str, str], Any] = {}
+    for host, of_host in raw.items():
+        for one in of_host.get("nccl_cluster_measured") or []:
+            said[host, str(one["name"])] = one["result"]
+    results, failures = {}, {}
+    for job in jobs:
+        name, head = str(job["name"]), str(job["head"])
+        found = answer.given(said.get((head, name)), "nccl_perf")
+        if found and not found.get("failed") and "findings" in found:
+            results[name] = found
+            continue
+        last = [found, *(raw[head].get(each) or {} for each in ("nccl_cluster_done", "nccl_cluster_started"))]
+        texts = [str(one["msg"]) for one in last if one.get("msg")]
+        why = " ".join((texts or ["its task ended without an answer, or was not run"])[0].split())[:300]
+        failures[name] = f"{head}: {why}"
+    return results, failures
+
+
+def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
+    """What other roles of the run have found on a host."""
+    results = work.results(of_host, EARLIER, EARLIER[0], nightly=False)
+    return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]
+
+
+__all__ = ["ActionModule", "answers", "findings_of", "joined", "stood"]

@@ -1,0 +1,191 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Decides over all hosts of the play who is measured with whom. Documented in library/nccl_cluster_plan.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_plan, cluster_wanted, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Member, Settings
+from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind, values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
+
+display = Display()
+# Of a host whose inventory could not be read.
+UNKNOWN = Settings("unknown", "", (), (0, 0), 0)
+AGAIN = "run it again for this host with -vvv"
+NOT_READ = ("its inventory was not read", AGAIN)
+# Characters of host names in a line, and of reasons.
+ROOM, REASONS = 120, 300
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    _VALID_ARGS: frozenset[str] = frozenset()
+    # One plan for all hosts, whatever `run_once` says.
+    BYPASS_HOST_LOOP = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        hostvars = variables["hostvars"]
+        there = set(variables["ansible_play_hosts"])
+        kinds = Kinds()
+        try:
+            members, due = [], {}
+            for host in variables["ansible_play_hosts_all"]:
+                of_host = hostvars.raw_get(host)
+                if values(of_host).get("nccl_benchmark_scope") == "node":
+                    continue
+                members.append(kinds.member(host, of_host, host in there))
+                due[host] = reason(of_host)
+            # Of a group of which nobody who could be measured is due, the last results stand.
+            wanted = {one.settings for one in members if due[one.host] and one.unfit is None}
+            asked = [one for one in members if one.settings in wanted or one.unfit is not None]
+            plan = cluster_plan.plan(asked, kinds.measures, kinds.expected)
+        except ParseError as error:
+            result.update(failed=True, msg=str(error))
+            return result
+        reasons = {host: due[host] for host in plan.hosts if due[host]}
+        result.update(changed=False, **answered(plan, reasons))
+        display.display(printable(said(plan, reasons, bool(self._task.check_mode))))
+        return result
+
+
+class Kinds:
+    """What hosts want, read once for all that want the same: profile, bars and predictions."""
+
+    def __init__(self) -> None:
+        self._of_settings: dict[Settings, cluster_wanted.Kind] = {}
+        self._expected: dict[tuple[Settings, cluster_plan.Measure, int], cluster_plan.Expected] = {}
+
+    def settings(self, of_host: Mapping[str, Any]) -> Settings:
+        """Raises ParseError."""
+        intent = of_host.get("busbar_intent") or {}
+        if "values" not in intent or "profile" not in intent:
+            return UNKNOWN
+        found, profile = cluster_wanted.settings(intent, kind(of_host))
+        if found not in self._of_settings:
+            bars = intent_action.bars_of(Path(of_host.get("inventory_dir") or "."))
+            name = str(intent["profile_name"])
+            self._of_settings[found] = cluster_wanted.Kind(found, intent["values"], profile, name, bars)
+        return found
+
+    def measures(self, settings: Settings, nodes: int) -> list[cluster_plan.Measure]:
+        return self._of_settings[settings].measures(nodes)
+
+    def expected(self, settings: Settings, measure: cluster_plan.Measure, nodes: int) -> cluster_plan.Expected:
+        key = (settings, measure, nodes)
+        if key not in self._expected:
+            self._expected[key] = self._of_settings[settings].expected(measure, nodes)
+        return self._expected[key]
+
+    def member(self, host: str, of_host: Mapping[str, Any], there: bool) -> Member:
+        """there: the host is still in the play. Raises ParseError."""
+        wanted = values(of_host)
+        settings = self.settings(of_host)
+        read = answer.given(of_host.get("nccl_cluster_member_result"), "nccl_cluster_member")
+        facts = read.get("member") or {}
+        address = address_of(host, wanted)
+        return Member(
+            host=host,
+            settings=settings,
+            name=facts.get("name", ""),
+            address=address,
+            leaf=wanted.get("busbar_leaf") or "",
+            build=facts.get("build", ""),
+            rails={int(number): (one["device"], one["gpu"]) for number, one in (facts.get("rails") or {}).items()},
+            unfit=unfit(of_host, read, address, there) or (NOT_READ if settings is UNKNOWN else None),
+        )
+
+
+def address_of(host: str, wanted: Mapping[str, Any]) -> str:
+    """How the launcher reaches the host, by the inventory alone: what a node says of itself is no address."""
+    if wanted.get("nccl_benchmark_address"):
+        return str(wanted["nccl_benchmark_address"])
+    if wanted.get("nccl_benchmark_launcher") == "srun":
+        return str(wanted.get("drain_slurm_node") or host.partition(".")[0])
+    return host
+
+
+def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, there: bool) -> tuple[str, str] | None:
+    """Why a host cannot take part, and what to do; None where it can. read: what nccl_cluster_member answered."""
+    lock = answer.given(of_host.get("node_lock_result"), "node_lock")
+    if lock.get("held") is False:
+        return "another run works on it", "run it again when that run has ended"
+    if read.get("unreachable") or lock.get("unreachable"):
+        return "unreachable", "check that the node is up and that ssh to it works"
+    if read.get("failed"):
+        return " ".join(str(read.get("msg")).split())[:REASONS], AGAIN
+    if "member" not in read or not there:
+        return "it was lost before it could be asked", AGAIN
+    found = read.get("unfit") or []
+    if found:
+        more = " (and %d more)" % (len(found) - 1) if len(found) > 1 else ""
+        return found[0]["have"][:REASONS] + more, found[0]["fix"] or AGAIN
+    if ADDRESS.fullmatch(address) is None:
+        return f"{address!r} is no address for a launcher", "set nccl_benchmark_address for this host"
+    return None
+
+
+def reason(of_host: Mapping[str, Any]) -> str:
+    """Why a host is to be measured, "" where its last result stands, by nccl_benchmark_when."""
+    when = values(of_host).get("nccl_benchmark_when", "changed")
+    if when == "always":
+        return "nccl_benchmark_when is always"
+    if when == "never":
+        return ""
+    stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
+    return str(stored.get("due", "nothing is known of its last result"))
+
+
+def answered(plan: cluster_plan.Plan, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """What the tasks need of the plan. ``rounds``: head -> job, of each."""
+    findings = {host: [one.to_dict() for one in found] for host, found in plan.findings().items()}
+    return {
+        "rounds": [{job.head: job.to_dict() for job in jobs} for jobs in plan.rounds],
+        "measured": list(plan.hosts),
+        "left_out": [{"host": host, "reason": why} for host, (why, _fix) in plan.left_out.items()],
+        "member_findings": findings,
+        "one_leaf": sorted(plan.one_leaf),
+        "due": dict(reasons),
+        "begun": time.time(),
+    }
+
+
+def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool) -> str:
+    """For people: what is run, over whom, why, and without whom."""
+    jobs = [job for jobs in plan.rounds for job in jobs]
+    verb = "would be run" if check_mode else "are run"
+    lines = []
+    if jobs:
+        first = next(iter(reasons.values()), "")
+        lines.append(
+            "BETWEEN NODES: %d jobs in %d rounds %s over %d nodes (%s): %s"
+            % (len(jobs), len(plan.rounds), verb, len(plan.hosts), nodeset.brief(plan.hosts, ROOM), first)
+        )
+        kinds = dict.fromkeys(job.name if len(jobs) <= 4 else f"{job.scope} {job.collective}" for job in jobs)
+        lines.append("  " + ", ".join(kinds))
+    else:
+        lines.append("BETWEEN NODES: nothing is measured, the last results stand or nobody can be measured")
+    if plan.one_leaf:
+        lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
+    alike: dict[str, list[str]] = {}
+    for host, (why, _fix) in plan.left_out.items():
+        alike.setdefault(why, []).append(host)
+    lines += [f"  left out: {nodeset.brief(hosts, ROOM)}: {why}" for why, hosts in alike.items()]
+    return "\n".join(lines)
+
+
+__all__ = ["ActionModule", "Kinds", "address_of", "answered", "reason", "said", "unfit"]

@@ -1,0 +1,1 @@
+perftest_wait.py

@@ -1,0 +1,51 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: nccl_cluster
+short_description: Join what a benchmark between nodes has measured
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Joins the jobs that M(busbar.fabric.nccl_cluster_plan) has planned (C(nccl_cluster_plan_result)) and
+    M(busbar.fabric.nccl_perf) has run (C(nccl_cluster_measured) of the hosts that started them). Each host gets the
+    findings of its jobs, all in the same words. A job without a result costs its own hosts their verdict.
+  - Prints the table of all jobs and keeps the record and its plots on the control node.
+attributes:
+  check_mode:
+    support: full
+    description: Nothing was measured. Each host gets what its last record says, and nothing is written.
+  diff_mode:
+    support: none
+    description: A measurement has no difference to show.
+options:
+  path:
+    description: Directory on the control node, of which C(cluster) takes the record; empty - none is kept.
+    type: path
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Judge all jobs together
+  busbar.fabric.nccl_cluster:
+    path: busbar-results
+  register: nccl_cluster_judged
+"""
+
+RETURN = r"""
+hosts:
+  description: Host to its C(findings) and C(passed), for the verdict.
+  type: dict
+  returned: success
+records:
+  description: Host to what the node itself is to keep, see M(busbar.fabric.nccl_cluster_record); of hosts that were
+    measured.
+  type: dict
+  returned: success
+path:
+  description: Directory of the record; empty where none was kept.
+  type: str
+  returned: success
+"""

@@ -1,0 +1,40 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the action plugin of the same name: Ansible wants it here."""
+
+DOCUMENTATION = r"""
+module: nccl_perf_wait
+short_description: Ask how far a benchmark in the background is
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - As M(ansible.builtin.async_status), and what comes of it is checked to be an answer of M(busbar.fabric.nccl_perf).
+options:
+  jid:
+    description: C(ansible_job_id) of the task that was started.
+    type: str
+    required: true
+  mode:
+    description: V(cleanup) removes what the task has left of its answer.
+    type: str
+    choices: [status, cleanup]
+    default: status
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
+"""
+
+EXAMPLES = r"""
+- name: Wait for the job
+  busbar.fabric.nccl_perf_wait:
+    jid: "{{ started.ansible_job_id }}"
+  register: done
+  until: done is finished
+"""
+
+RETURN = r"""
+measured:
+  description: As M(busbar.fabric.nccl_perf) returns it, with all else that it does, once it has ended.
+  type: dict
+  returned: when it has ended
+"""

@@ -1,0 +1,102 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What an inventory wants of a benchmark between nodes: settings of each host, and what each job has to reach."""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
+    PAIR_ALGORITHM,
+    Expected,
+    Measure,
+    Settings,
+    measures,
+)
+
+# Values that have to be the same on all nodes of a job, beside those that Settings names.
+_ALIKE = (
+    "nccl_benchmark_launcher",
+    "nccl_benchmark_launcher_options",
+    "nccl_benchmark_repeats",
+    "nccl_benchmark_iterations",
+    "nccl_benchmark_timeout",
+    "nccl_benchmark_environment",
+    "nccl_tests_path",
+    "nccl_conf_extra",
+    "busbar_model_parameters",
+    "busbar_model_parallelism",
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What hosts of one profile and the same values want.
+
+    name: of the profile.   bars: those of the site's file first.
+    """
+
+    settings: Settings
+    values: Mapping[str, Any]
+    profile: Profile
+    name: str
+    bars: Sequence[Sequence[Bar]]
+
+    @property
+    def nvls(self) -> bool:
+        given = {**self.values["nccl_conf_extra"], **self.values["nccl_benchmark_environment"]}
+        return prediction.nvls_expected(self.profile, {name: str(value) for name, value in given.items()})
+
+    def measures(self, nodes: int) -> list[Measure]:
+        asked = self.settings.collectives
+        ranks = nodes * self.settings.gpus
+        values = self.values
+        sizes = model_sizes.sizes(values["busbar_model_parameters"], values["busbar_model_parallelism"], ranks)
+        model = [(one.collective, one.bytes, one.what) for one in sizes if one.collective in asked]
+        # What the site sets itself is not set once more.
+        algorithms = {} if "NCCL_ALGO" in values["nccl_benchmark_environment"] else PAIR_ALGORITHM
+        return measures(self.settings, model, algorithms)
+
+    def expected(self, measure: Measure, nodes: int) -> Expected:
+        scope, nvls = self.settings.scope, self.nvls
+        what = (measure.collective, measure.max_bytes, measure.algorithm)
+        if nodes == 1:
+            # The node's own benchmark judges it; here it is what the others are compared with.
+            alone = prediction.predict(self.profile, measure.collective, nvls)
+            return Expected(None, "", None, alone.busbw, alone.rule, nvls)
+        bar, source = prediction.bar_or_prediction(self.bars, self.name, self.profile, nvls, nodes, scope, *what)
+        between = prediction.between(self.profile, measure.collective, nvls, nodes, scope, measure.algorithm)
+        latency = None
+        if measure.min_bytes < measure.max_bytes:
+            small = (scope, measure.collective, measure.min_bytes)
+            latency, _source = prediction.latency_or_derived(self.bars, self.name, nodes, *small)
+        return Expected(bar, source, latency, between.busbw, between.rule, nvls)
+
+
+def settings(intent: Mapping[str, Any], kind: str) -> tuple[Settings, Profile]:
+    """intent: as the module intent returns it, of values that agree with each other.   kind: profile and fabric."""
+    values = intent["values"]
+    asked = profile.parse(intent["profile"], intent["profile_name"])
+    if asked.rails:
+        asked = profile.for_fabric(asked, values["busbar_fabric"] or None)
+    sizes = (parse_size(values["nccl_benchmark_min_bytes"]), parse_size(values["nccl_benchmark_max_bytes"]))
+    found = Settings(
+        kind=kind,
+        scope=values["nccl_benchmark_scope"],
+        collectives=tuple(values["nccl_benchmark_collectives"]),
+        sizes=sizes,
+        gpus=asked.gpus.count,
+        rails=tuple(rail.number for rail in asked.rails),
+        extra=(json.dumps({name: values[name] for name in _ALIKE}, sort_keys=True, default=str),),
+    )
+    return found, asked

@@ -1,0 +1,176 @@
+"""What the jobs between nodes say together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.action import nccl_cluster, nccl_cluster_plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_judge, cluster_plan, cluster_record, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Member, Settings
+
+G = 1 << 30
+PEERMEM = Check("gpudirect.module", why="a test", fix="a test")
+
+
+def plan(count: int, scope: str = "cluster", collectives: tuple[str, ...] = ("all_reduce",)) -> cluster_plan.Plan:
+    wanted = Settings("hgx-h100", scope, collectives, (1 << 20, 8 * G), 8, (0,))
+    members = [Member(f"node{n:02d}", wanted, f"n{n}", f"a{n}", build="one") for n in range(count)]
+
+    def expected(_settings: Settings, _measure: cluster_plan.Measure, nodes: int) -> Expected:
+        return Expected(300.0 if nodes > 1 else None, "a test", 100.0, 400.0 - 10 * nodes, "links")
+
+    return cluster_plan.plan(members, lambda one, _nodes: cluster_plan.measures(one, ()), expected)
+
+
+def jobs_of(planned: cluster_plan.Plan) -> list[dict[str, Any]]:
+    return [job.to_dict() for jobs in planned.rounds for job in jobs]
+
+
+def result(job: dict[str, Any], busbw: float | None, *bad: Finding, smallest: float = 47.0) -> dict[str, Any]:
+    rows = [
+        {"size": size, "time_us": time, "algbw": 1.0, "busbw": busbw, "time_p99_us": time, "spread": 0.01, "repeats": 3}
+        for size, time in {job["min_bytes"]: smallest, job["max_bytes"]: 5e4}.items()
+    ]
+    good = perf.RAN.judge(job["name"], "ok", source="a test")
+    return {**Plan((good, *bad)).result(), "busbw": busbw, "statistics": rows, "simulated": True, "measured": {}}
+
+
+def judged(
+    jobs: list[dict[str, Any]], figures: dict[int, float | None], earlier: dict[str, list[Finding]] | None = None
+) -> cluster_judge.Judged:
+    results = {}
+    for job in jobs:
+        figure = figures.get(len(job["hosts"]))
+        bad = [] if figure is None or figure > 250 else [busbw(job, figure)]
+        results[job["name"]] = result(job, figure, *bad)
+    return cluster_judge.judge(jobs, results, {}, earlier or {})
+
+
+def busbw(job: dict[str, Any], figure: float) -> Finding:
+    return perf.BUSBW.judge(job["name"], "drift", "at least 300 GB/s", f"{figure} GB/s", "a test")
+
+
+def bad(findings: Any) -> list[tuple[str, str, str | None]]:
+    return [(one.check, one.state, one.have) for one in findings if not one.ok and one.because is None]
+
+
+HEALTHY: dict[int, float | None] = {1: 480.0, 2: 380.0, 4: 360.0, 5: 350.0}
+
+
+def test_a_healthy_cluster_says_nothing_and_scales_by_its_prediction() -> None:
+    found = judged(jobs_of(plan(5)), HEALTHY)
+    assert set(found.findings) == {f"node{n:02d}" for n in range(5)}
+    assert not [one for host in found.findings for one in bad(found.findings[host])]
+    checks = {one.check for one in found.findings["node04"]}
+    assert {"nccl_cluster.job", "nccl_cluster.bar", "nccl_cluster.latency", "nccl_cluster.scaling"} <= checks
+    assert [(one.nodes, one.efficiency) for one in found.scaling] == [
+        (1, None),
+        (2, 1.0),
+        (4, pytest.approx(1.0)),
+        (5, pytest.approx(1.0)),
+    ]
+
+
+def test_what_is_slow_over_many_is_told_with_both_figures_to_those_it_was_over() -> None:
+    found = judged(jobs_of(plan(5)), {**HEALTHY, 5: 300.0})
+    for host in found.findings:
+        [(check, state, have)] = bad(found.findings[host])
+        assert (check, state) == ("nccl_cluster.scaling", "drift")
+        assert have == "0.86 over 5 nodes: 300 GB/s, 0.79 of the 380 GB/s over 2; predicted 350 and 380 GB/s"
+
+
+def test_a_scale_without_a_figure_is_unknown() -> None:
+    found = judged(jobs_of(plan(5)), {**HEALTHY, 4: None})
+    [(check, state, have)] = bad(found.findings["node04"])
+    assert (check, state, have) == ("nccl_cluster.scaling", "unknown", "no figure over 4 nodes")
+
+
+def test_a_slow_small_message_misses_its_own_bar() -> None:
+    jobs = jobs_of(plan(2, "pair"))
+    found = cluster_judge.judge(jobs, {jobs[0]["name"]: result(jobs[0], 380.0, smallest=161.0)}, {}, {})
+    assert bad(found.findings["node01"]) == [("nccl_cluster.latency", "drift", "161.0 us")]
+
+
+def test_a_job_that_fails_costs_its_hosts_and_nobody_else() -> None:
+    first, other = jobs_of(plan(4, "pair"))
+    found = cluster_judge.judge([first, other], {other["name"]: result(other, 380.0)}, {first["name"]: "lost"}, {})
+    for host in first["hosts"]:
+        assert bad(found.findings[host]) == [("nccl_cluster.job", "unknown", "lost")]
+    for host in other["hosts"]:
+        assert bad(found.findings[host]) == []
+    records = cluster_judge.member_records([first, other], found.findings, 7.0)
+    assert {host: one["state"] for host, one in records.items()} == {
+        **dict.fromkeys(first["hosts"], "unknown"),
+        **dict.fromkeys(other["hosts"], "ok"),
+    }
+
+
+def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_on_its_own() -> None:
+    jobs = jobs_of(plan(4, collectives=("all_reduce", "all_gather")))
+    cause = PEERMEM.judge("nvidia_peermem", "drift", "loaded", "not loaded", "/proc/modules")
+    figures: dict[int, float | None] = {1: 480.0, 2: 180.0, 4: 170.0}
+    found = judged(jobs, figures, {"node03": [cause], "node01": []})
+    # node03 is in the jobs over all four, and what they say there follows from what it has itself.
+    assert bad(found.findings["node03"]) == []
+    said = [have for _check, _state, have in bad(found.findings["node00"])]
+    assert "170.0 GB/s; begin with node03 (gpudirect.module)" in said
+    assert "180.0 GB/s" in said
+    # All hosts of a job say it in the same words: one line of the verdict.
+    hosts = {
+        host: {"nccl_cluster": Plan(tuple(found.findings[host])).result(), "gpudirect": Plan().result()}
+        for host in found.findings
+    }
+    hosts["node03"]["gpudirect"] = Plan((cause,)).result()
+    rows = verdict._rows(verdict.judge(hosts, ["gpudirect", "nccl_cluster"], partial=False))
+    of_all = [row for row in rows if row.finding.check == "nccl_perf.busbw" and "begin with" in str(row.finding.have)]
+    assert [row.hosts for row in of_all] == [("node00", "node01", "node02")]
+
+
+def test_no_bar_is_unknown_for_a_range_and_a_word_for_a_message_of_the_users_own() -> None:
+    [job] = jobs_of(plan(2, "pair"))
+    job = {**job, "bar": None, "bar_source": "no figure for it: measure one"}
+    found = cluster_judge.judge([job], {job["name"]: result(job, 380.0)}, {}, {})
+    assert bad(found.findings["node00"]) == [("nccl_cluster.bar", "unknown", None)]
+    job = {**job, "what": "DDP bucket"}
+    found = cluster_judge.judge([job], {job["name"]: result(job, 380.0)}, {}, {})
+    assert bad(found.findings["node00"]) == []
+
+
+def run(planned: cluster_plan.Plan, **registered: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """What the action makes of a run's variables."""
+    intent = {"busbar_intent": {"values": {"nccl_benchmark_launcher": "mpirun"}}}
+    raw = {
+        host: {"inventory_hostname": host, **intent, **registered.get(host, {})}
+        for host in sorted([*planned.hosts, *planned.left_out])
+    }
+    plan_result = nccl_cluster_plan.answered(planned, dict.fromkeys(planned.hosts, "never measured"))
+    return nccl_cluster.joined(plan_result, raw, 2e9)
+
+
+def test_the_record_holds_what_was_asked_who_was_left_out_and_what_failed() -> None:
+    planned = plan(3, "pair")
+    [[first], [second]] = planned.rounds
+    stored = {"nccl_cluster_stored": {"findings": [], "passed": ["a.b[live]@c"], "due": ""}}
+    measured = {"name": first.name, "result": {"failed": True, "msg": "no mpirun\n here"}}
+    record, hosts, kept = run(planned, **{first.head: {**stored, "nccl_cluster_measured": [measured]}})
+    assert cluster_record.from_dict(cluster_record.to_dict(record)) == record
+    assert [job.said for job in record.jobs] == [
+        f"{first.head}: no mpirun here",
+        f"{second.head}: its task ended without an answer, or was not run",
+    ]
+    assert {host for host, of_host in hosts.items() if of_host["findings"]} == set(planned.hosts)
+    assert set(kept) == set(planned.hosts)
+
+
+def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:
+    planned = plan(2, "pair")
+    [[job]] = planned.rounds
+    nonsense = {"name": job.name, "result": {"findings": [{"check": "x"}], "busbw": 1e99}}
+    record, hosts, _kept = run(planned, **{job.head: {"nccl_cluster_measured": [nonsense]}})
+    assert "its answer is not valid" in record.jobs[0].said
+    assert all(of_host["findings"][0]["check"] == "nccl_cluster.job" for of_host in hosts.values())
