@@ -233,7 +233,7 @@ def _efficiency(
     if here is None or there is None:
         return None
     if job["prediction"] and first["prediction"]:
-        return (here / job["prediction"]) / (there / first["prediction"])
+        return (here / float(job["prediction"])) / (there / float(first["prediction"]))
     return here / there
 
 
