@@ -30,18 +30,29 @@ EXPECTED = 0.90
 def render(record: Record, width: int = 120) -> str:
     """The table, of 40 columns at least; no line is longer than ``width``."""
     width = max(width, 40)
-    lines = [*_jobs(record, width), *_scaling(record.scaling, width)]
-    for text in (*_bars(record.jobs), *_over_whom(record), transport(record), _verdict(record)):
+    lines = [*_printed(*jobs(record), width), *_printed(*scaling(record.scaling), width)]
+    for text in sentences(record):
         lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
+
+
+def sentences(record: Record) -> list[str]:
+    """What stands below the tables: whence the bars, over whom, who was left out and why, the way, the verdict."""
+    return [*_bars(record.jobs), *_over_whom(record), transport(record), verdict(record)]
+
+
+def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: int) -> list[str]:
+    if not lines:
+        return []
+    more = [f"... and {left_out} more; the record has all"] if left_out else []
+    return [*terminal.table(heads, lines, width), *more, ""]
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def _jobs(record: Record, width: int) -> list[str]:
-    if not record.jobs:
-        return []
+def jobs(record: Record) -> tuple[list[str], list[Line], int]:
+    """Heads, a line for each job or for many that are alike, and how many lines are left out."""
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "TIME", "ALGBW", "BUSBW", "P99", "SPREAD", "BAR", "PREDICTION", "OF BAR"]
     heads.append("RESULT")
     scopes = len({job.scope for job in record.jobs}) > 1
@@ -49,17 +60,14 @@ def _jobs(record: Record, width: int) -> list[str]:
     for job in record.jobs:
         groups.setdefault((job.scope, job.collective, job.algorithm, job.size, job.what), []).append(job)
     told: list[Line] = []
-    for jobs in groups.values():
-        told += _group(jobs)
+    for of_group in groups.values():
+        told += _group(of_group)
     shown = told[:ROWS]
     if scopes:
         heads[0] = "SCOPE AND HOSTS"
     else:
         shown = [((cells[0].partition(" ")[2], *cells[1:]), notes) for cells, notes in shown]
-    lines = terminal.table(heads, shown, width)
-    if len(told) > ROWS:
-        lines.append("... and %d more; the record has all" % (len(told) - ROWS))
-    return [*lines, ""]
+    return heads, shown, max(len(told) - ROWS, 0)
 
 
 def _group(jobs: Sequence[Job]) -> list[Line]:
@@ -168,9 +176,8 @@ def _hosts(hosts: Iterable[str]) -> str:
 # -- the rest --------------------------------------------------------------------------------------------------------
 
 
-def _scaling(found: Sequence[Scaling], width: int) -> list[str]:
-    if not found:
-        return []
+def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
+    """As ``jobs``, a line for each collective and number of nodes."""
     heads = ["SCALING", "SIZE", "NODES", "BUSBW", "PREDICTION", "EFFICIENCY"]
     lines: list[Line] = []
     for one in found[:ROWS]:
@@ -184,8 +191,7 @@ def _scaling(found: Sequence[Scaling], width: int) -> list[str]:
             percent(one.efficiency) + (" (low)" if low else ""),
         )
         lines.append((cells, ()))
-    more = ["... and %d more; the record has all" % (len(found) - ROWS)] if len(found) > ROWS else []
-    return [*terminal.table(heads, lines, width), *more, ""]
+    return heads, lines, max(len(found) - ROWS, 0)
 
 
 def _bars(jobs: Sequence[Job]) -> list[str]:
@@ -264,7 +270,8 @@ def _by(of_job: Mapping[str, Any]) -> str:
     return "proven: " + _short(", ".join(words))
 
 
-def _verdict(record: Record) -> str:
+def verdict(record: Record) -> str:
+    """How many jobs are ok, over how many of the hosts, by which launcher; whether anything is simulated."""
     head = "CLUSTER BENCHMARK"
     if record.simulated:
         head += " (simulated: no figure in it is a measurement)"

@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from .. import __version__, private
 from . import (
     ageing,
+    cluster,
     compare,
     html,
     inventory,
@@ -49,7 +50,8 @@ from .progress import Progress
 from .run import HostResult, Run
 from .waivers import WaiverError
 
-HISTORY = Path("busbar-results") / "drift.sqlite"
+RESULTS = Path("busbar-results")
+HISTORY = RESULTS / "drift.sqlite"
 ERROR, REFUSED = 1, 4
 # What is flapping is seen in the last nights; one more is what tonight is compared with.
 LEAST_DAYS = compare.NIGHTS + 1
@@ -146,6 +148,12 @@ def _outputs(command: argparse.ArgumentParser) -> None:
         metavar="BITS",
         help="permissions of the reports (600; 640: the group)",
     )
+    command.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIRECTORY",
+        help=f"where the last benchmark between nodes lies (nccl_benchmark_results_path, else {RESULTS})",
+    )
     for name, said in _FORMATS.items():
         command.add_argument(f"--{name}", metavar="FILE", help=f"{said}; - is standard output, {{date}} the run's day")
 
@@ -233,6 +241,7 @@ def _locked(arguments: argparse.Namespace) -> int:
     """The night that this run asks for."""
     entries = waivers.load(arguments.waivers) if arguments.waivers else ()
     manifest = inventory.read(arguments.inventory, arguments.limit)
+    arguments.results = arguments.results or (Path(manifest.results) if manifest.results else None)
     paths = [path.resolve() for path in arguments.inventory]
     begun = Run(
         id=0,
@@ -522,6 +531,7 @@ def _emit(
 ) -> None:
     """Every output asked for; the table on standard output where nothing else goes there. more: outputs of a run."""
     day = datetime.date.fromisoformat(data["run"]["started"][:10])
+    data = {**data, "cluster": cluster.latest(arguments.results or RESULTS, data["run"]["ended"])}
     makers: dict[str, Callable[[], str]] = {
         "json": lambda: json.dumps(data, indent=1, sort_keys=True) + "\n",
         "junit": lambda: junit.render(data),

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .report import DIFFERS, OPEN
@@ -54,6 +54,7 @@ def render(report: Mapping[str, Any]) -> str:
         trends=_trends(report["busbw"]["runs"]),
         classes=CLASSES,
         unanswered=OPEN,
+        bad_results=[state for state in STATES if state != "ok"],
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Manifest:
     """hosts: every one of them has to end in the report. secrets: texts that must not.
 
     group: every node of the inventory, also those that the limit left out. digest: of what the inventory sets for the
-    suite, for any of them.
+    suite, for any of them. results: nccl_benchmark_results_path, None where the inventory does not say one for all.
     """
 
     hosts: tuple[str, ...]
@@ -36,6 +36,7 @@ class Manifest:
     simulated: bool
     group: tuple[str, ...] = ()
     digest: str = ""
+    results: str | None = None
 
 
 def read(paths: Sequence[Path], limit: str | None) -> Manifest:
@@ -58,6 +59,7 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
         raise InventoryError(str(error)) from error
     variables: Mapping[str, Any] = everything.get("_meta", {}).get("hostvars", {})
     hidden = redaction.worth_hiding(redaction.among([*variables.values()]))
+    results = {of_host.get("nccl_benchmark_results_path") for name, of_host in variables.items() if name in chosen}
     roots = [of_host.get("busbar_hardware_root", "/") for name, of_host in variables.items() if name in chosen]
     return Manifest(
         hosts=tuple(node for node in nodes if node in chosen),
@@ -65,7 +67,14 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
         simulated=any(root != "/" for root in roots),
         group=tuple(nodes),
         digest=_digest({node: variables.get(node, {}) for node in nodes}),
+        results=_plain(results),
     )
+
+
+def _plain(values: Collection[object]) -> str | None:
+    """The one text that all hosts have, where it is no template."""
+    value = next(iter(values)) if len(values) == 1 else None
+    return value if isinstance(value, str) and "{{" not in value else None
 
 
 def _digest(variables: Mapping[str, Mapping[str, Any]]) -> str:

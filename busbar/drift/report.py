@@ -90,6 +90,8 @@ def build(night: Night) -> dict[str, Any]:
         **folded,
         "outliers": _outliers(night, groups) + figures.pop("outliers"),
         "busbw": figures,
+        # What lies on the control node, and is read when the report is written.
+        "cluster": None,
         "history": [*(dict(summary) for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
     }
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
 
-from busbar.drift import html
+from busbar.drift import cluster, html
 from tests.report.fleet import MARKUP
+from tests.unit.test_cluster_table import TWO
 
 Run = Callable[..., Any]
 
@@ -169,3 +172,27 @@ def test_text_stands_out_in_both_colour_schemes() -> None:
             for ground in grounds:
                 light, dark = sorted((luminance(scheme[text]), luminance(scheme[ground])), reverse=True)
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
+
+
+def test_the_last_benchmark_between_nodes_is_a_section_and_stays_text(
+    fleet: dict[str, Any], browser: Run, probe: Run, tmp_path: Path
+) -> None:
+    hostile = replace(TWO.jobs[1], hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP)
+    cluster_record.write(tmp_path, replace(TWO, jobs=(*TWO.jobs, hostile), asked=(*TWO.asked, MARKUP)))
+    path = tmp_path / "cluster.html"
+    path.write_text(html.render({**fleet, "cluster": cluster.latest(tmp_path, fleet["run"]["ended"])}), "utf-8")
+    done = browser(path, "--dump-dom")
+    assert "CONSOLE" not in done.stderr
+    section = done.stdout.partition('<section id="cluster"')[2].partition("</section>")[0]
+    assert "<img" not in section
+    assert "node[01-02]" in section
+    script = """
+      const wide = [...document.querySelectorAll("#cluster table")].map(
+        (table) => table.parentElement.getBoundingClientRect().right);
+      return {wide: Math.max(...wide), page: document.documentElement.scrollWidth, title: document.title};
+    """
+    for width in (400, 1400):
+        found = probe(path, script, width=width)
+        assert found["page"] <= width
+        assert found["wide"] <= width
+        assert found["title"].startswith("[simulated] Busbar drift")
