@@ -223,7 +223,8 @@ statistics:
   description:
     - Of each size over the repeats, out of place - C(size) in bytes; C(time_us), C(algbw) and C(busbw), medians;
       C(busbw_lowest); C(time_p99_us); C(spread), (highest - lowest) / median of busbw, and C(max_over_mean), longest
-      time / mean of the others, both null for one run; C(repeats), how many have figures.
+      time / mean of the others, both null for one run; C(repeats), how many have figures. Empty for one run on one
+      node.
   type: list
   elements: dict
   returned: success
@@ -292,39 +293,13 @@ withheld:
   returned: success
 """
 
-import os
-import re
-import shlex
-import shutil
-import signal
-import socket
-import time
-from dataclasses import replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group, trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
-    Host,
-    ParseError,
-    ReadError,
-    search_path,
-    untrusted,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
-    launch,
-    perf,
-    perf_answer,
-    perf_depends,
-    perf_launch,
-    perf_output,
-    perf_run,
-    perf_store,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, Marker, parse_marker
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import NOTHING, Asked
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "binary": {"type": "path", "required": True},
@@ -354,12 +329,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "keep": {"type": "int", "default": 5},
     **module.ROOTS,
 }
-HELP_TIMEOUT = 20.0
-# Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts where there is no ssh.
-ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
-# Variables, also such that a launcher hands on (-x NAME=VALUE), whose value says what is executed or loaded.
-LOADS = re.compile(r"PATH|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|OPAL_PREFIX|NCCL_\w+_PLUGIN|OMPI_MCA_\w*path")
-SEPARATORS = re.compile(r"[:\s]")
 # Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
 MASKED_LENGTH = 8
 
@@ -373,243 +342,23 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Mapping[str, Any]) -> Dict[str, Any]:
-    measurement = Measurement(host, given, environment)
+    asked = Asked(host, given, environment)
     last = NOTHING
     if check_mode or given["when"] != "always":
-        last = measurement.last()
+        last = asked.last()
     due = perf.due(last.plan, given["when"])
     if check_mode or not due:
-        return {**last.result(), "due": due, **measurement.said(last.plan, "")}
-    directory = ""
-    found: Dict[str, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    with measurement.store.alone() as other_run:
-        plan = measurement.idle(other_run)
-        if all(finding.ok for finding in plan.findings):
-            run, directory = measurement.run()
-            judged, found = perf_answer.judge(run, measurement.wanted, time.time())
-            plan = merge(plan, judged)
-    return {**NOTHING.result(), **found, "due": due, **measurement.said(plan, directory)}
+        return {**last.result(), "due": due, **asked.said(last.plan, "")}
+    # The nightly check runs nothing, and is not sent what does.
+    from ansible_collections.busbar.fabric.plugins.module_utils import nccl_measure
 
-
-class Last(NamedTuple):
-    """What is known of the last run before any is started.
-
-    plan: the judgement of its record, or that there is none.   found: what the module returns of it, {} for none.
-    changed: parts of perf_depends that are not as they were.   notes: parts of which that is not known.
-    """
-
-    plan: Plan
-    found: Mapping[str, Any]
-    changed: Tuple[str, ...] = ()
-    notes: Tuple[str, ...] = ()
-
-    def result(self) -> Dict[str, Any]:
-        more = {"stored": bool(self.found), "changed_since": list(self.changed), "notes": list(self.notes)}
-        return {**perf_answer.NOTHING, **self.found, **more}
-
-
-NOTHING = Last(Plan(), {})
+    plan, found, directory = nccl_measure.measure(asked)
+    return {**NOTHING.result(), **found, "due": due, **asked.said(plan, directory)}
 
 
 def is_secret(value: str) -> bool:
     """Whether a value of the environment must be masked wherever it is quoted; figures and paths must not be."""
     return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
-
-
-class Measurement:
-    """One call of the module: the run that is wanted, its environment, and the store of this and earlier runs."""
-
-    def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        self.job = None if given["launch"] is None else launch.wanted(given["launch"])
-        given = given if self.job is None else perf_launch.options(given, self.job)
-        self.wanted = perf_run.wanted(given, socket.gethostname())
-        self.host = host
-        self.given = given
-        self.store = perf_store.Store(given["result_directory"], host.system_root)
-        self.given_environment = checked(environment, self.wanted)
-        self.environment = {
-            "PATH": search_path(),
-            "HOME": os.environ.get("HOME", "/"),
-            "LC_ALL": "C",
-            **({} if given["launcher"] else ALONE),
-            **self.given_environment,
-            **self.wanted.variables,
-        }
-        if self.wanted.several:
-            # What NCCL writes into a file does not reach this host.
-            self.environment.pop("NCCL_DEBUG_FILE", None)
-
-    def said(self, plan: Plan, directory: str) -> Dict[str, Any]:
-        """directory: of the run, "" where nothing was run."""
-        result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
-        record = perf_store.record_path(directory) if directory else ""
-        return dict(result, run_directory=directory, record=record)
-
-    def last(self) -> Last:
-        """The stored result as it is judged now. Nothing is run and nothing written for it."""
-        wanted = replace(self.wanted, max_age_days=self.given["max_age_days"])
-        if not self.given["stored_result"]:
-            return Last(perf.not_run(wanted, "not measured now, and no stored result is named"), {})
-        try:
-            run = perf_store.stored(self.given["stored_result"], self.host.system_root)
-            cut_off = self.store.cut_off()
-        except (ParseError, ReadError) as error:
-            return Last(perf.not_run(wanted, "not measured now; %s" % error), {})
-        now = self.depends(run.salt)
-        before = run.depends or {}
-        plan, found = perf_answer.judge(run, wanted, time.time(), perf.outdated(run, now, cut_off))
-        changed = tuple(change.part for change in perf_depends.changes(before, now)) if before else ()
-        return Last(plan, found, changed, tuple(perf_depends.unproven(before, now)))
-
-    def depends(self, salt: str) -> perf_depends.Depends:
-        """What a result depends on, as it is now. salt: of the record's digests."""
-        environment, built = self.environment, None
-        problem = ""
-        try:
-            environment = {**environment, **self.library_path()}
-            marker = self.marker()
-            name = os.path.basename(self.given["binary"])
-            if marker is not None:
-                built = "%.12s, sha256 %.16s" % (marker.commit, marker.binaries.get(name, "of another build"))
-        except ReadError as error:
-            problem = perf_depends.unknown(error)
-        program = (self.given["binary"], problem or built)
-        return {
-            **perf_depends.read(self.host),
-            **perf_depends.of_run(self.host, *program, environment, self.given_environment, salt),
-        }
-
-    def idle(self, other_run: str) -> Plan:
-        """Whether the run may begin. other_run: who holds the lock.   Nothing else is asked without require_idle."""
-        if other_run:
-            return perf.idle(self.wanted, [other_run])
-        if not self.given["require_idle"]:
-            return Plan()
-        found = busy.read(self.host)
-        return perf.idle(self.wanted, found.reasons, found.problems)
-
-    def library_path(self) -> Dict[str, str]:
-        """LD_LIBRARY_PATH of the build that the program is from: no program says which libnccl it means."""
-        marker = None if "LD_LIBRARY_PATH" in self.environment else self.marker()
-        return {} if marker is None else {"LD_LIBRARY_PATH": ":".join(marker.inputs.library_path)}
-
-    def marker(self) -> Optional[Marker]:
-        """Of the build that the program is from, None where it has none. Raises ReadError."""
-        path = os.path.join(os.path.dirname(self.given["binary"]), MARKER)
-        text = Host().read_system(path)
-        try:
-            return None if text is None else parse_marker(text)
-        except ParseError as error:
-            raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
-
-    def trusted(self, command: List[str], environment: Dict[str, str]) -> Tuple[str, ...]:
-        """The command, its first word as a full path.
-
-        Raises ReadError where others than root may change what the command runs or loads: the program, a launcher's
-        words that are files, the directories of PATH and of the loader.
-        """
-        first, *words = command
-        path = shutil.which(first, path=environment["PATH"])
-        if path is None:
-            raise ReadError(first, "is not installed (looked in %s)" % environment["PATH"])
-        given = [word.partition("=") for word in words]
-        given += [(name, "=", value) for name, value in environment.items()]
-        places = [place for name, _equals, value in given if LOADS.fullmatch(name) for place in SEPARATORS.split(value)]
-        for place in (path, *(word for word in words if os.path.isfile(word) and os.access(word, os.X_OK)), *places):
-            while place.startswith("/") and not os.path.lexists(place):
-                place = os.path.dirname(place)
-            doubt = trusted.doubt(place, self.host.system_root) if place.startswith("/") else ""
-            if doubt:
-                raise untrusted(place, doubt)
-        return (path, *words)
-
-    def run(self) -> Tuple[perf_run.Run, str]:
-        """Runs the program, as often as is asked for. Returns what is kept of that, and its directory.
-
-        After a run that failed there is no other: a cluster that hangs would do so once more. Raises ReadError.
-        """
-        self.store.tidy(self.given["keep"] - 1)
-        salt = perf_depends.new_salt()
-        # Before the run: what changes in the middle of it was not measured.
-        depends = self.depends(salt)
-        environment = {**self.environment, **self.library_path()}
-        directory = self.store.begin()
-        if environment.get("NCCL_DEBUG") and not self.wanted.several:
-            environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
-        runs: List[perf_run.Run] = []
-        while len(runs) < self.wanted.repeats and all(run.rc == 0 and not run.left_behind for run in runs):
-            runs.append(self.once(directory, environment, ".%d" % (len(runs) + 1) if runs else ""))
-        run = replace(runs[0], depends=depends, salt=salt, others=tuple(runs[1:]))
-        self.store.keep(run, directory)
-        return run, directory
-
-    def once(self, directory: str, environment: Dict[str, str], suffix: str) -> perf_run.Run:
-        """suffix: of the names of the files that the output goes to. Raises ReadError."""
-        stdout, stderr = (os.path.join(directory, name + suffix) for name in ("stdout", "stderr"))
-        run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
-        launcher = None
-        try:
-            command = [*self.given["launcher"], *self.wanted.program]
-            if self.job is not None:
-                launcher = launch.read(self.host, self.job.kind)
-                command = perf_launch.command(
-                    self.job, launcher, self.wanted.program, environment, run.limit, self.host.hardware_root
-                )
-            # Before anything of it is run, the question for -J among it.
-            argv = self.trusted(command, environment)
-            if self.knows_json(directory, environment):
-                argv += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
-            if launcher is not None:
-                environment = {**environment, **launch.environment(launcher)}
-            size = run_output.limit(self.wanted)
-            granted = run.limit + (0 if launcher is None else launch.GRACE)
-            ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size)
-            run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
-        except ReadError as error:
-            run = replace(run, ending="not started: %s" % error)
-        finally:
-            # Before anything else, and also when we are interrupted: it holds the environment.
-            json, written = perf_store.take_json(directory)
-        run = replace(run, finished=time.time(), json=json)
-        if self.job is None and not self.wanted.several:
-            return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
-        asked = [name for name in environment if name.startswith("NCCL_")]
-        said = run_output.read(stdout, stderr, self.wanted, written, self.job, asked)
-        if said.timed_out:
-            run = replace(run, rc=None, ending="timeout")
-        elif launcher is not None and not said.begun and not run.ending:
-            run = replace(run, ending=perf_launch.refusal(launcher, run.rc, said.stderr or said.stdout))
-        return replace(run, stdout=said.stdout, stderr=said.stderr, network=said.network)
-
-    def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
-        """Whether the program has -J, by its own usage text; a program that cannot even print that has not."""
-        path = os.path.join(directory, "usage")
-        try:
-            if not os.path.exists(path):
-                argv = [self.given["binary"], "-h"]
-                process_group.run(argv, directory, {**ALONE, **environment}, HELP_TIMEOUT, path, path + ".stderr")
-        except ReadError:
-            return False
-        return "[-J," in perf_store.output(path)
-
-
-def checked(environment: Mapping[str, Any], wanted: perf_run.Wanted) -> Dict[str, str]:
-    """The option ``environment`` as texts. Raises ParseError, which names the variable and never its value."""
-    for name, value in environment.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            raise ParseError("environment: %r is no name of a variable" % name)
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
-            raise ParseError("environment: %s is neither text nor a number" % name)
-        if name in wanted.variables and name not in perf_run.PROOF:
-            raise ParseError("environment: %s is what algorithm sets; leave one of them out" % name)
-    return {name: str(value) for name, value in environment.items()}
-
-
-def stop(number: int, _frame: object) -> None:
-    """As an exception, so that the program is ended on the way out."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

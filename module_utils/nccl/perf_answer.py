@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.plan import Plan
-from . import perf, perf_network, perf_statistics
+from . import perf
 from .perf_output import Result
 from .perf_run import Run, Wanted
 from .perf_transport import Network
@@ -33,10 +33,19 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
     """The findings on a run, and what the module returns of it beside them. now, since: as of perf.judge."""
     runs = (run, *run.others)
     read = [perf.read(one) for one in runs]
-    plan = perf_network.judge(read, wanted, run, now, since)
+    statistics: List[Dict[str, Any]] = []
+    if len(runs) == wanted.repeats == 1 and run.network is None and not wanted.several:
+        plan = perf.judge(read[0][0], wanted, run, now, read[0][1], since)
+    else:
+        # The nightly check looks at one run on one node, and is not sent the rest.
+        from . import perf_repeats, perf_statistics
+
+        plan = perf_repeats.judge(read, wanted, run, now, since)
+        sizes = perf_statistics.of_sizes([result for result, _problem in read if result is not None], wanted)
+        statistics = [asdict(one) for one in sizes]
     results = [result for result, _problem in read]
     reached = [None if result is None else perf.reached(result, wanted) for result in results]
-    network = perf_network.transport_of(run)
+    network = transport_of(run)
     found: Dict[str, Any] = {
         "finished_at": runs[-1].finished,
         "repeats": [
@@ -57,9 +66,18 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
         "measured": asdict(replace(shown, ranks=()) if network is not None else shown),
         "busbw": figure,
         "simulated": any(result.simulated for result in there),
-        "statistics": [asdict(one) for one in perf_statistics.of_sizes(there, wanted)],
+        "statistics": statistics,
         "nccl_version": found.get("nccl_version") or shown.nccl_library or "",
     }
+
+
+def transport_of(run: Run) -> Optional[Network]:
+    """Of a run and its repeats what is proven of the one that proves least; None where nothing was kept of one."""
+    networks = [one.network for one in (run, *run.others)]
+    kept = [one for one in networks if one is not None]
+    if len(kept) < len(networks):
+        return None
+    return next((one for one in kept if not one.proven), next((one for one in kept if one.sockets), kept[-1]))
 
 
 def _shown(results: Sequence[Optional[Result]], reached: Sequence[Optional[float]], figure: Optional[float]) -> Result:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is judged of a run of nccl-tests over several nodes, and of a run and its repeats together.
+"""What is judged of a run of nccl-tests over several nodes, beside its table.
 
 A figure between nodes says nothing while it is not known how it came about: two nodes over TCP clear a low bar, and
 three rails of eight may be missing where NVLS hides them (cluster.md 1). So there is no verdict on a bandwidth without
@@ -12,17 +12,13 @@ the proof of its transport, which is of that very run.
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
 
 from ..core.check import Check
-from ..core.finding import STATES, Finding
-from ..core.plan import Plan
-from ..core.size import size_text
+from ..core.finding import Finding
 from . import perf
 from .perf_output import Result
-from .perf_run import PROOF, Run, Wanted, short_names
-from .perf_statistics import Statistics, of_sizes
+from .perf_run import PROOF, Wanted, short_names
 from .perf_transport import Moved, Network
 
 _AGAIN = "then measure again"
@@ -68,23 +64,6 @@ RAILS = Check(
 )
 "Did the counters of every rail that the run used rise by what it moved"
 
-SPREAD = Check(
-    "nccl_perf.spread",
-    why="repeats that differ this much say that something comes and goes: another job, a link that flaps, throttling",
-    fix="repeat it on fewer nodes to find where it comes from, look for other traffic on the same leaf, for"
-    " symbol errors and link flaps, and at `nvidia-smi -q -d PERFORMANCE`; " + _AGAIN,
-)
-"Do repeats of the run reach the same bus bandwidth, within 10 %"
-
-OUTLIER = Check(
-    "nccl_perf.outlier",
-    why="one collective that takes five times as long stops every GPU of a job that long",
-    fix="look at the network counters for pauses and retransmissions, and for other traffic; " + _AGAIN,
-)
-"Did no repeat take more than five times as long as the others"
-
-SPREAD_LIMIT = 0.10
-OUTLIER_LIMIT = 5.0
 # A rail that moved less than this part of the busiest one is idle: what is left is the fabric's own traffic.
 _IDLE = 0.01
 # All rails of all hosts together send at least this part of the largest size, whatever the collective.
@@ -95,54 +74,16 @@ _NO_FAILURE = ("readable", "level", "ranks", "variable_effect", "network", "hcas
 
 
 def judge(
-    results: Sequence[Tuple[Optional[Result], str]], wanted: Wanted, run: Run, now: float, since: Sequence[str] = ()
-) -> Plan:
-    """Whether ``run`` and its repeats are what was wanted, and good. results: of each, as perf.read gives it.
+    network: Optional[Network], result: Optional[Result], wanted: Wanted, findings: Sequence[Finding]
+) -> List[Finding]:
+    """The findings on one run, and those on what its output says beside the table. result: the table.
 
-    now, since: as of perf.judge. With repeats the bandwidth is judged by its median, and all else by the worst of them.
+    network: None of a run over several nodes that an earlier release kept.
     """
-    runs = [run, *run.others]
-    since = list(since)
-    if len(runs) < wanted.repeats and all(one.rc == 0 for one in runs):
-        since.append("measured %d times, not %d" % (len(runs), wanted.repeats))
-    alone = wanted if wanted.repeats == 1 else replace(wanted, bar_busbw=None)
-    plans: List[Sequence[Finding]] = []
-    for one, (result, problem) in zip(runs, results):
-        judged = perf.judge(result, alone, replace(one, command=run.command), now, problem, since).findings
-        if one.network is not None:
-            judged = (*_explained(judged, one.network), *_launched(judged, one.network))
-        if wanted.several:
-            judged = (*judged, *_of_network(one.network, result, wanted, judged))
-        plans.append(judged)
-    findings = plans[0] if len(plans) == 1 else _worst(plans)
-    if wanted.repeats > 1:
-        findings = (*findings, *_of_repeats([result for result, _problem in results], wanted, findings))
-    return Plan(tuple(_bound(findings) if wanted.several else findings))
-
-
-def transport_of(run: Run) -> Optional[Network]:
-    """Of a run and its repeats what is proven of the one that proves least; None where nothing was kept of one."""
-    networks = [one.network for one in (run, *run.others)]
-    kept = [one for one in networks if one is not None]
-    if len(kept) < len(networks):
-        return None
-    return next((one for one in kept if not one.proven), next((one for one in kept if one.sockets), kept[-1]))
-
-
-def _worst(plans: Sequence[Sequence[Finding]]) -> List[Finding]:
-    """Of each check and subject the worst answer, in the order of the first plan; where they differ with its run."""
-    found: Dict[str, List[Tuple[int, Finding]]] = {}
-    for number, plan in enumerate(plans, 1):
-        for finding in plan:
-            found.setdefault(finding.id, []).append((number, finding))
-    worst = []
-    for answers in found.values():
-        number, finding = min(answers, key=lambda answer: STATES.index(answer[1].state))
-        alike = len({one.have for _number, one in answers}) == 1 and len(answers) == len(plans)
-        if not finding.ok and not alike and finding.have is not None and finding.check != perf.FRESH.id:
-            finding = replace(finding, have="run %d of %d: %s" % (number, len(plans), finding.have))
-        worst.append(finding)
-    return worst
+    found = list(findings)
+    if network is not None:
+        found = [*_explained(findings, network), *_launched(findings, network)]
+    return found + (_of_network(network, result, wanted, found) if wanted.several else [])
 
 
 def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
@@ -300,55 +241,17 @@ def _few(said: Sequence[str]) -> str:
     return "; ".join(said[:_NAMED]) + ("; and %d more" % more if more > 0 else "")
 
 
-def _of_repeats(results: Sequence[Optional[Result]], wanted: Wanted, findings: Sequence[Finding]) -> List[Finding]:
-    """Of several runs the median of the bandwidth at the largest size, and how far they lie apart."""
-    ran = next(one for one in findings if one.check == perf.RAN.id)
-    there = [result for result in results if result is not None]
-    reached = [perf.reached(result, wanted) for result in there]
-    figures = [figure for figure in reached if figure is not None]
-    complete = len(figures) == len(results) >= wanted.repeats
-    simulated = any(result.simulated for result in there)
-    source = ran.source
-    found = []
-    if wanted.bar_busbw is not None:
-        figure = median(figures) if complete else None
-        of = ", median of %d runs" % len(figures)
-        found.append(perf.judge_busbw(figure, simulated, wanted, source, wanted.bar_busbw, ran, of))
-    sizes = {one.size: one for one in of_sizes(there, wanted)} if complete else {}
-    return [*found, _spread(sizes, wanted, source, ran), _outlier(sizes, wanted, source, ran)]
-
-
-def _spread(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, ran: Finding) -> Finding:
-    want = "at most %.0f %% of busbw apart at %s" % (100 * SPREAD_LIMIT, size_text(wanted.sizes[-1]))
-    largest = sizes.get(wanted.sizes[-1])
-    if largest is None or largest.spread is None:
-        return SPREAD.judge(wanted.subject, "unknown", want, None, source, because=ran)
-    have = "%.1f %% over %d runs" % (100 * largest.spread, largest.repeats)
-    return SPREAD.judge(wanted.subject, "drift" if largest.spread > SPREAD_LIMIT else "ok", want, have, source)
-
-
-def _outlier(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, ran: Finding) -> Finding:
-    want = "no run takes more than %g times as long as the others" % OUTLIER_LIMIT
-    known = [one for one in sizes.values() if one.max_over_mean is not None]
-    if not known or len(known) < len(wanted.sizes):
-        return OUTLIER.judge(wanted.subject, "unknown", want, None, source, because=ran)
-    worst = max(known, key=lambda one: one.max_over_mean or 0.0)
-    have = "%.1f times at %s" % (worst.max_over_mean or 0.0, size_text(worst.size))
-    state = "drift" if (worst.max_over_mean or 0.0) > OUTLIER_LIMIT else "ok"
-    return OUTLIER.judge(wanted.subject, state, want, have, source)
-
-
-def _bound(findings: Sequence[Finding]) -> List[Finding]:
+def bound(findings: Sequence[Finding]) -> List[Finding]:
     """No verdict on a bandwidth between nodes without its transport; a slow one follows from a way that is wrong."""
     by_check = {one.check: one for one in findings}
     transport = by_check[TRANSPORT.id]
     ways = [by_check[check.id] for check in (NETWORK, HCAS, GDR, RAILS) if check.id in by_check]
     wrong = next((one for one in ways if one.state == "drift"), None)
-    bound = []
+    found = []
     for one in findings:
         if one.check == perf.BUSBW.id and not transport.ok:
             one = replace(one, state="unknown", because=transport.id, fix=one.fix or transport.fix)
         elif one.check == perf.BUSBW.id and not one.ok and wrong is not None:
             one = replace(one, because=wrong.id)
-        bound.append(one)
-    return bound
+        found.append(one)
+    return found

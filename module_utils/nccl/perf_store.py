@@ -17,14 +17,13 @@ import time
 from typing import Iterator, List, Optional, Tuple
 
 from ..core import locks, process_group, trusted
-from ..core.host import Host, ParseError, ReadError, untrusted
+from ..core.host import ParseError, ReadError, untrusted
 from . import perf_output, perf_run
+from .perf_stored import UNFINISHED, record_path
 
 # Of the output, without NCCL's own lines, this much is judged and kept: 10,000 ranks print half of it.
 KEPT = 2_000_000
 RESULT_JSON = "result.json"
-# In the result directory while a run has no result yet.
-UNFINISHED = "unfinished"
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 
 
@@ -56,14 +55,6 @@ class Store:
             yield ""
         finally:
             os.close(lock)
-
-    def cut_off(self) -> str:
-        """When the run began that has left no result: one that was killed, hung with its node, or goes on right now.
-
-        "" where there is none. Raises ReadError.
-        """
-        text = Host().read_system(os.path.join(self.directory, UNFINISHED))
-        return "" if text is None else text.strip()[:40] or "at an unknown time"
 
     def begin(self) -> str:
         """Makes a run's directory. That it has begun is on the disk before it can hang the node. Raises ReadError."""
@@ -108,24 +99,6 @@ class Store:
                 os.unlink(os.path.join(self.directory, UNFINISHED))
         except OSError as error:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error
-
-
-def record_path(directory: str) -> str:
-    return os.path.join(directory, "record.json")
-
-
-def stored(path: str, root: str) -> perf_run.Run:
-    """The record of an earlier run. root: the system root.
-
-    Raises ParseError, and ReadError, also for a record that others than root may change.
-    """
-    text = Host().read_system(path)
-    if text is None:
-        raise ReadError(path, "there is no stored result")
-    doubt = trusted.doubt(path, root)
-    if doubt:
-        raise ReadError(path, "is not believed, because %s; %s" % (doubt, trusted.WAY_OUT))
-    return perf_run.parse_record(text)
 
 
 def take_json(directory: str) -> Tuple[Optional[str], int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_answer, perf_network, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_answer, perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import Moved, Network
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output, streams
@@ -351,4 +351,4 @@ def test_a_damaged_record_is_refused(tmp_path: Path, change: dict[str, object]) 
 
 def test_what_is_not_there_is_not_proven() -> None:
     assert Network(missing=("x",)).proven is False
-    assert perf_network.transport_of(Run((), 0, "", 1.0, NOW)) is None
+    assert perf_answer.transport_of(Run((), 0, "", 1.0, NOW)) is None
