@@ -122,6 +122,8 @@ class ActionModule(ActionBase):
         of_play = _of_play(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
         task = self._task.copy()
         task.action, task.args, task.register, task.run_once, task.timeout = MODULE, {}, None, False, 0
+        # What blocks and the play say of it is read once, and not by the copy for each host.
+        task.squash()
         bounds: dict[str, Bound] = {}
         strange: list[str] = []
 

@@ -41,7 +41,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
     work,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs, made_of
 
 HERE = Path(__file__).resolve().parent.parent
 # In a checkout the roles lie beside action_plugins/, in an installed collection beside plugins/.
@@ -90,15 +90,18 @@ class ActionModule(ActionBase):
 
     def _ask(self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any]) -> dict[str, Any]:
         """``results``, one for each step; or ``msg``, why there are none."""
-        text = script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit))
+        text = made_of(
+            steps, f"script {limit}", lambda: script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit)).encode()
+        )
         MADE.set()
         try:
             with bounded.bounded(LIMIT):
                 if self._can_pipe():
                     command = f"{python_of(variables, self._templar)} -I -S -"
-                    done = self._low_level_execute_command(command, in_data=text.encode())
+                    done = self._low_level_execute_command(command, in_data=text)
                 else:
-                    done = self._execute_module(f"{COLLECTION}host_audit", {"script": text}, task_vars=variables)
+                    given = {"script": text.decode()}
+                    done = self._execute_module(f"{COLLECTION}host_audit", given, task_vars=variables)
         except bounded.TooMuchError as error:
             return {"msg": str(error)}
         if done.get("failed"):
@@ -132,7 +135,8 @@ class Question:
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
         roles = json.dumps(found)
-        told = {"changed": False, "intent": intent.digest(self.wanted), "roles": roles, "verify": self.verify}
+        digest = made_of(self.wanted, "digest", lambda: intent.digest(self.wanted))
+        told = {"changed": False, "intent": digest, "roles": roles, "verify": self.verify}
         told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
         return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
 
@@ -143,7 +147,7 @@ def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) ->
         variables = {**variables, "busbar_intent": intent_action.of_host(variables, templar)}
     wanted = variables["busbar_intent"]
     roles = [role for role in names if verdict.played(role, variables)]
-    asked = [_lock_step(wanted["values"]), *_steps(roles, variables, templar)]
+    asked = _steps(roles, variables, templar)
     verify = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
     return Question(roles, asked, wanted, verify, bool(variables.get("ansible_check_mode")))
 
@@ -159,20 +163,27 @@ def script(main: str) -> str:
 
 
 def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list[dict[str, Any]]:
-    """The module calls of the roles whose results they register: ``role``, ``module``, ``arguments``.
+    """The lock's and the roles' module calls, whose results they register: ``role``, ``module``, ``arguments``.
 
     Hosts whose variables say the same are asked the same: only the first of them pays for the templates.
     """
+    wanted = variables["busbar_intent"]
+    lock = _lock_step(wanted["values"])
     known = {name: value for role in roles for name, value in _ASKED[role].defaults.items()} | dict(variables)
     names = {name for role in roles for name in _ASKED[role].words if name in known and name != "busbar_intent"}
     own = templar.copy_with_new_env(available_variables=known)
     values = {name: host_variables.rendered(known[name], own) for name in names}
+    basis = made_of(wanted, "hash", lambda: _hash(wanted))
     steps: list[dict[str, Any]] = kept(
         constants.DEFAULT_LOCAL_TMP,
-        [roles, values, known["busbar_intent"]],
-        lambda: [step for role in roles for step in _asked_steps(role, known, templar)],
+        [roles, values, basis, lock],
+        lambda: [lock, *(step for role in roles for step in _asked_steps(role, known, templar))],
     )
     return steps
+
+
+def _hash(wanted: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _asked_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dict[str, Any]]:
@@ -191,7 +202,7 @@ def _asked_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dic
 
 def python_of(variables: Mapping[str, Any], templar: Any) -> str:
     """Ansible's discovery, which takes the first of a list, would be a second question to the host."""
-    given = templar.template(variables.get("ansible_python_interpreter"))
+    given = host_variables.rendered(variables.get("ansible_python_interpreter"), templar)
     given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
     if not given.startswith("auto"):
         return str(given)

@@ -27,11 +27,18 @@ def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def rendered(value: Any, templar: Any) -> Any:
     """A variable with its templates filled in. Most hold none, which Ansible takes long to find out."""
+    return value if _plain(value) else templar.template(value)
+
+
+def _plain(value: Any) -> bool:
+    """Whether it is made of numbers, and of texts that cannot be templates. A vault's text is neither."""
     if not value or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str) and "{" not in value and not value.startswith("#jinja2:"):
-        return value
-    return templar.template(value)
+        return True
+    if isinstance(value, str):
+        return "{" not in value and not value.startswith("#jinja2:")
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(key) and _plain(each) for key, each in value.items())
+    return isinstance(value, list) and all(map(_plain, value))
 
 
 def kind(variables: Mapping[str, Any]) -> str:

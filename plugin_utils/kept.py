@@ -23,6 +23,8 @@ from typing import Any
 
 # Path -> what this process has read there. So many at most: hosts of which each is given something else fill no memory.
 _READ: dict[str, Any] = {}
+# What was made of an object that many hosts share, by what for and the object's id; with the object, so that it lives.
+_MADE: dict[tuple[str, int], tuple[object, Any]] = {}
 _MOST = 50
 # Of what is kept between runs, for as many checkouts and releases that one user goes back and forth between.
 _TEXTS = 4
@@ -58,6 +60,19 @@ def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
             stream.write(text)
         os.replace(new, path)
         return _remember(path, json.loads(text))
+
+
+def made_of(shared: object, what: str, make: Callable[[], Any]) -> Any:
+    """make(), what is made of this very object: once, where hosts share it as they do what kept() gives.
+
+    what: a name for it. Nobody changes the object, or what is made.
+    """
+    known = _MADE.get((what, id(shared)))
+    if known is None or known[0] is not shared:
+        if len(_MADE) >= _MOST:
+            _MADE.clear()
+        known = _MADE[what, id(shared)] = (shared, make())
+    return known[1]
 
 
 def _remember(path: str, value: Any) -> Any:

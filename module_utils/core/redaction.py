@@ -30,6 +30,8 @@ _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.%]+\])(:[0-9]*)?[\\]?")
 _OF_SSH = ("ssh://", "sftp://", "git+ssh://", "ssh+git://")
 
 
+# A thousand hosts have variables of the same names.
+@lru_cache(maxsize=4096)
 def named(name: str) -> bool:
     """Whether a variable of this name holds a secret, and not the place of one."""
     return _NAME.search(name) is not None and not name.lower().endswith(("_file", "_path"))

@@ -133,6 +133,9 @@ def test_what_is_asked_can_be_sent() -> None:
         ["{{ other }}"],
         {"a": ["{% if 1 %}{{ other }}{% endif %}"]},
         "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]",
+        [{"a": "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]"}],
+        {"a": {"b": [1, "x"], "c": None}},
+        {"{{ other }}": 1},
         "a{b",
         "a",
         "",
@@ -145,8 +148,10 @@ def test_what_holds_no_template_is_taken_as_it_is_and_nothing_else(value: Any) -
     def trusted(data: Any) -> Any:
         if isinstance(data, dict):
             return {name: trusted(item) for name, item in data.items()}
-        return [trusted(item) for item in data] if isinstance(data, list) else trust_as_template(data) if data else data
+        if isinstance(data, list):
+            return [trusted(item) for item in data]
+        return trust_as_template(data) if data and isinstance(data, str) else data
 
-    value = trusted(value) if not isinstance(value, (int, float)) else value
+    value = trusted(value)
     templar = Templar(loader=DataLoader(), variables={"other": trust_as_template("{{ third }}"), "third": 3})
     assert rendered(value, templar) == templar.template(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import kept as kept_module
-from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs, made_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -38,6 +38,21 @@ def test_what_was_read_is_not_read_again_and_does_not_fill_the_memory(tmp_path: 
         kept(str(tmp_path), number, lambda: {"a": 2})
     assert len(kept_module._READ) <= kept_module._MOST
     assert kept(str(tmp_path), 0, dict) == {"a": 1}
+
+
+def test_what_is_made_of_one_object_is_made_once_and_of_its_equal_anew() -> None:
+    calls: list[int] = []
+
+    def make() -> int:
+        calls.append(1)
+        return len(calls)
+
+    shared, equal = {"a": 1}, {"a": 1}
+    assert [made_of(shared, "x", make), made_of(shared, "x", make), made_of(equal, "x", make)] == [1, 1, 2]
+    assert made_of(shared, "y", make) == 3
+    # An object whose memory another one has by now is not taken for it, and the table stays small.
+    assert [made_of([number], "x", lambda number=number: number) for number in range(200)] == [*range(200)]  # type: ignore[misc]
+    assert len(kept_module._MADE) <= kept_module._MOST
 
 
 def test_another_basis_is_another_answer(tmp_path: Path) -> None:
