@@ -81,8 +81,9 @@ _REFUSALS = (
     ("nvalid generic resource", "this Slurm has no such gres: take it out of nccl_benchmark_launcher_options"),
     ("Unable to contact slurm controller", "see that slurmctld answers: scontrol ping"),
     ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
+    ("execve(): ", "install the program, and python3, at the same path on all nodes"),
+    ("unknown option", "take the option out of nccl_benchmark_launcher_options"),
     ("unrecognized option", "take the option out of nccl_benchmark_launcher_options"),
-    ("nrecognized argument", "take the option out of nccl_benchmark_launcher_options"),
 )
 
 JOB = Check(

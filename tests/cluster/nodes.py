@@ -34,6 +34,7 @@ PROGRAMS = {
 }
 NETWORK = "10.77.0."
 CONTROLLER = "controller"
+STRANGER = "stranger"
 # The first process of a node: it reaps what loses its parent, as any init does, and nothing else.
 INIT = """
 import os, signal, sys
@@ -171,6 +172,7 @@ class Cluster:
         self.top = top
         self.inits: list[subprocess.Popen[str]] = []
         self.nodes: list[Node] = []
+        self.slurm: Slurm | None = None
         self._shared = [str(path) for path in (*shared, top)]
 
     def start(self, count: int) -> None:
@@ -185,9 +187,9 @@ class Cluster:
 
     def start_slurm(self, more: str = "") -> Slurm:
         """more: lines of slurm.conf."""
-        slurm = Slurm(self, more)
-        slurm.start()
-        return slurm
+        self.slurm = Slurm(self, more)
+        self.slurm.start()
+        return self.slurm
 
     def stop(self) -> None:
         for init in self.inits:
@@ -205,7 +207,8 @@ class Cluster:
         hosts = "".join(f"{NETWORK}{number} {name}\n" for name, number in names.items())
         key = " ".join((self.top / "host_key.pub").read_text().split()[:2])
         known = "".join(f"{name},{NETWORK}{number} {key}\n" for name, number in names.items())
-        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+        # Nobody knows the key of the node by its other name.
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}{NETWORK}2 {STRANGER}\n")
         (etc / "ssh/sshd_config").write_text(SSHD.format(top=self.top))
         (etc / "ssh/ssh_config").write_text(SSH.format(top=self.top))
         (etc / "ssh/ssh_known_hosts").write_text(known)

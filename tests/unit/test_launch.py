@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +20,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, rank_guard, rank_program
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.rank_guard import Ending, Rank, RankView
+
+from tests.slurm_daemons import wait
 
 ASKED: dict[str, Any] = {"kind": "mpirun", "hosts": ["a", "b"], "per_node": 2}
 JOB = launch.wanted(ASKED)
@@ -346,6 +350,44 @@ def test_at_the_limit_all_is_ended_on_the_oldest_python(oldest_python: str) -> N
     program = ["sh", "-c", "trap '' TERM; setsid sleep 100000 & sleep 100000"]
     code, (found,), _text = guard("--limit", "0.5", "--root", "/", "--", *program, python=oldest_python)
     assert (code, found.ending) == (124, Ending(None, "the limit is reached", 0))
+
+
+@pytest.mark.parametrize("victims", ["launcher", "guard", "keeper", "program", "guard keeper"])
+def test_whichever_is_killed_nothing_is_left(tmp_path: Path, victims: str) -> None:
+    """The launcher starts the guard, that the keeper, that the program, and that another in a session of its own."""
+    program = ["sh", "-c", 'echo "$PPID $$" >pids; setsid sleep 86399 & wait']
+    argv = [sys.executable, "-I", "-S", "-c", rank_guard.program(), "--limit", "86399", "--root", "/", "--", *program]
+    start = "import subprocess, sys; open('guard', 'w').write(str(subprocess.Popen(sys.argv[1:]).pid)); input()"
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", start, *argv], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait("the program", lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"))
+        keeper, program_pid = map(int, (tmp_path / "pids").read_text().split())
+        pids = {"launcher": launcher.pid, "guard": int((tmp_path / "guard").read_text())}
+        pids.update(keeper=keeper, program=program_pid)
+        for victim in victims.split():
+            os.kill(pids[victim], signal.SIGKILL)
+        if victims == "guard keeper":
+            # Then it is the kernel that ends the program, and nothing but that.
+            wait("the program to end", lambda: program_pid not in at_work_in(tmp_path))
+        else:
+            wait("all to end", lambda: not {*at_work_in(tmp_path)} - {launcher.pid})
+    finally:
+        for pid in at_work_in(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+        launcher.kill()
+        launcher.communicate()
+
+
+def at_work_in(folder: Path) -> list[int]:
+    """Living processes whose working directory is the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(path / "cwd") == str(folder):
+                found.append(int(path.name))
+    return found
 
 
 def test_a_program_that_is_not_there_is_said() -> None:
