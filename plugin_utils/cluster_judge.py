@@ -228,12 +228,16 @@ def _figure(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) ->
 def _efficiency(
     job: Mapping[str, Any], first: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]
 ) -> float | None:
-    """Of two jobs their figures, each as a part of its prediction; where there is none, the plain figures."""
+    """Of two jobs their figures, each as a part of its prediction; where there is none, the plain figures.
+
+    What exceeds its prediction is no yardstick: over two nodes NVLSTree may reach twice what any ring does, and no
+    number of nodes will once more.
+    """
     here, there = _figure(job, results), _figure(first, results)
     if here is None or there is None:
         return None
     if job["prediction"] and first["prediction"]:
-        return (here / float(job["prediction"])) / (there / float(first["prediction"]))
+        return (here / float(job["prediction"])) / min(1.0, there / float(first["prediction"]))
     return here / there
 
 

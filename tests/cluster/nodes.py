@@ -106,7 +106,9 @@ class Node:
         self.tmp = top / name / "tmp/tmp"
         # For Ansible's local connection: what it runs by this interpreter runs on the node.
         self.python = top / name / "python3"
-        self.python.write_text(f'#!/bin/sh\nexec {shlex.join(self.entering)} {sys.executable} "$@"\n')
+        # On the node, as of what a task has started in the background, there is nothing left to enter.
+        there = f'[ "$(cat /proc/sys/kernel/hostname)" = {name} ] && exec {sys.executable} "$@"'
+        self.python.write_text(f'#!/bin/sh\n{there}\nexec {shlex.join(self.entering)} {sys.executable} "$@"\n')
         self.python.chmod(0o755)
 
     @property

@@ -84,6 +84,12 @@ def test_what_is_slow_over_many_is_told_with_both_figures_to_those_it_was_over()
         assert have == "0.86 over 5 nodes: 300 GB/s, 0.79 of the 380 GB/s over 2; predicted 350 and 380 GB/s"
 
 
+def test_two_nodes_that_exceed_their_prediction_are_no_yardstick() -> None:
+    found = judged(jobs_of(plan(5)), {**HEALTHY, 2: 700.0})
+    assert not bad(found.findings["node00"])
+    assert [one.efficiency for one in found.scaling][2:] == [pytest.approx(1.0), pytest.approx(1.0)]
+
+
 def test_a_scale_without_a_figure_is_unknown() -> None:
     found = judged(jobs_of(plan(5)), {**HEALTHY, 4: None})
     [(check, state, have)] = bad(found.findings["node04"])
