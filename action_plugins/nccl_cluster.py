@@ -19,6 +19,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cluster_plot,
     cluster_record,
     cluster_table,
+    measured,
+    results_compare,
     suite,
     terminal,
     work,
@@ -47,18 +49,22 @@ class ActionModule(ActionBase):
         # As it is: to hand it over as an option would be to template every job for it.
         plan = raw[variables["inventory_hostname"]]["nccl_cluster_plan_result"]
         path = arguments["path"]
-        measured = bool(plan["rounds"]) and not self._task.check_mode
+        anything = bool(plan["rounds"]) and not self._task.check_mode
         result.update(changed=False, hosts={}, records={}, path="")
-        if not measured:
+        if not anything:
             result["hosts"] = {host: stood(of_host) for host, of_host in raw.items()}
             shown(path)
             return result
         record, result["hosts"], result["records"] = joined(plan, raw, time.time())
         display.display("\n" + cluster_table.render(record, terminal.WIDTH) + "\n")
         if path:
+            now = measured.of_record(record, "this run")
+            said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.WIDTH)
+            if said:
+                display.display(said + "\n")
             try:
                 folder = cluster_record.write(path, record)
-                plots, problem = cluster_plot.plot(folder, record)
+                plots, problem = cluster_plot.plot(folder, record, before)
             except (OSError, ParseError) as error:
                 result.update(failed=True, msg=f"nccl_benchmark_results_path {path}: {error}")
                 return result

@@ -10,8 +10,8 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_plot import Panel, Series, band, label_of, plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EXPECTED
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Results, Run, of_record
 
 # Of "over SCOPE, 16 nodes" in a title.
@@ -97,7 +97,7 @@ def scaling(record: Record) -> Any:
                     color=color,
                     label=shown,
                 )
-    right.axhline(100 * EXPECTED, color="crimson", linewidth=1, label=f"expected: {EXPECTED:.0%} or more")
+    right.axhline(100 * EFFICIENT, color="crimson", linewidth=1, label=f"expected: {EFFICIENT:.0%} or more")
     left.set_ylabel("busbw, GB/s")
     right.set_ylabel("efficiency against the fewest nodes, %")
     nodes = sorted({one.nodes for one in record.scaling if one.nodes})

@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
@@ -23,8 +24,6 @@ ROWS = 40
 EACH = 4
 # Characters of host names in a cell, in a sentence; of what a finding says; of host names in it.
 CELL, SENTENCE, SAID, _NAMES = 22, 180, 300, 60
-# Scaling below this efficiency is marked.
-EXPECTED = 0.90
 
 
 def render(record: Record, width: int = 120) -> str:
@@ -181,7 +180,7 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
     heads = ["SCALING", "SIZE", "NODES", "BUSBW", "PREDICTION", "EFFICIENCY"]
     lines: list[Line] = []
     for one in found[:ROWS]:
-        low = one.efficiency is not None and one.efficiency < EXPECTED
+        low = one.efficiency is not None and one.efficiency < EFFICIENT
         cells = (
             f"{one.collective} ({one.algorithm})" if one.algorithm else one.collective,
             size_text(one.size) if one.size else "-",

@@ -314,15 +314,18 @@ def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | 
     parent: a directory whose link ``latest`` leads to them.
     """
     path = parent / "latest"
-    if not after.runs or not path.exists():
-        return "", None
     try:
+        if not after.runs or not path.exists():
+            return "", None
         before = load(path)
     except OSError as error:
         return f"not compared with the last results: {error.filename}: {error.strerror}", None
     except ParseError as error:
         return f"not compared with the last results: {error}", None
-    # Of a fleet, what is measured anew may be one node.
-    hosts = {host for run in after.runs for host in run.hosts}
-    before = replace(before, runs=tuple(run for run in before.runs if hosts & {*run.hosts}))
+    # Of a fleet, what is measured anew may be one node; and the last results may be of pairs, and these of the cluster.
+    hosts, scopes = {host for run in after.runs for host in run.hosts}, {run.scope for run in after.runs}
+    kept = tuple(run for run in before.runs if run.scope in scopes and hosts & {*run.hosts})
+    if not kept:
+        return "", None
+    before = replace(before, runs=kept)
     return render(before, after, compare(before, after), width), before

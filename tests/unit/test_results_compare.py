@@ -314,3 +314,13 @@ def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -
     assert "COMPARED: 1 worse, 0 better, 1 within noise, 0 not comparable" in text
     write(tmp_path / "latest" / "n1.json", {"host": "\x1b"})
     assert "not compared with the last results" in nccl_benchmark_report.compared(tmp_path, hosts)
+
+
+def test_results_of_another_scope_are_not_the_last_ones(tmp_path: Path) -> None:
+    cluster_record.write(tmp_path, replace(RECORD, jobs=(job(350.0, scope="pair"),)))
+    folder = cluster_record.folder(tmp_path)
+    assert results_compare.with_last(folder, results(job(100.0)), 80) == ("", None)
+    text, before = results_compare.with_last(folder, results(job(100.0, scope="pair")), 80)
+    assert "1 worse" in text
+    assert before is not None
+    assert results_compare.with_last(tmp_path / "none", results(job(1.0)), 80) == ("", None)
