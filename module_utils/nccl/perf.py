@@ -46,14 +46,15 @@ _NAMED = 16
 _WANT_RAN = "exit code 0 and a complete result"
 # Whatever the site's nccl_benchmark_when says, these measure.
 _ROLE = "run site.yml --tags nccl_benchmark -e nccl_benchmark_when=%s for this host, not in check mode"
-_AGAIN = "then " + _ROLE % "always"
+# Of a run on one node.
+AGAIN = "then " + _ROLE % "always"
 WHEN = ("changed", "always", "never")
 
 IDLE = Check(
     "nccl_perf.idle",
     severity="minor",
     why="a benchmark beside a job slows both, and its figure says nothing",
-    fix="drain the node or wait for the job, " + _AGAIN,
+    fix="drain the node or wait for the job, " + AGAIN,
 )
 "Is nobody using the node; nothing is measured on a node in use"
 
@@ -61,7 +62,7 @@ RAN = Check(
     "nccl_perf.ran",
     severity="critical",
     why="a benchmark that hangs or fails is a job that hangs or fails",
-    fix="read stdout and stderr in the run's directory, run the command by hand with NCCL_DEBUG=INFO; " + _AGAIN,
+    fix="read stdout and stderr in the run's directory, run the command by hand with NCCL_DEBUG=INFO; " + AGAIN,
 )
 "Did the program end well, in time"
 
@@ -76,7 +77,7 @@ kernel and its arguments, firmware, GPUs)"
 SIZES = Check(
     "nccl_perf.sizes",
     why="nccl-tests silently reduces the largest size where GPU memory is short; small sizes prove no bandwidth",
-    fix="free the GPUs' memory or ask for a smaller largest size; " + _AGAIN,
+    fix="free the GPUs' memory or ask for a smaller largest size; " + AGAIN,
 )
 "Was every size measured"
 
@@ -84,7 +85,7 @@ RANKS = Check(
     "nccl_perf.ranks",
     severity="critical",
     why="without MPI each process runs alone, ends with 0, and the fabric was never used",
-    fix="build nccl-tests with MPI=1, check the launcher's host list and processes per host; " + _AGAIN,
+    fix="build nccl-tests with MPI=1, check the launcher's host list and processes per host; " + AGAIN,
 )
 "Did every GPU of every host take part, together"
 
@@ -92,7 +93,7 @@ CORRECT = Check(
     "nccl_perf.correct",
     severity="critical",
     why="wrong or unchecked sums spoil a training run without a word",
-    fix="find the node by halving the host list, check its GPUs (Xid, ECC) and NVLinks; " + _AGAIN,
+    fix="find the node by halving the host list, check its GPUs (Xid, ECC) and NVLinks; " + AGAIN,
 )
 "Was every value checked and right"
 
@@ -100,7 +101,7 @@ NONZERO = Check(
     "nccl_perf.nonzero",
     severity="critical",
     why="a bus bandwidth of 0 is what a single rank prints: nothing was exchanged",
-    fix="build nccl-tests with MPI=1 and start it through the launcher; " + _AGAIN,
+    fix="build nccl-tests with MPI=1 and start it through the launcher; " + AGAIN,
 )
 "Was anything exchanged between the GPUs"
 
@@ -108,7 +109,7 @@ BUSBW = Check(
     "nccl_perf.busbw",
     why="below the bar something on the path is slow: a link, a NIC, GPUDirect, or a transport that fell back",
     fix="run all of site.yml for the host, read in NCCL_DEBUG=INFO what NCCL goes via (P2P, SHM or NET) and which "
-    "variables it took, look for slowed clocks in nvidia-smi -q -d PERFORMANCE, between nodes compare pairs; " + _AGAIN,
+    "variables it took, look for slowed clocks in nvidia-smi -q -d PERFORMANCE, between nodes compare pairs; " + AGAIN,
 )
 "Does the bus bandwidth clear its bar"
 
@@ -235,21 +236,22 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     failures = [error for error in have.errors if FAILURE.search(error)]
     # The lines of the stack come last and say only where.
     said = [error for error in have.errors if not error.startswith("..")] or failures
-    said = said or list(tidy(run.stderr.splitlines()[-1:]))
+    last = [line for line in run.stderr.splitlines() if any(map(str.isalpha, line))][-1:]
+    said = said or list(tidy(last))
     if run.ending == "timeout":
         text = "no end within %g s; it was ended" % run.limit
         fix = (
             "run it by hand with NCCL_DEBUG=INFO: before the table the hosts cannot reach each other"
-            " (NCCL_SOCKET_IFNAME, firewall), within it a rank or a link hangs; " + _AGAIN
+            " (NCCL_SOCKET_IFNAME, firewall), within it a rank or a link hangs; " + AGAIN
         )
     elif run.ending == "overflow":
         text = "it printed without end and was ended"
     elif run.ending:
-        state, text = "unknown", run.ending
-        fix = "build nccl-tests (role nccl_tests) and check the path and the launcher; " + _AGAIN
+        state, text, said = "unknown", run.ending, []
+        fix = "build nccl-tests (role nccl_tests) and check the path and the launcher; " + AGAIN
     elif have.usage:
         text = "it printed its usage (exit code %s): this release does not know one of the options" % run.rc
-        fix = "build a newer nccl-tests, or leave the option out; " + _AGAIN
+        fix = "build a newer nccl-tests, or leave the option out; " + AGAIN
     elif run.rc is None:
         state, text = "unknown", "no exit code is known"
     elif run.rc != 0:

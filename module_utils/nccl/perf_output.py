@@ -291,17 +291,18 @@ def ranks(text: str) -> List[Rank]:
 
 
 def programs(text: str) -> int:
-    """How many programs of nccl-tests printed a table into a text that ``without_log`` gave."""
+    """How many programs of nccl-tests printed a table into a text that ``without_log`` gave; 0 where none did."""
     lines = text.split("\n")
-    marks = (
-        "# Collective test starting: ",
-        "# nThread ",
-        "# nccl-tests version ",
-        "# Out of bounds values",
-        "# Avg bus bandwidth",
-    )
-    heads = sum(line.startswith("#") and line[1:].split()[:3] == ["size", "count", "type"] for line in lines)
-    return max(heads, *(sum(line.startswith(mark) for line in lines) for mark in marks))
+    marks = ("# Collective test starting: ", "# nThread ", "# nccl-tests version ", "# Out of bounds values")
+    table = _Table()
+    counted = [sum(line.startswith(mark) for line in lines) for mark in marks]
+    counted.append(sum(line.startswith("#") and table.header(line[1:].split()) for line in lines))
+    for line in lines:
+        if not line.startswith("#"):
+            table.take(line.split())
+    # A row that is there twice is of two tables, whatever is left of their heads.
+    keys = [(row.size, row.type, row.op, row.root) for row in table.rows]
+    return max([*counted, *map(keys.count, set(keys))])
 
 
 def _rank(line: str) -> Optional[Rank]:

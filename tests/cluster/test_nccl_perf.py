@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,58 @@ def test_a_good_run_is_one_job_over_a_proven_transport(
     assert result["transport"]["proven"]
     assert result["ranks"] == {node.name: 1 for node in nodes.nodes}
     assert all(of["mlx5_0"]["sent"] == 4 << 28 for of in result["rails"].values())
+
+
+HEADER = "#  Rank  0 Group  0 Pid   4999 on node04 device  0 [0000:1b:00] NVIDIA H100"
+ROW = "1073741824 268435456 float sum -1 1073.7 1000.00 1500.00 0 1073.7 1000.00 1500.00 0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    [
+        # It clears its bar, and did not use the network that was bought.
+        (
+            "mpirun",
+            'NETWORK, GDR, FOUND = "Socket", "", "NET/Socket : Using [0]eth0:10.0.0.1<0>"',
+            {"network": "drift", "hcas": "unknown", "gdr": "unknown", "rails": "unknown"},
+        ),
+        ("srun", 'GDR = ""', {"gdr": "drift"}),
+        # NCCL_DEBUG does not reach a rank.
+        ("srun", 'DEBUG = socket.gethostname() != "node03"', {"transport": "unknown", "busbw": "unknown"}),
+        # Exit code 0, and nothing.
+        ("mpirun", "sys.exit(0)", {"ran": "unknown", "transport": "unknown", "busbw": "unknown"}),
+        # A rank fails.
+        ("srun", "def before(rank): rank == 2 and sys.exit(3)", {"ran": "drift", "busbw": "unknown"}),
+        # Each runs alone, ends well, and has a table with a figure above any bar.
+        (
+            "mpirun",
+            f"print({HEADER!r}.replace('node04', socket.gethostname()))\n"
+            "print('# size count type redop root time algbw busbw #wrong time algbw busbw #wrong')\n"
+            f"print({ROW!r}, '# Out of bounds values : 0 OK', sep='\\n'); sys.exit(0)",
+            {"ranks": "drift", "transport": "unknown", "busbw": "unknown"},
+        ),
+        # Somebody else's table among it.
+        (
+            "srun",
+            f"def before(rank): rank == 3 and print({HEADER!r}, {ROW!r}, sep='\\n', flush=True)",
+            {"ranks": "drift"},
+        ),
+    ],
+    ids=["sockets", "no GPUDirect", "no log of a rank", "nothing", "a rank fails", "singletons", "another's table"],
+)
+def test_what_is_no_proof_is_never_ok(
+    nodes: Cluster, tmp_path: Path, hardware: Path, kind: str, change: str, expected: dict[str, str]
+) -> None:
+    result = measure(nodes, tmp_path, kind, change)
+    found = states(result)
+    assert {name: found.get(name, "ok") for name in expected} == expected
+
+
+def test_a_run_that_hangs_is_ended_everywhere(nodes: Cluster, tmp_path: Path, hardware: Path) -> None:
+    """The fixture waits until nothing is left on any node."""
+    started = time.monotonic()
+    result = measure(nodes, tmp_path, "mpirun", "def before(rank): rank == 1 and time.sleep(600)", timeout=5, repeats=3)
+    assert states(result)["ran"] == "drift"
+    assert "no end within 5 s" in next(f["have"] for f in result["findings"] if f["check"] == "nccl_perf.ran")
+    assert len(result["repeats"]) == 1
+    assert time.monotonic() - started < 100  # and not 600

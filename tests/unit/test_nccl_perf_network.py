@@ -164,6 +164,10 @@ def test_singletons_are_not_one_job(tmp_path: Path) -> None:
     # Their text is lost, and two of them left a file of -J.
     found = judged(read(tmp_path, text_of(log()), written=2))
     assert "2 programs printed a table" in (found["ranks"].have or "")
+    # Another job's row, and nothing of its head.
+    found = judged(read(tmp_path, text_of(log(), output() + row(SIZES[2], "T 90.0 135.0 0"))))
+    assert "2 programs printed a table" in (found["ranks"].have or "")
+    assert found["ranks"].fix.endswith("then run playbooks/benchmark.yml again")
 
 
 def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
