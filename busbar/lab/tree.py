@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Renders a Machine as the directories that a kernel, a driver and a distribution would show.
 
-The hardware root holds /sys and /proc, the system root /etc, /usr, /home and /root. Paths in this file are those of
-the node; links are written relative, so they stay inside the root they are in. Same model, same bytes.
+The hardware root holds /sys, /proc and /dev, the system root /etc, /usr, /home and /root. Paths in this file are those
+of the node; links are written relative, so they stay inside the root they are in. Same model, same bytes.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
 
 
 def write_hardware(machine: Machine, root: Path) -> None:
-    """/sys and /proc. Raises LabError where the directory is not a hardware root but, say, "/"."""
+    """/sys, /proc and /dev. Raises LabError where the directory is not a hardware root but, say, "/"."""
     strangers = (
-        sorted(path.name for path in root.iterdir() if path.name not in ("sys", "proc")) if root.is_dir() else []
+        sorted(path.name for path in root.iterdir() if path.name not in ("sys", "proc", "dev")) if root.is_dir() else []
     )
     if strangers:
         raise LabError(f"{root} is no hardware root of the lab: it holds {', '.join(strangers[:3])}")
@@ -557,6 +557,8 @@ def _proc_nvidia(tree: Tree, machine: Machine) -> None:
         "(dvs-builder@U22-I3-AE18-23-3)  \nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
     )
     for minor, gpu in enumerate(machine.driver_gpus()):
+        # A plain file: that it can be opened is all that is asked of it.
+        tree.files[f"/dev/nvidia{minor}"] = ""
         tree.files[f"{base}/gpus/{gpu.address}/information"] = (
             f"Model: \t\t {gpu.name}\n"
             f"IRQ:   \t\t {200 + gpu.number}\n"

@@ -11,6 +11,7 @@ import pytest
 from tests import slurm_daemons
 
 from .nodes import Cluster, cluster
+from .simulated import Simulated
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,14 @@ def nodes(_nodes: Cluster) -> Iterator[Cluster]:
     yield _nodes
     # A session of ssh, and a step of Slurm, end a moment after what was run in them.
     slurm_daemons.wait("the nodes to be idle", lambda: not any(node.processes() for node in _nodes.nodes), 60)
+
+
+@pytest.fixture(scope="session")
+def _simulated(_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    return Simulated(_nodes, tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture
+def simulated(nodes: Cluster, _simulated: Simulated) -> Simulated:
+    """The same nodes with simulated GPUs and rails, healthy."""
+    return _simulated

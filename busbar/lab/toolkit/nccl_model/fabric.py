@@ -10,11 +10,12 @@
      "sockets": ["node03"],                      nodes on which no RDMA device can be opened
      "libraries": {"node03": 21803},             version of NCCL there
      "noise": {"cv": 0.02, "seed": 7},           of every time, from run to run
-     "hang": {"rank": 5, "bytes": 1024},         a rank that does not come back, at this size or at a larger one
-     "crash": {"rank": 5, "bytes": 1024, "how": "error"},   ... or ends: "error" (of NCCL) or "kill"
-     "late": {"rank": 5, "seconds": 3}}          a rank that comes late
+     "hang": {"host": "node03", "local": 1, "bytes": 1024},   a rank that does not come back, at this size or a larger
+     "crash": {"host": "node03", "local": 1, "bytes": 1024, "how": "error"},   ... or ends: "error" (of NCCL) or "kill"
+     "late": {"host": "node03", "local": 1, "seconds": 3}}    a rank that comes late
 
-Every key may be left out. All nodes have to have the same file, as they are in one network: that of rank 0 counts.
+Size 0 is before anything is connected. Every key may be left out. All nodes have to have the same file, as they are in
+one network: that of rank 0 counts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from .stop import not_simulated
 from .variables import ROOT
@@ -40,9 +42,9 @@ class Fabric:
     sockets: list[str] = field(default_factory=list)
     libraries: dict[str, int] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
-    hang: dict[str, int] = field(default_factory=dict)
-    crash: dict[str, int | str] = field(default_factory=dict)
-    late: dict[str, float] = field(default_factory=dict)
+    hang: dict[str, Any] = field(default_factory=dict)
+    crash: dict[str, Any] = field(default_factory=dict)
+    late: dict[str, Any] = field(default_factory=dict)
 
     def leaf(self, host: str) -> str:
         """Hosts that no leaf names are on one of their own."""

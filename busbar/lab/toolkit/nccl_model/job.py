@@ -11,11 +11,12 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from .fabric import Fabric
 from .node import Gpu, Hca, Interface
 from .stop import USAGE_ERROR, nccl_failure
-from .variables import LOC, PXB, level, number
+from .variables import PXB, level, number
 
 # Of NCCL's variables those that the model of the whole run asks for, from every process.
 _ASKED = (
@@ -101,9 +102,9 @@ class Rank:
         """GPUDirect RDMA between this GPU and the device."""
         return hca.direct and self.distance(hca) <= level(self.process.variables, "NCCL_NET_GDR_LEVEL", PXB)
 
-    @property
-    def gdr_off(self) -> bool:
-        return level(self.process.variables, "NCCL_NET_GDR_LEVEL", PXB) == LOC
+    def named(self, fault: Mapping[str, Any]) -> bool:
+        """Whether a fault of the fabric is this rank's."""
+        return bool(fault) and (self.process.host, self.local) == (fault["host"], fault["local"])
 
 
 @dataclass(frozen=True)

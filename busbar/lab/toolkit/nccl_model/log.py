@@ -8,10 +8,14 @@ connected. A line that says that it is simulated comes first.
 
 from __future__ import annotations
 
+import array
+import fcntl
 import hashlib
 import os
 import socket
 import sys
+import termios
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +37,9 @@ _SAID = {
     "NCCL_BUFFSIZE": True, "NCCL_ALGO": False, "NCCL_PROTO": False, "NCCL_NET_GDR_LEVEL": False,
     "NCCL_P2P_LEVEL": False, "NCCL_NET": False, "NCCL_HOSTID": False,
 }  # fmt: skip
+
+# Less than what a pipe takes whole.
+_BLOCK = 3500
 
 Line = tuple[Rank, str, str]
 
@@ -78,8 +85,14 @@ class Log:
         if not self.info:
             return
         asked = [line for line in lines if self._subsystems.intersection(line[1].split("|"))]
+        block = ""
         for rank, _, text in asked:
-            self._put(f"{_prefix(rank)} NCCL INFO {text}\n")
+            line = f"{_prefix(rank)} NCCL INFO {text}\n"
+            if len(block) + len(line) > _BLOCK:
+                self._put(block)
+                block = ""
+            block += line
+        self._put(block)
 
     def warn(self, rank: Rank, where: str, text: str) -> None:
         if self.level in _LEVELS[1:]:
@@ -89,13 +102,30 @@ class Log:
         self._put(f"{text}\n")
 
     def _put(self, text: str) -> None:
-        """Each line by itself, as NCCL does: a launcher mixes them with those of other ranks."""
+        """Whole lines, as far as a launcher lets them be: it reads blocks, and mixes those of several ranks.
+
+        The real one takes a second for what is printed here at once, so the block before has been read by then.
+        """
         if self.file:
             with open(self.file, "a", encoding="utf-8") as stream:
                 stream.write(text)
-        else:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            return
+        _drained()
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _drained() -> None:
+    """Waits, but not for long, until what is in the pipe has been read."""
+    for _attempt in range(100):
+        waiting = array.array("i", [0])
+        try:
+            fcntl.ioctl(sys.stdout.fileno(), termios.FIONREAD, waiting)
+        except OSError:
+            return
+        if not waiting[0]:
+            return
+        time.sleep(0.01)
 
 
 def _prefix(rank: Rank) -> str:

@@ -20,14 +20,17 @@ SIMULATED = "# simulated by the Busbar lab: no figure below is a measurement"
 
 
 class Out:
-    """Standard output of the first process; what others would say there is not printed."""
+    """Standard output of the first process; what others would say there is not printed.
+
+    It is buffered by lines, as the real one: only what this process itself logs can come into the middle of a row.
+    """
 
     def __init__(self, first: bool) -> None:
         self.first = first
 
     def say(self, text: str, end: str = "\n") -> None:
         if self.first:
-            print(text, end=end, flush=True)
+            print(text, end=end)
 
 
 def fitted(value: float, width: int) -> str:

@@ -47,7 +47,8 @@ def run(program: Program) -> None:
     options, mpi = program.options, program.mpi
     output.say_head(program.out, options, program.report, program.name, program.headers, program.library)
     hosts = [data.decode() for data in mpi.share(host_name().encode())]
-    first, gpus = _gpus(options, local_rank(hosts, mpi.rank))
+    place = local_rank(hosts, mpi.rank)
+    first, gpus = _gpus(options, place)
     found, ideal = settings(), fabric.read()
     library = ideal.libraries.get(host_name(), program.library)
     mine = _process(program, first, gpus, found, library)
@@ -63,7 +64,7 @@ def run(program: Program) -> None:
     if node.hangs():
         _wait()
     late = everyone[0].fabric.late
-    if late and ranks[int(late["rank"])].process is everyone[mpi.rank]:
+    if late and (host_name(), place) == (late["host"], late["local"]):
         time.sleep(late["seconds"])
     job = arrange([unpack(data) for data in mpi.share(mine.pack())])
     _initialise(program, logged, job)
@@ -163,7 +164,7 @@ def _initialise(program: Program, logged: log.Log, job: Job) -> None:
                 logged.warn(rank, "init.cc:1083", said)
                 raise nccl_failure(USAGE_ERROR, 1550, said)
     if hang and hang["bytes"] == 0:
-        if all(rank.number != hang["rank"] for rank in own):
+        if not any(rank.named(hang) for rank in own):
             log.initialise(logged, job, mine, complete=False)
         _wait()
     log.initialise(logged, job, mine)
@@ -231,10 +232,10 @@ def _interrupted(program: Program, logged: log.Log, job: Job, size: int, moved: 
     if hang and hang["bytes"] <= size:
         _count_moved(program, job, moved)
         _wait()
-    if crash and int(crash["bytes"]) <= size:
+    if crash and crash["bytes"] <= size:
         _count_moved(program, job, moved)
-        rank = job.ranks[int(crash["rank"])]
-        if rank.process is not process:
+        rank = next((rank for rank in job.ranks if rank.process is process and rank.named(crash)), None)
+        if rank is None:
             _wait()
         time.sleep(_MOMENT)
         if crash["how"] == "kill":

@@ -1,0 +1,110 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The nodes of a cluster with the lab's GPUs, rails and nccl-tests, and the lab's faults between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from busbar.lab import cluster_faults, nvidia_smi, tree
+from busbar.lab.cluster_faults import FABRIC, NCCL_CONF, PROFILE, ClusterFault
+from busbar.lab.machine import Machine
+from busbar.lab.machines import hgx_h100
+from busbar.lab.nccl_tests import TOOLKIT
+
+from .nodes import Cluster, Node
+
+# Below each node's own /tmp.
+ROOT = "/tmp/lab"
+HARDWARE = f"{ROOT}/srv/busbar-lab/hw"
+HEALTHY = ClusterFault("healthy", "nothing is wrong", "")
+PROGRAM = """\
+#!/bin/sh
+export BUSBAR_LAB_ROOT={root}
+exec {python} -I {model} {name}_perf {library} {library} {build} "$0" "$@"
+"""
+
+
+class Simulated:
+    """The cluster's nodes as HGX H100 with eight InfiniBand rails each."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        """folder: one that all nodes have, for the programs."""
+        self.nodes: Sequence[Node] = cluster.nodes
+        self.folder = folder
+        self.machines = [_machine(node.name) for node in self.nodes]
+        for node in self.nodes:
+            # A file of the node's own over the one that all share, and that nobody has changed yet.
+            node.run(["sh", "-c", f"cat {PROFILE} > {ROOT}.profile; mount --bind {ROOT}.profile {PROFILE}"])
+        self.put(HEALTHY)
+
+    def program(self, collective: str, library: int = 22809, alone: bool = False) -> str:
+        """Path of a program on every node."""
+        path = self.folder / f"{collective}_perf_{library}{'' if alone else '_mpi'}"
+        build = "single" if alone else "mpi:libmpi.so.40"
+        model = shlex.quote(str(TOOLKIT / "nccl_tests_model.py"))
+        words = {"root": ROOT, "python": shlex.quote(sys.executable), "model": model, "name": collective}
+        path.write_text(PROGRAM.format(**words, library=library, build=build))
+        path.chmod(0o755)
+        return str(path)
+
+    def put(self, fault: ClusterFault) -> None:
+        """All nodes as they are with this fault, and with no other."""
+        broken, place = fault.apply(self.machines), fault.place(self.machines)
+        fabric = fault.fabric(self.machines) if fault.fabric else {}
+        for number, (node, machine) in enumerate(zip(self.nodes, broken, strict=True)):
+            has = fault if number == place else None
+            root = node.tmp / ROOT.removeprefix("/tmp/")
+            tree.write_hardware(machine, root / HARDWARE.removeprefix(f"{ROOT}/"))
+            answers = {f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}
+            tree.Tree(answers).write(root / "usr/share/busbar-lab/nvidia-smi")
+            for path, text in ((FABRIC, json.dumps(fabric)), (NCCL_CONF, cluster_faults.conf(machine, has))):
+                (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+                (root / path.lstrip("/")).write_text(text)
+            (node.tmp / f"{ROOT.removeprefix('/tmp/')}.profile").write_text(has.profile if has else "")
+
+    @contextmanager
+    def broken(self, name: str) -> Iterator[ClusterFault]:
+        fault = cluster_faults.named(name)
+        self.put(fault)
+        try:
+            yield fault
+        finally:
+            self.put(HEALTHY)
+
+    def moved(self) -> list[dict[str, int]]:
+        """Of each node the bytes that its rails have sent since the fault was put, by device."""
+        found = []
+        for node, machine in zip(self.nodes, self.machines, strict=True):
+            folder = node.tmp / HARDWARE.removeprefix("/tmp/") / "sys/class/infiniband"
+            counts = {
+                rdma.name: int((folder / rdma.name / "ports/1/counters/port_xmit_data").read_text()) * 4
+                for rdma in machine.rdma
+            }
+            found.append({name: sent for name, sent in counts.items() if sent})
+        return found
+
+    def words(self, launcher: str, per_node: int, variables: Mapping[str, str]) -> list[str]:
+        """What starts a program on all nodes, by hand."""
+        names, count = [node.name for node in self.nodes], len(self.nodes) * per_node
+        if launcher == "srun":
+            export = ",".join(["PATH", *variables])
+            words = ["srun", "--mpi=pmix", f"--nodes={len(names)}", f"--ntasks={count}", f"--export={export}"]
+            return [*words, f"--ntasks-per-node={per_node}", "--exclusive", "--mem=0", "--input=none", "--wait=5"]
+        hosts = ",".join(f"{name}:{per_node}" for name in names)
+        words = ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_no_tree_spawn", "1", "-H", hosts, "-np", str(count)]
+        return [*words, "--map-by", f"ppr:{per_node}:node", *(word for name in variables for word in ("-x", name))]
+
+
+def _machine(name: str) -> Machine:
+    """Whose GPUs are next to the CPUs that there are, so that a process can be bound to them."""
+    machine = hgx_h100(name)
+    for node in machine.nodes:
+        node.cpulist = f"0-{(os.cpu_count() or 1) - 1}"
+    return machine
