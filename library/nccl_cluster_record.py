@@ -24,7 +24,7 @@ options:
     description: What is asked for; with V(node) nothing is.
     type: str
     choices: [node, pair, rail, leaf, cluster]
-    required: true
+    default: node
   max_age_days:
     description: How old a record may be.
     type: float
@@ -86,7 +86,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Fil
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 
 SPEC: Dict[str, Dict[str, Any]] = {
-    "scope": {"type": "str", "choices": ["node", *cluster_member.SCOPES], "required": True},
+    "scope": {"type": "str", "choices": ["node", *cluster_member.SCOPES], "default": "node"},
     "max_age_days": {"type": "float", "default": 30},
     "measured": {"type": "dict", "default": {}},
     **module.ROOTS,

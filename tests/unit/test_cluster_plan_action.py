@@ -1,0 +1,161 @@
+"""Who may take part in a benchmark between nodes, from what an inventory and nodes say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
+from ansible_collections.busbar.fabric.plugins.action import nccl_cluster_plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, intent
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FACTS = {
+    "findings": [],
+    "passed": [],
+    "unfit": [],
+    "member": {"name": "n1", "build": "NCCL 2.28.9", "rails": {"0": {"device": "mlx5_0", "gpu": 0}}},
+}
+
+
+def host(facts: Any = None, **given: Any) -> dict[str, Any]:
+    """What a run has registered for a host."""
+    variables = {
+        "busbar_platform": "hgx-h100",
+        "busbar_fabric": "infiniband",
+        "nccl_benchmark_scope": "cluster",
+        **given,
+    }
+    profile = yaml.safe_load((ROOT / "profiles" / "hgx-h100.yml").read_text())
+    wanted = {"values": intent.read(variables), "profile": profile, "profile_name": "hgx-h100"}
+    stored = {"findings": [], "passed": [], "due": "scope cluster: never measured"}
+    return {
+        "busbar_intent": wanted,
+        "inventory_dir": str(ROOT),
+        "nccl_cluster_stored": stored,
+        "nccl_cluster_member_result": FACTS if facts is None else facts,
+    }
+
+
+def member(of_host: dict[str, Any], name: str = "node01", there: bool = True) -> cluster_plan.Member:
+    return nccl_cluster_plan.Kinds().member(name, of_host, there)
+
+
+def test_a_node_that_can_take_part_is_reached_as_the_inventory_says() -> None:
+    found = member(host())
+    assert (found.unfit, found.name, found.address) == (None, "n1", "node01")
+    assert found.rails == {0: ("mlx5_0", 0)}
+    assert (found.settings.gpus, found.settings.rails) == (8, tuple(range(8)))
+    assert member(host(nccl_benchmark_address="10.0.0.1")).address == "10.0.0.1"
+    slurm = {"nccl_benchmark_launcher": "srun"}
+    assert member(host(**slurm), "node01.example").address == "node01"
+    assert member(host(**slurm, drain_slurm_node="gpu-1")).address == "gpu-1"
+    # Other values are other jobs.
+    assert member(host()).settings == found.settings
+    assert member(host(nccl_benchmark_repeats=5)).settings != found.settings
+
+
+def altered(**values: Any) -> dict[str, Any]:
+    return {**FACTS, "member": {**FACTS["member"], **values}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("registered", "said"),
+    [
+        ({"nccl_cluster_member_result": {}}, "it was lost before it could be asked"),
+        ({"nccl_cluster_member_result": {"unreachable": True, "msg": "no route"}}, "unreachable"),
+        ({"nccl_cluster_member_result": {"failed": True, "msg": "no\nprofile"}}, "no profile"),
+        (
+            {"node_lock_result": {"held": False, "findings": [], "passed": [], "holder": None}},
+            "another run works on it",
+        ),
+        (
+            {"nccl_cluster_member_result": {**FACTS, "unfit": [{"have": "busy: job 7", "fix": ""}] * 2}},
+            "busy: job 7 (and 1 more)",
+        ),
+        ({"busbar_intent": {}}, "its inventory was not read"),
+        # What a node answers becomes a word of another node's launcher, or a variable of its program: or it does not.
+        ({"nccl_cluster_member_result": altered(name="n1 -x LD_PRELOAD")}, "its answer is not valid: member.name: is"),
+        ({"nccl_cluster_member_result": altered(name="")}, "its answer is not valid: member.name: is"),
+        (
+            {"nccl_cluster_member_result": altered(rails={"0": {"device": "../mlx5", "gpu": 0}})},
+            "its answer is not valid: member.rails.'0'.device: is '../mlx5', which it cannot be",
+        ),
+        (
+            {"nccl_cluster_member_result": altered(rails={"0": {"device": "mlx5_0", "gpu": "0,1"}})},
+            "its answer is not valid: member.rails.'0'.gpu: is '0,1', expected a whole number from 0 to 999",
+        ),
+    ],
+)
+def test_whoever_cannot_take_part_is_told_why_and_what_to_do(registered: dict[str, Any], said: str) -> None:
+    found = member({**host(), **registered})
+    assert found.unfit is not None
+    why, fix = found.unfit
+    assert why.startswith(said)
+    assert fix
+
+
+def test_a_host_that_has_left_the_play_and_one_with_an_odd_name_cannot_take_part() -> None:
+    assert member(host(), there=False).unfit is not None
+    assert member(host(), "node 01").unfit == (
+        "'node 01' is no address for a launcher",
+        "set nccl_benchmark_address for this host",
+    )
+
+
+@pytest.mark.parametrize(
+    ("when", "due", "said"),
+    [
+        ("changed", "scope cluster: never measured", "scope cluster: never measured"),
+        ("changed", "", ""),
+        ("always", "", "nccl_benchmark_when is always"),
+        ("never", "scope cluster: never measured", ""),
+    ],
+)
+def test_it_is_measured_when_the_inventory_says(when: str, due: str, said: str) -> None:
+    of_host = host(nccl_benchmark_when=when)
+    of_host["nccl_cluster_stored"]["due"] = due
+    assert nccl_cluster_plan.reason(of_host) == said
+
+
+def test_a_record_that_cannot_be_told_is_due() -> None:
+    assert nccl_cluster_plan.reason({**host(), "nccl_cluster_stored": {"findings": "all is well"}})
+
+
+def test_jobs_have_the_bars_of_their_scope_and_the_messages_of_the_model() -> None:
+    kinds = nccl_cluster_plan.Kinds()
+    given = {"busbar_model_parameters": "7B", "nccl_benchmark_collectives": ["all_reduce", "sendrecv"]}
+    members = [kinds.member(f"node{n:02d}", host(altered(name=f"n{n}"), **given), True) for n in range(3)]
+    found = cluster_plan.plan(members, kinds.measures, kinds.expected)
+    answered = nccl_cluster_plan.answered(found, {"node00": "never measured"})
+    jobs = [job for jobs in answered["rounds"] for job in jobs.values()]
+    assert json.loads(json.dumps(jobs)) == jobs
+    by_name = {job["name"]: job for job in jobs}
+    whole = by_name["cluster all_reduce 8G 3 nodes"]
+    assert None not in (whole["bar"], whole["prediction"], whole["latency_bar_us"])
+    assert whole["min_bytes"] == 8
+    assert (whole["rails"], by_name["cluster sendrecv 8G 3 nodes"]["rails"]) == (8, 1)
+    assert by_name["cluster all_reduce 8G 1 node"]["bar"] is None
+    assert "DDP bucket of 25 MiB" in {job["what"] for job in jobs}
+    text = nccl_cluster_plan.said(found, {"node00": "never measured"}, check_mode=True)
+    assert "would be run over 3 nodes (node[00-02]): never measured" in text
+    assert "busbar_leaf is not set: all nodes are taken for one leaf" in text
+
+
+def test_an_algorithm_that_the_site_sets_itself_is_not_set_once_more() -> None:
+    kinds = nccl_cluster_plan.Kinds()
+    for environment, algorithm in (({}, "Ring"), ({"NCCL_ALGO": "Tree"}, "")):
+        given = {"nccl_benchmark_scope": "pair", "nccl_benchmark_environment": environment}
+        one = kinds.member("node01", host(**given), True)
+        assert {m.algorithm for m in kinds.measures(one.settings, 2) if m.collective == "all_reduce"} == {algorithm}
+
+
+def test_bars_that_cannot_be_read_stop_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "bars.yml").write_text("- {}")
+    with pytest.raises(ParseError, match=r"bars\.yml"):
+        member({**host(), "inventory_dir": str(tmp_path)})
+    assert intent_action.bars_of(ROOT)
