@@ -160,6 +160,11 @@ class Node:
         return found
 
 
+def other_name(name: str) -> str:
+    """Under which a node is reached, too; what is before its first dot is no name."""
+    return f"of-{name}.cluster.example"
+
+
 def _daemon(words: Sequence[str]) -> bool:
     """Whether a node has this process also when nothing is run on it."""
     return bool(words) and (words[0] in ("slurmctld", "slurmd") or "[listener]" in words[0])
@@ -206,9 +211,9 @@ class Cluster:
         for name in ("host_key", "id"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.top / name], check=True)
         names = {f"node{number:02}": number for number in range(1, count + 1)} | {CONTROLLER: 254}
-        hosts = "".join(f"{NETWORK}{number} {name}\n" for name, number in names.items())
+        hosts = "".join(f"{NETWORK}{number} {name} {other_name(name)}\n" for name, number in names.items())
         key = " ".join((self.top / "host_key.pub").read_text().split()[:2])
-        known = "".join(f"{name},{NETWORK}{number} {key}\n" for name, number in names.items())
+        known = "".join(f"{name},{other_name(name)},{NETWORK}{number} {key}\n" for name, number in names.items())
         # Nobody knows the key of the node by its other name.
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}{NETWORK}2 {STRANGER}\n")
         (etc / "ssh/sshd_config").write_text(SSHD.format(top=self.top))

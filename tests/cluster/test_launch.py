@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from tests.slurm_daemons import wait
 
 from .jobs import Job, processes, run
-from .nodes import STRANGER, Cluster
+from .nodes import STRANGER, Cluster, Node, other_name
 from .test_nodes import HELLO
 
 KINDS = pytest.mark.parametrize("kind", launch.KINDS)
@@ -81,6 +81,15 @@ def test_ranks_that_do_not_find_each_other_are_no_job(nodes: Cluster, tmp_path: 
     done = run(nodes.nodes[:2], "srun", ["true"], tmp_path / "job", options=["--mpi=none"])
     assert done.rc == 0
     assert done.states()["job"].startswith("drift: 4 ranks cannot find each other")
+
+
+@pytest.mark.parametrize("by", [lambda node: other_name(node.name), lambda node: node.address], ids=["name", "address"])
+def test_hosts_are_reached_by_other_names_than_their_own(
+    nodes: Cluster, tmp_path: Path, by: Callable[[Node], str]
+) -> None:
+    some = nodes.nodes[:3]
+    done = run(some, "mpirun", ["true"], tmp_path / "job", addresses=[by(node) for node in some])
+    assert (done.rc, done.states()["job"]) == (0, "ok"), done.said
 
 
 @KINDS

@@ -190,6 +190,22 @@ def test_hosts_are_reached_by_their_addresses_and_variables_are_named_only() -> 
         launch.words(asked, MPIRUN, ["A=1"], 60)
 
 
+def test_mpirun_s_ssh_forwards_no_agent_checks_host_keys_and_starts_from_this_node_only() -> None:
+    found = launch.environment(MPIRUN)
+    for prefix in ("OMPI_MCA_plm_rsh_", "PRTE_MCA_plm_ssh_"):
+        words = found[prefix + "args"].split()
+        assert {"-a", "-x", "BatchMode=yes", "StrictHostKeyChecking=yes"} <= {*words}
+        assert (found[prefix + "agent"], found[prefix + "no_tree_spawn"]) == ("ssh", "1")
+    assert launch.environment(SRUN) == {}
+
+
+def test_a_name_with_dots_stays_whole() -> None:
+    full = launch.wanted({**ASKED, "addresses": ["a.example.com", "10.0.0.2"]})
+    assert "orte_keep_fqdn_hostnames" in launch.words(full, MPIRUN, [], 60)
+    assert "prte_keep_fqdn_hostnames" in launch.words(full, replace(MPIRUN, version="5.0.6"), [], 60)
+    assert not [word for word in launch.words(JOB, MPIRUN, [], 60) if "keep_fqdn" in word]
+
+
 @pytest.mark.parametrize(
     ("kind", "script", "said"),
     [
