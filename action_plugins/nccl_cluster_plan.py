@@ -59,7 +59,8 @@ class ActionModule(ActionBase):
             return result
         reasons = {host: due[host] for host in plan.hosts if due[host]}
         result.update(changed=False, **answered(plan, reasons))
-        display.display(printable(said(plan, reasons, bool(self._task.check_mode))))
+        text = said(plan, reasons, bool(self._task.check_mode))
+        display.display("\n".join(map(printable, text.split("\n"))))
         return result
 
 

@@ -107,6 +107,8 @@ def scaling(record: Record) -> Any:
         # Few enough to be read.
         axis.xaxis.set_major_locator(FixedLocator(nodes[:: -(-len(nodes) // 12) or 1]))
         axis.xaxis.set_minor_locator(NullLocator())
+        if nodes:
+            axis.set_xlim(nodes[0] / 1.1, nodes[-1] * 1.1)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
         axis.set_ylim(bottom=0)
         busbw_plot.legend(axis)
@@ -114,11 +116,18 @@ def scaling(record: Record) -> Any:
 
 
 def _kinds(results: Results) -> dict[Kind, list[Run]]:
-    """Runs that measured something, by scope, collective and algorithm."""
+    """Runs that measured something, by scope, collective and algorithm; of a cluster those over most of its nodes.
+
+    Its parts, down to one node, are what ``scaling`` shows: in one panel they would pass for noise.
+    """
     found: dict[Kind, list[Run]] = {}
     for run in results.runs:
         if _points(run):
             found.setdefault(run.kind, []).append(run)
+    for kind, runs in found.items():
+        if kind[0] == "cluster":
+            most = max(len(run.hosts) for run in runs)
+            found[kind] = [run for run in runs if len(run.hosts) == most]
     return found
 
 

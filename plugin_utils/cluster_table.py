@@ -57,7 +57,9 @@ def jobs(record: Record) -> tuple[list[str], list[Line], int]:
     scopes = len({job.scope for job in record.jobs}) > 1
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in record.jobs:
-        groups.setdefault((job.scope, job.collective, job.algorithm, job.size, job.what), []).append(job)
+        # One node, two and four of them are not alike, though the collective is.
+        kind = (job.scope, len(job.hosts), job.collective, job.algorithm, job.size, job.what)
+        groups.setdefault(kind, []).append(job)
     told: list[Line] = []
     for of_group in groups.values():
         told += _group(of_group)
@@ -243,13 +245,12 @@ def transport(record: Record) -> str:
 
 
 def _by(of_job: Mapping[str, Any]) -> str:
-    """``proven: IB over 4 nodes, 32 ranks, 8 HCAs on each node, GDR on every connection``."""
+    """``proven: IB, 8 HCAs on each node, GDR on every connection``."""
     if not of_job:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
         return _short("not proven: " + ("; ".join(of_job.get("missing", ())) or "nothing says why"))
-    networks = " and ".join(of_job.get("networks", ())) or "no network"
-    words = [f"{networks} over {of_job.get('nodes')} nodes, {of_job.get('expected')} ranks"]
+    words = [" and ".join(of_job.get("networks", ())) or "no network"]
     hosts = of_job.get("hosts", {})
     counts = sorted({len(one["devices"]) for one in hosts.values()})
     if counts and "Socket" not in of_job.get("networks", ()):
@@ -291,7 +292,7 @@ def number(value: float | None) -> str:
     """GB/s; ``-`` where there is none. Small figures keep their digits."""
     if value is None:
         return "-"
-    return f"{value:.1f}" if value >= 10 or value == 0 else f"{value:.3g}"
+    return f"{value:.1f}" if value >= 10 or value == 0 else f"{value:.3g}" if value >= 0.01 else "<0.01"
 
 
 def percent(value: float | None) -> str:

@@ -196,7 +196,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
         if one.verdict in (WORSE, BETTER):
             changed.setdefault((one.scope, one.collective, one.algorithm, one.hosts, one.verdict), []).append(one)
         elif one.verdict == WITHIN and one.largest:
-            alike.setdefault((one.scope, one.collective, one.algorithm, one.size), []).append(one)
+            alike.setdefault((one.scope, len(one.hosts), one.collective, one.algorithm, one.size), []).append(one)
     scopes = len({one.scope for one in found}) > 1
     rows = sorted((_of_run(ones, scopes) for ones in changed.values()), key=lambda row: row[0])
     lines = [row for _rank, row in rows[:ROWS]]

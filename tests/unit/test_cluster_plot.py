@@ -72,6 +72,16 @@ def test_any_name_is_drawn_as_a_text(tmp_path: Path) -> None:
             assert name.lstrip("_").replace("\x1b", r"\x1b")[:10] in shown
 
 
+def test_parts_of_a_cluster_are_not_in_its_panel() -> None:
+    part = replace(JOB, hosts=("n1",), rows=(replace(JOB.rows[1], busbw=900.0),), bar=None, prediction=None)
+    results = of_record(replace(RECORD, jobs=(JOB, part)), "")
+    [[run]] = cluster_plot._kinds(results).values()
+    assert run.hosts == JOB.hosts
+    assert cluster_plot._marks([run]) == {JOB.size: (JOB.bar, JOB.prediction)}
+    pairs = of_record(replace(RECORD, jobs=(replace(JOB, scope="leaf"), replace(part, scope="leaf"))), "")
+    assert [len(runs) for runs in cluster_plot._kinds(pairs).values()] == [2]
+
+
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty: Record = replace(RECORD, jobs=(replace(JOB, rows=()),))
     assert cluster_plot.plot(tmp_path, empty) == ([], "no plot: nothing was measured")

@@ -58,8 +58,8 @@ bar of 1 job: published
 measured over 2 of 5 hosts asked: node[01-02]
 no figure, from no job: node05
 left out: node[03-04]: busy: a job
-transport: not proven: the log shows 8 of 16 ranks; no version (1 job, as alltoall-1G); proven: IB over 2
-  nodes, 16 ranks, 8 HCAs on each node, GDR on every connection (1 job, as all_reduce-1G)
+transport: not proven: the log shows 8 of 16 ranks; no version (1 job, as alltoall-1G); proven: IB, 8 HCAs on
+  each node, GDR on every connection (1 job, as all_reduce-1G)
 CLUSTER BENCHMARK (simulated: no figure in it is a measurement): 1 of 2 jobs ok over 2 of 5 hosts, busbw and
   algbw in GB/s, in 10 min by mpirun 4.1.4; 1 finding"""
 NARROW = """\
@@ -98,6 +98,16 @@ def test_hosts_that_are_alike_are_one_line() -> None:
     assert [line.split()[0] for line in bad[:4]] == ["n[0010-0013]", "no", "n[0006-0007]", "200"]
 
 
+def test_parts_of_a_cluster_are_not_alike() -> None:
+    sizes = (1, 2, 4, 8, 16, 32)
+    jobs = tuple(
+        replace(GOOD, name=f"over {n}", hosts=tuple(f"n{i}" for i in range(n)), busbw=400.0 / n, latency_bar_us=None)
+        for n in sizes
+    )
+    text = cluster_table.render(replace(TWO, jobs=jobs, asked=jobs[-1].hosts, scaling=()), 120)
+    assert [line.split()[6] for line in text.splitlines()[1:7]] == [cluster_table.number(400.0 / n) for n in sizes]
+
+
 def test_a_record_of_many_kinds_of_trouble_is_not_all_told() -> None:
     jobs = tuple(
         replace(SLOW, name=f"job{i}", max_bytes=GIB + i, states=("drift",), said=f"slow {i}") for i in range(100)
@@ -128,12 +138,12 @@ def test_no_text_of_a_node_commands_the_terminal_or_leaves_the_table(text: str, 
 def test_the_way_of_the_data_is_one_line() -> None:
     idle = {**HOST, "devices": HOST["devices"][1:], "found": HOST["devices"]}  # type: ignore[index]
     ways: dict[str, Any] = {
-        "proven: IB over 2 nodes, 16 ranks, 7 to 8 HCAs on each node, idle on node02: mlx5_0, GDR unknown": {
+        "proven: IB, 7 to 8 HCAs on each node, idle on node02: mlx5_0, GDR unknown": {
             **IB,
             "gdr": None,
             "hosts": {"node01": HOST, "node02": idle},
         },
-        "proven: Socket over 2 nodes, 16 ranks, GDR not on every connection": {
+        "proven: Socket, GDR not on every connection": {
             **IB,
             "networks": ["Socket"],
             "gdr": False,
@@ -153,6 +163,14 @@ def test_a_job_without_a_figure_or_a_bar_is_never_ok() -> None:
     barless = replace(GOOD, bar=None, latency_bar_us=None)
     assert "no bar" in cluster_table.render(replace(TWO, jobs=(barless,)), 120)
     assert "over 0 of 0 hosts" in cluster_table.render(replace(RECORD, jobs=(), asked=(), scaling=()), 120)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.0, "0.0"), (0.000106, "<0.01"), (0.019, "0.019"), (3.14159, "3.14"), (365.96, "366.0")],
+)
+def test_figures(value: float | None, text: str) -> None:
+    assert cluster_table.number(value) == text
 
 
 @pytest.mark.parametrize(

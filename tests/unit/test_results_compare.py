@@ -179,6 +179,12 @@ def test_the_table_names_what_changed_first() -> None:
         assert max(map(len, lines)) <= width
 
 
+def test_parts_of_a_cluster_have_a_line_each() -> None:
+    parts = results(*(job(400.0 / n, hosts=tuple(f"n{i}" for i in range(n))) for n in (1, 2, 4)))
+    lines = results_compare.render(parts, parts, results_compare.compare(parts, parts), 80).splitlines()
+    assert [line.split()[3] for line in lines[1:4]] == ["400.0", "200.0", "100.0"]
+
+
 def test_a_fleet_of_pairs_is_few_lines() -> None:
     def pairs(factor: float) -> Results:
         return results(
