@@ -19,6 +19,7 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import Plan
 from . import rank_guard
+from .perf_output import last_words
 from .perf_run import short_names
 from .rank_guard import RankView
 from .rank_program import cpus
@@ -303,7 +304,7 @@ def environment(launcher: Launcher) -> Dict[str, str]:
 
 def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
     """Why nothing was started, and the way out. said: what the launcher printed, of whatever kind."""
-    last = (said.strip().splitlines() or ["nothing"])[-1]
+    last = (last_words(said) or ("nothing",))[0]
     for phrase, way_out in _REFUSALS:
         if phrase in said:
             line = next((line.strip() for line in said.splitlines() if phrase.partition("\n")[0] in line), last)

@@ -22,7 +22,7 @@ from ..core.host import ParseError
 from ..core.plan import Plan
 from ..core.size import size_text
 from .perf_depends import Depends, changes
-from .perf_output import FAILURE, Placement, Result, Row, combine, parse_json, parse_text, tidy
+from .perf_output import FAILURE, Placement, Result, Row, combine, last_words, parse_json, parse_text
 from .perf_run import Run, Wanted, short_names
 
 # These have no in-place form to verify: its #wrong is N/A, always.
@@ -210,7 +210,7 @@ def due(plan: Plan, when: str) -> str:
 def exit_meaning(rc: int, version: Optional[str]) -> str:
     """What nccl-tests means by an exit code; the codes moved with 2.17.3 and 2.17.7."""
     release = tuple(int(part) for part in re.findall(r"\d{1,4}", version or "")[:3])
-    if rc < 0 or 128 < rc < 255:
+    if rc < 0 or 128 < rc <= 128 + 64:
         return "ended by signal %d" % (-rc if rc < 0 else rc - 128)
     if rc == 1 and release and release >= (2, 17, 3):
         return "internal error"
@@ -236,8 +236,7 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     failures = [error for error in have.errors if FAILURE.search(error)]
     # The lines of the stack come last and say only where.
     said = [error for error in have.errors if not error.startswith("..")] or failures
-    last = [line for line in run.stderr.splitlines() if any(map(str.isalpha, line))][-1:]
-    said = said or list(tidy(last))
+    said = said or list(last_words(run.stderr))
     if run.ending == "timeout":
         text = "no end within %g s; it was ended" % run.limit
         fix = (

@@ -443,6 +443,27 @@ def tidy(lines: Iterable[str]) -> Tuple[str, ...]:
     return tuple(dict.fromkeys(line for line in tidied if line))[:_ERRORS_KEPT]
 
 
+def last_words(text: str) -> Tuple[str, ...]:
+    """What a program said on stderr when it ended, as one line; () for nothing.
+
+    Open MPI puts what it has to say between two lines of dashes, the first of several first: of that the first
+    paragraph, behind what was said before it, which may be the shell's or ssh's reason. Else it is the last line.
+    """
+    before: List[str] = []
+    paragraph: List[str] = []
+    framed = False
+    for line in map(str.strip, text.splitlines()):
+        dashes = len(line) > 20 and not line.strip("-")
+        if paragraph and (dashes or not line):
+            break
+        if framed and line:
+            paragraph.append(line)
+        elif any(map(str.isalpha, line)):
+            before = [line]
+        framed = framed or dashes
+    return tidy(["; ".join([*before, *([" ".join(paragraph)] if paragraph else [])])])
+
+
 def combine(figures: Result, text: Result) -> Result:
     """JSON for the figures, text for what JSON leaves out: every rank, the release, a maximum that was reduced."""
     return replace(

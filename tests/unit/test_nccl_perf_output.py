@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_output import Placement, Rank
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_output import Placement, Rank, last_words
 
 M = 1024**2
 SIZES = (1 * M, 2 * M, 4 * M)
@@ -358,3 +358,15 @@ def test_other_json_is_refused(text: str) -> None:
 )
 def test_the_collective_of_a_program(program: str, collective: str | None) -> None:
     assert perf_output.collective_of(program) == collective
+
+
+def test_of_a_frame_of_open_mpi_the_first_paragraph_is_what_was_said() -> None:
+    line = "-" * 74
+    lost = "ORTE has lost communication with a remote daemon."
+    text = f"{line}\n{lost}\n\n  HNP daemon   : 0\n\ntherefore will terminate the job.\n{line}\n"
+    assert last_words(text) == (lost,)
+    two = f"hello\n{line}\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code.\n{line}\nx\n"
+    assert last_words(two) == ("hello; Primary job  terminated normally, but 1 process returned a non-zero exit code.",)
+    assert last_words(f"sh: 0: Illegal option -\n{line}\n") == ("sh: 0: Illegal option -",)
+    assert last_words("one\ntwo\n----\n") == ("two",)
+    assert last_words("") == ()
