@@ -121,7 +121,7 @@ def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
     finished = [node.finished for node in nodes if node.finished is not None]
     runs = tuple(run for node in nodes for run in node.runs)
     now = measured.Results("this run", max(finished, default=None), runs)
-    return results_compare.with_last(parent, now, terminal.WIDTH)[0]
+    return results_compare.with_last(parent, now, terminal.COLUMNS)[0]
 
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:

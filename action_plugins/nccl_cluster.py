@@ -56,10 +56,10 @@ class ActionModule(ActionBase):
             shown(path)
             return result
         record, result["hosts"], result["records"] = joined(plan, raw, time.time())
-        display.display("\n" + cluster_table.render(record, terminal.WIDTH) + "\n")
+        display.display("\n" + cluster_table.render(record, terminal.COLUMNS) + "\n")
         if path:
             now = measured.of_record(record, "this run")
-            said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.WIDTH)
+            said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.COLUMNS)
             if said:
                 display.display(said + "\n")
             try:
@@ -91,7 +91,7 @@ def shown(path: str) -> None:
         display.display(f"the last record of a benchmark between nodes cannot be read: {error}")
         return
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
-    display.display(f"\nBETWEEN NODES, measured {when}\n" + cluster_table.render(record, terminal.WIDTH) + "\n")
+    display.display(f"\nBETWEEN NODES, measured {when}\n" + cluster_table.render(record, terminal.COLUMNS) + "\n")
 
 
 def joined(

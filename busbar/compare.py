@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(results_compare.to_dict(before, after, found), indent=1))
     else:
-        print(results_compare.render(before, after, found, terminal.WIDTH))
+        print(results_compare.render(before, after, found, terminal.COLUMNS))
     if arguments.plot is not None:
         from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plot
 

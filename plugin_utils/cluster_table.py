@@ -22,6 +22,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 ROWS = 40
 # Jobs of one kind, such as the pairs of a fleet, that have a line each; of more, only those that are not ok have one.
 EACH = 4
+# Columns that stand below their line where a terminal is narrow.
+_ASIDE = ("P99", "SPREAD", "PREDICTION")
 # Characters of host names in a cell, in a sentence; of what a finding says; of host names in it.
 CELL, SENTENCE, SAID, _NAMES = 22, 180, 300, 60
 
@@ -44,7 +46,7 @@ def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: 
     if not lines:
         return []
     more = [f"... and {left_out} more; the record has all"] if left_out else []
-    return [*terminal.table(heads, lines, width), *more, ""]
+    return [*terminal.table(heads, lines, width, _ASIDE), *more, ""]
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
 # Asked when a plugin is loaded, before the fork: a worker has no terminal. 120 where nobody has one.
-WIDTH = max(60, shutil.get_terminal_size((120, 40)).columns)
+COLUMNS = shutil.get_terminal_size((120, 40)).columns
+# Of tables that need so much.
+WIDTH = max(60, COLUMNS)
 
 # Cells of a line, and the notes below it.
 Line = tuple[tuple[str, ...], Sequence[str]]
@@ -39,13 +41,22 @@ def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
     return found
 
 
-def table(heads: Sequence[str], lines: Sequence[Line], width: int) -> list[str]:
-    """Cells in columns with notes below their line; where columns do not fit, each line as words with their names."""
+def table(heads: Sequence[str], lines: Sequence[Line], width: int, aside: Sequence[str] = ()) -> list[str]:
+    """Cells in columns with notes below their line; no line is longer than ``width``.
+
+    Where the columns do not fit, those of ``aside`` become a note; where that is not enough, each line is words with
+    the names of their columns.
+    """
     lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
-    rows = aligned([tuple(heads), *(cells for cells, _notes in lines)], 1 << 20)
-    found: list[str] = []
+    rows = _rows(heads, lines)
+    if max(map(len, rows)) > width and aside:
+        lesser = [number for number, head in enumerate(heads) if head in aside]
+        less = [(_without(cells, lesser), [_named(heads, cells, lesser), *notes]) for cells, notes in lines]
+        shorter = [head for head in heads if head not in aside]
+        if max(map(len, _rows(shorter, less))) <= width:
+            heads, lines, rows = shorter, less, _rows(shorter, less)
     fits = max(map(len, rows)) <= width
-    found += rows[:1] if fits else []
+    found = rows[:1] if fits else []
     for row, (cells, notes) in zip(rows[1:], lines, strict=True):
         if fits:
             found.append(row)
@@ -59,8 +70,21 @@ def table(heads: Sequence[str], lines: Sequence[Line], width: int) -> list[str]:
             text = "  ".join([*(cell for cell in cells[:1] if cell), *named[1 if cells[0] else 0 :]])
             wrapped = textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)
             found += [part.replace("\0", " ") for part in wrapped]
-        for note in notes:
+        for note in filter(None, notes):
             found += textwrap.wrap(
                 printable(note), width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
             )
     return found
+
+
+def _rows(heads: Sequence[str], lines: Sequence[Line]) -> list[str]:
+    return aligned([tuple(heads), *(cells for cells, _notes in lines)], 1 << 20)
+
+
+def _without(cells: tuple[str, ...], numbers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(cell for number, cell in enumerate(cells) if number not in numbers)
+
+
+def _named(heads: Sequence[str], cells: Sequence[str], numbers: Sequence[int]) -> str:
+    """``p99 5.9 ms, spread 2.0 %``; "" where none of them has a value."""
+    return ", ".join(f"{heads[number].lower()} {cells[number]}" for number in numbers if cells[number] not in ("", "-"))

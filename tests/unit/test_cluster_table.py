@@ -71,9 +71,21 @@ node[01-02]  collective all_reduce
     result ok
 """
 
+MIDDLE = """\
+HOSTS        COLLECTIVE  SIZE  TIME     ALGBW  BUSBW  BAR    OF BAR  RESULT
+node[01-02]  all_reduce  1G    5.8 ms   186.0  349.2  340.0  103 %   ok
+    p99 5.9 ms, spread 2.0 %, prediction 370.8
+                         8     40.2 us  0.0    0.0    47 us  86 %    latency
+    p99 44 us, spread 5.0 %
+node[01-02]  alltoall    1G    5.8 ms   186.0  30.0   48.0   62 %    drift
+    p99 5.9 ms, spread 2.0 %, prediction 370.8
+    message: expert exchange
+"""
+
 
 def test_the_table_says_what_was_measured_over_whom_and_by_what() -> None:
     assert cluster_table.render(TWO, 110) == WIDE
+    assert cluster_table.render(TWO, 80).startswith(MIDDLE)
     assert cluster_table.render(TWO, 40).startswith(NARROW)
 
 
