@@ -90,7 +90,7 @@ class _Measurement:
         try:
             command = [*self.given["launcher"], *self.wanted.program]
             if self.job is not None:
-                launcher = launch.read(self.host, self.job.kind)
+                launcher = launch.read(self.host, self.job.kind, self.asked.mpi_library())
                 command = perf_launch.command(
                     self.job, launcher, self.wanted.program, environment, run.limit, self.host.hardware_root
                 )

@@ -119,6 +119,11 @@ class Asked:
         marker = None if "LD_LIBRARY_PATH" in self.environment else self.marker()
         return {} if marker is None else {"LD_LIBRARY_PATH": ":".join(marker.inputs.library_path)}
 
+    def mpi_library(self) -> str:
+        """The file of libmpi that the program is built with; "" where that is not known. Raises ReadError."""
+        marker = self.marker()
+        return marker.inputs.mpi.library if marker is not None and marker.inputs.mpi is not None else ""
+
     def marker(self) -> Optional[Marker]:
         """Of the build that the program is from, None where it has none. Raises ReadError."""
         path = os.path.join(os.path.dirname(self.given["binary"]), MARKER)

@@ -178,7 +178,16 @@ class Host:
         """Full path of a tool, looked for in the usual places below the system root. Raises ToolMissing, Untrusted.
 
         One that others may change is passed over: they could put one before each of the system's own.
+        name: or the path of one that lies elsewhere.
         """
+        if name.startswith("/"):
+            path = self.system(name)
+            if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+                raise ToolMissing(name, "is not an executable file")
+            doubt = self.doubt(name)
+            if doubt:
+                raise untrusted(name, doubt)
+            return path
         doubts = []
         for directory in TOOL_PATH:
             path = self.system("%s/%s" % (directory, name))

@@ -213,13 +213,17 @@ def _check_options(kind: str, options: Sequence[str]) -> None:
             )
 
 
-def read(host: Host, kind: str, path: str = "") -> Launcher:
-    """The launcher of this node. path: where it is not among the usual places. Raises ReadError with the way out."""
-    name = path or kind
+def read(host: Host, kind: str, library: str = "") -> Launcher:
+    """The launcher of this node. Raises ReadError with the way out.
+
+    library: the file of libmpi that the program is built with. The mpirun of the same installation comes first:
+    with one of another the ranks may not find each other.
+    """
+    name = _beside(host, library) if kind == "mpirun" and library else kind
     install = "install it, or set nccl_benchmark_launcher to %s" % " or ".join(each for each in KINDS if each != kind)
     try:
         said = host.run([name, "--version"])
-        found = path or host.tool(kind)
+        path = host.tool(name)
     except ReadError as error:
         raise ReadError(error.problem.source, "%s; %s" % (error.problem.message, install)) from error
     first = ((said.stdout.strip() or said.stderr.strip()).splitlines() or [""])[0]
@@ -239,7 +243,18 @@ def read(host: Host, kind: str, path: str = "") -> Launcher:
     implementation = "Open MPI" if kind == "mpirun" else "Slurm"
     if kind == "mpirun" and int(match.group(2).partition(".")[0]) < 4:
         raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(2))
-    return Launcher(kind, found, implementation, match.group(2), os.geteuid() == 0)
+    return Launcher(kind, path, implementation, match.group(2), os.geteuid() == 0)
+
+
+def _beside(host: Host, library: str) -> str:
+    """PREFIX/bin/mpirun for PREFIX/lib/libmpi.so.40 or PREFIX/lib/MACHINE/libmpi.so.40; ``mpirun`` where it is not."""
+    folder = os.path.dirname(library)
+    for _level in range(2):
+        folder = os.path.dirname(folder)
+        path = os.path.join(folder, "bin/mpirun")
+        if os.path.isfile(host.system(path)):
+            return path
+    return "mpirun"
 
 
 def words(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float, root: str = "/") -> List[str]:

@@ -153,7 +153,6 @@ class Have:
 
 def read(host: Host, want: Want) -> Have:
     """The present build, and what this host has to make one from."""
-    tools = toolchain.CompilerHost(host.hardware_root, host.system_root, host.timeout)
     problems: Dict[str, Problem] = {}
 
     def part(name: str, step: Callable[[], T], source: str = "") -> Optional[T]:
@@ -170,12 +169,12 @@ def read(host: Host, want: Want) -> Have:
         damage=damage,
         occupied=occupied,
         wrong={} if marker is None else programs.wrong(host.system(want.path), marker.binaries),
-        cuda=part("cuda", lambda: toolchain.read_cuda(tools, want.cuda_home)),
-        nccl=part("nccl", lambda: toolchain.read_nccl(tools, want.libraries)),
-        mpi=None if want.mpi == "off" else part("mpi", lambda: toolchain.read_mpi(tools, want.mpi_home)),
-        arch=part("arch", lambda: toolchain.parse_capabilities(tools.ask(toolchain.QUERY)), query),
-        runtime=part("runtime", lambda: toolchain.read_runtime(tools)),
-        archive=part("source", lambda: _read_archive(tools, want.tarball)),
+        cuda=part("cuda", lambda: toolchain.read_cuda(host, want.cuda_home)),
+        nccl=part("nccl", lambda: toolchain.read_nccl(host, want.libraries)),
+        mpi=None if want.mpi == "off" else part("mpi", lambda: toolchain.read_mpi(host, want.mpi_home)),
+        arch=part("arch", lambda: toolchain.parse_capabilities(host.ask(toolchain.QUERY)), query),
+        runtime=part("runtime", lambda: toolchain.read_runtime(host)),
+        archive=part("source", lambda: _read_archive(host, want.tarball)),
         missing_tools=toolchain.missing_tools(host, ("make", "g++") if want.tarball else ("make", "g++", "git")),
         problems=problems,
     )

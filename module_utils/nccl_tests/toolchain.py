@@ -112,19 +112,6 @@ def distribution(values: Mapping[str, str]) -> str:
 # -- readers ---------------------------------------------------------------------------------------------------------
 
 
-class CompilerHost(Host):
-    """This host, whose compilers lie outside the usual places for tools and are asked by their path."""
-
-    def tool(self, name: str) -> str:
-        if not name.startswith("/"):
-            return super().tool(name)
-        path = self.system(name)
-        if not (os.path.isfile(path) and os.access(path, os.X_OK)):
-            raise ToolMissing(name, "is not an executable file")
-        require_trust(self, name)
-        return path
-
-
 def require_trust(host: Host, *paths: str) -> None:
     """Raises Untrusted where others than root may change what is compiled, linked or run as root."""
     for path in paths:

@@ -228,6 +228,28 @@ def test_a_launcher_that_is_none_names_the_way_out(tmp_path: Path, kind: str, sc
         launch.read(Host(system_root=str(tmp_path)), kind)
 
 
+@pytest.mark.parametrize(
+    ("library", "path"),
+    [
+        ("/opt/ompi/lib/libmpi.so.40", "/opt/ompi/bin/mpirun"),
+        ("/usr/lib/x86_64-linux-gnu/libmpi.so.40.30.4", "/usr/bin/mpirun"),
+        ("/srv/other/lib/libmpi.so.40", "/usr/bin/mpirun"),
+    ],
+)
+def test_mpirun_is_that_of_the_mpi_that_the_program_is_built_with(tmp_path: Path, library: str, path: str) -> None:
+    for place in ("usr/bin", "opt/ompi/bin"):
+        tool = tmp_path / place / "mpirun"
+        tool.parent.mkdir(parents=True)
+        tool.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.6'\n")
+        tool.chmod(0o755)
+    found = launch.read(Host(system_root=str(tmp_path)), "mpirun", library)
+    assert (found.path, found.version) == (f"{tmp_path}{path}", "5.0.6")
+    tool.chmod(0o777)
+    if path.startswith("/opt"):
+        with pytest.raises(ReadError, match="is not run as root"):
+            launch.read(Host(system_root=str(tmp_path)), "mpirun", library)
+
+
 def test_a_refusal_that_nobody_knows_is_quoted() -> None:
     said = launch.refusal(MPIRUN, 1, "line\nsomething odd\n")
     assert "something odd" in said
