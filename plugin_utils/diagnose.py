@@ -98,10 +98,12 @@ def render(log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width: in
             lines += _wrapped(f"    from: {finding.source}", width)
     if len(bad) > SHOWN:
         lines += ["", "... and %d more findings; --json has them all" % (len(bad) - SHOWN)]
-    good = [finding for finding in findings if finding.ok]
+    # Of 512 hosts the same is said once.
+    good = Counter((finding.have, finding.check) for finding in findings if finding.ok)
     if good:
         lines.append("")
-        lines += [line for finding in good for line in _wrapped(f"ok: {finding.have} [{finding.check}]", width)]
+    for (have, check), times in good.items():
+        lines += _wrapped(f"ok: {have} [{check}]" + (f", {times} times" if times > 1 else ""), width)
     lines += ["", _summary(log, bad)]
     return "\n".join(printable(line) if not colour else line for line in lines)
 

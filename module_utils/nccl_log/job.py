@@ -9,7 +9,7 @@ and not with the log, up to the limits below, and what is beyond them is counted
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import AbstractSet, Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import events, failures, lines
 from .events import Channel, Device, Event, Graph, Init, Plugin, Shape
@@ -21,10 +21,13 @@ PROCESSES = 60_000
 RANKS = 400_000
 COMMUNICATORS = 20_000
 FAILURES = 4_000
-# Heads and connections that are not parsed a second time.
-KNOWN = 60_000
+# Lines of each kind that are not parsed a second time. A full cache is emptied: ranks that have ended write no more.
+KNOWN = 20_000
 # Of a process.
 KINDS = 512
+# Elements of a set or mapping that processes share.
+ALIKE = 16
+BEYOND = "lines of further processes"
 
 # host, pid. Without a pid: host, and the rank that the launcher's prefix names.
 Key = Tuple[str, Optional[int], Optional[int]]
@@ -32,17 +35,12 @@ Key = Tuple[str, Optional[int], Optional[int]]
 Way = Tuple[str, str, Optional[int], bool, bool, int, Optional[bool]]
 
 
-# The mapping of every process that has nothing to put into it: of 60,000 processes most say little.
+# The mapping of every process that has nothing to put into it.
 _NOTHING: Dict[Any, Any] = {}
 
 
-def _nothing() -> Dict[Any, Any]:
-    return _NOTHING
-
-
-@dataclass
 class Process:
-    """What one process said. Sets and mappings stay small (KINDS), and are written by ``_add`` and ``_put``.
+    """What one process said. Sets and mappings stay small (KINDS); ``_add``, ``_put`` and ``Shared`` write them.
 
     devices: index -> HCA that its network found.   interfaces: name -> address, of NET/Socket.
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
@@ -52,23 +50,21 @@ class Process:
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.
     pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
     launcher_rank: rank or task that the launcher's prefix names.
+    What a process did not say is the class's: of 60,000 processes most say little.
     """
 
-    key: Key
-    order: int
-    launcher_rank: Optional[int] = None
     versions: AbstractSet[str] = frozenset()
     cuda: str = ""
     driver: Optional[int] = None
     networks: AbstractSet[str] = frozenset()
-    devices: Dict[int, Device] = field(default_factory=_nothing)
-    interfaces: Dict[str, str] = field(default_factory=_nothing)
+    devices: Dict[int, Device] = _NOTHING
+    interfaces: Dict[str, str] = _NOTHING
     oob: str = ""
     bootstrap: Optional[events.Bootstrap] = None
     absent: AbstractSet[str] = frozenset()
     plugins: AbstractSet[Plugin] = frozenset()
-    variables: Dict[str, str] = field(default_factory=_nothing)
-    gdr_devices: Dict[str, bool] = field(default_factory=_nothing)
+    variables: Dict[str, str] = _NOTHING
+    gdr_devices: Dict[str, bool] = _NOTHING
     gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
     dmabuf: bool = False
     peers_off: bool = False
@@ -81,13 +77,18 @@ class Process:
     rings_gdr: Optional[bool] = None
     graphs: AbstractSet[Graph] = frozenset()
     system: Optional[float] = None
-    nvlinks: Dict[str, float] = field(default_factory=_nothing)
-    ways: Dict[Way, int] = field(default_factory=_nothing)
+    nvlinks: Dict[str, float] = _NOTHING
+    ways: Dict[Way, int] = _NOTHING
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
     ended: str = ""
-    pointers: Dict[str, str] = field(default_factory=_nothing)
+    pointers: Dict[str, str] = _NOTHING
     gpu: str = ""
-    buses: Dict[int, str] = field(default_factory=_nothing)
+    buses: Dict[int, str] = _NOTHING
+
+    def __init__(self, key: Key, order: int, launcher_rank: Optional[int] = None) -> None:
+        self.key = key
+        self.order = order
+        self.launcher_rank = launcher_rank
 
     @property
     def host(self) -> str:
@@ -97,6 +98,51 @@ class Process:
     def node(self) -> str:
         """What NCCL takes for a node."""
         return self.variables.get("NCCL_HOSTID") or self.host
+
+
+class Own(Dict[Any, Any]):
+    """A mapping that one process alone holds."""
+
+
+class Shared:
+    """Small sets and mappings that many processes hold alike are kept once: 60,000 processes name the same HCAs."""
+
+    def __init__(self) -> None:
+        # What was there (by identity, so it is kept, too) and what came -> what is there now.
+        self._grown: Dict[Tuple[Any, ...], Tuple[Any, Any]] = {}
+
+    def add(self, process: Process, name: str, value: Any) -> None:
+        """Into one of the process's sets."""
+        there = getattr(process, name)
+        if value in there or len(there) >= KINDS:
+            return
+        if isinstance(there, set):
+            there.add(value)
+        elif len(there) >= ALIKE:
+            setattr(process, name, {*there, value})
+        else:
+            setattr(process, name, self._grow(there, (value,), lambda: there | {value}))
+
+    def put(self, process: Process, name: str, key: Any, value: Any) -> None:
+        """Into one of the process's mappings."""
+        there = getattr(process, name)
+        if there.get(key) == value or (key not in there and len(there) >= KINDS):
+            return
+        if isinstance(there, Own):
+            there[key] = value
+        elif len(there) >= ALIKE:
+            setattr(process, name, Own({**there, key: value}))
+        else:
+            setattr(process, name, self._grow(there, (key, value), lambda: {**there, key: value}))
+
+    def _grow(self, there: Any, came: Tuple[Any, ...], now: Callable[[], Any]) -> Any:
+        known = self._grown.get((id(there), *came))
+        if known is None:
+            known = there, now()
+            if len(self._grown) >= KNOWN:
+                self._grown.clear()
+            self._grown[(id(there), *came)] = known
+        return known[1]
 
 
 @dataclass
@@ -154,10 +200,11 @@ class Reader:
         self._rest = b""
         self._skip = False
         self._last_error = False
-        self._heads: Dict[bytes, Process] = {}
+        self._heads: Dict[bytes, Optional[Process]] = {}
         self._channels: Dict[bytes, Any] = {}
         self._events: Dict[bytes, Any] = {}
         self._hosts: Dict[int, str] = {}
+        self._shared = Shared()
         self._ranks = 0
 
     def source(self, name: str) -> None:
@@ -234,11 +281,15 @@ class Reader:
         # From HOST:PID:TID [DEVICE on: a time before it makes each line another one.
         begin = line.rfind(b" ", 0, max(line.rfind(b" [", 0, at), 0)) + 1
         head = line[begin:at]
-        process = self._heads.get(head)
-        if process is None:
-            process = self._process(lines.head(line[:at].decode("utf-8", "replace")), order)
-            if process is not None and process.key[1] is not None and len(self._heads) < KNOWN:
-                self._heads[head] = process
+        if head in self._heads:
+            process = self._heads[head]
+            if process is None:
+                self._count(BEYOND)
+            return process
+        parsed = lines.head(line[:at].decode("utf-8", "replace"))
+        process = self._process(parsed, order)
+        if parsed.pid is not None:
+            _remember(self._heads, head, process)
         return process
 
     def _text(self, process: Process, text: bytes) -> None:
@@ -250,8 +301,7 @@ class Reader:
             if known is None:
                 said = events.event(text.decode("utf-8", "replace"))
                 known = _channel(said) if isinstance(said, Channel) else ()
-                if len(self._channels) < KNOWN:
-                    self._channels[key] = known
+                _remember(self._channels, key, known)
             if known:
                 way, pair = known
                 ways = process.ways
@@ -268,8 +318,8 @@ class Reader:
         if said is events:
             said = events.event(text.decode("utf-8", "replace"))
             # What ranks have in common is kept once; a communicator's line is of one rank.
-            if len(self._events) < KNOWN and len(text) < 1000 and b"comm 0x" not in text:
-                self._events[text] = said
+            if len(text) < 1000 and b"comm 0x" not in text:
+                _remember(self._events, text, said)
         self._said(process, said)
 
     def _process(self, head: Head, order: int) -> Optional[Process]:
@@ -282,7 +332,7 @@ class Reader:
         process = self.log.processes.get(key)
         if process is None:
             if len(self.log.processes) >= PROCESSES:
-                self._count("lines of further processes")
+                self._count(BEYOND)
                 return None
             process = self.log.processes[key] = Process(key, order, head.rank)
         elif process.launcher_rank is None:
@@ -380,16 +430,16 @@ class Reader:
 
     def _variable(self, process: Process, said: events.Variable) -> None:
         if said.name not in process.variables:
-            _put(process, "variables", said.name, said.value[:300])
+            self._shared.put(process, "variables", said.name, said.value[:300])
 
     def _devices(self, process: Process, said: events.Devices) -> None:
         if said.net == "IB":
             process.oob = said.oob or process.oob
             for device in said.devices:
-                _put(process, "devices", device.index, device)
+                self._shared.put(process, "devices", device.index, device)
         else:
             for device in said.devices:
-                _put(process, "interfaces", device.name, device.address)
+                self._shared.put(process, "interfaces", device.name, device.address)
 
     def _nvlink(self, process: Process, said: events.GraphNode) -> None:
         if said.gpu:
@@ -400,24 +450,24 @@ class Reader:
     def _fact(self, process: Process, said: Event) -> None:
         """What one field takes."""
         if isinstance(said, events.Version):
-            _add(process, "versions", said.nccl)
+            self._shared.add(process, "versions", said.nccl)
             process.cuda = said.cuda
         elif isinstance(said, events.Driver):
             process.driver = said.version
         elif isinstance(said, events.Network):
-            _add(process, "networks", said.name)
+            self._shared.add(process, "networks", said.name)
         elif isinstance(said, events.NoDevice):
-            _add(process, "absent", said.why)
+            self._shared.add(process, "absent", said.why)
         elif isinstance(said, Plugin):
-            _add(process, "plugins", said)
+            self._shared.add(process, "plugins", said)
         elif isinstance(said, events.Bootstrap):
             process.bootstrap = process.bootstrap or said
         elif isinstance(said, events.GdrDevice):
             if said.net != "Socket":
-                _put(process, "gdr_devices", said.device, said.able)
+                self._shared.put(process, "gdr_devices", said.device, said.able)
         elif isinstance(said, events.GdrPair):
             if not said.on:
-                _add(process, "gdr_off", (said.gpu, said.device, said.distance, said.level))
+                self._shared.add(process, "gdr_off", (said.gpu, said.device, said.distance, said.level))
         elif isinstance(said, events.DmaBuf):
             process.dmabuf = True
         elif isinstance(said, events.PeerOff):
@@ -434,7 +484,7 @@ class Reader:
             process.rings += 1
             process.rings_gdr = said.gdr
         elif isinstance(said, Graph):
-            _add(process, "graphs", said)
+            self._shared.add(process, "graphs", said)
         elif isinstance(said, events.System):
             process.system = said.bandwidth
 
@@ -447,7 +497,7 @@ def _channel(said: Channel) -> Tuple[Way, Optional[Tuple[int, int]]]:
 
 
 def _add(process: Process, name: str, value: object) -> None:
-    """Into one of its sets."""
+    """Into one of the sets that no other process holds alike."""
     there = getattr(process, name)
     if not there:
         setattr(process, name, {value})
@@ -455,8 +505,14 @@ def _add(process: Process, name: str, value: object) -> None:
         there.add(value)
 
 
+def _remember(cache: Dict[bytes, Any], key: bytes, value: object) -> None:
+    if len(cache) >= KNOWN:
+        cache.clear()
+    cache[key] = value
+
+
 def _put(process: Process, name: str, key: object, value: object) -> None:
-    """Into one of its mappings."""
+    """Into one of the mappings that no other process holds alike."""
     there = getattr(process, name)
     if not there:
         setattr(process, name, {key: value})

@@ -126,25 +126,38 @@ def split(log: Log) -> List[Job]:
         if rest:
             groups[None] = rest
     ordered = sorted(groups.values(), key=lambda processes: min(process.order for process in processes))
-    return [_job(log, number, ordered) for number in range(len(ordered))] or [_empty(log)]
+    number_of = {process.key: number for number, processes in enumerate(ordered) for process in processes}
+    communicators: List[List[Communicator]] = [[] for _processes in ordered]
+    for one in log.communicators.values():
+        for process in list(one.began.values())[:1]:
+            communicators[number_of[process.key]].append(one)
+    failures: List[List[Reported]] = [[] for _processes in ordered]
+    for said in log.failures if ordered else ():
+        # What no process signed is told with the first job.
+        failures[number_of[said.process.key] if said.process is not None else 0].append(said)
+    return [
+        _job(log, None if len(ordered) == 1 else number, processes, communicators[number], failures[number])
+        for number, processes in enumerate(ordered)
+    ] or [_empty(log)]
 
 
-def _job(log: Log, number: int, groups: List[List[Process]]) -> Job:
-    processes = tuple(sorted(groups[number], key=lambda process: process.order))
-    keys = {process.key for process in processes}
-    communicators = tuple(
-        one for one in log.communicators.values() if any(process.key in keys for process in one.began.values())
-    )
-    only = len(groups) == 1
-    reported = tuple(
-        one for one in log.failures if (one.process.key in keys if one.process is not None else only or number == 0)
-    )
+def _job(
+    log: Log,
+    number: Optional[int],
+    members: List[Process],
+    communicators: List[Communicator],
+    reported: List[Reported],
+) -> Job:
+    """number: among several jobs; None of the only one."""
+    processes = tuple(sorted(members, key=lambda process: process.order))
     versions = {version for process in processes for version in process.versions}
-    if only:
+    if number is None:
         versions |= _unsigned(log) if not versions else log.bare_versions
     world = max(communicators, key=lambda one: (one.ranks, len(one.began)), default=None)
-    name = "job" if only else "job %d" % (number + 1)
-    return Job(name, processes, communicators, reported, world, _nodes(communicators, world), _sorted(versions))
+    name = "job" if number is None else "job %d" % (number + 1)
+    return Job(
+        name, processes, tuple(communicators), tuple(reported), world, _nodes(communicators, world), _sorted(versions)
+    )
 
 
 def _empty(log: Log) -> Job:

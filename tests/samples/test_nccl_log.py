@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,8 @@ IN_THE_VM = {
 
 def said(one: object) -> dict[str, Any]:
     """Every field that holds something: what is not expected shows as well as what is missing."""
-    return {field.name: getattr(one, field.name) for field in fields(one) if getattr(one, field.name)}  # type: ignore[arg-type]
+    names = [*vars(one), *type(one).__annotations__]
+    return {name: getattr(one, name) for name in names if getattr(one, name)}
 
 
 def read(path: Path) -> tuple[job.Log, jobs.Job, dict[str, Finding]]:

@@ -342,7 +342,11 @@ def test_two_releases_in_a_job_and_two_jobs_in_a_file() -> None:
     # The same release mix in two jobs of a file is no fault of either.
     other = one.replace("2.27.7", "2.21.5").replace("node", "host").replace("0xabc", "0xdef").replace(":10", ":20")
     assert found(one + other) == {}
-    assert [each.name for each in jobs.split(job.read([(one + other).encode()]))] == ["job 1", "job 2"]
+    failed = "host1:201:201 [0] init.cc:1 NCCL WARN Cuda failure 'out of memory'\nCUDA out of memory\n"
+    both = jobs.split(job.read([(one + other + failed).encode()]))
+    assert [each.name for each in both] == ["job 1", "job 2"]
+    assert [[one.key for one in each.communicators] for each in both] == [["abc"], ["def"]]
+    assert [[said.failure.kind for said in each.failures] for each in both] == [[], ["cuda"]]
 
 
 def test_ranks_that_never_came() -> None:
@@ -455,9 +459,50 @@ def test_hostile_logs_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     log = job.read([many.encode()])
     assert (len(log.processes), log.beyond) == (100, {"lines of further processes": 200})
     assert found(many)["nccl_log.readable"].have == "not kept: 200 lines of further processes"
+    names = "".join(f"n:1:1 [0] NCCL INFO NCCL_X{i} set by environment to 1.\n" for i in range(600))
+    names += "".join(f"n:1:1 [0] NCCL INFO Using network net{i}\n" for i in range(600))
+    [process] = job.read([names.encode()]).processes.values()
+    assert (len(process.variables), len(process.networks)) == (job.KINDS, job.KINDS)
     endless = job.read([b"x" * 40_000, b"y" * 40_000, b"\nn:1:1 [0] NCCL INFO Using network IB\n"])
     assert [process.networks for process in endless.processes.values()] == [{"IB"}]
     assert job.read([b"\0" * 1000 + b"\n"] * 3).binary == 3
+
+
+def test_what_the_reader_forgets_costs_time_and_no_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches that are emptied, and sets that processes share, are seen in no result."""
+    text = ranks(*HEALTHY, "NCCL_IB_TIMEOUT set by environment to 22.", nodes=5).splitlines()
+    timeout, algorithm = "NCCL_IB_TIMEOUT set by environment to 22.", "NCCL_ALGO set by environment to Ring"
+    text += ranks(timeout, algorithm, nodes=3).splitlines() + ranks(algorithm, nodes=6).splitlines()
+    # The ranks write at a time.
+    mixed = "\n".join(line for i in range(10) for line in text[i::10]).encode() + b"\n"
+
+    def facts() -> dict[job.Key, dict[str, object]]:
+        return {key: vars(process) for key, process in job.read([mixed]).processes.items()}
+
+    whole = facts()
+    assert whole["node4", 104, None]["variables"] == {"NCCL_IB_TIMEOUT": "22", "NCCL_ALGO": "Ring"}
+    assert whole["node5", 105, None]["variables"] == {"NCCL_ALGO": "Ring"}
+    assert whole["node1", 101, None]["ways"] == whole["node3", 103, None]["ways"]
+    for known, alike in ((1, 16), (2, 1), (3, 0), (100, 2)):
+        monkeypatch.setattr(job, "KNOWN", known)
+        monkeypatch.setattr(job, "ALIKE", alike)
+        assert facts() == whole
+    # A process that is beyond the limit is counted for each of its lines, as well where its head is known.
+    monkeypatch.setattr(job, "PROCESSES", 1)
+    lines_of_others = sum(b"node0" not in line for line in mixed.splitlines())
+    [(_what, count)] = job.read([mixed]).beyond.items()
+    monkeypatch.setattr(job, "KNOWN", 100)
+    assert {"lines of further processes": count} == job.read([mixed]).beyond
+    assert count <= lines_of_others
+
+
+def test_what_is_well_on_many_hosts_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(ranks(*HEALTHY, nodes=7))
+    cli.main(["diagnose", str(tmp_path / "log")])
+    out = capsys.readouterr().out
+    assert "ok: 1 of 1 HCAs carry data [nccl_log.hcas], 7 times\n" in out
+    assert out.count("HCAs carry data") == 1
+    assert "ok: IB, over 7 nodes [nccl_log.network]\n" in out
 
 
 def test_nothing_from_a_log_commands_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
