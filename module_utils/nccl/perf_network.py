@@ -16,7 +16,7 @@ from typing import List, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import perf
+from . import launch, perf
 from .perf_output import Result
 from .perf_run import PROOF, Wanted, short_names
 from .perf_transport import Moved, Network
@@ -72,7 +72,7 @@ _LEAST_SENT = 0.25
 _NAMED = 6
 # Findings on NCCL's log that are not about why a run failed. Of a log that is cut off some ranks' settings are missing.
 _NO_FAILURE = (
-    *("readable", "level", "ranks", "variable_effect", "same_settings", "network", "hcas", "gdr", "nvlink"),
+    *("readable", "level", "variable_effect", "same_settings", "network", "hcas", "gdr", "nvlink"),
     "intra_node",
 )
 
@@ -100,7 +100,8 @@ def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
             else one
             for one in findings
         ]
-    said = next((one for one in network.quoted if one.check.partition(".")[2] not in _NO_FAILURE), None)
+    failures = (one for one in network.quoted if one.state == "drift" and one.check.startswith("nccl_log."))
+    said = next((one for one in failures if one.check.partition(".")[2] not in _NO_FAILURE), None)
     if said is None:
         return list(findings)
     text = "; NCCL's log: %s" % (said.have or said.want)
@@ -136,7 +137,10 @@ def _of_network(
         have = "%s over %s nodes, %s ranks, NCCL %s" % (used, network.nodes, network.expected, versions or "unknown")
         transport = TRANSPORT.judge(wanted.subject, "ok", want, have, source)
     else:
-        transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=ran)
+        # Of what did not run, or was not one job, there is no proof.
+        explains = (perf.RAN.id, launch.JOB.id, perf.RANKS.id)
+        why = next((one for one in findings if one.check in explains and one.state == "drift"), ran)
+        transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=why)
     over = _network(network, wanted, source, transport)
     cause = over if not over.ok else transport
     found = [transport, over, _hcas(network, wanted, source, cause), _gdr(network, wanted, source, cause)]
@@ -164,7 +168,7 @@ def _hcas(network: Network, wanted: Wanted, source: str, cause: Finding) -> Find
     most = max((len(one.found) for one in network.hosts.values()), default=0)
     expected = wanted.rails or most
     want = "%d HCAs on each node" % expected if expected else "every HCA of each node"
-    if not cause.ok and (network.sockets or not network.hosts):
+    if not cause.ok and (network.sockets or not any(one.devices for one in network.hosts.values())):
         return HCAS.judge(wanted.subject, "unknown", want, None, source, because=cause)
     if not expected:
         have = "the log does not list them (NET/IB : Using)"
@@ -173,13 +177,15 @@ def _hcas(network: Network, wanted: Wanted, source: str, cause: Finding) -> Find
     for host, one in network.hosts.items():
         # A rank uses the HCA that is nearest: fewer ranks than HCAs leave some of them idle.
         least = expected if wanted.rails else min(expected, one.ranks)
-        if len(one.devices) < least or len(one.found) < (0 if wanted.rails else most):
+        if not wanted.rails and len(one.found) < most:
+            bad.append("NCCL finds %d HCAs on %s, and %d on others" % (len(one.found), host, most))
+        elif len(one.devices) < least:
             idle = sorted(set(one.found) - set(one.devices))
-            said = "idle: %s" % _names(idle) if idle else "NCCL finds %d there" % len(one.found)
-            bad.append("%s uses %d (%s)" % (host, len(one.devices), said))
+            said = "%s uses %s" % (host, _names(one.devices) or "none")
+            bad.append("%s, not %s" % (said, _names(idle)) if idle else said)
     if bad:
         state = "drift" if cause.ok else "unknown"
-        return HCAS.judge(wanted.subject, state, want, _few(bad), source, because=None if cause.ok else cause)
+        return HCAS.judge(wanted.subject, state, want, _few(bad), source, because=cause)
     state = "ok" if cause.ok else "unknown"
     have = "%d on each of %d nodes" % (expected, len(network.hosts)) if wanted.rails or most else None
     return HCAS.judge(wanted.subject, state, want, have, source, because=cause)
@@ -219,12 +225,12 @@ def _rails(network: Network, wanted: Wanted, source: str, cause: Finding) -> Fin
                 moved += counted[device].sent
         if not unknown and not idle and of_host < (wanted.rails or 1):
             idle.append("all but %d of %s" % (of_host, host))
-    if idle:
+    if idle and cause.ok:
         return RAILS.judge(wanted.subject, "drift", want, "idle: %s" % _few(idle), source)
-    if unknown:
-        have = "no counters of %s" % _few(unknown)
+    if idle or unknown:
+        have = "no counters of %s" % _few(unknown) if unknown else None
         return RAILS.judge(wanted.subject, "unknown", want, have, source, because=cause)
-    if moved < _LEAST_SENT * wanted.sizes[-1]:
+    if cause.ok and moved < _LEAST_SENT * wanted.sizes[-1]:
         have = "all rails together sent %d bytes" % moved
         return RAILS.judge(wanted.subject, "drift", want, have, source)
     have = "%d rails of %d nodes" % (sum(len(one.devices) for one in network.hosts.values()), len(network.hosts))

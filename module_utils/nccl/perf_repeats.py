@@ -96,23 +96,24 @@ def _of_repeats(results: Sequence[Optional[Result]], wanted: Wanted, findings: S
         of = ", median of %d runs" % len(figures)
         found.append(perf.judge_busbw(figure, simulated, wanted, source, wanted.bar_busbw, ran, of))
     sizes = {one.size: one for one in of_sizes(there, wanted)} if complete else {}
-    return [*found, _spread(sizes, wanted, source, ran), _outlier(sizes, wanted, source, ran)]
+    cause = next((one for one in findings if not one.ok and one.because is None), ran)
+    return [*found, _spread(sizes, wanted, source, cause), _outlier(sizes, wanted, source, cause)]
 
 
-def _spread(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, ran: Finding) -> Finding:
+def _spread(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, cause: Finding) -> Finding:
     want = "at most %.0f %% of busbw apart at %s" % (100 * SPREAD_LIMIT, size_text(wanted.sizes[-1]))
     largest = sizes.get(wanted.sizes[-1])
     if largest is None or largest.spread is None:
-        return SPREAD.judge(wanted.subject, "unknown", want, None, source, because=ran)
+        return SPREAD.judge(wanted.subject, "unknown", want, None, source, because=cause)
     have = "%.1f %% over %d runs" % (100 * largest.spread, largest.repeats)
     return SPREAD.judge(wanted.subject, "drift" if largest.spread > SPREAD_LIMIT else "ok", want, have, source)
 
 
-def _outlier(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, ran: Finding) -> Finding:
+def _outlier(sizes: Mapping[int, Statistics], wanted: Wanted, source: str, cause: Finding) -> Finding:
     want = "no run takes more than %g times as long as the others" % OUTLIER_LIMIT
     known = [one for one in sizes.values() if one.max_over_mean is not None]
     if not known or len(known) < len(wanted.sizes):
-        return OUTLIER.judge(wanted.subject, "unknown", want, None, source, because=ran)
+        return OUTLIER.judge(wanted.subject, "unknown", want, None, source, because=cause)
     worst = max(known, key=lambda one: one.max_over_mean or 0.0)
     have = "%.1f times at %s" % (worst.max_over_mean or 0.0, size_text(worst.size))
     state = "drift" if (worst.max_over_mean or 0.0) > OUTLIER_LIMIT else "ok"

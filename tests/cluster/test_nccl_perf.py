@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests import debian
+from tests import debian, slurm_daemons
 from tests.trees import tool
 
-from .nodes import Cluster, Node
+from .nodes import Cluster
 
 PROGRAM = """\
 #!{python}
@@ -110,8 +112,8 @@ def hardware(tmp_path: Path) -> Path:
     return root
 
 
-def measure(nodes: Cluster, tmp_path: Path, kind: str, change: str = "", **more: Any) -> dict[str, Any]:
-    """What the module says on the first node."""
+def start(nodes: Cluster, tmp_path: Path, kind: str, change: str = "", **more: Any) -> subprocess.Popen[str]:
+    """The module on the first node."""
     program = tmp_path / "all_reduce_perf"
     root = tmp_path / "hardware"
     program.write_text(PROGRAM.format(python=sys.executable, change=change, root=str(root)))
@@ -133,10 +135,22 @@ def measure(nodes: Cluster, tmp_path: Path, kind: str, change: str = "", **more:
         "hardware_root": str(root),
         **more,
     }
-    head: Node = nodes.nodes[0]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = head.run([sys.executable, "-c", CODE, json.dumps(given)], environment, 300)
-    found: dict[str, Any] = json.loads(done.stdout or json.dumps({"failed": True, "msg": done.stderr}))
+    argv = [sys.executable, "-c", CODE, json.dumps(given)]
+    module: subprocess.Popen[str] = nodes.nodes[0].start(
+        argv, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    return module
+
+
+def measure(nodes: Cluster, tmp_path: Path, kind: str, change: str = "", **more: Any) -> dict[str, Any]:
+    """What the module says on the first node."""
+    return said(start(nodes, tmp_path, kind, change, **more))
+
+
+def said(module: subprocess.Popen[str]) -> dict[str, Any]:
+    text, problem = module.communicate(timeout=300)
+    found: dict[str, Any] = json.loads(text or json.dumps({"failed": True, "msg": problem}))
     return found
 
 
@@ -213,3 +227,25 @@ def test_a_run_that_hangs_is_ended_everywhere(nodes: Cluster, tmp_path: Path, ha
     assert "no end within 5 s" in next(f["have"] for f in result["findings"] if f["check"] == "nccl_perf.ran")
     assert len(result["repeats"]) == 1
     assert time.monotonic() - started < 100  # and not 600
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "victim"),
+    [("mpirun", 0, "mpirun"), ("mpirun", 2, "rank guard"), ("srun", 3, "all_reduce_perf"), ("srun", 0, "module")],
+)
+def test_what_is_killed_is_never_ok_and_leaves_nothing(
+    nodes: Cluster, tmp_path: Path, hardware: Path, kind: str, where: int, victim: str
+) -> None:
+    """The fixture waits until nothing is left on any node."""
+    module = start(nodes, tmp_path, kind, "def before(rank): open('%s/%d' % (ROOT, rank), 'w'); time.sleep(600)")
+    slurm_daemons.wait("all ranks", lambda: all((hardware / str(n)).exists() for n in range(4)), 60)
+    marks = {"mpirun": "/bin/mpirun", "rank guard": "--limit", "all_reduce_perf": "all_reduce_perf", "module": CODE}
+    found = nodes.nodes[where].processes()
+    pids = [pid for pid, words in found.items() if any(marks[victim] in word for word in words)]
+    assert pids
+    # Of those with such words the youngest: the guard is also in the words of what it was started by.
+    os.kill(max(pids) if victim == "all_reduce_perf" else min(pids), signal.SIGKILL)
+    result = said(module)
+    if victim != "module":
+        assert states(result)["ran"] in ("drift", "unknown")
+        assert states(result)["busbw"] == "unknown"

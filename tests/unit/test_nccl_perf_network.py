@@ -161,6 +161,8 @@ def test_singletons_are_not_one_job(tmp_path: Path) -> None:
     assert found["ranks"].state == "drift"
     assert "4 programs printed a table" in (found["ranks"].have or "")
     assert "rank 0 is there 4 times" in (found["ranks"].have or "")
+    # One cause is one line.
+    assert [name for name, finding in found.items() if not finding.ok and finding.because is None] == ["ranks"]
     # Their text is lost, and two of them left a file of -J.
     found = judged(read(tmp_path, text_of(log()), written=2))
     assert "2 programs printed a table" in (found["ranks"].have or "")
@@ -342,6 +344,13 @@ def test_a_failed_run_says_what_the_log_says(tmp_path: Path) -> None:
     found = judged(run)
     assert found["ran"].state == "drift"
     assert "NCCL's log: " in (found["ran"].have or "")
+    # A rank that never came, and the counters stood still while the others waited.
+    begun = {n: lines[:6] for n, lines in log().items() if n != 2}
+    still = {node: {name: Moved(0, 0) for name in of} for node, of in MOVED.items()}
+    hung = replace(read(tmp_path, text_of(begun, ""), rails=still), rc=None, ending="timeout")
+    found = judged(hung)
+    assert "NCCL's log: ranks 2 of 4 did not begin here" in (found["ran"].have or "")
+    assert [name for name, finding in found.items() if not finding.ok and finding.because is None] == ["ran"]
     assert found["busbw"].state == "unknown"
 
 
