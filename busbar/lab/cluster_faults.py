@@ -124,9 +124,9 @@ CATALOGUE = (
     ),
     ClusterFault(
         "slow-rank",
-        "one GPU is at half of its clock",
+        "one GPU is at a fifth of its clock, as after a power brake",
         "nccl_perf.busbw",
-        fabric=lambda machines: {"gpus": {_node(machines).hostname: {"1": 0.5}}},
+        fabric=lambda machines: {"gpus": {_node(machines).hostname: {"1": 0.2}}},
     ),
     ClusterFault(
         "unsteady",

@@ -39,6 +39,7 @@ class Simulated:
         self.nodes: Sequence[Node] = cluster.nodes
         self.folder = folder
         self.machines = [_machine(node.name) for node in self.nodes]
+        self._there: dict[str, Machine] = {}
         for node in self.nodes:
             # A file of the node's own over the one that all share, and that nobody has changed yet.
             node.run(["sh", "-c", f"cat {PROFILE} > {ROOT}.profile; mount --bind {ROOT}.profile {PROFILE}"])
@@ -61,9 +62,11 @@ class Simulated:
         for number, (node, machine) in enumerate(zip(self.nodes, broken, strict=True)):
             has = fault if number == place else None
             root = node.tmp / ROOT.removeprefix("/tmp/")
-            tree.write_hardware(machine, root / HARDWARE.removeprefix(f"{ROOT}/"))
-            answers = {f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}
-            tree.Tree(answers).write(root / "usr/share/busbar-lab/nvidia-smi")
+            if self._there.get(node.name) != machine:
+                self._there[node.name] = machine
+                tree.write_hardware(machine, root / HARDWARE.removeprefix(f"{ROOT}/"))
+                answers = {f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}
+                tree.Tree(answers).write(root / "usr/share/busbar-lab/nvidia-smi")
             for path, text in ((FABRIC, json.dumps(fabric)), (NCCL_CONF, cluster_faults.conf(machine, has))):
                 (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
                 (root / path.lstrip("/")).write_text(text)
@@ -79,7 +82,7 @@ class Simulated:
             self.put(HEALTHY)
 
     def moved(self) -> list[dict[str, int]]:
-        """Of each node the bytes that its rails have sent since the fault was put, by device."""
+        """Of each node the bytes that its rails have sent since its hardware was put there, by device."""
         found = []
         for node, machine in zip(self.nodes, self.machines, strict=True):
             folder = node.tmp / HARDWARE.removeprefix("/tmp/") / "sys/class/infiniband"

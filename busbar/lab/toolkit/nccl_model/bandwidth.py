@@ -192,7 +192,7 @@ def _together(collective: str, job: Job, ring: float, nvls: float, best: float) 
     network, share = outside(job), SHARE.get(collective, 1.0)
     rates = {"ring": min(ring, network) * best * share}
     if collective == "all_reduce":
-        tree = network * 2 if len(job.nodes) == 2 else network
+        tree = network * factor(collective, len(job.ranks)) if len(job.nodes) == 2 else network
         rates["tree"] = min(ring, tree) * best * 0.92
         if nvls:
             rates["nvlstree"] = min(nvls, tree)
