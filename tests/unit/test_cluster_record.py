@@ -118,6 +118,13 @@ def test_a_wrong_value_anywhere_is_refused_or_as_good_as_any(value: Any) -> None
             assert "\\u001b" not in text or "findings" in place
 
 
+def test_every_value_has_a_type() -> None:
+    for place in places(DATA):
+        if place[-1:] != ("rails",):
+            with pytest.raises(ParseError):
+                cluster_record.from_dict(changed(DATA, place, {"a": {}}))
+
+
 def test_a_key_more_or_less_is_refused() -> None:
     for place in places(DATA):
         if not place or isinstance(place[-1], int) or {"transport", "rails", "versions"} & set(place):
