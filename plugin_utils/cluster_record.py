@@ -23,8 +23,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, resul
 
 FORMAT = 1
 NAME = "cluster.json"
-# Bytes of the file: pairs of 2,048 nodes in seven collectives, with twenty sizes each, are some 40 MiB.
-LIMIT = 128 << 20
+# Bytes of the file: 512 pairs in seven collectives, of fourteen sizes each, are 12 MB.
+LIMIT = 64 << 20
 HOSTS, JOBS, IDS = 20_000, 100_000, 500_000
 
 _line = answer.line
@@ -276,8 +276,10 @@ def write(results: str | Path, record: Record) -> Path:
     """
     data = to_dict(record)
     from_dict(data)
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    if len(text) >= LIMIT:
+        raise ParseError("the record has more than %d MiB: measure fewer collectives or sizes at once" % (LIMIT >> 20))
     with results_folder.new(folder(results), record.finished) as made:
-        text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
         (made / NAME).write_text(text + "\n", encoding="utf-8")
     return made
 

@@ -172,7 +172,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         cluster_record.read(tmp_path)
     (tmp_path / "large.json").touch()
     os.truncate(tmp_path / "large.json", cluster_record.LIMIT + 1)
-    with pytest.raises(ParseError, match="larger than 128 MiB"):
+    with pytest.raises(ParseError, match="larger than 64 MiB"):
         cluster_record.read(tmp_path / "large.json")
 
 
@@ -183,6 +183,13 @@ def test_what_a_node_said_is_cut_and_shown_when_it_is_written(tmp_path: Path) ->
     assert read.said.startswith(r"\x1b[2Jxxx")
     assert len(read.said) == 1024
     assert read.transport["networks"] == [r"\x1b]0;x\x07"]
+
+
+def test_a_record_that_nobody_could_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_record, "LIMIT", 1000)
+    with pytest.raises(ParseError, match="measure fewer collectives"):
+        cluster_record.write(tmp_path, RECORD)
+    assert not cluster_record.folder(tmp_path).exists()
 
 
 def test_a_figure_that_is_none_is_not_written(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     for name, said in (
         ("empty", "holds no results: name a file"),
         ("pipe", "no regular file"),
-        ("large.json", "larger than 128 MiB"),
+        ("large.json", "larger than 64 MiB"),
         ("no.json", "is missing"),
         ("nothing", "No such file"),
     ):
