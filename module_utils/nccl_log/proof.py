@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Dict, Iterable, List, Set, Tuple
 
 from ..core.finding import printable
@@ -25,6 +26,10 @@ def read(log: Log, wanted: Wanted) -> Network:
     found = jobs.split(log)
     # Programs that ran alone, and a rank of somebody else's job, are jobs of their own.
     job = max(found, key=lambda one: (one.world.ranks if one.world is not None else 0, len(one.processes)))
+    if job.world is not None and len(job.world.began) == job.world.ranks == wanted.ranks:
+        # All ranks are there: what has none is a line that the launcher has torn, and no process.
+        began = {id(one) for one in job.world.began.values()}
+        job = replace(job, processes=tuple(one for one in job.processes if id(one) in began))
     proof = transport(job)
     missing: List[str] = []
     if not log.processes:
@@ -38,8 +43,8 @@ def read(log: Log, wanted: Wanted) -> Network:
         missing.append("NCCL's log is of %d jobs, not of one" % len(found))
     if proof.expected is not None and proof.expected != wanted.ranks:
         missing.append("NCCL's job has %d ranks, not %d" % (proof.expected, wanted.ranks))
-    hosts = _hosts(job, proof)
     names = short_names(wanted.hosts)
+    hosts = _hosts(job, proof)
     if log.processes and proof.nodes is not None and proof.nodes != len(names):
         missing.append("NCCL counts %d nodes, not %d" % (proof.nodes, len(names)))
     if log.processes and sorted(hosts) != names:

@@ -84,6 +84,17 @@ def states(run: Run, wanted: Wanted = WANTED) -> dict[str, str]:
     return {name: finding.state for name, finding in judged(run, wanted).items() if not finding.ok}
 
 
+@pytest.mark.parametrize("torn", ["4/1node02:4002", "de02:4002", "node02:40"])
+def test_a_line_that_a_launcher_has_torn_is_no_host_that_took_part(tmp_path: Path, torn: str) -> None:
+    line = "node02:4002:5002 [0] NCCL INFO Connected"
+    text = text_of(log())
+    assert line in text
+    assert states(read(tmp_path, text.replace(line, line.replace("node02:4002", torn)))) == {}
+    # One that has a rank there took part.
+    strange = text.replace("node02:4002:5002", "node09:4002:5002")
+    assert "node09 took part, and was not asked to" in str(judged(read(tmp_path, strange))["transport"].have)
+
+
 def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
     run = read(tmp_path, text_of(log()))
     found = judged(run)
