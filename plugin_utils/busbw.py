@@ -62,6 +62,11 @@ def measure(algorithm: str) -> str:
     return "algbw" if algorithm == "SHARP" else "busbw"
 
 
+def of_algbw(figure: float | None, ranks: int) -> float | None:
+    """busbw that nccl-tests print for an algbw of all_reduce; None stays None."""
+    return None if figure is None else round(figure * 2 * (ranks - 1) / ranks, 1)
+
+
 def parse_bars(data: object, name: str) -> tuple[Bar, ...]:
     """The bars in a parsed YAML list. Raises ParseError that names the entry and the key."""
     if not isinstance(data, list):

@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
     PAIR_ALGORITHM,
@@ -53,9 +53,23 @@ class Kind:
     bars: Sequence[Sequence[Bar]]
 
     @property
-    def nvls(self) -> bool:
+    def variables(self) -> dict[str, str]:
+        """NCCL's, as the site sets them."""
         given = {**self.values["nccl_conf_extra"], **self.values["nccl_benchmark_environment"]}
-        return prediction.nvls_expected(self.profile, {name: str(value) for name, value in given.items()})
+        return {name: str(value).strip() for name, value in given.items()}
+
+    @property
+    def nvls(self) -> bool:
+        return prediction.nvls_expected(self.profile, self.variables)
+
+    def algorithm(self, measure: Measure) -> str:
+        """What the bar is for: what the run sets, or what the site has set for all of its runs."""
+        if measure.algorithm or measure.collective != "all_reduce":
+            return measure.algorithm
+        if self.variables.get("NCCL_ALGO", "").lower() == "ring":
+            return "Ring"
+        sharp = self.variables.get("NCCL_COLLNET_ENABLE") == "1" and self.settings.scope != "rail"
+        return "SHARP" if sharp else ""
 
     def measures(self, nodes: int) -> list[Measure]:
         asked = self.settings.collectives
@@ -69,13 +83,19 @@ class Kind:
 
     def expected(self, measure: Measure, nodes: int) -> Expected:
         scope, nvls = self.settings.scope, self.nvls
-        what = (measure.collective, measure.max_bytes, measure.algorithm)
+        algorithm = self.algorithm(measure)
+        what = (measure.collective, measure.max_bytes, algorithm)
         if nodes == 1:
             # The node's own benchmark judges it; here it is what the others are compared with.
             alone = prediction.predict(self.profile, measure.collective, nvls)
             return Expected(None, "", None, alone.busbw, alone.rule, nvls)
         bar, source = prediction.bar_or_prediction(self.bars, self.name, self.profile, nvls, nodes, scope, *what)
-        between = prediction.between(self.profile, measure.collective, nvls, nodes, scope, measure.algorithm)
+        between = prediction.between(self.profile, measure.collective, nvls, nodes, scope, algorithm)
+        if algorithm == "SHARP":
+            # Runs are judged by busbw: a bar of algbw is told as what nccl-tests make of it.
+            ranks = nodes * self.settings.gpus
+            bar, source = busbw.of_algbw(bar, ranks), source if bar is None else f"{bar:g} GB/s algbw, {source}"
+            between = busbw.Prediction(busbw.of_algbw(between.busbw, ranks), between.rule)
         latency = None
         if measure.min_bytes < measure.max_bytes:
             small = (scope, measure.collective, measure.min_bytes)

@@ -306,7 +306,7 @@ def bar_or_prediction(
     if predicted.busbw is None:
         return None, predicted.rule
     ranks = nodes * (1 if scope == "rail" else profile.gpus.count)
-    half = _HALF * _in_turn(profile, collective, nvls and not algorithm, nodes, scope)
+    half = _HALF * _in_turn(profile, collective, algorithm == "SHARP" or (nvls and not algorithm), nodes, scope)
     if size < half:
         return None, "no bar for %s over %d ranks: its latency counts more than the links; from %s on there is one" % (
             size_text(size),
@@ -320,13 +320,13 @@ def bar_or_prediction(
     return round(predicted.busbw * share * reached, 1), source
 
 
-def _in_turn(profile: Profile, collective: str, nvls: bool, nodes: int, scope: str) -> int:
+def _in_turn(profile: Profile, collective: str, tree: bool, nodes: int, scope: str) -> int:
     """How many ranks a message passes one after the other: it is worth so many times _HALF bytes."""
     gpus = 1 if scope == "rail" else profile.gpus.count
     if collective == "sendrecv":
         return 2
-    if collective == "all_reduce" and nvls:
-        # NVLSTree goes along a tree over the nodes, and not from rank to rank.
+    if collective == "all_reduce" and tree:
+        # NVLSTree and SHARP go along a tree over the nodes, and not from rank to rank.
         return gpus * (1 + math.ceil(math.log2(nodes)))
     return gpus * nodes
 

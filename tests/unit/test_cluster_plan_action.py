@@ -154,6 +154,28 @@ def test_an_algorithm_that_the_site_sets_itself_is_not_set_once_more() -> None:
         assert {m.algorithm for m in kinds.measures(one.settings, 2) if m.collective == "all_reduce"} == {algorithm}
 
 
+def test_the_bar_is_for_the_algorithm_that_the_site_sets() -> None:
+    kinds = nccl_cluster_plan.Kinds()
+
+    def of(collective: str = "all_reduce", **environment: str) -> cluster_plan.Expected:
+        given = {"nccl_benchmark_environment": environment}
+        one = kinds.member("node01", host(**given), True)
+        [measure] = [m for m in kinds.measures(one.settings, 4) if m.collective == collective and not m.what]
+        return kinds.expected(one.settings, measure, 4)
+
+    assert "NVLSTree" in of().bar_source
+    ring = of(NCCL_ALGO="Ring")
+    assert "NVLSTree" not in ring.bar_source
+    assert (ring.prediction or 0) < (of().prediction or 0)
+    assert of(NCCL_ALGO="Tree") == of()
+    sharp = of(NCCL_COLLNET_ENABLE="1")
+    # What nccl-tests print for it, 369 GB/s, is near what a ring could carry at most; the algbw is far below the wire.
+    assert sharp.bar_source.startswith("190.6 GB/s algbw, derived: 0.85 of the prediction 226.9 GB/s (algbw")
+    assert sharp.prediction == pytest.approx(226.9 * 2 * 31 / 32, abs=0.2)
+    assert sharp.bar == 369.3
+    assert of("all_gather", NCCL_COLLNET_ENABLE="1", NCCL_ALGO="Ring") == of("all_gather")
+
+
 def test_bars_that_cannot_be_read_stop_the_plan(tmp_path: Path) -> None:
     (tmp_path / "bars.yml").write_text("- {}")
     with pytest.raises(ParseError, match=r"bars\.yml"):
