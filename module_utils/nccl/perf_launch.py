@@ -27,6 +27,7 @@ class Guarded:
 
     findings: on how it was launched.   ranks: host -> how many there were.   rails: host -> HCA -> what it moved.
     timed_out: a guard ended its program at the limit.   problem: why the guards' words cannot be read, "" if they can.
+    rc: the highest exit code of a rank; 0 where none failed, or none is known.
     """
 
     findings: Tuple[Finding, ...]
@@ -34,6 +35,7 @@ class Guarded:
     rails: Mapping[str, Mapping[str, Moved]]
     timed_out: bool = False
     problem: str = ""
+    rc: int = 0
 
 
 def options(given: Mapping[str, Any], job: Launch) -> Dict[str, Any]:
@@ -80,7 +82,8 @@ def read(text: str, job: Launch, wanted: Wanted, asked: Collection[str]) -> Tupl
         for host, devices in launch.moved(views).items()
     }
     timed_out = any(view.ending is not None and _LIMIT in view.ending.why for view in views)
-    return Guarded(plan.findings, dict(list(ranks.items())[:HOSTS]), rails, timed_out, problem), text
+    rc = max((view.ending.rc or 0 for view in views if view.ending is not None), default=0)
+    return Guarded(plan.findings, dict(list(ranks.items())[:HOSTS]), rails, timed_out, problem, rc), text
 
 
 def command(

@@ -28,6 +28,7 @@ class Said:
     """stdout, stderr: without NCCL's lines and those of the rank guards.   network: what all of them prove.
 
     begun: a rank guard, or the program, has said something.   timed_out: a rank guard ended its program at its limit.
+    rc: the highest exit code of a rank that its guard knows, else 0.
     """
 
     stdout: str
@@ -35,6 +36,7 @@ class Said:
     network: Network
     begun: bool = True
     timed_out: bool = False
+    rc: int = 0
 
 
 def limit(wanted: Wanted) -> int:
@@ -64,17 +66,17 @@ def read(
     network = proof.read(streams.log, wanted) if wanted.several else Network()
     if streams.cut:
         network = network.without("the output has too much that is not NCCL's")
-    begun, timed_out = bool(streams.log.processes or texts[0].strip()), False
+    begun, timed_out, rc = bool(streams.log.processes or texts[0].strip()), False, 0
     if job is None:
         ranks = [short_names([rank.host])[0] for rank in perf_output.ranks(texts[0])]
         network = replace(network, ranks={host: ranks.count(host) for host in sorted(set(ranks))})
     else:
         guarded, texts[0] = perf_launch.read(texts[0], job, wanted, asked)
-        begun, timed_out = begun and bool(guarded.ranks or guarded.problem), guarded.timed_out
+        begun, timed_out, rc = begun and bool(guarded.ranks or guarded.problem), guarded.timed_out, guarded.rc
         network = replace(network, ranks=guarded.ranks, rails=guarded.rails, launched=guarded.findings)
         network = network.without(guarded.problem) if guarded.problem else network
     network = replace(network, tables=max(perf_output.programs(texts[0]), written, 1))
-    return Said(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network, begun, timed_out)
+    return Said(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network, begun, timed_out, rc)
 
 
 def _shorten(path: str) -> None:

@@ -26,7 +26,10 @@ def nodes(_nodes: Cluster) -> Iterator[Cluster]:
     """Four nodes on which nothing runs."""
     yield _nodes
     # A session of ssh, and a step of Slurm, end a moment after what was run in them.
-    slurm_daemons.wait("the nodes to be idle", lambda: not any(node.processes() for node in _nodes.nodes), 60)
+    slurm_daemons.wait("the nodes to be idle", lambda: not any(node.processes() for node in _nodes.nodes))
+    # Of a job whose srun was killed the nodes are kept for a minute or two.
+    if _nodes.slurm and _nodes.slurm.run("squeue", "--noheader"):
+        _nodes.slurm.reset()
 
 
 @pytest.fixture(scope="session")

@@ -192,8 +192,6 @@ ROW = "1073741824 268435456 float sum -1 1073.7 1000.00 1500.00 0 1073.7 1000.00
         ("srun", 'DEBUG = socket.gethostname() != "node03"', {"transport": "unknown", "busbw": "unknown"}),
         # Exit code 0, and nothing.
         ("mpirun", "sys.exit(0)", {"ran": "unknown", "transport": "unknown", "busbw": "unknown"}),
-        # A rank fails.
-        ("srun", "def before(rank): rank == 2 and sys.exit(3)", {"ran": "drift", "busbw": "unknown"}),
         # Each runs alone, ends well, and has a table with a figure above any bar.
         (
             "mpirun",
@@ -209,7 +207,7 @@ ROW = "1073741824 268435456 float sum -1 1073.7 1000.00 1500.00 0 1073.7 1000.00
             {"ranks": "drift"},
         ),
     ],
-    ids=["sockets", "no GPUDirect", "no log of a rank", "nothing", "a rank fails", "singletons", "another's table"],
+    ids=["sockets", "no GPUDirect", "no log of a rank", "nothing", "singletons", "another's table"],
 )
 def test_what_is_no_proof_is_never_ok(
     nodes: Cluster, tmp_path: Path, hardware: Path, kind: str, change: str, expected: dict[str, str]
@@ -217,6 +215,18 @@ def test_what_is_no_proof_is_never_ok(
     result = measure(nodes, tmp_path, kind, change)
     found = states(result)
     assert {name: found.get(name, "ok") for name in expected} == expected
+
+
+def test_a_rank_that_fails_is_seen_where_the_launcher_passes_over_it(
+    nodes: Cluster, tmp_path: Path, hardware: Path
+) -> None:
+    hosts = [node.name for node in nodes.nodes]
+    options = ["--mca", "orte_abort_on_non_zero_status", "0"]
+    job = {"kind": "mpirun", "hosts": hosts, "per_node": 1, "python": sys.executable, "options": options}
+    found = states(
+        measure(nodes, tmp_path, "mpirun", "def before(rank):\n    global RC\n    RC = 3 * (rank == 2)", launch=job)
+    )
+    assert found == {"ran": "drift"}
 
 
 def test_a_run_that_hangs_is_ended_everywhere(nodes: Cluster, tmp_path: Path, hardware: Path) -> None:
