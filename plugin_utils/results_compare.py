@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import duration, number
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
 
 FORMAT = 1
@@ -196,9 +196,16 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
         if one.verdict in (WORSE, BETTER):
             changed.setdefault((one.scope, one.collective, one.algorithm, one.hosts, one.verdict), []).append(one)
         elif one.verdict == WITHIN and one.largest:
-            alike.setdefault((one.scope, len(one.hosts), one.collective, one.algorithm, one.size), []).append(one)
+            alike.setdefault(_one_of(one), []).append(one)
     scopes = len({one.scope for one in found}) > 1
-    rows = sorted((_of_run(ones, scopes) for ones in changed.values()), key=lambda row: row[0])
+    # Hosts of a fleet that all changed alike are one line.
+    fleets: dict[tuple[Any, ...], list[list[Difference]]] = {}
+    for ones in changed.values():
+        first = _first(ones)
+        kind = (_one_of(first), first.verdict)
+        fleets.setdefault(kind, []).append(ones)
+    rows = [row for runs in fleets.values() for row in _of_runs(runs, scopes)]
+    rows.sort(key=lambda row: row[0])
     lines = [row for _rank, row in rows[:ROWS]]
     lines += [(_cells(ones, scopes), ()) for ones in [*alike.values()][:ROWS]]
     if not lines:
@@ -209,9 +216,31 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
     return [*terminal.table(heads, lines, width), *more, ""]
 
 
+def _one_of(one: Difference) -> tuple[Any, ...]:
+    """What runs have in common that differ in their hosts only."""
+    return (one.scope, len(one.hosts), one.collective, one.algorithm, one.size)
+
+
+def _first(ones: Sequence[Difference]) -> Difference:
+    """A run's largest message, else the one that changed most."""
+    return min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
+
+
+def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[tuple[Any, ...], terminal.Line]]:
+    """Few runs have a line each; of many there is one, and it names the run that changed most."""
+    if len(runs) <= EACH:
+        return [_of_run(ones, scopes) for ones in runs]
+    found = [_first(ones) for ones in runs]
+    most = max(found, key=lambda one: abs(one.change or 0.0))
+    who = nodeset.brief(map(printable, most.hosts), _SENTENCE)
+    note = f"{len(found)} runs, figures are medians; most on {who}: {100 * (most.change or 0.0):+.1f} %"
+    rank = (most.verdict != WORSE, not most.largest, most.change or 0.0, most.collective, most.hosts)
+    return [(rank, (_cells(found, scopes), (note,)))]
+
+
 def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[Any, ...], terminal.Line]:
-    """A run's largest message, else the one that changed most, and in a note how many others did. First its rank."""
-    first = min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
+    """A run's line, with how many other sizes changed as well. First its rank."""
+    first = _first(ones)
     others = [one.size for one in ones if one is not first and one.size is not None]
     note = ""
     if others:

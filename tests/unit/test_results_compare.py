@@ -198,6 +198,15 @@ def test_a_fleet_of_pairs_is_few_lines() -> None:
     assert lines[2].startswith("n[0-13,16-999]")
 
 
+def test_a_fleet_that_changed_alike_is_one_line() -> None:
+    before = results(*(job(350.0, hosts=(f"n{i}",)) for i in range(1000)))
+    after = results(*(job(100.0 if i == 7 else 300.0 + i % 3, hosts=(f"n{i}",)) for i in range(1000)))
+    lines = results_compare.render(before, after, results_compare.compare(before, after), 100).splitlines()
+    assert lines[1].split() == ["n[0-999]", "all_reduce", "1G", "350.0", "301.0", "-14.0", "%", "3.0", "%", "worse"]
+    assert lines[2].strip() == "1000 runs, figures are medians; most on n7: -71.4 %"
+    assert len(lines) < 10
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
