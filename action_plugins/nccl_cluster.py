@@ -52,7 +52,10 @@ class ActionModule(ActionBase):
         anything = bool(plan["rounds"]) and not self._task.check_mode
         result.update(changed=False, hosts={}, records={}, path="")
         if not anything:
-            result["hosts"] = {host: stood(of_host) for host, of_host in raw.items()}
+            check_mode = bool(self._task.check_mode)
+            result["hosts"] = {
+                host: stood(of_host, [] if check_mode else members_of(plan, host)) for host, of_host in raw.items()
+            }
             shown(path)
             return result
         record, result["hosts"], result["records"] = joined(plan, raw, time.time())
@@ -75,10 +78,20 @@ class ActionModule(ActionBase):
         return result
 
 
-def stood(of_host: Mapping[str, Any]) -> dict[str, Any]:
-    """What the verdict gets of a host that was not measured now: what its last record says."""
+def stood(of_host: Mapping[str, Any], members: Sequence[Finding] = ()) -> dict[str, Any]:
+    """What the verdict gets of a host that was not measured now: what its last record says, where that is good.
+
+    members: else why it was left out; none in check mode, in which nobody would have been measured.
+    """
     stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
+    if members and (stored.get("due") or not stored):
+        return Plan(tuple(members)).result()
     return stored or Plan().result()
+
+
+def members_of(plan: Mapping[str, Any], host: str) -> list[Finding]:
+    """Whether a host takes part, as the plan says it."""
+    return [from_dict(dict(item)) for item in plan["member_findings"].get(host, [])]
 
 
 def shown(path: str) -> None:
@@ -108,11 +121,9 @@ def joined(
     judged = cluster_judge.judge(jobs, results, failures, earlier)
     hosts: dict[str, Any] = {}
     for host, of_host in raw.items():
-        members = [from_dict(dict(item)) for item in plan["member_findings"].get(host, [])]
-        stands = stood(of_host)
-        if host not in measured and (not members or not (stands.get("due") or plan["due"].get(host))):
-            # Left out, or not asked, and what it has kept is good.
-            hosts[host] = stands
+        members = members_of(plan, host)
+        if host not in measured:
+            hosts[host] = stood(of_host, members)
             continue
         found = [*members, *judged.findings.get(host, ())]
         hosts[host] = Plan(tuple(found)).result()
@@ -162,4 +173,4 @@ def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
     return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]
 
 
-__all__ = ["ActionModule", "answers", "findings_of", "joined", "stood"]
+__all__ = ["ActionModule", "answers", "findings_of", "joined", "members_of", "stood"]

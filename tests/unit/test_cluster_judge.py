@@ -173,6 +173,18 @@ def test_the_record_holds_what_was_asked_who_was_left_out_and_what_failed() -> N
     assert set(kept) == set(planned.hosts)
 
 
+def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> None:
+    left = [cluster_plan.MEMBER.judge("host", "unknown", "a test", "left out: busy", "a test")]
+    good = {"nccl_cluster_stored": {"findings": [], "passed": ["a.b[live]@c"], "due": ""}}
+    due = {"nccl_cluster_stored": {"findings": [], "passed": [], "due": "never measured"}}
+    assert nccl_cluster.stood(good, left)["findings"] == []
+    for of_host in (due, {}):
+        assert [one["have"] for one in nccl_cluster.stood(of_host, left)["findings"]] == ["left out: busy"]
+    assert nccl_cluster.stood(due)["findings"] == []
+    lost = {"nccl_cluster_stored": {"unreachable": True, "msg": "no route"}}
+    assert nccl_cluster.stood(lost, left)["unreachable"]
+
+
 def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:
     planned = plan(2, "pair")
     [[job]] = planned.rounds
