@@ -280,6 +280,8 @@ def _mpirun(launch: Launch, launcher: Launcher, names: Sequence[str]) -> List[st
     slots = ",".join("%s:%d" % (address, launch.per_node) for address in launch.addresses)
     found += ["-H", slots, "-np", str(launch.ranks), "--map-by", "ppr:%d:node" % launch.per_node, "--bind-to", "none"]
     found += ["--stdin", "none"]
+    # Blocks of 4 KB are what it passes on: only by their tags the lines of a rank are put together again.
+    found += ["--tag-output"] if launcher.version.startswith("4.") else ["--output", "tag"]
     if any("." in address and not re.fullmatch(r"[0-9.]+", address) for address in launch.addresses):
         # Else ssh is given a name up to its first dot, which need not lead anywhere.
         keep = ("--mca", "orte") if launcher.version.startswith("4.") else ("--prtemca", "prte")

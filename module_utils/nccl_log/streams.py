@@ -4,12 +4,15 @@
 
 All programs of a run write into one pipe: NCCL's lines of every rank, those of the rank guards, the table of rank 0 and
 the launcher's labels. NCCL's lines, which are most of it (130 MB at 8,000 ranks), are read as they pass and never kept.
+
+mpirun passes on blocks of 4 KB, not lines: a line of one rank goes on behind lines of others. With --tag-output each
+block, and each line in it, begins with the rank's tag, and so every rank's lines are put together again.
 """
 
 from __future__ import annotations
 
 import re
-from typing import BinaryIO, List
+from typing import BinaryIO, Dict, List
 
 from .job import Log, Reader
 
@@ -20,6 +23,13 @@ LONGEST = 1 << 16
 # lines of its guard.
 ROOM, ROOM_OF_RANK = 8 << 20, 4 << 10
 GUARD = b"#busbar-rank "
+# ``[1,3]<stdout>:`` of Open MPI 4, ``[prterun-node01-4242@1,3]<stdout>: `` of Open MPI 5.
+_TAG = re.compile(
+    rb"\[(\d{1,10},\d{1,8})\]<std(?:out|err|diag)>:|\[([\w.-]{1,120}@\d{1,10},\d{1,8})\]<std(?:out|err|diag)>: "
+)
+_LONGEST_TAG = 160
+# Of a line whose end has not come.
+_OPEN = 16 << 10
 # A line that is NCCL's from its begin: what stands before the head is the launcher's label, or the time of a warning.
 _WHOLE = re.compile(
     rb"(?:[^#\n]{0,120}?<std(?:out|err|diag)>: ?|\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?"
@@ -37,6 +47,8 @@ class Streams:
     def __init__(self, ranks: int) -> None:
         self._reader = Reader()
         self._room = ROOM + ROOM_OF_RANK * ranks
+        self._kept: List[bytes] = []
+        self._torn: Dict[bytes, bytes] = {}
         self.cut = False
 
     @property
@@ -46,24 +58,45 @@ class Streams:
     def take(self, stream: BinaryIO, name: str) -> str:
         """Reads a stream to its end. Returns what of it is not NCCL's, in its order. Raises OSError."""
         self._reader.source(name)
-        kept: List[bytes] = []
-        rest = b""
+        self._kept = []
+        rest, rank = b"", b""
         while True:
             block = stream.read(BLOCK)
+            data, rest = rest + block, b""
+            at = data.rfind(b"[", max(len(data) - _LONGEST_TAG, 0))
+            if block and at >= 0 and _TAG.match(data, at) is None:
+                # It may be the begin of a tag.
+                data, rest = data[:at], data[at:]
+            lines: List[bytes] = []
+            at = 0
+            for tag in _TAG.finditer(data):
+                self._piece(rank, data[at : tag.start()], lines)
+                rank, at = tag.group(1) or tag.group(2), tag.end()
+            self._piece(rank, data[at:], lines)
+            if not block:
+                lines += [line for line in self._torn.values() if line]
+                self._torn = {}
+            if lines:
+                self._reader.feed(b"\n".join(lines) + b"\n")
+                self._keep(lines)
             if not block:
                 break
-            self._reader.feed(block)
-            *lines, rest = (rest + block).split(b"\n")
-            self._keep(lines, kept)
-            if len(rest) > BLOCK:
-                # A line without end: its begin is enough, and its other parts are lines of their own.
-                self._keep([rest], kept)
-                rest = b""
         self._reader.end()
-        self._keep([rest] if rest else [], kept)
-        return b"\n".join(kept).decode("utf-8", "replace")
+        return b"\n".join(self._kept).decode("utf-8", "replace")
 
-    def _keep(self, lines: List[bytes], kept: List[bytes]) -> None:
+    def _piece(self, rank: bytes, piece: bytes, lines: List[bytes]) -> None:
+        """Adds to ``lines`` those that end in what a rank has printed next."""
+        if not piece:
+            return
+        *whole, last = (self._torn.get(rank, b"") + piece).split(b"\n")
+        if len(last) > _OPEN:
+            # A line without end: its parts are lines of their own.
+            whole.append(last)
+            last = b""
+        self._torn[rank] = last
+        lines += whole
+
+    def _keep(self, lines: List[bytes]) -> None:
         for line in lines:
             if b" NCCL " in line and _WHOLE.match(line):
                 # A guard that began to write in the middle of another rank's line has ended that line, too.
@@ -76,4 +109,4 @@ class Streams:
                 continue
             line = line[:LONGEST]
             self._room -= len(line) + 1
-            kept.append(line)
+            self._kept.append(line)

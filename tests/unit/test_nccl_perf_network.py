@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +251,29 @@ LINES = text_of(log()).splitlines()
 def test_launchers_labels_hide_nothing(tmp_path: Path, label: object) -> None:
     text = "\n".join(label(number, line) for number, line in enumerate(LINES)) + "\n"  # type: ignore[operator]
     assert states(read(tmp_path, text)) == {}
+
+
+@pytest.mark.parametrize("tag", ["[1,%d]<stdout>:", "[prterun-node01-4242@1,%d]<stdout>: "])
+@pytest.mark.parametrize("size", [7, 64, 1000])
+def test_blocks_of_ranks_that_mix_are_put_together_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, size: int
+) -> None:
+    """mpirun --tag-output passes on what it reads, and puts the tag before it, and before each line in it."""
+    said = {rank: "".join(line + "\n" for line in lines) for rank, lines in log().items()}
+    said[0] += output()
+    text = ""
+    for at in range(0, max(map(len, said.values())), size):
+        for rank, own in said.items():
+            piece = own[at : at + size]
+            if piece:
+                body = piece[:-1].replace("\n", "\n" + tag % rank) + piece[-1]
+                text += tag % rank + body
+    # And no block that is read here ends where a line or a tag does.
+    monkeypatch.setattr(streams, "BLOCK", 37)
+    assert states(read(tmp_path, text)) == {}
+    # Without tags nothing is made of it, but of large blocks, of which few lines are torn.
+    untagged = read(tmp_path, re.sub(re.escape(tag).replace("%d", r"\d"), "", text))
+    assert size == 1000 or states(untagged)["busbw"] == "unknown"
 
 
 def test_lines_between_and_within_rows_lose_and_fake_nothing(tmp_path: Path) -> None:
