@@ -20,6 +20,18 @@ from tests import debian
 from .nodes import Cluster, Node
 
 COLLECTIONS = Path(__file__).resolve().parent.parent.parent / "collections"
+# Debian has no mpi4py in a virtual environment; the library itself needs no more than ctypes.
+HELLO = """
+import ctypes, ctypes.util, os, socket
+mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+assert mpi.MPI_Init(None, None) == 0
+world = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+rank, size = ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank)), mpi.MPI_Comm_size(world, ctypes.byref(size))
+mpi.MPI_Barrier(world)
+print(socket.gethostname(), rank.value, size.value, flush=True)
+mpi.MPI_Finalize()
+"""
 # On the first node of a job: what nccl_perf does with the launcher.
 HEAD = """
 import json, sys

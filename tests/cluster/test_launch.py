@@ -19,9 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 
 from tests.slurm_daemons import wait
 
-from .jobs import Job, processes, run
+from .jobs import HELLO, Job, processes, run
 from .nodes import STRANGER, Cluster, Node, other_name
-from .test_nodes import HELLO
 
 KINDS = pytest.mark.parametrize("kind", launch.KINDS)
 SECRET = "hush-never-on-a-command-line"
