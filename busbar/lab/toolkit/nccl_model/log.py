@@ -38,8 +38,8 @@ _SAID = {
     "NCCL_P2P_LEVEL": False, "NCCL_NET": False, "NCCL_HOSTID": False,
 }  # fmt: skip
 
-# Less than what a pipe takes whole.
-_BLOCK = 3500
+# What a pipe, or the terminal that mpirun gives a process, takes and hands on whole.
+_BLOCK = 1500
 
 Line = tuple[Rank, str, str]
 
@@ -116,7 +116,10 @@ class Log:
 
 
 def _drained() -> None:
-    """Waits, but not for long, until what is in the pipe has been read."""
+    """Waits, but not for long, until what is in the pipe has been read. A terminal does not tell."""
+    if sys.stdout.isatty():
+        time.sleep(0.02)
+        return
     for _attempt in range(100):
         waiting = array.array("i", [0])
         try:

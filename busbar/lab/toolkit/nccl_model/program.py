@@ -93,10 +93,10 @@ def _gpus(options: Options, place: int) -> tuple[int, list[node.Gpu]]:
 
 def _process(program: Program, first: int, gpus: list[node.Gpu], found: dict[str, str], library: int) -> Process:
     """As far as nccl-tests shows it, without NCCL."""
-    number = _count_run() if program.mpi.rank == 0 else 0
+    between = fabric.read()
+    number = _count_run() if program.mpi.rank == 0 and between.noise else 0
     nowhere = node.Interface("", "", 0)
-    variables = shortened(found)
-    return Process(host_name(), os.getpid(), library, first, gpus, [], [], nowhere, variables, fabric.read(), number)
+    return Process(host_name(), os.getpid(), library, first, gpus, [], [], nowhere, shortened(found), between, number)
 
 
 def _found(mine: Process, found: dict[str, str], library: int) -> Process:

@@ -1,0 +1,82 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Four simulated nodes by the real mpirun and srun: healthy is ok, and each of the lab's faults gets its verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab.cluster_faults import CATALOGUE, ClusterFault
+from tests import debian
+from tests.trees import tool
+
+from .simulated import HARDWARE, Simulated
+from .test_nccl_perf import CODE
+
+# Two GPUs a node: two rails of 48 GB/s, of which published runs reach 99 %; a bar for clusters is 0.85 of that.
+BAR = 0.85 * 2 * 48
+PER_NODE = 2
+
+
+def measure(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False, **more: Any) -> dict[str, Any]:
+    """What nccl_perf says on the first node of a run over all of them."""
+    tool(tmp_path, f"usr/bin/{kind}", f'exec {shutil.which(kind, path=debian.PLACES)} "$@"')
+    names = [node.name for node in simulated.nodes]
+    given = {
+        "binary": simulated.program("all_reduce", alone=alone),
+        "collective": "all_reduce",
+        "launch": {"kind": kind, "hosts": names, "per_node": PER_NODE, "python": sys.executable},
+        "ranks": PER_NODE * len(names),
+        "min_bytes": "512M",
+        "max_bytes": "8G",
+        "step_factor": 16,
+        "algorithm": "Ring",
+        "bar_busbw": BAR,
+        "timeout": 60,
+        "result_directory": str(tmp_path / "results"),
+        "require_idle": False,
+        "system_root": str(tmp_path),
+        "hardware_root": HARDWARE,
+        **more,
+    }
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = simulated.nodes[0].run([sys.executable, "-c", CODE, json.dumps(given)], environment, 300)
+    found: dict[str, Any] = json.loads(done.stdout or json.dumps({"failed": True, "msg": done.stderr}))
+    assert not found.get("failed"), found["msg"]
+    return found
+
+
+def roots(result: dict[str, Any]) -> dict[str, str]:
+    """Check -> state, of every finding that does not follow from another."""
+    print(*("{check} {state} because {because}: {have}".format(**one) for one in result["findings"]), sep="\n")
+    return {one["check"]: one["state"] for one in result["findings"] if not one["because"]}
+
+
+@pytest.mark.parametrize("kind", ["mpirun", "srun"])
+def test_a_healthy_cluster_is_ok(simulated: Simulated, tmp_path: Path, kind: str) -> None:
+    result = measure(simulated, tmp_path, kind)
+    assert roots(result) == {}
+    assert result["simulated"]
+    assert result["busbw"] == pytest.approx(95, rel=0.02)
+    assert result["transport"]["proven"]
+    for machine, rails in zip(simulated.machines, result["rails"].values(), strict=True):
+        busy = {name for name, moved in rails.items() if moved["sent"]}
+        assert busy == {machine.rail(0).name, machine.rail(1).name}
+
+
+@pytest.mark.parametrize(("number", "fault"), list(enumerate(CATALOGUE)), ids=[fault.name for fault in CATALOGUE])
+def test_each_fault_gets_its_verdict(simulated: Simulated, tmp_path: Path, number: int, fault: ClusterFault) -> None:
+    more: dict[str, Any] = {} if fault.ends else {"timeout": 8}
+    if fault.check == "nccl_perf.spread":
+        more["repeats"] = 3
+    with simulated.broken(fault.name):
+        kind = fault.launcher or ("mpirun", "srun")[number % 2]
+        result = measure(simulated, tmp_path, kind, fault.alone, **more)
+    assert roots(result) == {fault.check: fault.state}
