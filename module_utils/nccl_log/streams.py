@@ -30,9 +30,9 @@ _TAG = re.compile(
 _LONGEST_TAG = 160
 # Of a line whose end has not come.
 _OPEN = 16 << 10
-# A line that is NCCL's from its begin: what stands before the head is the launcher's label, or the time of a warning.
+# A line that is NCCL's from its begin: what stands before the head is srun's label, or the time of a warning.
 _WHOLE = re.compile(
-    rb"(?:[^#\n]{0,120}?<std(?:out|err|diag)>: ?|\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?"
+    rb"(?:\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?"
     rb"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:\S{1,120}:\d{1,7} (?:\([^)]{0,120}\) )?)?"
     rb"NCCL (?:INFO|WARN|TRACE|VERSION|ATTN|ABORT|CALL)\b"
 )
