@@ -19,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import ma
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
 
+from busbar.lab.cluster_faults import RAIL
 from tests import debian
 from tests.conftest import ANSIBLES_OUTPUT
 from tests.trees import tool
@@ -28,7 +29,7 @@ from .simulated import HARDWARE, ROOT, Simulated
 SUITE = Path(__file__).resolve().parent.parent.parent
 # Two GPUs and two rails of each node: eight ranks a node take four times as long.
 GPUS = 2
-PROFILE = "two-rails"
+PROFILE, ALL_GPUS = "two-rails", "two-rails-of-eight"
 NO_PROCESS = 'echo "pid, process_name, used_gpu_memory [MiB]"'
 STORE = "var/lib/busbar/nccl_cluster"
 
@@ -71,8 +72,9 @@ def site(simulated: Simulated, tmp_path: Path) -> Path:
     folder = tmp_path / "inventory"
     (folder / "profiles").mkdir(parents=True)
     profile = yaml.safe_load((SUITE / "profiles" / "hgx-h100.yml").read_text())
-    profile["gpus"]["count"] = GPUS
     profile["rails"] = profile["rails"][:GPUS]
+    (folder / "profiles" / f"{ALL_GPUS}.yml").write_text(yaml.safe_dump(profile))
+    profile["gpus"]["count"] = GPUS
     (folder / "profiles" / f"{PROFILE}.yml").write_text(yaml.safe_dump(profile))
     values = {
         "busbar_platform": PROFILE,
@@ -152,19 +154,23 @@ def test_a_healthy_cluster_is_measured_whole_and_in_parts(simulated: Simulated, 
     )
 
 
-def test_a_fault_of_one_node_is_told_to_its_pair_and_stays_told(
+def test_a_slow_rail_is_found_by_itself_told_to_its_pair_and_stays_told(
     simulated: Simulated, benchmark: Callable[..., Run]
 ) -> None:
-    wanted = {"nccl_benchmark_scope": "pair", "busbar_leaf": "leaf1"}
-    with simulated.broken("gdr-off"):
+    wanted = {"nccl_benchmark_scope": "rail", "busbar_platform": ALL_GPUS, "busbar_leaf": "leaf1"}
+    with simulated.broken("slow-rail"):
         done = benchmark(**wanted)
     assert done.rc == 2, done.out
-    assert {job.hosts for job in done.record.jobs} == {("node01", "node04"), ("node02", "node03")}
-    assert {host: [one[:2] for one in told] for host, told in done.findings.items()} == {
-        **{name: [] for name in ("node01", "node04")},
-        **{name: [("nccl_perf.gdr", "drift")] for name in ("node02", "node03")},
+    slow = f"rail {RAIL} node02+node03"
+    assert {job.name.partition("8G ")[2]: bool(job.states) for job in done.record.jobs} == {
+        f"rail {rail} {pair}": f"rail {rail} {pair}" == slow
+        for rail in range(GPUS)
+        for pair in ("node01+node04", "node02+node03")
     }
-    assert "node03" in str(done.findings["node02"][0][2])
+    hosts = [of_host for job in done.record.jobs for of_host in job.transport["hosts"].values()]
+    used = {device for of_host in hosts for device in of_host["devices"]}
+    assert used == {simulated.machines[0].rail(rail).name for rail in range(GPUS)}
+    assert {host for host, told in done.findings.items() if told} == {"node02", "node03"}
     # The nightly check, and check mode, go by what each node has kept.
     again = benchmark("--check", **wanted)
     assert {host: [one[:2] for one in told] for host, told in again.findings.items()} == {
