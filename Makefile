@@ -70,7 +70,7 @@ molecule: setup ## the scenario of every role, some at a time
 	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist worksteal tests/molecule
 
 slurm: setup ## drain and resume, and the nightly check, in a real Slurm; as root, installs Debian's packages where they lack
-	$(BIN)/pytest -q tests/slurm
+	$(BIN)/pytest -q -n $(JOBS) tests/slurm
 
 cluster: setup ## jobs over four nodes by the real mpirun, ssh and srun; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/cluster

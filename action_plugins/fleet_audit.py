@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ansible import context
@@ -28,7 +29,13 @@ from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
-from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, findings_file, intent, slurm_audit
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    ansible_core,
+    findings_file,
+    heard,
+    intent,
+    slurm_audit,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -53,7 +60,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
-    _VALID_ARGS = frozenset({"host_timeout", "collect", "engine", "overlap"})
+    _VALID_ARGS = frozenset({"host_timeout", "collect", "engine", "overlap", "heard"})
     # Once for all hosts, whatever `run_once` says.
     BYPASS_HOST_LOOP = True
 
@@ -66,9 +73,11 @@ class ActionModule(ActionBase):
                 "collect": {"type": "bool", "default": False},
                 "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
                 "overlap": {"type": "bool", "default": False},
+                "heard": {"type": "path", "default": ""},
             }
         )
         begun = findings_file.now()
+        file = Path(arguments["heard"]) if arguments["heard"] else heard.of_this_run()
         hosts = list(variables["ansible_play_hosts"])
         hostvars = variables["hostvars"]
         if arguments["collect"]:
@@ -76,13 +85,13 @@ class ActionModule(ActionBase):
             answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
         elif arguments["engine"] == "slurm":
             try:
-                answers = self._ask_slurm(hosts, variables, arguments["host_timeout"], arguments["overlap"])
+                answers = self._ask_slurm(hosts, variables, arguments["host_timeout"], arguments["overlap"], file)
             except SlurmError as error:
                 result.update(changed=False, failed=True, msg=f"--engine slurm: {error}")
                 return result
         else:
             run = ansible_core.worker_runs_tasks()
-            asked = run and self._ask(run, hosts, variables, arguments["host_timeout"])
+            asked = run and self._ask(run, hosts, variables, arguments["host_timeout"], file)
             if asked is None:
                 display.warning(
                     f"fleet_audit does not know the inside of ansible-core {ansible_core.INSTALLED}: every host is "
@@ -99,7 +108,9 @@ class ActionModule(ActionBase):
         result.update(changed=False, hosts=answers, begun=begun)
         return result
 
-    def _ask_slurm(self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool) -> Answers:
+    def _ask_slurm(
+        self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool, file: Path
+    ) -> Answers:
         """Raises SlurmError."""
         here = ansible_core.this_worker()
         hostvars = variables["hostvars"]
@@ -109,10 +120,11 @@ class ActionModule(ActionBase):
             return {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
 
         _end_as_a_whole()
-        return slurm_audit.ask(hosts, variables_of, self._templar, limit, overlap, display.display)
+        keep = heard.Heard(file).add
+        return slurm_audit.ask(hosts, variables_of, self._templar, limit, overlap, display.display, keep)
 
     def _ask(
-        self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float
+        self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float, file: Path
     ) -> Answers | None:
         """None where a worker of this Ansible does not run tasks in the way that run thinks."""
         here = ansible_core.this_worker()
@@ -146,7 +158,10 @@ class ActionModule(ActionBase):
                 bounds[host].end()
 
         _end_as_a_whole()
-        answers = dict(_ask_all(hosts, ask, leave, context.CLIARGS["forks"], limit, host_audit.MADE))
+        kept, answers = heard.Heard(file), Answers()
+        for host, answer in _ask_all(hosts, ask, leave, context.CLIARGS["forks"], limit, host_audit.MADE):
+            kept.add(host, answer)
+            answers[host] = answer
         if any(answer.get("timedout") for answer in answers.values()):
             _end_what_is_left()
         return None if hosts and len(strange) == len(hosts) else answers
@@ -181,7 +196,7 @@ def _ask_all(
     """
     answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
     waiting, ends = deque(hosts), dict[str, float]()
-    heard = 0
+    count = 0
 
     def work(host: str) -> None:
         answer: Answer = {"failed": True, "msg": "the question ended without an answer, see above"}
@@ -210,10 +225,25 @@ def _ask_all(
         for host, answer in given:
             # One that was left behind may still answer.
             if ends.pop(host, None) is not None:
-                heard += 1
-                if heard % max(1, len(hosts) // 20) == 0 or heard == len(hosts):
-                    display.display(f"{heard} of {len(hosts)} hosts have answered")
+                # Kept by whoever reads us before it is said.
                 yield host, answer
+                count += 1
+                if count % max(1, len(hosts) // 20) == 0 or count == len(hosts):
+                    _say(f"{count} of {len(hosts)} hosts have answered")
+
+
+def _say(text: str) -> None:
+    """To its end: a worker that is ended in the middle of it leaves Ansible's queue locked, and the run waits."""
+    ended: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda came, _frame: ended.append(came)) for number in numbers}
+    try:
+        display.display(text)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for given in ended:
+        os.kill(os.getpid(), given)
 
 
 def _end_as_a_whole() -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -58,29 +58,13 @@ class ActionModule(ActionBase):
         # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
         hosts = variables["ansible_play_hosts_all"]
         hostvars = variables["hostvars"]
-        results = {}
-        more = {}
-        hidden: set[str] = set()
-        simulated = False
+        found = _Found()
         for host in hosts:
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
             # holds no templates, and looking for them costs more than all else here.
-            raw = hostvars.raw_get(host)
-            hidden.update(_secrets(raw, HostVarsVars(raw, loader=self._loader, host=host)))
-            audit = work.answer(raw)
-            first = roles[0] if verdict.played(roles[0], variables) else "node_lock"
-            results[host] = work.results(raw, roles, first, nightly)
-            if "verify" in roles and _wants_no_proof(raw, audit, variables):
-                results[host].setdefault("verify", Plan().result())
-            if suite.CLUSTER in roles and _is_measured_alone(raw) and verdict.played(suite.CLUSTER, variables):
-                results[host].setdefault(suite.CLUSTER, Plan().result())
-            for role, told in reboot.untouched(raw).items():
-                if role in roles and verdict.played(role, variables):
-                    results[host].setdefault(role, told)
-            busbw = _busbw(results[host].get("nccl_benchmark") or {})
-            more[host] = {"intent": _intent(raw, audit), "end": _end(audit), "busbw": busbw}
-            simulated = simulated or raw.get("busbar_hardware_root", "/") != "/"
-        judged = _scrub(verdict.judge(results, roles, partial=_limited_by_tags(variables)), hidden)
+            found.add(host, hostvars.raw_get(host), self._loader, roles, variables, nightly)
+        results, more, hidden, simulated = found.results, found.more, found.hidden, found.simulated
+        judged = verdict.judge(results, roles, partial=_limited_by_tags(variables)).scrubbed(hidden)
         check_mode = bool(self._task.check_mode)
         display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH) + "\n")
         if arguments["path"]:
@@ -96,6 +80,74 @@ class ActionModule(ActionBase):
         if not judged.ok:
             result.update(failed=True, msg=verdict.not_ok(judged))
         return result
+
+
+@dataclass
+class _Found:
+    """What a run has of its hosts. results: host -> role -> result. more: host -> what else the findings file has.
+
+    hidden: secrets of the inventory.
+    """
+
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    more: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    simulated: bool = False
+
+    def add(
+        self,
+        host: str,
+        raw: Mapping[str, Any],
+        loader: Any,
+        roles: Sequence[str],
+        variables: Mapping[str, Any],
+        nightly: bool,
+    ) -> None:
+        """raw: what Ansible's hostvars have of the host. variables: of the run."""
+        self.hidden.update(_secrets(raw, HostVarsVars(raw, loader=loader, host=host)))
+        audit = work.answer(raw)
+        first = roles[0] if roles and verdict.played(roles[0], variables) else "node_lock"
+        results = self.results[host] = work.results(raw, roles, first, nightly)
+        if "verify" in roles and _wants_no_proof(raw, audit, variables):
+            results.setdefault("verify", Plan().result())
+        if suite.CLUSTER in roles and _is_measured_alone(raw) and verdict.played(suite.CLUSTER, variables):
+            results.setdefault(suite.CLUSTER, Plan().result())
+        for role, told in reboot.untouched(raw).items():
+            if role in roles and verdict.played(role, variables):
+                results.setdefault(role, told)
+        busbw = _busbw(results.get("nccl_benchmark") or {})
+        # What was worked on afterwards has its end from that, and not from a question that it gave no answer to.
+        worked = any(f"{role}_result" in raw for role in roles)
+        self.more[host] = {"intent": _intent(raw, audit), "end": None if worked else _end(audit), "busbw": busbw}
+        self.simulated = self.simulated or raw.get("busbar_hardware_root", "/") != "/"
+
+
+def until_now(
+    hosts: Sequence[str],
+    hostvars: Any,
+    loader: Any,
+    variables: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    heard: Mapping[str, Mapping[str, Any]],
+) -> verdict.Verdict:
+    """The verdict on a run that was ended before its own.
+
+    hostvars: Ansible's own. variables: what the run was started with. arguments: of the run's task of verdict.
+    heard: host -> answer, where the first question has not come to its end. Raises AnsibleError.
+    """
+    nightly = arguments.get("nightly") is True
+    given = arguments.get("roles")
+    every = given if isinstance(given, list) else suite.judged(nightly)
+    roles = [role for role in every if verdict.played(role, variables)]
+    found = _Found()
+    for host in hosts:
+        raw = hostvars.raw_get(host)
+        if "fleet_audit_result" not in raw:
+            raw = {**raw, "fleet_audit_result": {"hosts": heard}}
+        found.add(host, raw, loader, roles, variables, nightly)
+    judged = verdict.judge(found.results, roles, partial=False, ended=True)
+    left_out = tuple(role for role in every if role not in roles)
+    return replace(judged, left_out=left_out).scrubbed(found.hidden)
 
 
 def _wants_no_proof(raw: Mapping[str, Any], audit: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
@@ -125,20 +177,6 @@ def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str
             yield from redaction.among({name: given}, EncryptedString)
         except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
             continue
-
-
-def _scrub(judged: verdict.Verdict, hidden: set[str]) -> verdict.Verdict:
-    """The verdict without the secrets: a tool's message may have repeated one."""
-    found = redaction.worth_hiding(hidden)
-    hosts = [
-        replace(
-            host,
-            findings=tuple(finding.scrubbed(found) for finding in host.findings),
-            notes=tuple(redaction.scrub(note, found) for note in host.notes),
-        )
-        for host in judged.hosts
-    ]
-    return replace(judged, hosts=tuple(hosts))
 
 
 def _end(audit: Mapping[str, Any]) -> str | None:

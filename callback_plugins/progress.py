@@ -42,12 +42,21 @@ from typing import Any
 
 from ansible import constants as C
 from ansible import context
+from ansible.errors import AnsibleError
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import ANSIBLE_COLOR
-from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, progress, progress_bar
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    ansible_core,
+    findings_file,
+    heard,
+    progress,
+    progress_bar,
+    terminal,
+)
 
 _COLLECTION = "busbar.fabric."
 _VERDICT = _COLLECTION + "verdict"
+_QUESTION = _COLLECTION + "fleet_audit"
 _DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
 _ORDERED = ("linear", "ansible.builtin.linear", "debug", "ansible.builtin.debug")
 
@@ -68,6 +77,11 @@ class CallbackModule(Default):
         self._process = os.getpid()
         # Tasks whose items have said why they failed: (host, task).
         self._itemised: set[tuple[str, str]] = set()
+        # What the playbook's task of verdict is given, None where it has none; and of whom it would judge what.
+        self._judges: Mapping[str, Any] | None = None
+        self._hosts: dict[str, None] = {}
+        self._hostvars: Any = None
+        self._loader: Any = None
 
     # The run.
 
@@ -79,7 +93,8 @@ class CallbackModule(Default):
             return
         if self._run is not None:  # of several playbooks
             return
-        self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), _judged(playbook))
+        self._judges = _judged(playbook)
+        self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), self._judges is not None)
         self._moves = progress_bar.terminal(sys.stdout)
         drawn = partial(self._bar, progress_bar.drawing(ANSIBLE_COLOR)) if self._moves else None
         self._line = progress_bar.MovingLine(self._lock, drawn, self._heard)
@@ -92,7 +107,11 @@ class CallbackModule(Default):
         if self._run is None:
             super().v2_playbook_on_play_start(play)
             return
-        hosts = len(play.get_variable_manager().get_vars(play=play).get("ansible_play_batch", ()))
+        variables = play.get_variable_manager().get_vars(play=play)
+        nodes = set(variables.get("groups", {}).get(findings_file.GROUP) or ())
+        self._hosts.update((host, None) for host in variables.get("ansible_play_hosts_all", ()) if host in nodes)
+        self._hostvars, self._loader = variables.get("hostvars"), play.get_loader()
+        hosts = len(variables.get("ansible_play_batch", ()))
         with self._lock:
             self._print(self._run.play(play.get_name().strip(), hosts, play.strategy in _ORDERED, bool(play.serial)))
 
@@ -165,6 +184,8 @@ class CallbackModule(Default):
             self._ended(self._run, result, "changed" if result.result.get("changed") else "ok")
             if not result.task.loop:
                 self._debug(self._run, result)
+            if result.task.action == _QUESTION:
+                self._unreached(self._run, result)
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         if self._run is None:
@@ -270,6 +291,17 @@ class CallbackModule(Default):
         else:
             self._say(run, end, result, progress.failure(result.result), _where(result.task), item)
 
+    def _unreached(self, run: progress.Run, result: Any) -> None:
+        """Hosts to which one task that asks all of them could not get: it has not failed for them."""
+        for host, answer in (result.result.get("hosts") or {}).items():
+            # One that Slurm has lost is tried over its own connection, where roles are played.
+            if answer.get("unreachable") and ("engine" not in answer or (self._judges or {}).get("nightly")):
+                address = self._hostvars.raw_get(host).get("ansible_host")
+                address = address if isinstance(address, str) else ""
+                text = str(answer.get("msg"))
+                self._print(run.said("unreachable", host, "", _name(result.task), text, "", address) or ())
+                run.unreached(host)
+
     def _debug(self, run: progress.Run, result: Any) -> None:
         if result.task.action not in _DEBUG or not result.result.get("_ansible_verbose_always"):
             return
@@ -324,7 +356,30 @@ class CallbackModule(Default):
             # Its handler has made way for the second Ctrl-C.
             interrupted = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
             why = "INTERRUPTED" if interrupted else "ENDED EARLY"
-            self._print(self._run.interrupted(why, _question()))
+            self._print(self._run.ended_early(why))
+            if not self._run.told:
+                self._print(self._until_now())
+                self._print(self._run.question(_question()))
+
+    def _until_now(self) -> list[progress.Line]:
+        """The table of the verdict, of what was heard and done. Answers of a question that has not come to its end are
+        in a file."""
+        if self._judges is None or not self._hosts:
+            return []
+        # Imports what a run that comes to its end has no need of here.
+        from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
+        from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
+
+        given = {"ansible_run_tags": context.CLIARGS.get("tags"), "ansible_skip_tags": context.CLIARGS.get("skip_tags")}
+        answers = heard.read(heard.of_this_run())
+        try:
+            judged = verdict_action.until_now(
+                list(self._hosts), self._hostvars, self._loader, given, self._judges, answers
+            )
+        except AnsibleError as error:
+            return [progress.Line(f"What was done cannot be judged: {progress.shown(str(error))}", "failed")]
+        table = verdict.render(judged, bool(context.CLIARGS.get("check")), terminal.WIDTH)
+        return [progress.Line(line) for line in ("", *table.splitlines(), "")]
 
 
 def _colours() -> dict[str, str | None]:
@@ -339,18 +394,18 @@ def _colours() -> dict[str, str | None]:
     }
 
 
-def _judged(playbook: Any) -> bool:
-    """Whether a task of the playbook is Busbar's verdict."""
+def _judged(playbook: Any) -> Mapping[str, Any] | None:
+    """The arguments of the playbook's task that is Busbar's verdict; None where it has none."""
     tasks = [task for play in playbook.get_plays() for task in play.get_tasks()]
     while tasks:
         task = tasks.pop()
         if isinstance(task, list):
             tasks += task
         elif getattr(task, "action", None) == _VERDICT:
-            return True
+            return dict(task.args)
         else:
             tasks += getattr(task, "block", None) or []
-    return False
+    return None
 
 
 def _name(task: Any) -> str:

@@ -43,6 +43,11 @@ options:
     description: With O(engine=slurm), also ask nodes on which jobs run, where their partition lets jobs share a node.
     type: bool
     default: false
+  heard:
+    description: File in which each answer is kept as it comes, for whoever judges a run that was interrupted. Without
+      it, a file in Ansible's temporary folder on the control node, which goes with the run.
+    type: path
+    default: ""
 """
 
 EXAMPLES = r"""

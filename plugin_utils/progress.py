@@ -171,6 +171,11 @@ class Run:
             for ends in (self._section(role).ends, self._ends):
                 ends[host] = max(end, ends.get(host, end), key=ENDS.index)
 
+    def unreached(self, host: str) -> None:
+        """A host to which a task that asks all of them could not get."""
+        for ends in (self._section("").ends, self._ends):
+            ends[host] = "unreachable"
+
     def said(
         self, kind: str, host: str, role: str, task: str, text: str, where: str = "", address: str = ""
     ) -> list[Line] | None:
@@ -240,8 +245,13 @@ class Run:
         count = max(self._most, len({*hosts, *self._ends}))
         return lines + self._summary(count, f"in {clock_text(self._clock() - self._begun)}")
 
-    def interrupted(self, why: str, verdict: str) -> list[Line]:
-        """The run ended before its end. verdict: what to run to hear how the hosts are now."""
+    @property
+    def told(self) -> bool:
+        """Whether the verdict was printed."""
+        return self._told
+
+    def ended_early(self, why: str) -> list[Line]:
+        """The run ended before its end: where it was, and what it has done."""
         lines = [Line(why, "failed")]
         if self._current is not None:
             done = f" ({self._position()} had done it)" if self._total > 1 else ""
@@ -249,11 +259,16 @@ class Run:
             waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting and not self._once else ""
             lines += [Line(f"  not heard from: {waiting}", "failed")] if waiting else []
         lines += self._closed_all()
-        lines += self._summary(max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}")
-        if not self._told:
-            lines.append(Line("There is no verdict on this run. What is there now is judged, and nothing written, by:"))
-            lines.append(Line(f"  {verdict}"))
-        return lines
+        return lines + self._summary(
+            max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}"
+        )
+
+    def question(self, command: str) -> list[Line]:
+        """What to run to hear how the hosts are now."""
+        return [
+            Line("The run has not come to its end. What is there now is judged, and nothing written, by:"),
+            Line(f"  {command}"),
+        ]
 
     # What is in the lines.
 

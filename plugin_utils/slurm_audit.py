@@ -48,15 +48,17 @@ def ask(
     limit: float,
     overlap: bool,
     tell: Callable[[str], None],
+    keep: Callable[[str, Given], None] = lambda _name, _given: None,
 ) -> dict[str, Given]:
     """Host -> what host_audit returns for it, or why it has nothing; for each of the names.
 
     limit: seconds for the answers, once Slurm has given the nodes. overlap: also where jobs run. tell: gets progress.
+    keep: gets each answer.
     Raises SlurmError where nobody can be asked, before anything is started.
     """
     paths = _may()
     nodes = slurm_engine.nodes_of(slurm_step.told(paths["sinfo"], slurm_engine.SINFO))
-    run = _Run(paths, limit, overlap, tell, len(names))
+    run = _Run(paths, limit, overlap, tell, keep, len(names))
     hosts: dict[str, _Host] = {}
     for name in names:
         of_host = variables_of(name)
@@ -106,12 +108,19 @@ def _host(name: str, variables: Mapping[str, Any], templar: Any) -> _Host:
 
 class _Run:
     def __init__(
-        self, paths: dict[str, str], limit: float, overlap: bool, tell: Callable[[str], None], count: int
+        self,
+        paths: dict[str, str],
+        limit: float,
+        overlap: bool,
+        tell: Callable[[str], None],
+        keep: Callable[[str, Given], None],
+        count: int,
     ) -> None:
         self._paths = paths
         self._limit = limit
         self._overlap = overlap
         self._tell = tell
+        self._keep = keep
         self._count = count
         self._lock = threading.Lock()
         self.answers: dict[str, Given] = {}
@@ -119,6 +128,7 @@ class _Run:
     def answer(self, name: str, given: Given) -> None:
         with self._lock:
             self.answers[name] = given
+            self._keep(name, given)
             heard = len(self.answers)
         if heard % max(1, self._count // 20) == 0 or heard == self._count:
             self._tell(f"{heard} of {self._count} hosts have answered")
@@ -172,6 +182,8 @@ class _Run:
                 answers.heard(*label)
             else:
                 words.hear(line.decode("utf-8", "replace"))
+                # Of a node that Slurm has given up there comes nothing more.
+                waited.difference_update(words.lost)
 
         job = f"{slurm_engine.JOB}-{secrets.token_hex(4)}"
         seconds = self._limit + slurm_engine.IMMEDIATE

@@ -98,8 +98,9 @@ def refused(node: Node | None, overlap: bool) -> Given | None:
 
 
 def gone(said: str) -> Given:
+    """Of a node that Slurm has lost; whether ssh reaches it nobody has tried."""
     fix = f"look why Slurm has lost the node (scontrol show node, slurmd's log), then run it again; or {OVER_SSH}"
-    return {"unreachable": True, "msg": said, "fix": fix}
+    return {"unreachable": True, "engine": "slurm", "msg": said, "fix": fix}
 
 
 def is_busy(node: Node) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     SEVERITIES,
@@ -34,6 +35,8 @@ CELL, SENTENCE, LIST = 22, 180, 2000
 # A check that reads something else on more hosts than this is one row of many values, and not as many rows.
 VARIETY = 5
 AGAIN = "run it again for this host with -vvv"
+# Of a run that was ended before its verdict.
+ENDED = "run it again; what was done is not undone, and is not done twice"
 HOST = Check(
     "run.host",
     why="a host that did not answer counts like a host that is wrong",
@@ -65,10 +68,24 @@ class Verdict:
     hosts: tuple[HostVerdict, ...]
     checked: tuple[str, ...]  # roles that ran
     left_out: tuple[str, ...]  # roles that --tags or --skip-tags kept from running
+    ended: bool = False  # the run was ended before it had come to all of them
 
     @property
     def ok(self) -> bool:
-        return bool(self.hosts) and all(host.ok for host in self.hosts)
+        return bool(self.hosts) and not self.ended and all(host.ok for host in self.hosts)
+
+    def scrubbed(self, hidden: Iterable[str]) -> Verdict:
+        """Without these secrets: a tool's message may have repeated one."""
+        found = redaction.worth_hiding(hidden)
+        hosts = [
+            replace(
+                host,
+                findings=tuple(finding.scrubbed(found) for finding in host.findings),
+                notes=tuple(redaction.scrub(note, found) for note in host.notes),
+            )
+            for host in self.hosts
+        ]
+        return replace(self, hosts=tuple(hosts))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the findings file: docs/findings.md."""
@@ -96,12 +113,14 @@ def played(role: str, variables: Mapping[str, Any]) -> bool:
     return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
 
 
-def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partial: bool) -> Verdict:
+def judge(
+    results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partial: bool, ended: bool = False
+) -> Verdict:
     """The verdict on every host.
 
     results: host -> role -> what the role's module returned, absent where it never ran.
     roles: the roles that had to report. partial: the user limited the run by tags, so that a role which ran on
-    no host at all was left out on purpose; it is named, and not counted.
+    no host at all was left out on purpose; it is named, and not counted. ended: the run was ended before its end.
     """
     ran = [role for role in roles if any(role in by_role for by_role in results.values())]
     expected = ran if partial else list(roles)
@@ -111,11 +130,16 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
         passed: list[str] = []
         repaired: list[str] = []
         notes: list[str] = []
+        if ended and expected and not results[host]:
+            have = "not heard from: the run was ended before"
+            findings.append(HOST.judge("host", "unknown", "an answer", have, "ansible-playbook", ENDED))
+            hosts.append(HostVerdict(host, tuple(findings), (), (), ()))
+            continue
         # The lock is no role: it has a result where a run took it or another one had it.
         for role in [*(["node_lock"] if "node_lock" in results[host] else []), *expected]:
             result = answer.given(results[host].get(role))
             because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
-            found, good = _role_result(role, result, because)
+            found, good = _role_result(role, result, because, ended)
             findings.extend(replace(f, have=_nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
             passed.extend(good)
             repaired.extend(result.get("repaired") or [])
@@ -128,12 +152,18 @@ def judge(results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partia
         elif not findings and not passed:
             findings.append(_no_result("host", "host", "nothing was checked on this host"))
         hosts.append(HostVerdict(host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes)))
-    return Verdict(tuple(hosts), tuple(expected), tuple(role for role in roles if role not in expected))
+    left_out = tuple(role for role in roles if role not in expected)
+    return Verdict(tuple(hosts), tuple(expected), left_out, ended)
 
 
-def _role_result(role: str, result: Mapping[str, Any], because: str | None) -> tuple[list[Finding], list[str]]:
+def _role_result(
+    role: str, result: Mapping[str, Any], because: str | None, ended: bool
+) -> tuple[list[Finding], list[str]]:
     """Findings and the ids of passed checks. because: id of the failure that kept later roles from running."""
     if not result or result.get("skipped"):
+        if ended:
+            have = "no result: the run was ended before the role was done"
+            return [_no_result(role, role, have, because, ENDED)], []
         return [_no_result(role, role, "no result: the role did not run on this host", because)], []
     if result.get("unreachable"):
         fix = result.get("fix") or "check that the node is up and that ssh to it works, then run it again for this host"
@@ -180,7 +210,10 @@ class _Row:
 
 
 def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
-    """The table that the last play prints: one row per cause, worst first, then what to do about each."""
+    """The table that the last play prints: one row per cause, worst first, then what to do about each.
+
+    Also what a run that was ended before that has to say.
+    """
     bad = [host for host in verdict.hosts if not host.ok]
     lines = []
     rows = _rows(verdict)
@@ -192,7 +225,7 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
     repaired = _repaired(verdict, "a run would repair" if check_mode else "repaired", width)
     lines += [*repaired, ""] if repaired else []
     passed = sum(host.passed for host in verdict.hosts)
-    head = "ok" if verdict.ok else "NOT OK"
+    head = "INCOMPLETE, the run was ended before" if verdict.ended else "ok" if verdict.ok else "NOT OK"
     said = "VERDICT %s: %d of %d hosts ok, %d checks passed%s (%s)" % (
         head,
         len(verdict.hosts) - len(bad),

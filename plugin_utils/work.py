@@ -67,7 +67,8 @@ def due(role: str, of_host: Mapping[str, Any]) -> bool:
     """Whether the role is to be played on the host, as things stand at this point of the run."""
     heard = answer(of_host)
     if "roles" not in heard:
-        return not heard.get("unreachable")
+        # A node that Slurm has lost may be there for ssh, and waits to be mended.
+        return not heard.get("unreachable") or heard.get("engine") == "slurm"
     if role in heard["due"]:
         return True
     # In check mode nothing has changed, whatever a role says.
@@ -87,14 +88,17 @@ def results(of_host: Mapping[str, Any], names: Sequence[str], first: str, nightl
     where the host was lost before its turn came, there is no result.
     """
     said = answer(of_host)
-    heard = roles(said)
-    if said and not heard:
-        heard = {first: said}
-    elif not nightly:
+    heard = of_audit(said, first)
+    if "roles" in said and not nightly:
         heard = {name: result for name, result in heard.items() if name not in _BY_NAME or not due(name, of_host)}
     own = {name: of_host[f"{name}_result"] for name in names if f"{name}_result" in of_host}
     lock = of_host.get("node_lock_result") or {"skipped": True}
     return heard | own | ({} if lock.get("skipped") else {"node_lock": lock})
+
+
+def of_audit(heard: Answer, first: str) -> dict[str, Any]:
+    """Role -> what the audit has heard for it. first: the role that has to tell why the host gave no answer at all."""
+    return roles(heard) or ({first: dict(heard)} if heard else {})
 
 
 def registered(hostvars: Any, wanted: Container[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

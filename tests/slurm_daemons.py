@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.debian import PLACES
@@ -32,7 +33,8 @@ SlurmctldPidFile={top}/slurmctld.pid
 SlurmdPidFile={top}/%n.pid
 SlurmctldLogFile={top}/slurmctld.log
 SlurmdLogFile={top}/%n.log
-ProctrackType=proctrack/pgid
+# pgid looks only after 1, 2 and 4 s whether what was killed is gone.
+ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
@@ -80,6 +82,17 @@ class Slurm:
         for node, port in zip(self.nodes, ports[1:], strict=True):
             text += f"NodeName={node} NodeHostname=localhost Port={port} CPUs=1 RealMemory=2000\n"
         return text
+
+    @contextlib.contextmanager
+    def configured(self, more: str) -> Iterator[None]:
+        """Meanwhile what is started has these lines in slurm.conf, of which the last counts."""
+        path = self.top / "slurm.conf"
+        before = path.read_text()
+        path.write_text(before + more)
+        try:
+            yield
+        finally:
+            path.write_text(before)
 
     def entering(self, node: str) -> Sequence[str]:
         """Words before a command that has to run on a node; "" for where slurmctld runs."""

@@ -224,6 +224,10 @@ def _whole(
     except lock.Held as error:
         return _say(command, f"{error}; not started", REFUSED)
     except (*_EXPECTED, OSError) as error:
+        if isinstance(error, signals.Interrupted) and error.table:
+            # Whoever ended it by hanging up reads nothing any more.
+            with contextlib.suppress(OSError):
+                print(error.table, flush=True)
         _say(command, str(error), ERROR)
         _tell_failure(command, arguments)
         return ERROR

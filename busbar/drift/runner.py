@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import heard, suite, terminal, verdict, work
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
 from .. import ansible_process, private
@@ -77,21 +78,26 @@ def run(
     if forks:
         variables["ANSIBLE_FORKS"] = str(forks)
     with private.directory() as folder, signals.collected() as ended:
-        file = folder / "findings.json"
+        file, answers = folder / "findings.json", folder / "heard"
         done = ansible_process.run(
             private_data_dir=str(folder),
             inventory=[str(path.resolve()) for path in inventory],
             playbook=PLAYBOOK,
             cmdline="--check",
             limit=limit,
-            extravars={"busbar_findings_path": str(file), "drift_host_timeout": host_timeout, **(engine or {})},
+            extravars={
+                "busbar_findings_path": str(file),
+                "drift_heard_path": str(answers),
+                "drift_host_timeout": host_timeout,
+                **(engine or {}),
+            },
             envvars=variables,
             event_handler=watch,
             cancel_callback=lambda: bool(ended),
             timeout=timeout,
         )
         if ended:
-            raise signals.Interrupted(ended[0])
+            raise signals.Interrupted(ended[0], until_now(heard.read(answers), manifest))
         # Ansible ends with 2 for drift and for its own mistakes: the file alone says that there is a verdict.
         if file.exists():
             return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
@@ -99,6 +105,17 @@ def run(
             return results({"hosts": {}}, manifest, watch.ends)
         said = watch.failed or tail(done.stdout.read())
         raise RunnerError(clean(f"ansible-playbook {done.status}, rc {done.rc}: {said}", manifest.secrets))
+
+
+def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> str:
+    """The verdict's table on a run that was ended before its own. answers: host -> answer, as they had come."""
+    roles = suite.judged(nightly=True)
+    found = {name: work.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
+    for name, answer in answers.items():
+        if answer.get("verify") is False and name in found:
+            found[name].setdefault(suite.VERIFY, Plan().result())
+    judged = verdict.judge(found, roles, partial=False, ended=True).scrubbed(manifest.secrets)
+    return verdict.render(judged, True, terminal.WIDTH)
 
 
 def clean(text: str, hidden: tuple[str, ...]) -> str:

@@ -13,10 +13,11 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interrupted(RuntimeError):
-    """Somebody ended the run; the message says by which signal."""
+    """Somebody ended the run; the message says by which signal. table: what had been heard until then."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, table: str = "") -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
+        self.table = table
 
 
 @contextmanager

@@ -272,10 +272,13 @@ def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Bus
     history = tmp_path / "h.sqlite"
     hang(lab)
     drift = argv("drift", "-i", lab / "inventory", "--history", history)
-    with subprocess.Popen(drift, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as run:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(drift, cwd=tmp_path, env=environment(tmp_path), stdout=pipe, stderr=pipe, text=True) as run:
         wait(lambda: running(history) and children(run.pid))
         run.send_signal(signal.SIGTERM)
-        _, said = run.communicate(timeout=1800)
+        told, said = run.communicate(timeout=1800)
+    assert "not heard from: the run was ended before" in " ".join(told.split())
+    assert "VERDICT INCOMPLETE, the run was ended before: 0 of 2 hosts ok" in " ".join(told.split())
     assert (run.returncode, said) == (1, "busbar drift: ended by SIGTERM\n")
     assert "interrupted" in busbar("report", "--list", "--history", history).out
 

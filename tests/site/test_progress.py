@@ -24,18 +24,23 @@ ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 COLUMNS = 40
 
 
+def tried(folder: Path, tasks: list[dict[str, object]]) -> list[str]:
+    """A playbook of one role with these tasks, on three hosts: the words for ansible-playbook."""
+    role = folder / "roles" / "tried" / "tasks"
+    role.mkdir(parents=True)
+    (role / "main.yml").write_text(yaml.safe_dump(tasks))
+    book = [{"name": "Try", "hosts": "all", "gather_facts": False, "roles": ["tried"]}]
+    (folder / "book.yml").write_text(yaml.safe_dump(book))
+    hosts = {name: {"ansible_connection": "local"} for name in ("n1", "n2", "n3")}
+    values = {"ansible_python_interpreter": sys.executable}
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": values}}))
+    return ["-i", str(folder / "hosts.yml"), str(folder / "book.yml")]
+
+
 class Watched:
     """ansible-playbook at a terminal of 40 columns."""
 
-    def __init__(self, folder: Path, tasks: list[dict[str, object]], *arguments: str) -> None:
-        role = folder / "roles" / "tried" / "tasks"
-        role.mkdir(parents=True)
-        (role / "main.yml").write_text(yaml.safe_dump(tasks))
-        book = [{"name": "Try", "hosts": "all", "gather_facts": False, "roles": ["tried"]}]
-        (folder / "book.yml").write_text(yaml.safe_dump(book))
-        hosts = {name: {"ansible_connection": "local"} for name in ("n1", "n2", "n3")}
-        values = {"ansible_python_interpreter": sys.executable}
-        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": values}}))
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.shown = ""
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
         environment |= {
@@ -46,7 +51,7 @@ class Watched:
         environment |= {"ANSIBLE_HOME": str(folder / "home"), "LC_ALL": "C.UTF-8"}
         self._terminal, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-        argv = [ANSIBLE_PLAYBOOK, "-i", str(folder / "hosts.yml"), str(folder / "book.yml"), *arguments]
+        argv = [ANSIBLE_PLAYBOOK, *arguments]
         self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
         os.close(inner)
 
@@ -76,7 +81,7 @@ def task(name: str, **more: object) -> dict[str, object]:
 
 def test_a_terminal_shows_a_line_that_moves_and_what_failed(tmp_path: Path) -> None:
     failing = task("Fail", failed_when="inventory_hostname != 'n1'")
-    watched = Watched(tmp_path, [task("Look"), failing])
+    watched = Watched(tmp_path, *tried(tmp_path, [task("Look"), failing]))
     lines = watched.end()
     assert watched.process.wait() == 2
     moved = [part.split("\n")[0].rstrip("\r") for part in watched.shown.split("\r\x1b[K")]
@@ -94,7 +99,7 @@ def test_a_terminal_shows_a_line_that_moves_and_what_failed(tmp_path: Path) -> N
 
 def test_who_interrupts_hears_what_was_done(tmp_path: Path) -> None:
     waiting = task("Wait", **{"ansible.builtin.command": "sleep 300", "when": "inventory_hostname == 'n3'"})
-    watched = Watched(tmp_path, [task("Look", changed_when=True), waiting], "--limit", "n1,n3")
+    watched = Watched(tmp_path, *tried(tmp_path, [task("Look", changed_when=True), waiting]), "--limit", "n1,n3")
     watched.until("1 of 2 hosts  2 changed")
     os.kill(watched.process.pid, signal.SIGINT)
     lines = watched.end()
@@ -103,3 +108,27 @@ def test_who_interrupts_hears_what_was_done(tmp_path: Path) -> None:
     assert "not heard from: n3" in lines
     assert any(line.startswith("tried 2 hosts") and line.endswith("2 changed") for line in lines)
     assert lines[-1] == (f"ansible-playbook busbar.fabric.drift --check -i {tmp_path / 'hosts.yml'} --limit n1,n3")
+
+
+def test_who_interrupts_a_role_hears_the_verdict_on_what_was_done(tmp_path: Path, lab: Path) -> None:
+    """A host whose role was done is judged by it; where it was to be played and was not, the audit does not count."""
+    tried(
+        tmp_path, [task("Wait", **{"ansible.builtin.command": "sleep 300", "when": "inventory_hostname == 'node02'"})]
+    )
+    nodes = {"hosts": "gpu_nodes", "gather_facts": False}
+    asks = [{"ansible.builtin.import_tasks": str(ROOT / "playbooks/tasks/ask.yml")}]
+    book = [
+        {**nodes, "tasks": asks},
+        {**nodes, "strategy": "free", "roles": ["tried", "busbar.fabric.host_limits"]},
+        {**nodes, "tasks": [{"busbar.fabric.verdict": {"roles": ["host_limits"]}}]},
+    ]
+    (tmp_path / "book.yml").write_text(yaml.safe_dump(book))
+    watched = Watched(tmp_path, "-i", str(lab / "inventory"), str(tmp_path / "book.yml"))
+    watched.until("1 changed")
+    os.kill(watched.process.pid, signal.SIGINT)
+    said = " ".join(watched.end())
+    assert watched.process.wait() == 99
+    assert "unknown node02 run.host_limits host_limits" in said
+    assert "have no result: the run was ended before the role was done" in said
+    assert "repaired on node01: host_limits.login" in said
+    assert "VERDICT INCOMPLETE, the run was ended before: 1 of 2 hosts ok" in said

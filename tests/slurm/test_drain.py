@@ -37,7 +37,7 @@ def book(reboot: dict[str, Any]) -> list[dict[str, Any]]:
     """reboot: the play that does it."""
     judged = {"roles": [*ROLES, "reboot", "drain"], "path": "{{ busbar_findings_path }}"}
     return [
-        {**NODES, "tasks": [{"busbar.fabric.intent": None, "register": "busbar_intent"}, *roles(*ROLES)]},
+        {"ansible.builtin.import_playbook": str(ROOT / "playbooks/provision.yml")},
         reboot,
         {**NODES, "tasks": [{"busbar.fabric.verdict": judged}]},
     ]
@@ -87,6 +87,7 @@ def play(node: Path, tmp_path: Path) -> Play:
         path = tmp_path / "findings.json"
         given = {"busbar_drain": "slurm", "busbar_max_disruption": "reboot", "busbar_findings_path": str(path)}
         argv = ["ansible-playbook", "-i", str(node / "inventory"), "--limit", "node01", str(tmp_path / "book.yml")]
+        argv += ["--skip-tags", "nccl_tests,nccl_benchmark"]
         done = subprocess.run(
             [*argv, "-e", json.dumps({**given, **variables}), *arguments],
             cwd=ROOT,

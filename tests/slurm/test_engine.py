@@ -27,6 +27,7 @@ from busbar.lab import store
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
 from tests.slurm_daemons import NODES, Slurm, wait
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "ansible_run_tags": ["host_limits"]}
 Asked = dict[str, dict[str, Any]]
 Ask = Callable[..., Asked]
@@ -67,12 +68,18 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert steps_of(slurm) == []
 
 
-def running(mark: str) -> list[str]:
-    found = []
+def pids(mark: str) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                found.append((path / "cmdline").read_text().replace("\0", " "))
+                yield int(path.name)
+
+
+def running(mark: str) -> list[str]:
+    found = []
+    for pid in pids(mark):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
     return found
 
 
@@ -120,6 +127,7 @@ def test_beside_a_job_only_on_request_and_where_its_partition_shares(ask: Ask, s
     alone = slurm.submit(300, "node03")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_PARTITION", "shared")
+        patch.setattr(slurm_engine, "IMMEDIATE", 4)
         assert answered(ask()) == ["node01"]
         found = ask(overlap=True)
     assert sorted(answered(found)) == ["node01", "node02"]
@@ -147,7 +155,9 @@ def test_what_one_node_answers_costs_no_other_its_verdict(ask: Ask, kind: str) -
     assert (said in found["node02"]["msg"], found["node02"]["msg"].isprintable()) == (True, True), found["node02"]
 
 
-def test_a_node_that_says_nothing_is_left_behind_at_the_limit(ask: Ask) -> None:
+def test_a_node_that_says_nothing_is_left_behind_at_the_limit(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Seconds that count for the answers, too.
+    monkeypatch.setattr(slurm_engine, "IMMEDIATE", 4)
     begin = time.monotonic()
     found = ask(limit=3, node02="trap '' TERM; sleep 600")
     assert (sorted(answered(found)), found["node02"]["timedout"]) == (["node01", "node03"], True)
@@ -169,23 +179,30 @@ def test_a_step_that_slurm_ends_is_no_answer(ask: Ask, slurm: Slurm, how: str) -
 
 def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, tmp_path: Path) -> None:
     """First while it is asked, then before Slurm has seen that it is gone."""
-    other = meanwhile(slurm, lambda job: slurm.kill_node("node02"), (tmp_path / "begun").exists)
-    hung = f"touch {shlex.quote(str(tmp_path))}/begun; sleep 600"
+
+    def lose(_job: str) -> None:
+        slurm.kill_node("node02")
+        # What slurmctld does by itself once SlurmdTimeout is over.
+        slurm.run("scontrol", "update", "NodeName=node02", "State=DOWN", "Reason=power")
+
+    other = meanwhile(slurm, lose, (tmp_path / "begun").exists)
+    hung = f"touch {shlex.quote(str(tmp_path))}/begun; exec sleep 600"
+    found = ask(limit=300, node02=hung)
+    other.join()
+    # The rest of what the node's power takes with it.
+    for pid in pids(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+    wait("the other nodes", lambda: slurm.node("node03") == "IDLE")
+    slurm.kill_node("node03")
     try:
-        found = ask(limit=8, node02=hung)
-        other.join()
         assert sorted(answered(found)) == ["node01", "node03"], found
-        assert found["node02"].get("timedout") or found["node02"].get("unreachable"), found["node02"]
+        assert found["node02"] == slurm_engine.gone("Slurm lost the node while it was asked (node failure)")
+        found = ask(("node01", "node03"))
+        assert answered(found) == ["node01"], found
+        assert found["node03"]["msg"].startswith("Slurm could not start the step on it: "), found["node03"]
     finally:
-        slurm.revive_node("node02")
-    slurm.reset()
-    slurm.kill_node("node02")
-    try:
-        found = ask()
-    finally:
-        slurm.revive_node("node02")
-    assert sorted(answered(found)) == ["node01", "node03"], found
-    assert found["node02"]["unreachable"], found["node02"]
+        for name in ("node02", "node03"):
+            slurm.revive_node(name)
 
 
 @pytest.fixture
@@ -221,6 +238,42 @@ def test_it_finds_what_a_connection_finds(slurm: Slurm, fleet: Path, tmp_path: P
         assert len(told[0]) > 0
 
 
+def test_site_asks_by_slurm_and_works_over_the_connection_on_all(slurm: Slurm, tmp_path: Path) -> None:
+    """Also on nodes that Slurm could not ask: drained, down, or busy with a job, which goes on."""
+    lab = tmp_path / "lab"
+    store.create(lab, dict.fromkeys(NODES, next(iter(store.STANDARD.values()))))
+    job = slurm.submit(900, "node03")
+
+    def play(*more: str) -> dict[str, Any]:
+        out = tmp_path / "findings.json"
+        words = [str(Path(sys.executable).with_name("ansible-playbook")), str(ROOT / "site.yml")]
+        words += ["-i", str(lab / "inventory"), "--tags", "nccl_conf", "-e", "busbar_engine=slurm"]
+        given = {**environment(tmp_path), "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+        done = subprocess.run(
+            [*words, "-e", f"busbar_findings_path={out}", *more],
+            env={**given, "SLURM_CONF": slurm.environment["SLURM_CONF"]},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert out.exists(), done.stdout + done.stderr
+        hosts = json.loads(out.read_text())["hosts"]
+        out.unlink()
+        return {
+            name: (host["end"], tuple(one["check"] for one in host["findings"]), bool(host["repaired"]))
+            for name, host in hosts.items()
+        }
+
+    slurm.run("scontrol", "update", "NodeName=node02", "State=DRAIN", "Reason=disk")
+    assert play("--check") == dict.fromkeys(NODES, (None, ("nccl_conf.file",), True))
+    for change in ("State=RESUME", "State=DOWN"):
+        slurm.run("scontrol", "update", "NodeName=node02", change, "Reason=dead")
+    assert play() == dict.fromkeys(NODES, (None, (), True))
+    assert play("--check") == dict.fromkeys(NODES, (None, (), False))
+    assert slurm.run("squeue", "--noheader", "--format=%A %t").split() == [job, "R"]
+
+
 @pytest.mark.parametrize("program", ["busbar", "ansible-playbook"])
 def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
     program: str, slurm: Slurm, fleet: Path, tmp_path: Path
@@ -233,10 +286,10 @@ def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
     given = {**environment(tmp_path), "SLURM_CONF": slurm.environment["SLURM_CONF"]}
     words = argv("drift", "-i", str(inventory), "--engine", "slurm")
     if program != "busbar":
-        playbook = str(Path(__file__).parents[2] / "playbooks/drift.yml")
+        playbook = str(ROOT / "playbooks/drift.yml")
         words = [str(Path(sys.executable).with_name(program)), playbook, "-i", str(inventory), "--check"]
         words += ["-e", "busbar_engine=slurm"]
-        given["ANSIBLE_CONFIG"] = str(Path(__file__).parents[2] / "ansible.cfg")
+        given["ANSIBLE_CONFIG"] = str(ROOT / "ansible.cfg")
     with subprocess.Popen(
         words, env=given, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as command:

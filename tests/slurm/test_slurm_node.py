@@ -134,9 +134,11 @@ def test_a_node_that_slurm_does_not_know_is_unknown_and_nothing_is_drained(ask: 
 def test_without_a_controller_nothing_is_known_and_nothing_done(ask: Ask, controller: Slurm) -> None:
     ask("drained", reason=FOR)
     controller.stop_controller()
-    for state in ("drained", "resumed", "undone", "reported"):
-        found = ask(state)
-        assert (found["changed"], found["drained"], states(found)) == (False, False, {"drain.state": "unknown"})
+    # How long Slurm's tools look for it.
+    with controller.configured("MessageTimeout=1\n"):
+        for state in ("drained", "resumed", "undone", "reported"):
+            found = ask(state)
+            assert (found["changed"], found["drained"], states(found)) == (False, False, {"drain.state": "unknown"})
     controller.start_controller()
     assert ask("drained", reason=FOR)["ours"]
 

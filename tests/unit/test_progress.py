@@ -239,27 +239,44 @@ def test_who_interrupts_hears_what_was_done_and_how_to_have_it_judged(clock: Clo
     run = begun(clock, 3)
     run.ended("n1", "changed", "mofed")
     run.started("n2")
-    assert texts(run.interrupted("INTERRUPTED", "ansible-playbook x")) == [
+    assert texts(run.ended_early("INTERRUPTED") + run.question("ansible-playbook x")) == [
         "INTERRUPTED in mofed : Install (1 of 3 hosts had done it)",
         "not heard from: n2",
         "mofed 1 host 0:00 1 changed",
         "3 hosts until 0:00: 1 changed",
-        "There is no verdict on this run. What is there now is judged, and nothing written, by:",
+        "The run has not come to its end. What is there now is judged, and nothing written, by:",
         "ansible-playbook x",
     ]
-    assert texts(Run(clock).interrupted("ENDED EARLY", "x"))[:2] == ["ENDED EARLY", "No host took part; until 0:00"]
+    assert texts(Run(clock).ended_early("ENDED EARLY"))[:2] == ["ENDED EARLY", "No host took part; until 0:00"]
 
 
 def test_who_interrupts_a_run_that_is_judged_already_is_sent_nowhere(clock: Clock) -> None:
     run = begun(clock, 2, role="")
+    assert not run.told
     run.task("Print", "", once=True)
     run.started("n1")
-    assert texts(run.interrupted("INTERRUPTED", "x"))[0:2] == [
+    assert texts(run.ended_early("INTERRUPTED"))[0:2] == [
         "INTERRUPTED in Provision : Print",
         "2 hosts until 0:00: nothing changed, nothing failed",
     ]
     run.ended("n1", "ok", "", counts=False)
-    assert texts(run.interrupted("INTERRUPTED", "x"))[-1].startswith("2 hosts until")
+    assert run.told
+    assert texts(run.ended_early("INTERRUPTED"))[-1].startswith("2 hosts until")
+
+
+def test_hosts_that_the_question_to_all_could_not_reach_are_in_the_recap(clock: Clock) -> None:
+    run = begun(clock, 3, role="")
+    run.task("Ask", "", once=True)
+    for host in ("n2", "n3"):
+        run.said("unreachable", host, "", "Ask", f"no route to {host}", "")
+        run.unreached(host)
+    run.ended("n1", "ok", "")
+    assert texts(run.finished(["n1"])) == [
+        "UNREACHABLE Ask the same on 1 host: n3",
+        "Provision 3 hosts 0:00 2 unreachable (n[2-3])",
+        "3 hosts in 0:00: 2 unreachable",
+        "unreachable n[2-3]",
+    ]
 
 
 def test_hosts_that_one_task_has_asked_are_counted(clock: Clock) -> None:
@@ -353,7 +370,7 @@ def test_a_bar_is_as_wide_as_asked_with_rich_and_without(monkeypatch: pytest.Mon
 
 
 def task(name: str, role: str = "", action: str = "command", **more: Any) -> Any:
-    given = {"loop": None, "ignore_errors": None, "run_once": False, "_parent": None, "_uuid": name, **more}
+    given = {"loop": None, "ignore_errors": None, "run_once": False, "_parent": None, "_uuid": name, "args": {}, **more}
     made = SimpleNamespace(get_name=lambda: f"busbar.fabric.{role}")
     return SimpleNamespace(
         name=name, action=action, get_path=lambda: f"/x/{name}.yml:7", _role=made if role else None, **given
@@ -383,7 +400,8 @@ def watch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 def play(name: str, hosts: list[str]) -> Any:
     manager = SimpleNamespace(get_vars=lambda play: {"ansible_play_batch": hosts})
-    return SimpleNamespace(get_name=lambda: name, strategy="linear", serial=[], get_variable_manager=lambda: manager)
+    more = {"strategy": "linear", "serial": [], "get_variable_manager": lambda: manager, "get_loader": lambda: None}
+    return SimpleNamespace(get_name=lambda: name, **more)
 
 
 def test_a_run_over_a_thousand_hosts_is_short(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -508,6 +526,6 @@ def test_the_verdict_is_no_hosts_failure(watch: Callable[[], Any], capsys: pytes
 
 def test_a_playbook_is_judged_where_a_block_of_it_has_the_verdict() -> None:
     inner = SimpleNamespace(block=[task("a"), task("b", action="busbar.fabric.verdict")], action=None)
-    for found, tasks in ((True, [[task("c")], [SimpleNamespace(block=[inner], action=None)]]), (False, [[task("c")]])):
+    for found, tasks in (({}, [[task("c")], [SimpleNamespace(block=[inner], action=None)]]), (None, [[task("c")]])):
         of = SimpleNamespace(get_tasks=lambda tasks=tasks: tasks)
-        assert callback._judged(SimpleNamespace(get_plays=lambda of=of: [of])) is found
+        assert callback._judged(SimpleNamespace(get_plays=lambda of=of: [of])) == found

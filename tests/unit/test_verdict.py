@@ -57,6 +57,18 @@ def test_what_did_not_answer_counts_as_unknown(result: dict[str, Any] | None, sa
     assert says in str(verdict.hosts[1].findings[0].have)
 
 
+def test_a_run_that_was_ended_is_never_ok_and_says_who_was_not_heard() -> None:
+    results = {"n1": {"platform": GOOD, "mtu": GOOD}, "n2": {"platform": GOOD}, "n3": {}}
+    verdict = judge(results, ["platform", "mtu"], partial=False, ended=True)
+    assert [host.ok for host in verdict.hosts] == [True, False, False]
+    assert [[(f.check, f.have) for f in host.findings] for host in verdict.hosts[1:]] == [
+        [("run.mtu", "no result: the run was ended before the role was done")],
+        [("run.host", "not heard from: the run was ended before")],
+    ]
+    assert "VERDICT INCOMPLETE, the run was ended before: 1 of 3 hosts ok" in render(verdict, check_mode=True)
+    assert not judge({"n1": results["n1"]}, ["platform", "mtu"], partial=False, ended=True).ok
+
+
 def test_tags_that_leave_no_role_are_no_good_verdict() -> None:
     verdict = judge({"n1": {"node_lock": GOOD}}, ["platform"], partial=True)
     assert not verdict.ok

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report, reboot_plan
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, PLAYS, play_nodes
-from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import heard as heard_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_engine, suite, work
 
 OK: dict[str, Any] = {"findings": [], "passed": ["a.b[live]@c"], "changed": False}
 ROLES = [role.name for role in suite.SUITE if role.audited]
@@ -57,6 +59,28 @@ def test_a_role_has_work_where_it_writes_runs_withholds_or_failed(
 ) -> None:
     assert work.to_do({**OK, **said}, check_mode=False) is in_a_run
     assert work.to_do({**OK, **said}, check_mode=True) is in_check_mode
+
+
+def test_what_was_heard_is_there_for_a_run_that_was_ended(tmp_path: Path) -> None:
+    path = tmp_path / "heard"
+    assert heard_file.read(path) == {}
+    file = heard_file.Heard(path)
+    for host in ("a", "b"):
+        file.add(host, heard("mtu"))
+    assert heard_file.read(path) == {"a": heard("mtu"), "b": heard("mtu")}
+    # What was being written when it was killed.
+    whole = path.read_bytes()
+    for size in range(len(whole) // 2, len(whole)):
+        path.write_bytes(whole[:size])
+        assert heard_file.read(path) == {"a": heard("mtu")}
+    # A disk that is full, or a folder that is gone, ends no run.
+    heard_file.Heard(tmp_path / "no" / "such").add("a", {})
+
+
+def test_a_node_that_slurm_has_lost_is_tried_over_its_connection() -> None:
+    lost = {"inventory_hostname": "a", "fleet_audit_result": {"hosts": {"a": LOST}}}
+    assert not work.due("mtu", lost)
+    assert work.due("mtu", {**lost, "fleet_audit_result": {"hosts": {"a": slurm_engine.gone("down* in Slurm")}}})
 
 
 def test_what_is_seen_while_another_run_works_on_the_host_counts_for_none() -> None:
