@@ -68,7 +68,7 @@ def made_of(shared: object, what: str, make: Callable[[], Any]) -> Any:
     what: a name for it. Nobody changes the object, or what is made.
     """
     known = _MADE.get((what, id(shared)))
-    if known is None or known[0] is not shared:
+    if known is None:
         if len(_MADE) >= _MOST:
             _MADE.clear()
         known = _MADE[what, id(shared)] = (shared, make())
