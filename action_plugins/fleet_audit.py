@@ -229,21 +229,7 @@ def _ask_all(
                 yield host, answer
                 count += 1
                 if count % max(1, len(hosts) // 20) == 0 or count == len(hosts):
-                    _say(f"{count} of {len(hosts)} hosts have answered")
-
-
-def _say(text: str) -> None:
-    """To its end: a worker that is ended in the middle of it leaves Ansible's queue locked, and the run waits."""
-    ended: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda came, _frame: ended.append(came)) for number in numbers}
-    try:
-        display.display(text)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for given in ended:
-        os.kill(os.getpid(), given)
+                    display.display(f"{count} of {len(hosts)} hosts have answered")
 
 
 def _end_as_a_whole() -> None:
