@@ -300,6 +300,8 @@ VERSION = re.compile(r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.\-]{0
 # The first line of nccl-tests from 2.17.4 on: the library that it runs with.
 TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d{1,2})(?P<y>\d\d)(?P<z>\d\d)$")
 _PEERS = r"(?P<source>\d{1,8})\[[0-9a-f]+\] -> (?P<target>\d{1,8})\[[0-9a-f]+\]"
+# What RCCL adds to a connection.
+_RCCL = r"(?: comm 0x[0-9a-f]{1,16} nRanks \d{1,8})?"
 _HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
@@ -377,10 +379,14 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         "Chan",
         r"Channel \d{1,4}(?:/\d{1,4})? : " + _PEERS + r"(?: \[(?P<side>send|receive)\])? via "
         r"(?P<kind>NET)/(?P<net>.{1,40}?)/(?P<device>\d{1,5})(?:\((?P<proxy>\d{1,8})\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?"
-        r"(?:/Shared)?\s*$",
+        r"(?:/Shared)?" + _RCCL + r"\s*$",
         _channel,
     ),
-    ("Chan", r"Channel \d{1,4}(?:/\d{1,4})? : " + _PEERS + r" via (?P<kind>P2P|SHM)/(?P<how>.{1,60}?)\s*$", _channel),
+    (
+        "Chan",
+        r"Channel \d{1,4}(?:/\d{1,4})? : " + _PEERS + r" via (?P<kind>P2P|SHM)/(?P<how>.{1,60}?)" + _RCCL + r"\s*$",
+        _channel,
+    ),
     (
         "Coll",
         r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|receive)\] via COLLNET/(?P<net>.{1,40}?)/"

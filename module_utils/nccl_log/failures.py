@@ -131,8 +131,12 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("algorithm", r"Unrecognized (?:element|prefix) token|No algorithm/protocol available"),
     ("no_network", r"Error: network (?P<code>\S{1,64}) not found|Failed to initialize any NET plugin"),
     ("no_transport", r"No transport found for rank|has no transport for"),
+    ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
+    ("driver_functions", r"CUDA some PFN functions not found"),
     ("link_layer", r"incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts"),
     ("handshake", r"socketFinalizeAccept: wrong (?:type|magic)|wrong type \d+ != \d+"),
+    # Of a network that a plugin brings: NET/OFI. Last: what NCCL's own rules know says more.
+    ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b)(?P<code>\w{2,40})\b"),
 )
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
 # Warnings that change nothing where a network is found all the same.

@@ -165,6 +165,22 @@ EXIT = Check(
     severity="critical",
 )
 "Did every process end by itself"
+NET_PLUGIN = Check(
+    "nccl_log.net_plugin",
+    why="the plugin that brings the network reports a failure: NCCL ends, or goes on over TCP",
+    fix="see in the job itself whether the plugin's devices are there (EFA: `fi_info -p efa`, and /dev/infiniband in"
+    " the container), and that plugin, libfabric and driver are of one installation; NCCL_DEBUG=INFO says which network"
+    " is used in the end",
+)
+"Does the network's plugin work without a failure"
+DEVICE = Check(
+    "nccl_log.device",
+    why="an RDMA device without a PCI device is as a rule RDMA in software (rxe, siw): no GPUDirect, and no faster than"
+    " TCP",
+    fix="`rdma link` and `ls -l /sys/class/infiniband` in the job and on the node: a device in software has no PCI"
+    " address there; let NCCL_IB_HCA name the HCAs alone",
+)
+"Is every RDMA device one of hardware"
 WARNING = Check(
     "nccl_log.warning",
     why="NCCL warns of something that this command has no rule for",
@@ -198,8 +214,15 @@ _CHECKS = {
     "link_layer": NO_WAY,
     "watchdog": WATCHDOG,
     "exit": EXIT,
+    "net_plugin": NET_PLUGIN,
+    "no_pci_device": DEVICE,
+    "driver_functions": WARNING,
     "warning": WARNING,
 }
+# What is no failure by itself: the first failure is another one, where there is one.
+_MERELY = ("warning", "no_pci_device", "driver_functions")
+# What is not told to be wrong.
+_OPEN = ("warning", "driver_functions")
 # What follows from something else: never the first failure while there is another one.
 _FOLLOWS = ("closed", "connect", "consequence", "exception", "test", "watchdog", "progress", "exit")
 # What a warning leaves open, by kind and code; the causes are in the order of how often they are it.
@@ -235,6 +258,14 @@ _POSSIBLE = {
     ("cuda", "uncorrectable ECC error encountered"): "the GPU's memory: drain the node",
     ("cuda", "invalid device ordinal"): "a process has more ranks than GPUs that it can see (CUDA_VISIBLE_DEVICES)",
     ("cuda", "initialization error"): "CUDA was used before a fork, or the driver is not ready in this process",
+    (
+        "driver_functions",
+        "",
+    ): "the driver's libcuda is older than the CUDA that this NCCL was built for, or a stub of it was loaded; NCCL may"
+    " go on without what needs the functions",
+    ("no_pci_device", ""): "a device in software, or a container that does not show the device in /sys",
+    ("net_plugin", "OFI"): "no EFA device in this container or instance, libfabric and plugin of different releases, or"
+    " nodes that may not reach each other (security group)",
     ("cuda", "no CUDA-capable device is detected"): "the container or cgroup shows no GPU",
 }
 
@@ -272,7 +303,7 @@ def _kind(one: Reported) -> str:
 
 def _code(one: Reported) -> str:
     """Failures with the same are one finding."""
-    if one.failure.kind in ("completion", "cuda", "port"):
+    if one.failure.kind in ("completion", "cuda", "port", "net_plugin"):
         return one.failure.code
     return one.failure.text[:60] if one.failure.kind == "warning" else ""
 
@@ -293,7 +324,7 @@ def _first(job: Job) -> Optional[Reported]:
         for one in job.failures
         if _kind(one) not in _FOLLOWS and not (_kind(one) == "completion" and _code(one) == "5")
     ]
-    known = [one for one in roots if _kind(one) != "warning"]
+    known = [one for one in roots if _kind(one) not in _MERELY]
     for reported in (known, [one for one in job.failures if _kind(one) == "exit"], roots):
         ordered = in_order(reported)
         if ordered:
@@ -306,7 +337,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     check = _CHECKS[kind]
     ordered = in_order(reported) or reported
     one = ordered[0]
-    parts = [_what(one, code)]
+    parts = [_what(one, code) if kind != "watchdog" else _gave_up(reported)]
     if first is not None and len(job.failures) > len(reported):
         parts[0] += " (the first failure of this log)"
     who = _who(job, ordered)
@@ -328,8 +359,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("possible causes: %s" % possible)
     subject = "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else "")
     have = "; ".join(part for part in parts if part)
-    state = "unknown" if kind == "warning" else "drift"
-    severity = "minor" if kind == "warning" and first is None else None
+    state = "unknown" if kind in _OPEN else "drift"
+    severity = "minor" if kind in _OPEN and first is None else None
     return check.judge(subject, state, "none", have, _source(one), because=cause, severity=severity)
 
 
@@ -340,10 +371,29 @@ def _what(one: Reported, code: str) -> str:
         return "completion with status %s, %s" % (code, STATUSES.get(int(code), "unknown status"))
     if one.failure.kind == "exit":
         return "a process ended with %s" % one.failure.code
-    if one.failure.kind == "watchdog":
-        return "PyTorch's watchdog gave up on %s" % one.failure.code
     text = one.failure.text.partition("\n")[0]
     return text if len(text) <= 220 else text[:220] + "..."
+
+
+def _gave_up(reported: Sequence[Reported]) -> str:
+    """What the ranks wait for: of each its earliest collective, for those after it wait for that."""
+    earliest: Dict[Optional[int], Tuple[int, str]] = {}
+    for one in reported:
+        number = int((one.failure.code.rpartition(" ")[2]) if " number " in one.failure.code else 0)
+        rank = one.failure.rank
+        earliest[rank] = min(earliest.get(rank, (number, one.failure.code)), (number, one.failure.code))
+    waits: Dict[Tuple[int, str], List[int]] = {}
+    for rank, wait in earliest.items():
+        waits.setdefault(wait, []).extend([] if rank is None else [rank])
+    text = "PyTorch's watchdog gave up on "
+    if len(waits) == 1:
+        return text + next(iter(waits))[1]
+    said = [
+        "%s (rank %s)" % (code, numbers(ranks)) if ranks else code for (_number, code), ranks in sorted(waits.items())
+    ]
+    text += "different collectives: %s" % "; ".join(said[:4])
+    text += "; and %d more" % (len(said) - 4) if len(said) > 4 else ""
+    return text + "; in one process group the lowest number is who is behind, and the log does not tell the groups"
 
 
 def _who(job: Job, reported: Sequence[Reported]) -> str:

@@ -27,6 +27,8 @@ _HEAD = re.compile(
 )
 # A bare head of a warning that was torn apart, or of NCCL CALL.
 _PROCESS = re.compile(r"(?P<host>[^\s:]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$")
+# A host's name, behind another record that no line end parted from it.
+_NAME = re.compile(r"[\w.-]+$")
 _RANK = re.compile(
     r"\[rank ?(\d{1,7})\]|\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:|(?:^|F )(\d{1,7}): |(?:^|F )\[(\d{1,7})\] $"
 )
@@ -83,9 +85,12 @@ def records(line: str) -> List[Record]:
 
 
 def _own(before: str) -> str:
-    """The head at the end of a text, without the blank before it."""
+    """The head at the end of a text, without the blank before it, or the record's end that sticks to its host."""
     match = _HEAD.search(before) or _PROCESS.search(before)
-    return before[match.start() :] if match else ""
+    if match is None:
+        return ""
+    name = _NAME.search(match.group("host") or "")
+    return before[match.start() + (name.start() if name else 0) :]
 
 
 def head(before: str) -> Head:

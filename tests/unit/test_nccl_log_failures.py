@@ -1,0 +1,77 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What busbar diagnose makes of failures that few logs have, and of records that stick to each other."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import events, job, judge, lines
+
+
+def found(text: str) -> dict[str, Finding]:
+    """Check -> its finding that is not ok, the worst of several."""
+    result: dict[str, Finding] = {}
+    for finding in judge.judge(job.read([text.encode()])):
+        if not finding.ok:
+            result.setdefault(finding.check, finding)
+    return result
+
+
+def watchdog(rank: int, number: int) -> str:
+    return (
+        f"[E ProcessGroupNCCL.cpp:458] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={number}, OpType=ALLGATHER, Timeout(ms)=600000) ran for 600123 milliseconds"
+        " before timing out.\n"
+    )
+
+
+def test_ranks_that_wait_for_different_collectives_are_not_said_to_wait_for_one() -> None:
+    # What a rank has enqueued behind the collective that it waits for says nothing of who is behind.
+    have = found(watchdog(0, 912) + watchdog(1, 910) + watchdog(0, 910) + watchdog(5, 640))["nccl_log.watchdog"].have
+    assert (have or "").startswith(
+        "PyTorch's watchdog gave up on different collectives: ALLGATHER number 640 (rank 5); ALLGATHER number 910 (rank"
+        " 0-1); in one process group the lowest number is who is behind"
+    )
+    alike = found(watchdog(0, 912) + watchdog(1, 910) + watchdog(0, 910))["nccl_log.watchdog"].have or ""
+    assert alike.startswith("PyTorch's watchdog gave up on ALLGATHER number 910; waiting: ranks 0-1")
+
+
+@pytest.mark.parametrize("end", ["Bootstrap : Using eth0:10.0.0.1<0>", "NET/Plugin: No plugin found (libnccl-net.so)"])
+def test_a_record_that_sticks_to_the_next_ones_host(end: str) -> None:
+    first, second = lines.records(f"pod-a:30:31 [6] NCCL INFO {end}pod-a:40:41 [3] NCCL INFO Using network IB")
+    assert (first.text, second.head.host, second.head.pid) == (end, "pod-a", 40)
+    # Whoever publishes a log may put a mark into the host's place.
+    first, second = lines.records("<a>:1:2 [0] NCCL INFO Using network IB <b>:3:4 [1] NCCL INFO Using network IB")
+    assert (first.head.host, second.head.host) == ("<a>", "<b>")
+
+
+def test_connections_of_rccl() -> None:
+    tail = " comm 0x20a0 nRanks 02"
+    assert events.event(f"Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/0{tail}") == events.Channel(
+        "net", "IB", 0, 1, True, 0
+    )
+    assert events.event(f"Channel 01/0 : 0[c000] -> 1[f000] via P2P/IPC{tail}") == events.Channel("p2p", "IPC", 0, 1)
+
+
+def test_a_network_plugin_that_fails() -> None:
+    warn = "node1:7:8 [0] plugin_init:120 NCCL WARN NET/OFI cannot start: -61\n"
+    finding = found(warn)["nccl_log.net_plugin"]
+    assert (finding.state, "possible causes: no EFA device" in (finding.have or "")) == ("drift", True)
+    assert "possible causes" not in (found(warn.replace("OFI", "Fabulous"))["nccl_log.net_plugin"].have or "")
+    # NCCL's own networks are no plugins.
+    for own in ("IB", "IBext_v8", "Socket"):
+        assert found(warn.replace("OFI", own))["nccl_log.warning"].state == "unknown"
+
+
+def test_rdma_in_software_and_a_driver_without_functions_are_no_first_failure() -> None:
+    path = "node1:7:8 [0] transport/net_ib.cc:115 NCCL WARN Could not find real path of rxe0 (/sys/class/x)\n"
+    driver = "node1:7:8 [0] misc/cudawrap.cc:195 NCCL WARN CUDA some PFN functions not found in the library\n"
+    memory = "node1:7:8 [0] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
+    log = found(path + driver + memory)
+    assert "the first failure of this log" in (log["nccl_log.cuda"].have or "")
+    assert (log["nccl_log.device"].state, log["nccl_log.device"].because) == ("drift", None)
+    assert (log["nccl_log.warning"].state, "libcuda is older" in (log["nccl_log.warning"].have or "")) == (
+        "unknown",
+        True,
+    )
