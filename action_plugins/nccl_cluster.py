@@ -104,7 +104,11 @@ def shown(path: str) -> None:
         display.display(f"the last record of a benchmark between nodes cannot be read: {error}")
         return
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
-    display.display(f"\nBETWEEN NODES, measured {when}\n" + cluster_table.render(record, terminal.COLUMNS) + "\n")
+    display.display(
+        f"\nLAST RESULT BETWEEN NODES, not of this run: scope {record.scope}, measured {when}\n"
+        + cluster_table.render(record, terminal.COLUMNS)
+        + "\n"
+    )
 
 
 def joined(

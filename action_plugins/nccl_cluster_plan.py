@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class ActionModule(ActionBase):
             return result
         reasons = {host: due[host] for host in plan.hosts if due[host]}
         result.update(changed=False, **answered(plan, reasons))
-        text = said(plan, reasons, bool(self._task.check_mode))
+        standing = [one.host for one in members if one.host not in plan.left_out and one.host not in plan.untested]
+        text = said(plan, reasons, bool(self._task.check_mode), standing)
         display.display("\n".join(map(printable, text.split("\n"))))
         return result
 
@@ -165,21 +166,28 @@ def answered(plan: cluster_plan.Plan, reasons: Mapping[str, str]) -> dict[str, A
     }
 
 
-def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool) -> str:
-    """For people: what is run, over whom, why, and without whom."""
+def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, standing: Sequence[str] = ()) -> str:
+    """For people: what is run, over whom, why, and without whom.
+
+    standing: hosts whose last result counts, where nothing is run.
+    """
     jobs = [job for jobs in plan.rounds for job in jobs]
-    verb = "would be run" if check_mode else "are run"
+    verb, singular = ("would be run", "would be run") if check_mode else ("are run", "is run")
     lines = []
     if jobs:
         first = next(iter(reasons.values()), "")
         lines.append(
-            "BETWEEN NODES: %d jobs in %d rounds %s over %d nodes (%s): %s"
-            % (len(jobs), len(plan.rounds), verb, len(plan.hosts), nodeset.brief(plan.hosts, ROOM), first)
+            "BETWEEN NODES: %s in %s %s over %d nodes (%s): %s"
+            % (
+                *(_many(len(jobs), "job"), _many(len(plan.rounds), "round"), verb if len(jobs) > 1 else singular),
+                *(len(plan.hosts), nodeset.brief(plan.hosts, ROOM), first),
+            )
         )
         kinds = dict.fromkeys(job.name if len(jobs) <= 4 else f"{job.scope} {job.collective}" for job in jobs)
         lines.append("  " + ", ".join(kinds))
     else:
-        lines.append("BETWEEN NODES: nothing is measured, the last results stand or nobody can be measured")
+        why = f"the last results stand of {nodeset.brief(standing, ROOM)}" if standing else "nobody can be measured"
+        lines.append(f"BETWEEN NODES: nothing {'would be' if check_mode else 'is'} measured, {why}")
     if plan.one_leaf:
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
     alike: dict[str, list[str]] = {}
@@ -187,6 +195,10 @@ def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool) 
         alike.setdefault(why, []).append(host)
     lines += [f"  left out: {nodeset.brief(hosts, ROOM)}: {why}" for why, hosts in alike.items()]
     return "\n".join(lines)
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 __all__ = ["ActionModule", "Kinds", "address_of", "answered", "reason", "said", "unfit"]

@@ -122,6 +122,9 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     path = "%s/%s" % (given["nccl_tests_path"], MARKER)
     try:
         launch.read(host, given["launcher"])
+    except ReadError as error:
+        unfit.append(_unfit(str(error), "mend that on the node, then run it again"))
+    try:
         # Where the programs are, as nccl_perf runs them.
         text = Host().read_system(path)
         if text is None:

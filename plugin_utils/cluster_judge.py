@@ -33,7 +33,7 @@ CAUSES = (
 # Hosts with a cause of their own that a finding names, and characters of host names.
 _NAMED, _ROOM = 3, 60
 _SOURCE = "nccl-tests over several nodes"
-_AGAIN = "then run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_when=always"
+_AGAIN = "then run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=SCOPE"
 
 JOB = Check(
     "nccl_cluster.job",
@@ -57,7 +57,8 @@ LATENCY = Check(
 SCALING = Check(
     "nccl_cluster.scaling",
     why="fast over two nodes and slow over all: a leaf, an uplink or a node is slow that pairs do not show",
-    fix="measure nccl_benchmark_scope: leaf and pair, compare the leaves and the uplinks' counters; " + _AGAIN,
+    fix="measure nccl_benchmark_scope: leaf and pair, compare the leaves and the uplinks' counters; "
+    + _AGAIN.replace("SCOPE", "cluster"),
 )
 """Is the bandwidth over more nodes, each as a part of its prediction, at least 0.90 of that over the fewest"""
 
@@ -156,11 +157,12 @@ def _latency(
     want = "at most %g us for %s" % (limit, size_text(job["min_bytes"]))
     time = row and row["time_us"]
     source = simulated + _SOURCE
+    fix = LATENCY.fix.replace("SCOPE", job["scope"])
     if time is None:
-        yield LATENCY.judge(subject(job), "unknown", want, "no time was measured", source, because=bad)
+        yield LATENCY.judge(subject(job), "unknown", want, "no time was measured", source, fix, because=bad)
     else:
         state = "ok" if time <= limit else "drift"
-        yield LATENCY.judge(subject(job), state, want, "%.1f us" % time, source, because=bad)
+        yield LATENCY.judge(subject(job), state, want, "%.1f us" % time, source, fix, because=bad)
 
 
 def _scaling(

@@ -177,6 +177,8 @@ class Plan:
         return found
 
 
+# Of a host that is alone, be it that the user named no other.
+_OTHERS = "free another such node and run it again over both of them (--limit has to name both)"
 _WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
 # A team is some hosts that are measured together.
 Team = tuple[Member, ...]
@@ -262,13 +264,14 @@ def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], di
     fewest = "fewer than two nodes%s can take part" % (f" of {group[0].settings.kind}" if group else "")
     if scope == "cluster":
         if sum(map(len, found)) < 2:
-            left.update((one.host, (fewest, MEMBER.fix)) for leaf in found for one in leaf)
+            left.update((one.host, (fewest, _OTHERS)) for leaf in found for one in leaf)
             found = []
         return found, left
     for leaf in found:
         if len(leaf) < 2:
             said = f"{fewest} on leaf {leaf[0].leaf}" if leaf[0].leaf else fewest
-            left[leaf[0].host] = (said, "free another node of it, or measure nccl_benchmark_scope: cluster")
+            other = f"{_OTHERS}, or measure nccl_benchmark_scope: cluster"
+            left[leaf[0].host] = (said, other if leaf[0].leaf else _OTHERS)
     return [leaf for leaf in found if len(leaf) > 1], left
 
 

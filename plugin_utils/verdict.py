@@ -182,10 +182,13 @@ def _no_result(role: str, subject: str, have: str, because: str | None = None, f
 
 
 def _nameless(text: str | None, host: str) -> str | None:
-    """Without its own name: forty hosts that are unreachable alike are one row."""
+    """Without its own name: forty hosts that are unreachable alike are one row.
+
+    In a list (``node01,node02``) it stays: that is the same list on each of its hosts.
+    """
     if not text or host not in text:
         return text
-    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "it", text)
+    return re.sub(rf"(?<![\w.,-]){re.escape(host)}(?![\w-]|,\w)", "it", text)
 
 
 def _one_line(text: object) -> str:

@@ -26,7 +26,8 @@ _SHAPE = {"format": int, "finished": float, "over": str, "state": str, "said": s
 RECORD = Check(
     "nccl_cluster.record",
     why="nodes that are each fast alone may be slow together: a link, a leaf or a setting of one slows all",
-    fix="run ansible-playbook playbooks/benchmark.yml -i INVENTORY, not in check mode, while the nodes are idle",
+    fix="run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=SCOPE, not in check mode,"
+    " while the nodes are idle",
 )
 """Is the last benchmark between this node and others good, young enough, and of the node as it is now (driver, kernel \
 and its arguments, firmware, GPUs); asked where `nccl_benchmark_scope` is above `node`"""
@@ -59,6 +60,7 @@ def parse(text: str) -> Dict[str, Any]:
 def judge(host: Host, scope: str, most_days: float, now: float) -> Plan:
     """scope: what the inventory asks for.   most_days: how old a record may be.   now: seconds since 1970."""
     path = STORE % scope
+    fix = RECORD.fix.replace("SCOPE", scope)
     want = "measured over %s, ok, at most %g days ago" % (_OVER[scope], most_days)
     state = "unknown"
     try:
@@ -66,9 +68,9 @@ def judge(host: Host, scope: str, most_days: float, now: float) -> Plan:
         data = parse(text) if text is not None else None
     except (ReadError, ParseError) as error:
         said = str(error) if isinstance(error, ReadError) else "%s %s" % (path, error)
-        return Plan((RECORD.judge("scope " + scope, "unknown", want, said, path),))
+        return Plan((RECORD.judge("scope " + scope, "unknown", want, said, path, fix),))
     if data is None:
-        return Plan((RECORD.judge("scope " + scope, "unknown", want, "never measured", path),))
+        return Plan((RECORD.judge("scope " + scope, "unknown", want, "never measured", path, fix),))
     days = (now - data["finished"]) / 86400
     changed = perf_depends.changes(data["depends"], perf_depends.read(host))
     have = "over %s" % data["over"]
@@ -80,4 +82,4 @@ def judge(host: Host, scope: str, most_days: float, now: float) -> Plan:
     else:
         state = data["state"]
         have = have if state == "ok" else "%s: %s" % (have, data["said"])
-    return Plan((RECORD.judge("scope " + scope, state, want, have, path),))
+    return Plan((RECORD.judge("scope " + scope, state, want, have, path, fix),))

@@ -50,14 +50,16 @@ _REFUSED = {
     ),
 }
 
+_KEYS_OF_HOSTS = (
+    "put the host's key into known_hosts of the node that starts the job (ssh-keyscan, compared with the host's own)"
+)
 # What launchers say when they start nothing, and the way out. The first that is found counts.
 _REFUSALS = (
     ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
-    (
-        "Host key verification failed",
-        "put the host's key into known_hosts of the node that starts the job (ssh-keyscan, "
-        "compared with the host's own)",
-    ),
+    # The line that names the host comes before the one that ssh ends with.
+    ("host key is known for", _KEYS_OF_HOSTS),
+    ("has changed and you have requested strict checking", _KEYS_OF_HOSTS),
+    ("Host key verification failed", _KEYS_OF_HOSTS),
     ("Permission denied (", "let the user of the node that starts the job into the other nodes by ssh, by a key"),
     ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
     ("Connection refused", "see that sshd runs on the other nodes, and that this node may connect to it"),
@@ -209,7 +211,8 @@ def _check_options(kind: str, options: Sequence[str]) -> None:
         clash = [one for one in _REFUSED[kind] if one.startswith(name) or (not long and one == name[:1])]
         if name in clash or (clash and kind == "srun"):
             raise ParseError(
-                "launch.options: %r; hosts, ranks, time and variables are chosen by the benchmark itself" % word
+                "launch.options: take %r out; hosts, ranks, time and variables are chosen by the benchmark itself"
+                % word
             )
 
 

@@ -248,6 +248,9 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     elif run.ending:
         state, text, said = "unknown", run.ending, []
         fix = "build nccl-tests (role nccl_tests) and check the path and the launcher; " + AGAIN
+        if wanted.several:
+            said_there = "do what is said there on the first node; docs/launchers.md has what launchers need"
+            fix = "%s; %s" % (said_there, AGAIN)
     elif have.usage:
         text = "it printed its usage (exit code %s): this release does not know one of the options" % run.rc
         fix = "build a newer nccl-tests, or leave the option out; " + AGAIN

@@ -100,6 +100,8 @@ def test_a_slow_small_message_misses_its_own_bar() -> None:
     jobs = jobs_of(plan(2, "pair"))
     found = cluster_judge.judge(jobs, {jobs[0]["name"]: result(jobs[0], 380.0, smallest=161.0)}, {}, {})
     assert bad(found.findings["node01"]) == [("nccl_cluster.latency", "drift", "161.0 us")]
+    [slow] = [one for one in found.findings["node01"] if not one.ok]
+    assert slow.fix.endswith("-e nccl_benchmark_scope=pair")
 
 
 def test_a_job_that_fails_costs_its_hosts_and_nobody_else() -> None:

@@ -32,7 +32,7 @@ def keep(host: Host, measured: dict[str, Any], **options: Any) -> Any:
 
 def judged(host: Host, scope: str = "cluster") -> tuple[str, str]:
     [finding] = cluster_member.judge(host, scope, 30, NOW).findings
-    assert finding.ok or finding.fix
+    assert finding.ok or f"-e nccl_benchmark_scope={scope}," in finding.fix
     return finding.state, str(finding.have)
 
 

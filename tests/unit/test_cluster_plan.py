@@ -167,6 +167,13 @@ def test_who_is_left_out_is_named_with_the_reason(other: dict[str, object], said
     assert set(found.hosts) == (measured if len(measured) > 1 else set())
 
 
+def test_a_node_that_is_alone_is_told_what_it_lacks() -> None:
+    for scope, leaf, another in (("cluster", "a", False), ("pair", "", False), ("pair", "a", True)):
+        [(_why, fix)] = planned([member(1, scope, leaf=leaf)]).left_out.values()
+        assert "over both" in fix
+        assert ("nccl_benchmark_scope: cluster" in fix) is another
+
+
 def test_half_against_half_is_not_guessed() -> None:
     members = [member(number, build=BUILD if number % 2 else "NCCL 2.28.9") for number in range(4)]
     assert set(planned(members).left_out) == {one.host for one in members}

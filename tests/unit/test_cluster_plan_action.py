@@ -146,6 +146,15 @@ def test_jobs_have_the_bars_of_their_scope_and_the_messages_of_the_model() -> No
     assert "busbar_leaf is not set: all nodes are taken for one leaf" in text
 
 
+def test_that_nothing_is_measured_is_said_with_the_reason() -> None:
+    nobody = cluster_plan.Plan(left_out={"node03": ("unreachable", "see")})
+    text = nccl_cluster_plan.said(nobody, {}, check_mode=False, standing=["node01", "node02"])
+    assert text.split("\n")[0] == "BETWEEN NODES: nothing is measured, the last results stand of node[01-02]"
+    assert nccl_cluster_plan.said(nobody, {}, check_mode=True).startswith(
+        "BETWEEN NODES: nothing would be measured, nobody can be measured\n"
+    )
+
+
 def test_an_algorithm_that_the_site_sets_itself_is_not_set_once_more() -> None:
     kinds = nccl_cluster_plan.Kinds()
     for environment, algorithm in (({}, "Ring"), ({"NCCL_ALGO": "Tree"}, "")):

@@ -255,6 +255,13 @@ def test_a_refusal_that_nobody_knows_is_quoted() -> None:
     assert "something odd" in said
     assert "hostname in the place of the program" in said
     assert "ssh-keyscan" in launch.refusal(MPIRUN, 255, "Host key verification failed.\r\nmore\n")
+    # Of 64 nodes the one that is not known is told.
+    unknown = "No ED25519 host key is known for node17 and you have requested strict checking.\r\n"
+    changed = "Host key for node17 has changed and you have requested strict checking.\r\n"
+    for line in (unknown, changed):
+        said = launch.refusal(MPIRUN, 255, f"{line}Host key verification failed.\r\n")
+        assert "node17" in said
+        assert "ssh-keyscan" in said
 
 
 # -- what the guards say ---------------------------------------------------------------------------------------------

@@ -184,6 +184,14 @@ def test_singletons_are_not_one_job(tmp_path: Path) -> None:
     assert found["ranks"].fix.endswith("then run playbooks/benchmark.yml again")
 
 
+def test_a_launcher_that_starts_nothing_has_said_the_way_out(tmp_path: Path) -> None:
+    ending = "not started: mpirun started nothing: Host key verification failed.; put the host's key into known_hosts"
+    found = judged(replace(read(tmp_path, text_of(log())), rc=None, ending=ending))
+    assert "known_hosts" in (found["ran"].have or "")
+    assert "docs/launchers.md" in found["ran"].fix
+    assert "build nccl-tests" not in found["ran"].fix
+
+
 def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
     data = json.loads(perf_run.record(read(tmp_path, text_of(log()))))
     for name in ("network", "others"):

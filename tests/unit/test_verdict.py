@@ -220,6 +220,15 @@ def test_hosts_that_are_unreachable_alike_are_one_row() -> None:
     assert "n[0-4].example.org" in text
 
 
+def test_a_list_of_hosts_is_the_same_on_each_of_them() -> None:
+    results = {
+        f"n{i}": {"x": {"failed": True, "msg": f"all_reduce n0,n1,n2: no route to n{i}, says n{i}"}} for i in range(3)
+    }
+    text = " ".join(render(judge(results, ["x"], partial=False), check_mode=True).split())
+    assert text.count("critical unknown") == 1
+    assert "all_reduce n0,n1,n2: no route to it, says it" in text
+
+
 def test_many_different_rows_are_cut_and_counted() -> None:
     results = {"n1": {"x": bad(*(replace(ROOT, subject=f"rail {i}") for i in range(200)))}}
     text = render(judge(results, ["x"], partial=False), check_mode=True)
