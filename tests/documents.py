@@ -98,6 +98,7 @@ ELSEWHERE = {
     "run": "every run",
     "nccl_hang": "`playbooks/hang.yml`, and so `busbar hang`",
     "drift_timer": "role `drift_timer`, on the control node",
+    "localise": "the search for who is slow (docs/localise.md)",
     "nccl_log": "`busbar diagnose`, of the NCCL_DEBUG output of a job (docs/diagnose.md)",
 }
 TYPES = {

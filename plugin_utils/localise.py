@@ -1,0 +1,415 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which node, rail, direction, rank, leaf or uplink is slow: the caller asks for rounds of tests and measures.
+
+Only nodes that are fast alone take part. Pairs within leaves first (two_passes.py), then the rails of the accused one
+by one and in each direction, then each leaf, leaves in pairs and all of them, without the accused. Nothing here runs a
+program or waits: the same nodes and results give the same tests, so that a playbook, or a simulation, can go on from
+the results that it has kept. What the verdicts say is in localise_judge.py. Source: cluster.md 3.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from statistics import median
+
+from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import (
+    ACCUSED,
+    FAIL,
+    GOOD,
+    PASS,
+    SILENT,
+    Pair,
+    TwoPasses,
+)
+
+# Kinds of tests. LEAVES: hosts of two leaves in turn, so that each hop of a ring crosses the uplinks.
+PAIR, RAILS, LEAF, LEAVES, CLUSTER = "pair", "rails", "leaf", "leaves", "cluster"
+# Tests of a rail with different good nodes: two failures accuse; a third where several, not all, failed twice.
+RAIL_TESTS, MORE_RAIL_TESTS = 2, 3
+# Times that the same team, a leaf or the cluster, is measured before it is called slow.
+TEAM_TESTS = 2
+# A rank that comes late waits for nobody: its time is the shortest. Of the median of all ranks, when it is called late,
+# and the least that the ranks of the other node have to have; typical noise is 0.015.
+LATE, WAITED = 0.85, 0.90
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host, screened by itself.
+
+    leaf: "" where the inventory says none.   rails: numbers of the profile's.   alone: busbw of the node by itself in
+    GB/s, None where it was not measured.   alone_bar: what that has to reach.   alone_times: GPU -> microseconds.
+    unfit: why it takes no part (busy, not reached), and what to do.
+    """
+
+    host: str
+    leaf: str = ""
+    rails: tuple[int, ...] = ()
+    alone: float | None = None
+    alone_bar: float | None = None
+    alone_times: Mapping[int, float] = field(default_factory=dict)
+    unfit: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is to be measured over some hosts. number: of the round, from 1.
+
+    kind PAIR: a collective by Ring.   RAILS: each of ``rails`` by itself, a write from the first host to the second,
+    then from the second to the first, then both at once.   LEAF, LEAVES, CLUSTER: a collective over all of its hosts.
+    about: the node whose rails, or the leaves, that it is about.
+    """
+
+    # pytest collects what is called Test.
+    __test__ = False
+
+    kind: str
+    hosts: tuple[str, ...]
+    number: int
+    rails: tuple[int, ...] = ()
+    about: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Way:
+    """One rail in one direction: GB/s, None without a result. both: while the other direction was full, too."""
+
+    rail: int
+    source: str
+    figure: float | None
+    both: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """figure: busbw in GB/s; None, 0 or less, or no number: there is none, and ``said`` tells why.
+
+    times: host and GPU of each rank -> its own microseconds.   ways: of a test of RAILS.
+    lost: host -> why it takes no part any more (busy, not reached).
+    """
+
+    test: Test
+    figure: float | None = None
+    said: str = ""
+    times: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    ways: tuple[Way, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a test has to reach in GB/s (of RAILS: each way), None where nobody can say.   source: where it is from."""
+
+    value: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One figure against its bar. way: None but for a rail.   outcome: PASS, FAIL or SILENT."""
+
+    test: Test
+    figure: float | None
+    bar: Bar
+    outcome: str
+    said: str = ""
+    way: Way | None = None
+
+
+# A rail, whether the accused node sends, and whether both directions were full.
+Direction = tuple[int, bool, bool]
+BarOf = Callable[[Test], Bar]
+
+
+@dataclass
+class RailSearch:
+    """The rails of one accused node. tested: good nodes they were measured with.   passed: directions that were fast.
+
+    ended: nothing more is to be asked, or nobody is left to be asked with.
+    """
+
+    host: str
+    rails: tuple[int, ...]
+    tested: list[str] = field(default_factory=list)
+    evidence: dict[Direction, list[Evidence]] = field(default_factory=dict)
+    passed: set[Direction] = field(default_factory=set)
+    ended: bool = False
+
+    def directions(self) -> list[Direction]:
+        return [(rail, sends, both) for rail in self.rails for both in (False, True) for sends in (True, False)]
+
+    def suspects(self) -> list[Direction]:
+        return [each for each in self.directions() if each not in self.passed]
+
+    def slow(self) -> list[Direction]:
+        """What failed with as many different good nodes as are needed."""
+        found = []
+        for each in self.suspects():
+            others = {host for one in self.evidence.get(each, ()) if one.outcome == FAIL for host in one.test.hosts}
+            if len(others - {self.host}) >= RAIL_TESTS:
+                found.append(each)
+        return found
+
+    def next_rails(self) -> tuple[int, ...]:
+        rails = tuple(dict.fromkeys(rail for rail, _sends, _both in self.suspects()))
+        if not self.tested:
+            return self.rails
+        if len(self.tested) < RAIL_TESTS:
+            return rails
+        several = 1 < len(rails) < len(self.rails)
+        return rails if several and len(self.tested) < MORE_RAIL_TESTS else ()
+
+
+class Localisation:
+    """A search over some nodes. bar_of: test -> its bar, of the control node and never of what is measured.
+
+    nodes: with a leaf each, or none with one.   rounds, tests: how many there were of each kind of test.
+    """
+
+    def __init__(self, nodes: Sequence[Node], bar_of: BarOf) -> None:
+        self.nodes = {node.host: node for node in nodes}
+        if len(self.nodes) < len(nodes):
+            raise ValueError("a host is there twice")
+        self._bar_of = bar_of
+        some = any(node.leaf for node in nodes)
+        self.no_leaf = frozenset(node.host for node in nodes if some and not node.leaf)
+        self.screened = {host: node for host, node in self.nodes.items() if screened(node) and host not in self.no_leaf}
+        self.pairs = TwoPasses({host: node.leaf for host, node in self.screened.items()})
+        self.rails: dict[str, RailSearch] = {}
+        self.leaves: dict[str, list[Evidence]] = {}
+        self.uplinks: TwoPasses | None = None
+        self.cluster: list[Evidence] = []
+        self.lost: dict[str, str] = {}
+        self.evidence: list[Evidence] = []
+        self.results: dict[Test, Result] = {}
+        self.rounds: dict[str, int] = {}
+        self.tests: dict[str, int] = {}
+        self.no_bar = ""
+        self._of_host: dict[str, list[Evidence]] = {}
+        self._round: tuple[Test, ...] | None = None
+        self._number = 0
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def next_round(self) -> tuple[Test, ...]:
+        """Tests on disjoint hosts, to be run at the same time; empty once the search has ended. The same until take."""
+        if self._round is None:
+            self._round = ()
+            steps = (self._of_pairs, self._of_rails, self._of_leaves, self._of_uplinks, self._of_cluster)
+            for step in steps if not self.no_bar else ():
+                self._round = tuple(step(self._number + 1))
+                if self._round or self.pairs.stopped:
+                    break
+            for test in self._round:
+                if self._bar_of(test).value is None:
+                    self.no_bar = self._bar_of(test).source or "nobody says what it has to reach"
+            if self.no_bar:
+                self._round = ()
+        return self._round
+
+    def take(self, results: Sequence[Result]) -> None:
+        """The results of the round, in any order; a test without one was silent.
+
+        Raises ValueError for a result of a test that was not asked for, two of one test, or a host that is not of it.
+        """
+        asked = self.next_round()
+        if not asked:
+            raise ValueError("there is no round that results could be of")
+        given = {result.test: result for result in results}
+        if len(given) < len(results) or not set(given) <= set(asked):
+            raise ValueError("a result is of no test of this round, or of one that has a result")
+        lost = {host: why for result in given.values() for host, why in result.lost.items()}
+        if not set(lost) <= {host for test in asked for host in test.hosts}:
+            raise ValueError("a host was lost that was not measured")
+        self.lost.update(lost)
+        self._number += 1
+        kind = asked[0].kind
+        self.rounds[kind] = self.rounds.get(kind, 0) + 1
+        self.tests[kind] = self.tests.get(kind, 0) + len(asked)
+        found = [self._judged(test, given.get(test, Result(test, said="no result came back"))) for test in asked]
+        self._round = None
+        self.evidence += [one for one in found if one.test.kind != RAILS]
+        if kind == PAIR:
+            for one in found:
+                for host in one.test.hosts:
+                    self._of_host.setdefault(host, []).append(one)
+            self.pairs.take({_pair(one.test.hosts): one.outcome for one in found}, lost)
+        elif kind == RAILS:
+            for test in asked:
+                self._take_rails(test, given.get(test, Result(test, said="no result came back")))
+        elif kind == LEAF:
+            for one in found:
+                self.leaves[one.test.about[0]].append(one)
+        elif kind == LEAVES and self.uplinks is not None:
+            self.uplinks.take({_pair(one.test.about): one.outcome for one in found})
+        else:
+            self.cluster += found
+
+    def _judged(self, test: Test, result: Result) -> Evidence:
+        self.results[test] = result
+        bar = self._bar_of(test)
+        return Evidence(test, result.figure, bar, outcome(result.figure, bar), result.said)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _of_pairs(self, number: int) -> list[Test]:
+        return [Test(PAIR, pair, number) for pair in self.pairs.next_round()]
+
+    @property
+    def good(self) -> list[str]:
+        """Nodes that passed with another and are still there, in their order."""
+        return [host for host in self.pairs.of_state(GOOD) if host not in self.lost]
+
+    def _of_rails(self, number: int) -> list[Test]:
+        if not self.rails:
+            for host in self.pairs.of_state(ACCUSED):
+                self.rails[host] = RailSearch(host, self.nodes[host].rails, ended=not self.nodes[host].rails)
+        found = []
+        used: set[str] = set()
+        open_ones = [each for each in self.rails.values() if not each.ended]
+        good = self.good if open_ones else []
+        for search in open_ones:
+            rails = search.next_rails() if search.host not in self.lost else ()
+            leaf = self.nodes[search.host].leaf
+            may = [host for host in good if self.nodes[host].leaf == leaf and host not in search.tested]
+            if not rails or not may:
+                search.ended = True
+                continue
+            partner = next((host for host in may if host not in used), None)
+            if partner is not None:
+                used.add(partner)
+                found.append(Test(RAILS, (search.host, partner), number, rails, (search.host,)))
+        return found
+
+    def _take_rails(self, test: Test, result: Result) -> None:
+        [host] = test.about
+        search, bar = self.rails[host], self._bar_of(test)
+        search.tested.append(test.hosts[1])
+        ways = {(way.rail, way.source == host, way.both): way for way in result.ways if way.source in test.hosts}
+        for each in search.suspects():
+            rail, sends, both = each
+            if rail not in test.rails:
+                continue
+            way = ways.get(each, Way(rail, test.hosts[0] if sends else test.hosts[1], None, both))
+            one = Evidence(test, way.figure, bar, outcome(way.figure, bar), result.said, way)
+            search.evidence.setdefault(each, []).append(one)
+            if one.outcome == PASS:
+                search.passed.add(each)
+
+    def _teams(self) -> dict[str, tuple[str, ...]]:
+        """Leaf -> its good nodes."""
+        found: dict[str, list[str]] = {}
+        for host in self.good:
+            found.setdefault(self.nodes[host].leaf, []).append(host)
+        return {leaf: tuple(hosts) for leaf, hosts in found.items()}
+
+    def _of_leaves(self, number: int) -> list[Test]:
+        if not self.leaves:
+            self.leaves = {leaf: [] for leaf in self._teams()}
+        # Two nodes of a leaf have been a pair already.
+        teams = {leaf: hosts for leaf, hosts in self._teams().items() if len(hosts) > 2}
+        return [
+            Test(LEAF, hosts, number, about=(leaf,))
+            for leaf, hosts in teams.items()
+            if _asks(self.leaves.get(leaf, ()))
+        ]
+
+    def fast_leaves(self) -> list[str]:
+        """Leaves that are not slow by themselves, with good nodes."""
+        teams = self._teams()
+        return [leaf for leaf, tests in self.leaves.items() if leaf in teams and (not tests or _cleared(tests))]
+
+    def _of_uplinks(self, number: int) -> list[Test]:
+        if self.uplinks is None:
+            self.uplinks = TwoPasses(dict.fromkeys(self.fast_leaves(), ""))
+        teams = self._teams()
+        found = []
+        for pair in self.uplinks.next_round():
+            one, other = (teams.get(leaf, ()) for leaf in pair)
+            hosts = tuple(chain.from_iterable(zip(one, other, strict=False)))
+            if hosts:
+                found.append(Test(LEAVES, hosts, number, about=pair))
+        if not found and self.uplinks.next_round():
+            # All nodes of these leaves were lost meanwhile.
+            self.uplinks.take({}, {leaf for pair in self.uplinks.next_round() for leaf in pair if leaf not in teams})
+            return self._of_uplinks(number)
+        return found
+
+    def _of_cluster(self, number: int) -> list[Test]:
+        teams = self._teams()
+        leaves = self.uplinks.of_state(GOOD) if self.uplinks is not None else []
+        hosts = tuple(host for leaf in leaves for host in teams.get(leaf, ()))
+        if sum(leaf in teams for leaf in leaves) < 2 or not _asks(self.cluster):
+            return []
+        return [Test(CLUSTER, hosts, number, about=tuple(leaves))]
+
+    # -- what was found ------------------------------------------------------------------------------------------------
+
+    def late_ranks(self, host: str) -> tuple[int, ...]:
+        """GPUs of an accused node that came late in every slow test with a good node that gave times.
+
+        A slow fabric holds all ranks up alike. A rank that comes late keeps the others waiting and has the shortest
+        time itself. Two tests at least.
+        """
+        item = self.pairs.items[host]
+        partners = {*item.against, *item.across}
+        found: list[set[int]] = []
+        for one in self.of_host(host):
+            if one.outcome == FAIL:
+                other = next(each for each in one.test.hosts if each != host)
+                if other in partners:
+                    found.append(set(late(self.results[one.test].times, host)))
+        return tuple(sorted(set.intersection(*found))) if len(found) >= RAIL_TESTS else ()
+
+    def of_host(self, host: str) -> list[Evidence]:
+        """What was measured of a node with another."""
+        return self._of_host.get(host, [])
+
+
+def screened(node: Node) -> bool:
+    """Whether the node is free and good alone."""
+    return node.unfit is None and alone(node) == PASS
+
+
+def alone(node: Node) -> str:
+    return outcome(node.alone, Bar(node.alone_bar, ""))
+
+
+def outcome(figure: float | None, bar: Bar) -> str:
+    """PASS, FAIL or SILENT; a figure that is none, or without a bar, proves nothing."""
+    if figure is None or bar.value is None or not math.isfinite(figure) or figure <= 0:
+        return SILENT
+    return PASS if figure >= bar.value else FAIL
+
+
+def late(times: Mapping[tuple[str, int], float], host: str) -> tuple[int, ...]:
+    """GPUs of the host whose time is well below that of the ranks that waited for it: at most half of its own."""
+    if not times or not all(math.isfinite(time) and time > 0 for time in times.values()):
+        return ()
+    typical = median(times.values())
+    others = [time for (other, _gpu), time in times.items() if other != host]
+    own = {gpu: time for (other, gpu), time in times.items() if other == host}
+    found = tuple(sorted(gpu for gpu, time in own.items() if time <= LATE * typical))
+    if not others or min(others) < WAITED * typical or 2 * len(found) > max(len(own), 2):
+        return ()
+    return found
+
+
+def _asks(tests: Sequence[Evidence]) -> bool:
+    """Whether a team is to be measured (again): one pass clears, and a spoiled test accuses nobody."""
+    return not any(one.outcome == PASS for one in tests) and len(tests) < TEAM_TESTS
+
+
+def _cleared(tests: Sequence[Evidence]) -> bool:
+    return any(one.outcome == PASS for one in tests)
+
+
+def _pair(names: tuple[str, ...]) -> Pair:
+    one, other = names
+    return one, other

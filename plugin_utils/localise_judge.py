@@ -1,0 +1,384 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a search for who is slow has come to: verdicts with their evidence, and a Finding for each host.
+
+One cause, one line: what is said of a node follows from its rail or its rank, where one of them explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+    PAIR,
+    RAILS,
+    Evidence,
+    Localisation,
+    Node,
+    RailSearch,
+    alone,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import (
+    ACCUSED,
+    FAIL,
+    GOOD,
+    LOST,
+    PASS,
+    SILENT,
+    TwoPasses,
+)
+
+# Figures that a finding tells, and characters of host names.
+_SHOWN, _ROOM = 4, 60
+_SOURCE = "tests between nodes"
+_PAIRS = (
+    "ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=pair -e nccl_benchmark_when=always"
+)
+
+MEMBER = Check(
+    "localise.member",
+    severity="minor",
+    why="a node that was not measured with another is neither accused nor cleared",
+    fix="search again when the node is idle and reachable",
+)
+"Could the node be measured with others: free, reachable, with a place, and still there at the end"
+
+ALONE = Check(
+    "localise.alone",
+    why="a node that is slow by itself would make every partner look slow",
+    fix="look for GPU clocks, power and temperature, Xid errors and degraded PCIe slots of this node, then measure it"
+    " again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_when=always",
+)
+"Does the node by itself reach its bar"
+
+NODE = Check(
+    "localise.node",
+    why="one slow node holds up every job that it is part of; the good ones it was measured with are fast with others",
+    fix="keep the node out of jobs; run ansible-playbook site.yml -i INVENTORY --limit NODE and mend what that finds;"
+    " compare PCIe width, ACS and GPU clocks with a good node; then measure it again: " + _PAIRS,
+)
+"""Is the node as fast with others as its bar says: one good partner clears it, failures with two different ones accuse
+it"""
+
+RAIL = Check(
+    "localise.rail",
+    why="a ring is as fast as its slowest rail",
+)
+"Does each rail of an accused node, by itself, reach its bar to and from good nodes, and in both directions at once"
+
+RANK = Check(
+    "localise.rank",
+    why="the rank that comes late waits for nobody and has the shortest time; a slow fabric holds all ranks up alike",
+    fix="look at this GPU's clocks, power cap, temperature and throttle reasons (nvidia-smi -q -d CLOCK,PERFORMANCE),"
+    " at Xid errors and at what else runs on its CPUs; then measure again: " + _PAIRS,
+)
+"Do all ranks of an accused node come to each collective at the same time as the others"
+
+LEAF = Check(
+    "localise.leaf",
+    why="nodes that are fast in pairs and slow together share something: their switch",
+    fix="look on this leaf's switch for discards, pause frames, a degraded port and unlike QoS settings, then measure"
+    " again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=leaf -e"
+    " nccl_benchmark_when=always",
+)
+"Are the good nodes of each leaf, all together, as fast as their bar says"
+
+UPLINK = Check(
+    "localise.uplink",
+    why="uplinks are shared: they slow down every node of a leaf, and accuse none",
+    fix="look on this leaf's switch for uplinks that are down, slow or have errors, and for unbalanced ECMP or adaptive"
+    " routing; then measure again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e"
+    " nccl_benchmark_scope=cluster -e nccl_benchmark_when=always",
+)
+"Do the good nodes of each leaf reach those of another leaf as fast as their bar says"
+
+CLUSTER = Check(
+    "localise.cluster",
+    why="all pairs and leaves are fast and the whole is not: what they share is slow, or somebody is only at scale",
+    fix="look at the spine switches' counters, at routing and at the subnet manager; then measure again:"
+    " ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=cluster -e"
+    " nccl_benchmark_when=always",
+)
+"Are all good nodes of all good leaves together as fast as their bar says"
+
+BAR = Check(
+    "localise.bar",
+    why="where fewer are good than slow, the many are no proof against the few: the bar, or what all share, is wrong",
+    fix="compare the bar with what the hardware can (docs/bars.md), then look at what all nodes share: switches, QoS,"
+    " versions of driver and NCCL (ansible-playbook playbooks/verify.yml -i INVENTORY)",
+)
+"Is there a bar, and are more nodes good than slow against it"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """hosts: whom the finding is told of.   evidence: every figure that it rests on."""
+
+    hosts: tuple[str, ...]
+    finding: Finding
+    evidence: tuple[Evidence, ...] = ()
+
+
+def verdicts(search: Localisation) -> tuple[Verdict, ...]:
+    """What is known so far; all of it once ``next_round`` is empty. What was not asked is ``unknown``."""
+    return tuple(_verdicts(search))
+
+
+def findings(found: Iterable[Verdict]) -> dict[str, list[Finding]]:
+    """Host -> what is said of it."""
+    of_host: dict[str, list[Finding]] = {}
+    for verdict in found:
+        for host in verdict.hosts:
+            of_host.setdefault(host, []).append(verdict.finding)
+    return of_host
+
+
+def _verdicts(search: Localisation) -> Iterator[Verdict]:
+    for host, node in search.nodes.items():
+        left_out = _left_out(search, node)
+        yield from left_out
+        if not left_out:
+            yield from _of_node(search, host)
+    everybody = tuple(search.screened)
+    if not everybody:
+        return
+    yield _bar(search, everybody)
+    shut = set(search.pairs.shut)
+    places: dict[str, list[str]] = {}
+    for host, node in search.screened.items():
+        places.setdefault(node.leaf, []).append(host)
+    if search.pairs.stopped or search.no_bar:
+        return
+    for leaf, hosts in places.items():
+        if leaf in shut:
+            yield _shut(search, leaf, hosts)
+        else:
+            yield from _team(LEAF, _leaf(leaf), hosts, search.leaves.get(leaf, ()))
+    if search.uplinks is not None:
+        yield from _uplinks(search, search.uplinks, places)
+    yield from _team(CLUSTER, "cluster", everybody, search.cluster)
+
+
+def _left_out(search: Localisation, node: Node) -> list[Verdict]:
+    if node.unfit is not None:
+        have, fix = node.unfit
+    elif node.host in search.no_leaf:
+        have, fix = "busbar_leaf is set for other nodes, not for this one", "set busbar_leaf for every node"
+    elif alone(node) == SILENT:
+        have = "it was not measured by itself" if node.alone_bar is not None else "it has no bar for itself"
+        fix = (
+            "run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_when=always, then search again"
+        )
+    elif alone(node) == FAIL:
+        want = "at least %.4g GB/s" % (node.alone_bar or 0)
+        found = ALONE.judge("host", "drift", want, "%.4g GB/s" % (node.alone or 0), "nccl-tests on the node")
+        return [Verdict((node.host,), found)]
+    else:
+        return []
+    found = MEMBER.judge("host", "unknown", "measured with others", f"left out: {have}", "inventory and facts", fix)
+    return [Verdict((node.host,), found)]
+
+
+def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
+    item = search.pairs.items[host]
+    evidence = tuple(search.of_host(host))
+    want = "as fast with a good node as the bar says"
+    if host in search.lost:
+        have = f"it was lost while it was measured: {search.lost[host]}"
+        yield Verdict((host,), MEMBER.judge("host", "unknown", "there to the end", have, _SOURCE), evidence)
+    if item.state == GOOD:
+        cleared = next(one for one in evidence if one.outcome == PASS)
+        yield Verdict((host,), NODE.judge("host", "ok", want, _shown(cleared, host), _SOURCE), evidence)
+    elif item.state == ACCUSED:
+        yield from _accused(search, host, evidence, want)
+    elif item.state != LOST:
+        have = _why_open(search, host, evidence)
+        fix = "search again with other nodes of its leaf free; " + NODE.fix
+        yield Verdict((host,), NODE.judge("host", "unknown", want, have, _SOURCE, fix), evidence)
+
+
+def _why_open(search: Localisation, host: str, evidence: Sequence[Evidence]) -> str:
+    item = search.pairs.items[host]
+    shown = _several(evidence, host)
+    if search.no_bar:
+        return "there is no bar: %s" % search.no_bar
+    if search.pairs.stopped:
+        return "too few nodes are good for a verdict: %s" % shown
+    if item.place in search.pairs.shut:
+        return "nobody of its leaf passes, which accuses the leaf: %s" % shown
+    if not evidence:
+        return "no other node of its leaf was free"
+    if len(set(item.unheard)) > 1:
+        return "no result with two good nodes: %s" % shown
+    if item.across and not item.against:
+        return "slow over uplinks only, with no good node of its own leaf: %s" % shown
+    return "neither passed nor failed with two good nodes of its leaf: %s" % shown
+
+
+def _accused(search: Localisation, host: str, evidence: tuple[Evidence, ...], want: str) -> Iterator[Verdict]:
+    rails = search.rails.get(host, RailSearch(host, ()))
+    roots = [*_rails(rails, search.nodes[host].rails), *_ranks(search, host, evidence)]
+    yield from roots
+    have = _several(evidence, host)
+    if not roots:
+        heard = {each for each, tests in rails.evidence.items() if any(one.outcome != SILENT for one in tests)}
+        slow = rails.slow()
+        if slow:
+            have += "; every rail is slow by itself"
+        elif heard and set(rails.directions()) == rails.passed:
+            have += "; each rail by itself is fast, in both directions"
+        else:
+            have += "; its rails were not proven one by one"
+    cause = roots[0].finding if roots else None
+    yield Verdict((host,), NODE.judge("host", "drift", want, have, _SOURCE, because=cause), evidence)
+
+
+def _rails(search: RailSearch, all_rails: Sequence[int]) -> list[Verdict]:
+    """Rails that are slow by themselves; none, where all of several are: then it is what they share."""
+    slow = search.slow()
+    rails = list(dict.fromkeys(rail for rail, _sends, _both in slow))
+    if len(rails) == len(all_rails) > 1:
+        return []
+    return [_rail(search, rail, [each for each in slow if each[0] == rail]) for rail in rails]
+
+
+def _rail(search: RailSearch, rail: int, slow: Sequence[tuple[int, bool, bool]]) -> Verdict:
+    single = [sends for _rail, sends, both in slow if not both]
+    evidence = tuple(one for each in slow for one in search.evidence[each] if one.outcome == FAIL)
+    host = search.host
+    if len(single) == 2:
+        said = "slow in both directions: NIC, cable or switch port"
+        fix = (
+            f"swap the cable of rail {rail} of {host} with that of a good rail: what goes with the cable is the cable,"
+            " what stays is the NIC or its PCIe slot, what stays at the switch is its port"
+        )
+    elif single:
+        end = "sends" if single[0] else "receives"
+        said = f"slow only where it {end}: one fibre or one end's transceiver"
+        fix = (
+            f"clean and reseat both ends of the cable of rail {rail} of {host}, compare transmit and receive power of"
+            " the NIC's and the switch's transceiver (mlxlink -m), then swap the cable"
+        )
+    else:
+        said = "each direction alone is fast, both at once are slow: PCIe or ordering"
+        fix = (
+            f"look at PCIe width and speed, MRRS, ACS and relaxed ordering of rail {rail}'s NIC: run ansible-playbook"
+            f" site.yml -i INVENTORY --tags pcie_path --limit {host}"
+        )
+    fix += "; then measure again: ansible-playbook playbooks/verify.yml -i INVENTORY"
+    want = "%s GB/s each way" % _least(evidence[0])
+    have = "%s; %s" % (said, _several(evidence, host))
+    return Verdict((host,), RAIL.judge(f"rail {rail}", "drift", want, have, _SOURCE, fix), evidence)
+
+
+def _ranks(search: Localisation, host: str, evidence: Sequence[Evidence]) -> list[Verdict]:
+    slow = tuple(one for one in evidence if one.outcome == FAIL)
+    found = []
+    for gpu in search.late_ranks(host):
+        times = [
+            (search.results[one.test].times[host, gpu], max(search.results[one.test].times.values()))
+            for one in slow
+            if (host, gpu) in search.results[one.test].times
+        ]
+        shown = ", ".join("%.4g us where others waited up to %.4g" % each for each in times[-2:])
+        have = f"it comes late in every slow test: {shown}; {_several(slow, host)}"
+        finding = RANK.judge(f"gpu {gpu}", "drift", "as late as the others", have, _SOURCE)
+        found.append(Verdict((host,), finding, slow))
+    return found
+
+
+def _bar(search: Localisation, hosts: tuple[str, ...]) -> Verdict:
+    want = "a bar that more nodes reach than miss"
+    tests = tuple(one for one in search.evidence if one.test.kind == PAIR)
+    good = len(search.pairs.of_state(GOOD))
+    if search.no_bar:
+        fix = "put a bar for it into bars.yml beside the inventory, as docs/bars.md says"
+        return Verdict(hosts, BAR.judge("bar", "unknown", want, search.no_bar, _SOURCE, fix))
+    failed = [one for one in tests if one.outcome == FAIL]
+    if search.pairs.stopped:
+        have = "%d of %d nodes passed with another, and nobody is accused: %s" % (good, len(hosts), _several(tests))
+        return Verdict(hosts, BAR.judge("bar", "drift" if failed else "unknown", want, have, _SOURCE), tests)
+    if not good:
+        return Verdict(hosts, BAR.judge("bar", "unknown", want, "no pair was measured", _SOURCE, MEMBER.fix), tests)
+    return Verdict(hosts, BAR.judge("bar", "ok", want, "%d of %d nodes are good" % (good, len(hosts)), _SOURCE), tests)
+
+
+def _shut(search: Localisation, leaf: str, hosts: Sequence[str]) -> Verdict:
+    evidence = tuple(one for one in search.evidence if one.test.kind == PAIR and set(hosts) & set(one.test.hosts))
+    state = "drift" if any(one.outcome == FAIL for one in evidence) else "unknown"
+    have = "none of its %d nodes passes, with each other or with good nodes of other leaves: %s" % (
+        len(hosts),
+        _several(evidence),
+    )
+    want = "nodes that are fast in pairs"
+    return Verdict(tuple(hosts), LEAF.judge(_leaf(leaf), state, want, have, _SOURCE), evidence)
+
+
+def _team(check: Check, subject: str, hosts: Sequence[str], tests: Sequence[Evidence]) -> Iterator[Verdict]:
+    """Nothing was asked of a leaf of two, or of a cluster of one leaf."""
+    if not tests:
+        return
+    passed = [one for one in tests if one.outcome == PASS]
+    state = "ok" if passed else "drift" if all(one.outcome == FAIL for one in tests) else "unknown"
+    over = nodeset.brief(tests[-1].test.hosts, _ROOM)
+    have = _shown(passed[0]) if passed else "%s, over %s" % (_several(tests), over)
+    want = "%s GB/s over %d nodes" % (_least(tests[-1]), len(tests[-1].test.hosts))
+    yield Verdict(tuple(hosts), check.judge(subject, state, want, have, _SOURCE), tuple(tests))
+
+
+def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequence[str]]) -> Iterator[Verdict]:
+    want = "as fast to another leaf as the bar says"
+    for leaf, item in uplinks.items.items() if len(uplinks.items) > 1 else ():
+        evidence = tuple(one for one in search.evidence if one.test.kind == "leaves" and leaf in one.test.about)
+        shown = _several(evidence)
+        if item.state == GOOD:
+            state, have = "ok", _shown(next(one for one in evidence if one.outcome == PASS))
+        elif item.state == ACCUSED:
+            state, have = "drift", f"slow with leaves that are fast with others: {shown}"
+        elif uplinks.stopped and any(one.outcome == FAIL for one in evidence):
+            state, have = "drift", f"no leaf is left that could tell whose uplinks they are, or the spine: {shown}"
+        else:
+            state, have = "unknown", f"neither fast nor slow for certain: {shown or 'not measured'}"
+        finding = UPLINK.judge(_leaf(leaf), state, want, have, _SOURCE)
+        yield Verdict(tuple(places[leaf]), finding, evidence)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _leaf(name: str) -> str:
+    return f"leaf {name}" if name else "all nodes, taken for one leaf"
+
+
+def _least(one: Evidence) -> str:
+    return "at least %.4g" % one.bar.value if one.bar.value is not None else "a bar of"
+
+
+def _several(evidence: Sequence[Evidence], host: str = "") -> str:
+    """The last figures, the ones with good partners; a spoiled first test tells the least."""
+    shown = [_shown(one, host) for one in evidence[-_SHOWN:]]
+    more = ["%d earlier" % (len(evidence) - _SHOWN)] if len(evidence) > _SHOWN else []
+    return "; ".join([*shown, *more]) or "no test"
+
+
+def _shown(one: Evidence, host: str = "") -> str:
+    """``round 2 with n07: 231 of 346 GB/s``, ``round 4 rail 3 to n07: 20 of 43.2 GB/s``."""
+    test = one.test
+    others = [each for each in test.hosts if each != host]
+    if one.way is not None:
+        end = "to" if one.way.source == host else "from"
+        both = ", both directions at once," if one.way.both else ""
+        where = f"rail {one.way.rail} {end} {others[0]}{both}"
+    elif test.kind in (PAIR, RAILS):
+        where = f"with {others[0]}" if host else " with ".join(others)
+    else:
+        where = " with ".join(test.about) if len(test.about) < 3 else "%d leaves" % len(test.about)
+        where = where or "all nodes"
+    if one.outcome == SILENT:
+        return "round %d %s: %s" % (test.number, where, one.said or "no figure")
+    figures = "%.4g of %.4g GB/s" % (one.figure or 0, one.bar.value or 0)
+    return "round %d %s: %s (%s)" % (test.number, where, figures, one.bar.source)

@@ -1,0 +1,246 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who of many is slow, by tests of two: disjoint pairs first, then whoever failed with partners that are known good.
+
+An item is a node, or a leaf with its uplinks. A place is what the items of it reach each other through: a node's leaf.
+In the first round neighbours of a place meet; a pass clears both. Whoever is not cleared meets items that are, each of
+these once a round: one pass clears, two failures with different good items accuse. No result accuses nobody.
+With k faulty of N, all in one place and N even, that is 1 + 2 ceil(2k / (N - 2k)) rounds, noise aside.
+
+A way between two places is shared, and may be slow by itself. A failure across therefore counts only beside one with a
+good item of the same place that itself has passed across. A place in which nobody passes is shut: its items are not
+accused, the place is. Deterministic: the same outcomes give the same pairs. Source: cluster.md 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+PASS, FAIL, SILENT = "pass", "fail", "silent"
+GOOD, ACCUSED, OPEN, UNKNOWN, LOST = "good", "accused", "open", "unknown", "lost"
+# Failures with different good partners that accuse, and silences that end the asking.
+ENOUGH = 2
+# Tests with good partners after which an item that neither passed nor failed for certain is left unknown.
+MOST = 6
+# Further rounds in which the suspects of a place without a good one meet each other in other pairs, and how many items
+# of it then meet good ones of other places, one a round, before the place is shut.
+MIXED, SENT = 2, 4
+# Up to that many items one spoiled test may leave nobody good: they meet again before the search ends.
+FEW = 5
+
+Pair = tuple[str, str]
+
+
+@dataclass
+class Item:
+    """passed, failed, silent: with whom, in the order of the rounds.
+
+    against, across: who of its own, of another place was good already when this item failed with it.
+    unheard: good ones with which there was no result.   state: GOOD, ACCUSED, OPEN, UNKNOWN or LOST.
+    """
+
+    name: str
+    place: str
+    order: int
+    state: str = OPEN
+    passed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
+    across: list[str] = field(default_factory=list)
+    unheard: list[str] = field(default_factory=list)
+    passed_across: bool = False
+    gone: bool = False
+
+    @property
+    def retests(self) -> int:
+        return len(self.against) + len(self.across) + len(self.unheard)
+
+    def asked_with(self, other: str) -> bool:
+        """Whether the other one was its partner when that one was good already."""
+        return other in self.against or other in self.across or other in self.unheard
+
+    def met(self, other: str) -> bool:
+        return other in self.failed or other in self.silent
+
+
+class TwoPasses:
+    """places: item -> its place, in the order in which neighbours are to meet.
+
+    stopped: True once the search ended without verdicts: nobody passed, or fewer are good than are slow.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self.items = {name: Item(name, place, order) for order, (name, place) in enumerate(places.items())}
+        self.rounds = 0
+        self.stopped = False
+        self.shut: list[str] = []
+        self._asked: tuple[Pair, ...] | None = None
+        self._good: dict[str, list[Item]] = {}
+        self._open = list(self.items.values())
+        self._mixed: dict[str, int] = {}
+
+    def of_state(self, state: str) -> list[str]:
+        return [item.name for item in self.items.values() if item.state == state]
+
+    def next_round(self) -> tuple[Pair, ...]:
+        """Disjoint pairs to be tested; empty once there is nothing left to ask. The same until ``take``."""
+        if self._asked is None:
+            self._asked = () if self.stopped else self._first() if not self.rounds else self._again()
+            if not self._asked:
+                self._close(self._open)
+        return self._asked
+
+    def take(self, outcomes: Mapping[Pair, str], lost: Collection[str] = ()) -> None:
+        """outcomes: pair of the round -> PASS, FAIL or SILENT; a pair that is not there was silent.
+
+        lost: items that take no part any more, such as a node that died. What they left without a result is held
+        against nobody.
+        """
+        asked = self.next_round()
+        self.rounds += 1
+        before = {name: self.items[name].state == GOOD for pair in asked for name in pair}
+        for pair in asked:
+            outcome = outcomes.get(pair, SILENT)
+            for name, other in (pair, pair[::-1]):
+                if outcome != SILENT or not lost or not {name, other} & set(lost):
+                    self._note(self.items[name], self.items[other], outcome, before[other])
+        for name in lost:
+            item = self.items[name]
+            item.gone = True
+            if item.state == OPEN:
+                item.state = LOST
+            if item.state == GOOD:
+                self._good[item.place].remove(item)
+        self._asked = None
+        self._decide()
+
+    def _note(self, item: Item, other: Item, outcome: str, was_good: bool) -> None:
+        near = item.place == other.place
+        if outcome == PASS:
+            item.passed.append(other.name)
+            item.passed_across |= not near
+            if item.state == OPEN:
+                item.state = GOOD
+                self._good.setdefault(item.place, []).append(item)
+            return
+        (item.failed if outcome == FAIL else item.silent).append(other.name)
+        if was_good and item.state == OPEN:
+            counted = item.unheard if outcome == SILENT else item.against if near else item.across
+            counted.append(other.name)
+
+    def _decide(self) -> None:
+        self._open = [item for item in self._open if item.state == OPEN]
+        for item in self._open:
+            if self._slow(item):
+                item.state = ACCUSED
+            elif len(set(item.unheard)) >= ENOUGH or item.retests >= MOST:
+                item.state = UNKNOWN
+        self._open = [item for item in self._open if item.state == OPEN]
+        # A good one that was lost since was good all the same.
+        good = len(self.of_state(GOOD))
+        accused = [item for item in self.items.values() if item.state == ACCUSED]
+        if len(accused) > good + len(self._open) or (not good and self._hopeless()):
+            self.stopped = True
+            self._close([*accused, *self._open])
+
+    def _hopeless(self) -> bool:
+        """Nobody is good. The odd one has met nobody yet; among few, other pairs may still find two good ones."""
+        there = [item for item in self._open if not item.gone]
+        if len(there) < 2:
+            return True
+        fresh = any(not item.failed and not item.silent for item in there)
+        rounds = min(len(self.items), 3) if len(self.items) <= FEW else 2 if fresh else 1
+        return self.rounds >= rounds
+
+    def _slow(self, item: Item) -> bool:
+        near, far = set(item.against), set(item.across)
+        proven = any(self.items[name].passed_across for name in near)
+        return len(near) >= ENOUGH or (bool(near) and len(near | far) >= ENOUGH and proven)
+
+    def _close(self, items: Sequence[Item]) -> None:
+        for item in items:
+            item.state = UNKNOWN
+        self._open = []
+
+    def _first(self) -> tuple[Pair, ...]:
+        places: dict[str, list[Item]] = {}
+        for item in self._open:
+            places.setdefault(item.place, []).append(item)
+        return tuple(
+            (one.name, other.name)
+            for there in places.values()
+            for one, other in zip(there[::2], there[1::2], strict=False)
+        )
+
+    def _again(self) -> tuple[Pair, ...]:
+        """Whoever was asked least comes first, so that who is well becomes a partner before anybody is accused."""
+        found: list[Pair] = []
+        used: set[str] = set()
+        crossed: set[str] = set()
+        self._shut()
+        nobody = not any(self._good.values())
+        mixed = set()
+        for item in sorted(self._open, key=lambda each: (each.retests, each.order)):
+            if item.name in used:
+                continue
+            partner = next(self._near(item, used), None)
+            if partner is None and self._may_mix(item.place):
+                partner = next(self._mates(item, used, nobody), None)
+                if partner is not None:
+                    mixed.add(item.place)
+            elif partner is None and any(True for _each in self._near(item, ())):
+                # Its turn comes in the next round.
+                continue
+            if partner is None and not nobody and item.place not in mixed | crossed:
+                partner = next(self._far(item, used, crossed), None)
+                crossed |= {item.place, partner.place} if partner is not None else set()
+            if partner is not None:
+                found.append((item.name, partner.name))
+                used |= {item.name, partner.name}
+        for place in mixed:
+            self._mixed[place] = self._mixed.get(place, 0) + 1
+        return tuple(found)
+
+    def _may_mix(self, place: str) -> bool:
+        return not self._good.get(place) and self._mixed.get(place, 0) < MIXED
+
+    def _near(self, item: Item, used: Collection[str]) -> Iterator[Item]:
+        """Good ones of its place that it has not been asked with; those that it never met first."""
+        there = [
+            each for each in self._good.get(item.place, ()) if each.name not in used and not item.asked_with(each.name)
+        ]
+        yield from (each for each in there if not item.met(each.name))
+        yield from (each for each in there if item.met(each.name))
+
+    def _mates(self, item: Item, used: Collection[str], nobody: bool) -> Iterator[Item]:
+        """Other suspects of its place; where nobody at all is good, also those that it has met."""
+        there = [
+            each
+            for each in self._open
+            if each is not item and each.place == item.place and each.name not in used and not each.gone
+        ]
+        yield from (each for each in there if not item.met(each.name))
+        yield from (each for each in there if nobody and item.met(each.name))
+
+    def _far(self, item: Item, used: Collection[str], crossed: Collection[str]) -> Iterator[Item]:
+        """Good ones of other places. One test at a time over the way of a place: that way is shared."""
+        if len(set(item.across)) >= ENOUGH:
+            return
+        for place, there in self._good.items():
+            if place == item.place or place in crossed:
+                continue
+            yield from (each for each in there if each.name not in used and not item.asked_with(each.name))
+
+    def _shut(self) -> None:
+        """Places of two items and more in which nobody is good after some have met good ones of other places."""
+        for place in dict.fromkeys(item.place for item in self._open):
+            there = [item for item in self.items.values() if item.place == place]
+            tried = [item for item in there if item.across or item.unheard]
+            if any(item.state == GOOD for item in there) or len(tried) < min(SENT, len(there)):
+                continue
+            if len(there) > 1:
+                self.shut.append(place)
+                self._close([item for item in self._open if item.place == place])
+                self._open = [item for item in self.items.values() if item.state == OPEN]

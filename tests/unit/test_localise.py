@@ -1,0 +1,272 @@
+"""The search for who is slow: disjoint rounds, the bound, no accusation without two good partners. Simulated."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise, localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+    PAIR,
+    RAILS,
+    Bar,
+    Localisation,
+    Node,
+    Result,
+    Test,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ACCUSED, FAIL, GOOD, PASS, TwoPasses
+
+from tests.localising import KINDS, UPLINK, Cluster, Fault, accused, any_faults, leaf_size, said, searched, wanted
+
+
+def clusters(**more: Any) -> Iterator[Cluster]:
+    dice = random.Random(7)
+    for number in range(60):
+        nodes = dice.choice([8, 9, 16, 17, 33, 64, 65, 100])
+        size = leaf_size(nodes, dice.choice([8, 16, 32]))
+        plain = Cluster(nodes, leaf_size=size)
+        faults = any_faults(plain, dice.choice([0, 1, 1, 2]), dice)
+        yield Cluster(nodes, faults, number, size, **more)
+
+
+def test_faults_are_named_and_nobody_else_is() -> None:
+    for cluster in clusters():
+        assert accused(searched(cluster)) == wanted(cluster), cluster
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_fault_is_one_cause_with_its_evidence(kind: str) -> None:
+    cluster = Cluster(16, [Fault(kind, "n0005", 3)], leaf_size=8)
+    search = searched(cluster)
+    assert accused(search) == wanted(cluster)
+    [root] = [one for one in said(search)["n0005"] if not one.ok and one.because is None and one.subject != "cluster"]
+    assert "round 3" in root.have or "round 4" in root.have or "round 5" in root.have  # type: ignore[operator]
+    assert "of 345.6 GB/s" in root.have or "of 43.2 GB/s" in root.have  # type: ignore[operator]
+
+
+def test_a_direction_is_told_from_a_rail() -> None:
+    for kind, words in [
+        ("sends slowly", "slow only where it sends"),
+        ("receives slowly", "slow only where it receives"),
+        ("bad cable", "slow in both directions"),
+    ]:
+        found = said(searched(Cluster(8, [Fault(kind, "n0002", 6)])))["n0002"]
+        [rail] = [one for one in found if one.check == "localise.rail"]
+        assert rail.subject == "rail 6"
+        assert words in str(rail.have)
+
+
+@pytest.mark.parametrize("more", [{}, {"silent": 0.1}, {"lost": {"n0000": 1, "n0003": 2, "n0005": 3, "n0006": 4}}])
+def test_rounds_are_disjoint_and_two_different_good_nodes_stand_behind_each_accusation(more: dict[str, Any]) -> None:
+    for cluster in clusters(**more):
+        search = Localisation(cluster.members(), cluster.bar)
+        gone: set[str] = set()
+        while tests := search.next_round():
+            hosts = [host for test in tests for host in test.hosts]
+            assert len(hosts) == len(set(hosts))
+            assert not gone & set(hosts)
+            if tests[0].kind == PAIR and tests[0].number == 1:
+                assert all(cluster.leaf[one] == cluster.leaf[other] for one, other in (test.hosts for test in tests))
+            results = [cluster.answer(test) for test in tests]
+            gone |= {host for result in results for host in result.lost}
+            search.take(results)
+        passed = {host for one in search.evidence if one.outcome == PASS for host in one.test.hosts}
+        for host in search.pairs.of_state(ACCUSED):
+            failed = {
+                other
+                for one in search.of_host(host)
+                if one.outcome == FAIL
+                for other in one.test.hosts
+                if other != host and other in passed
+            }
+            assert len(failed) >= 2
+            assert host not in passed
+        found = {host for host, check in accused(search) if check != "localise.uplink"}
+        assert found <= {fault.where for fault in cluster.faults}
+        assert set(said(search)) == set(cluster.hosts)
+
+
+def test_the_bound_holds_without_noise() -> None:
+    dice = random.Random(3)
+    for _each in range(400):
+        nodes = 2 * dice.randrange(2, 40)
+        slow = set(dice.sample(range(nodes), dice.randrange(0, (nodes + 1) // 2)))
+        order = list(range(nodes))
+        dice.shuffle(order)
+        search = TwoPasses({str(number): "" for number in order})
+        while pairs := search.next_round():
+            search.take({pair: FAIL if slow & {int(name) for name in pair} else PASS for pair in pairs})
+        k = len(slow)
+        assert {int(name) for name in search.of_state(ACCUSED)} == slow
+        assert len(search.of_state(GOOD)) == nodes - k
+        assert search.rounds <= 1 + 2 * math.ceil(2 * k / (nodes - 2 * k)), (nodes, k)
+
+
+def test_one_fault_of_512_takes_three_rounds_and_260_tests_and_an_odd_node_one_test_more() -> None:
+    for nodes, most in ((512, 260), (513, 261)):
+        search = searched(Cluster(nodes, [Fault("slow node", "n0100")], noise=False))
+        assert search.rounds[PAIR] <= 3
+        assert search.tests[PAIR] <= most
+        assert search.pairs.of_state(ACCUSED) == ["n0100"]
+
+
+def test_where_nobody_is_good_the_bar_is_accused_at_once_and_no_node() -> None:
+    cluster = Cluster(16)
+    search = Localisation(cluster.members(), lambda _test: Bar(1000.0, "a wrong bar"))
+    search.take([cluster.answer(test) for test in search.next_round()])
+    assert search.next_round() == ()
+    assert accused(search) == {(search.pairs.of_state("unknown")[0], "localise.bar")}
+    states = {one.state for found in said(search).values() for one in found if one.check == "localise.node"}
+    assert states == {"unknown"}
+
+
+def test_fewer_good_than_slow_accuses_the_bar() -> None:
+    slow = {f"n{number:04d}" for number in range(9)}
+    search = searched(Cluster(16, [Fault("slow node", host) for host in slow], noise=False))
+    assert {check for _host, check in accused(search)} == {"localise.bar"}
+
+
+def test_without_a_bar_nothing_is_measured() -> None:
+    cluster = Cluster(8)
+    search = Localisation(cluster.members(), lambda _test: Bar(None, "no bar for pair all_reduce"))
+    assert search.next_round() == ()
+    found = said(search)
+    assert {one.state for host in cluster.hosts for one in found[host]} == {"unknown"}
+
+
+def test_a_slow_uplink_accuses_its_leaf_and_no_node() -> None:
+    cluster = Cluster(32, [Fault(UPLINK, "leaf01")], leaf_size=8)
+    search = searched(cluster)
+    assert accused(search) == {("leaf01", "localise.uplink")}
+    # Of two leaves nobody can tell whose it is: both are told.
+    search = searched(Cluster(16, [Fault(UPLINK, "leaf01")], leaf_size=8))
+    assert accused(search) == {("leaf00", "localise.uplink"), ("leaf01", "localise.uplink")}
+
+
+def test_a_leaf_in_which_nobody_passes_is_accused_instead_of_its_nodes() -> None:
+    faults = [Fault("slow node", f"n{number:04d}") for number in range(8)]
+    search = searched(Cluster(64, faults, leaf_size=8))
+    assert accused(search) == {("leaf00", "localise.leaf")}
+
+
+def test_a_lonely_node_meets_a_good_one_across_and_is_not_accused_there() -> None:
+    healthy = searched(Cluster(9, leaf_size=8))
+    assert "n0008" in healthy.pairs.of_state(GOOD)
+    search = searched(Cluster(9, [Fault("slow node", "n0008")], leaf_size=8))
+    assert not accused(search)
+    [node] = [one for one in said(search)["n0008"] if one.check == "localise.node"]
+    assert node.state == "unknown"
+    assert "slow over uplinks only" in str(node.have)
+
+
+def node(host: str, **more: Any) -> Node:
+    return Node(host, **{"rails": (0, 1), "alone": 480.0, "alone_bar": 440.0, **more})
+
+
+def test_who_is_busy_slow_alone_or_not_screened_takes_no_part() -> None:
+    nodes = [
+        node("a"),
+        node("b"),
+        node("busy", unfit=("busy: a job", "wait")),
+        node("slow", alone=300.0),
+        node("unscreened", alone=None),
+    ]
+    search = Localisation(nodes, Cluster.bar)
+    assert [test.hosts for test in search.next_round()] == [("a", "b")]
+    search.take([Result(test, 384.0) for test in search.next_round()])
+    found = said(search)
+    assert [(one.check, one.state) for host in ("busy", "slow", "unscreened") for one in found[host]] == [
+        ("localise.member", "unknown"),
+        ("localise.alone", "drift"),
+        ("localise.member", "unknown"),
+    ]
+
+
+def test_silence_is_unknown_and_a_partner_that_died_is_held_against_nobody() -> None:
+    search = Localisation([node(name) for name in "abcdef"], Cluster.bar)
+
+    def play(silent: str, dies: str = "") -> None:
+        while tests := search.next_round():
+            search.take(
+                [
+                    Result(test, said="it crashed")
+                    if silent in test.hosts
+                    else Result(test, lost={dies: "not reached"})
+                    if dies in test.hosts
+                    else Result(test, 384.0)
+                    for test in tests
+                ]
+            )
+
+    play("a", "c")
+    states = {
+        host: [(one.check, one.state) for one in found if not one.ok and one.subject == "host"]
+        for host, found in said(search).items()
+    }
+    assert states == {
+        "a": [("localise.node", "unknown")],
+        "b": [],
+        "c": [("localise.member", "unknown")],
+        "d": [],
+        "e": [],
+        "f": [],
+    }
+
+
+@pytest.mark.parametrize("figure", [None, 0.0, -1.0, math.nan, math.inf])
+def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
+    assert localise.outcome(figure, Bar(1.0, "")) == "silent"
+    assert localise.outcome(1.0, Bar(None, "")) == "silent"
+
+
+def test_results_that_were_not_asked_for_are_refused() -> None:
+    search = Localisation([node("a"), node("b")], Cluster.bar)
+    [test] = search.next_round()
+    for results in (
+        [Result(Test(PAIR, ("a", "z"), 1))],
+        [Result(test), Result(test, 1.0)],
+        [Result(test, lost={"z": "not reached"})],
+    ):
+        with pytest.raises(ValueError, match=r"result|lost"):
+            search.take(results)
+    with pytest.raises(ValueError, match="twice"):
+        Localisation([node("a"), node("a")], Cluster.bar)
+
+
+def test_a_late_rank_has_the_shortest_time_and_a_slow_fabric_has_none() -> None:
+    even = {(host, gpu): 100.0 for host in "ab" for gpu in range(8)}
+    assert localise.late(even, "a") == ()
+    assert localise.late({**even, ("a", 5): 60.0}, "a") == (5,)
+    assert localise.late({**even, ("a", 5): 60.0}, "b") == ()
+    assert localise.late({**even, ("a", 5): 60.0, ("b", 1): 60.0}, "a") == ()
+    assert localise.late({**even, **{("a", gpu): 60.0 for gpu in range(8)}}, "a") == ()
+    assert localise.late({**even, ("a", 5): math.nan}, "a") == ()
+
+
+def test_rails_are_accused_by_two_good_nodes_and_not_by_one_spoiled_figure() -> None:
+    cluster = Cluster(8, [Fault("slow rail", "n0001", 2)], noise=False)
+    search = Localisation(cluster.members(), cluster.bar)
+    spoiled = 0
+    while tests := search.next_round():
+        results = [cluster.answer(test) for test in tests]
+        if tests[0].kind == RAILS and not spoiled:
+            spoiled = 1
+            [one] = results
+            ways = tuple(
+                localise.Way(way.rail, way.source, 20.0, way.both) if way.rail == 4 else way for way in one.ways
+            )
+            results = [Result(one.test, ways=ways)]
+        search.take(results)
+    assert spoiled
+    assert accused(search) == wanted(cluster)
+
+
+def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:
+    cluster = Cluster(40, any_faults(Cluster(40), 3, random.Random(1)), leaf_size=8)
+    for verdict in localise_judge.verdicts(searched(cluster)):
+        assert verdict.finding.ok or verdict.finding.fix
+        assert verdict.evidence or verdict.finding.state == "unknown"
