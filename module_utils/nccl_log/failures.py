@@ -112,7 +112,8 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"failed|communicator encountered a fatal error",
     ),
     ("nvlink_p2p", r"P2P is disabled between NVLINK connected GPUs|failed to peer with device"),
-    ("fabric_manager", r"Failed to bind NVLink SHARP|MNNVL .* not working|Cuda failure (?:802|'system not yet init)"),
+    ("fabric_manager", r"(?P<code>MNNVL) .* not working"),
+    ("fabric_manager", r"Failed to bind NVLink SHARP|Cuda failure (?:802|'system not yet init)"),
     (
         "cuda",
         r"[Cc]uda failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})'|CUDA error(?: ?: |"
@@ -132,6 +133,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("no_network", r"Error: network (?P<code>\S{1,64}) not found|Failed to initialize any NET plugin"),
     ("no_transport", r"No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
+    ("nvml", r"nvml\w{1,60}(?:\(\))? failed"),
     ("driver_functions", r"CUDA some PFN functions not found"),
     ("link_layer", r"incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts"),
     ("handshake", r"socketFinalizeAccept: wrong (?:type|magic)|wrong type \d+ != \d+"),
@@ -165,7 +167,7 @@ _EXIT = (
     re.compile(r"failed \(exitcode: (?P<how>-?\d{1,5})\) local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,10})\)"),
 )
 _EXCEPTION = re.compile(
-    r"NCCL error in: \S+?(?:, (?P<what>[a-z][^(,]{3,60}))?(?: \(run with [^)]*\))?, NCCL version "
+    r"NCCL error(?: in: \S+?)?(?:[,:] (?P<what>[a-z][^(,]{3,60}))?(?: \(run with [^)]*\))?, NCCL version "
     r"(?P<version>[\d.]{3,12})"
 )
 _TEST = re.compile(r"Test (?P<lib>NCCL|CUDA) failure \S+ '(?P<error>[^']{1,200})'")

@@ -91,6 +91,11 @@ CONNECTION = Check(
     severity="critical",
 )
 "Did every rank stay until the end"
+_CONNECT = (
+    "a TCP connection between two ranks was never made: nothing is known to have been closed",
+    "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), see what the peer's log says"
+    " after Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
+)
 SHARED_MEMORY = Check(
     "nccl_log.shared_memory",
     why="ranks of a node talk through /dev/shm, and there was no room or the segment was not there",
@@ -217,12 +222,14 @@ _CHECKS = {
     "net_plugin": NET_PLUGIN,
     "no_pci_device": DEVICE,
     "driver_functions": WARNING,
+    "nvml": WARNING,
     "warning": WARNING,
 }
+_LINK_LOCAL = ("169.254.", "fe80:")
 # What is no failure by itself: the first failure is another one, where there is one.
-_MERELY = ("warning", "no_pci_device", "driver_functions")
+_MERELY = ("warning", "no_pci_device", "driver_functions", "nvml")
 # What is not told to be wrong.
-_OPEN = ("warning", "driver_functions")
+_OPEN = ("warning", "driver_functions", "nvml")
 # What follows from something else: never the first failure while there is another one.
 _FOLLOWS = ("closed", "connect", "consequence", "exception", "test", "watchdog", "progress", "exit")
 # What a warning leaves open, by kind and code; the causes are in the order of how often they are it.
@@ -258,6 +265,25 @@ _POSSIBLE = {
     ("cuda", "uncorrectable ECC error encountered"): "the GPU's memory: drain the node",
     ("cuda", "invalid device ordinal"): "a process has more ranks than GPUs that it can see (CUDA_VISIBLE_DEVICES)",
     ("cuda", "initialization error"): "CUDA was used before a fork, or the driver is not ready in this process",
+    (
+        "fabric_manager",
+        "MNNVL",
+    ): "the container or cgroup does not show an IMEX channel (/dev/nvidia-caps-imex-channels), or nvidia-imex does not"
+    " run on all nodes of the NVLink domain",
+    ("cuda", "operation not permitted"): "the container may not share memory between GPUs or nodes: no IMEX channel, or"
+    " too few privileges",
+    ("cuda", "named symbol not found"): "this NCCL has no kernels for this GPU, or for the CUDA that is loaded",
+    ("cuda", "no kernel image is available for execution on the device"): "this NCCL has no kernels for this GPU",
+    (
+        "connect",
+        "",
+    ): "an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a firewall or no route"
+    " between the nodes, or the peer had ended",
+    (
+        "connect",
+        "refused",
+    ): "the peer had ended, or the address is not its own on the network between the nodes (NCCL_SOCKET_IFNAME)",
+    ("nvml", ""): "the container or cgroup shows the process fewer GPUs than NCCL looks for",
     (
         "driver_functions",
         "",
@@ -298,13 +324,15 @@ def judge(job: Job) -> List[Finding]:
 
 
 def _kind(one: Reported) -> str:
-    return "closed" if one.failure.kind == "connect" and "refused" not in one.failure.text else one.failure.kind
+    return one.failure.kind
 
 
 def _code(one: Reported) -> str:
     """Failures with the same are one finding."""
-    if one.failure.kind in ("completion", "cuda", "port", "net_plugin"):
+    if one.failure.kind in ("completion", "cuda", "port", "net_plugin", "fabric_manager"):
         return one.failure.code
+    if one.failure.kind == "connect":
+        return "refused" if "refused" in one.failure.text else ""
     return one.failure.text[:60] if one.failure.kind == "warning" else ""
 
 
@@ -348,6 +376,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append(where)
     if kind == "closed":
         parts.append(_went_away(job, reported))
+    if kind == "connect":
+        parts.append(_unreached(job, reported))
     if kind == "watchdog":
         parts.append(_behind(job))
     if kind == "no_interface":
@@ -361,7 +391,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     have = "; ".join(part for part in parts if part)
     state = "unknown" if kind in _OPEN else "drift"
     severity = "minor" if kind in _OPEN and first is None else None
-    return check.judge(subject, state, "none", have, _source(one), because=cause, severity=severity)
+    why, fix = _CONNECT if kind == "connect" else (None, None)
+    return check.judge(subject, state, "none", have, _source(one), fix, because=cause, severity=severity, why=why)
 
 
 def _what(one: Reported, code: str) -> str:
@@ -459,9 +490,19 @@ def _where(reported: Sequence[Reported]) -> str:
     return "; ".join(parts)
 
 
-def _went_away(job: Job, reported: Sequence[Reported]) -> str:
-    """Whom the victims name, and who says nothing."""
-    addresses = {}
+def _unreached(job: Job, reported: Sequence[Reported]) -> str:
+    """Which addresses did not answer, and those among them that no other node can reach."""
+    peers = _named(job, reported)
+    text = "not reached: %s" % ", ".join(peers) if peers else "the address is not named"
+    local = {peer for peer in (one.failure.peer for one in reported) if peer.lower().startswith(_LINK_LOCAL)}
+    if local:
+        text += "; %s is a link-local address, as a rule of an interface that is not meant for this" % names(local, 2)
+    return text
+
+
+def _named(job: Job, reported: Sequence[Reported]) -> List[str]:
+    """The three peers that most reports name, with their hosts and how often."""
+    addresses: Dict[str, str] = {}
     for process in job.processes:
         if process.bootstrap is not None:
             addresses.setdefault(process.bootstrap.address, process.host)
@@ -470,6 +511,12 @@ def _went_away(job: Job, reported: Sequence[Reported]) -> str:
     for peer, count in peers.most_common(3):
         host = addresses.get(peer, "")
         named.append("%s%s (%d)" % (peer, " = %s" % host if host and host != peer else "", count))
+    return named
+
+
+def _went_away(job: Job, reported: Sequence[Reported]) -> str:
+    """Whom the victims name, and who says nothing."""
+    named = _named(job, reported)
     victims = {one.process.key for one in job.failures if one.process is not None}
     silent = [one for one in job.processes if one.key not in victims and one.ended != "Destroy"]
     text = "the lost peers are %s" % ", ".join(named) if named else "the lost peer is not named"

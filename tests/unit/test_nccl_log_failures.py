@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import events, job, judge, lines
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import events, job, jobs, judge, lines
 
 
 def found(text: str) -> dict[str, Finding]:
@@ -75,3 +75,50 @@ def test_rdma_in_software_and_a_driver_without_functions_are_no_first_failure() 
         "unknown",
         True,
     )
+
+
+def test_a_connection_that_was_never_made_is_not_said_to_be_lost() -> None:
+    line = "node1:7:8 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {}<4471> failed : {}\n"
+    finding = found(line.format("10.0.0.9", "No route to host"))["nccl_log.connection"]
+    assert "not reached: 10.0.0.9 (1); possible causes: an interface" in (finding.have or "")
+    assert ("lost" in (finding.have or ""), finding.why.startswith("a TCP connection")) == (False, True)
+    assert "the peer had ended, or" in (
+        found(line.format("10.0.0.9", "Connection refused"))["nccl_log.connection"].have or ""
+    )
+    for local in ("169.254.20.10", "fe80::1:2%ib1"):
+        assert f"{local} is a link-local address" in (
+            found(line.format(local, "timeout"))["nccl_log.connection"].have or ""
+        )
+    # It follows from what is known to have failed.
+    log = found(line.format("10.0.0.9", "timeout") + "node1:7:8 [0] a.cc:1 NCCL WARN Cuda failure 'out of memory'\n")
+    assert log["nccl_log.connection"].because == log["nccl_log.cuda"].id
+
+
+@pytest.mark.parametrize(
+    ("warning", "check", "cause"),
+    [
+        (
+            "MNNVL (cliqueSize 4) is available but not working on this system.",
+            "fabric_manager",
+            "does not show an IMEX channel",
+        ),
+        ("Cuda failure 800 'operation not permitted'", "cuda", "no IMEX channel, or too few privileges"),
+        ("Cuda failure 'named symbol not found'", "cuda", "no kernels for this GPU"),
+        ("nvmlDeviceGetHandleByPciBusId() failed: Not Found", "warning", "fewer GPUs than NCCL looks for"),
+    ],
+)
+def test_what_a_warning_leaves_open(warning: str, check: str, cause: str) -> None:
+    have = found(f"node1:7:8 [0] init.cc:1 NCCL WARN {warning}\n")[f"nccl_log.{check}"].have or ""
+    assert (cause in have, "Fabric Manager" in have) == (True, False)
+
+
+def test_an_error_that_came_later_than_the_call() -> None:
+    text = (
+        "Collective WorkNCCL(SeqNum=9) raised the following async exception: NCCL error: unhandled system error (run"
+        " with NCCL_DEBUG=INFO for details), NCCL version 2.25.1\nLast error:\n\nException raised from here\n"
+    )
+    finding = found(text)["nccl_log.warning"]
+    assert (finding.state, "which names the cause, is not in this log" in (finding.have or "")) == ("unknown", True)
+    for said in (text, "NCCL error in: x/NCCLUtils.hpp:268, NCCL version 2.25.1\n"):
+        [one] = jobs.split(job.read([said.encode()]))
+        assert one.versions == ("2.25.1",)
