@@ -22,8 +22,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 ROWS = 40
 # Jobs of one kind, such as the pairs of a fleet, that have a line each; of more, only those that are not ok have one.
 EACH = 4
-# Columns that stand below their line where a terminal is narrow.
-_ASIDE = ("P99", "SPREAD", "PREDICTION")
+# Columns that stand below their line where a terminal is narrow, and more of them where it is narrower.
+_LESSER = ("P99", "SPREAD", "PREDICTION")
+_ASIDE = (_LESSER, ("ALGBW", *_LESSER))
 # Characters of host names in a cell, in a sentence; of what a finding says; of host names in it.
 CELL, SENTENCE, SAID, _NAMES = 22, 180, 300, 60
 

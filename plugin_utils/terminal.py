@@ -41,20 +41,21 @@ def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
     return found
 
 
-def table(heads: Sequence[str], lines: Sequence[Line], width: int, aside: Sequence[str] = ()) -> list[str]:
+def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Sequence[Sequence[str]] = ()) -> list[str]:
     """Cells in columns with notes below their line; no line is longer than ``width``.
 
-    Where the columns do not fit, those of ``aside`` become a note; where that is not enough, each line is words with
-    the names of their columns.
+    Where the columns do not fit, those of the first of ``asides`` become a note, or else those of the next; where that
+    is not enough, each line is words with the names of their columns.
     """
     lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
     rows = _rows(heads, lines)
-    if max(map(len, rows)) > width and aside:
+    for aside in asides if max(map(len, rows)) > width else ():
         lesser = [number for number, head in enumerate(heads) if head in aside]
         less = [(_without(cells, lesser), [_named(heads, cells, lesser), *notes]) for cells, notes in lines]
         shorter = [head for head in heads if head not in aside]
         if max(map(len, _rows(shorter, less))) <= width:
             heads, lines, rows = shorter, less, _rows(shorter, less)
+            break
     fits = max(map(len, rows)) <= width
     found = rows[:1] if fits else []
     for row, (cells, notes) in zip(rows[1:], lines, strict=True):

@@ -100,6 +100,15 @@ def pairs(count: int) -> Record:
     return replace(RECORD, jobs=tuple(jobs), asked=tuple(h for job in jobs for h in job.hosts), left_out=(), scaling=())
 
 
+def test_pairs_of_a_few_hosts_have_columns_on_a_terminal_of_80() -> None:
+    names = ("node01", "node03", "node04")
+    pair = replace(GOOD, algorithm="Ring", hosts=names, busbw=None, states=("unknown",), said="no log")
+    head, line, note = cluster_table.render(replace(TWO, jobs=(pair,), asked=names), 80).splitlines()[:3]
+    assert head.split() == ["HOSTS", "COLLECTIVE", "SIZE", "TIME", "BUSBW", "BAR", "OF", "BAR", "RESULT"]
+    assert line.startswith("node[01,03-04]  all_reduce (Ring)  1G")
+    assert note.startswith("    algbw 186.0, p99 5.9 ms")
+
+
 def test_hosts_that_are_alike_are_one_line() -> None:
     text = cluster_table.render(pairs(500), 120)
     assert len(text.splitlines()) < 20
