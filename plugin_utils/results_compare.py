@@ -278,13 +278,14 @@ def _middle(values: Iterable[float | None]) -> float | None:
 
 
 def _reasons(found: Sequence[Difference]) -> list[str]:
+    scopes = len({one.scope for one in found}) > 1
     reasons: dict[str, list[Difference]] = {}
     for one in found:
         if one.verdict == NOT:
             reasons.setdefault(one.why, []).append(one)
     told = sorted(reasons.items(), key=lambda item: -len(item[1]))
     lines = [
-        f"not comparable: {_some([_kind(one) for one in ones])} on"
+        f"not comparable: {_some([f'{one.scope} ' * scopes + _kind(one) for one in ones])} on"
         f" {_names(host for one in ones for host in one.hosts)}: {why}"
         for why, ones in told[:REASONS]
     ]

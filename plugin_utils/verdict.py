@@ -7,7 +7,6 @@ Fails closed: a host or a role without a result is a finding, not a gap.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,7 +139,9 @@ def judge(
             result = answer.given(results[host].get(role))
             because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
             found, good = _role_result(role, result, because, ended)
-            findings.extend(replace(f, have=_nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
+            findings.extend(
+                replace(f, have=nodeset.nameless(f.have, host)) if f.check[:4] == "run." else f for f in found
+            )
             passed.extend(good)
             repaired.extend(result.get("repaired") or [])
             notes.extend(result.get("notes") or [])
@@ -179,16 +180,6 @@ def _role_result(
 
 def _no_result(role: str, subject: str, have: str, because: str | None = None, fix: str = AGAIN) -> Finding:
     return replace(HOST, id=f"run.{role}").judge(subject, "unknown", "a result", have, "ansible-playbook", fix, because)
-
-
-def _nameless(text: str | None, host: str) -> str | None:
-    """Without its own name: forty hosts that are unreachable alike are one row.
-
-    In a list (``node01,node02``) it stays: that is the same list on each of its hosts.
-    """
-    if not text or host not in text:
-        return text
-    return re.sub(rf"(?<![\w.,-]){re.escape(host)}(?![\w-]|,\w)", "it", text)
 
 
 def _one_line(text: object) -> str:
@@ -241,7 +232,7 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
     notes: dict[str, list[str]] = {}
     for host in verdict.hosts:
         for note in host.notes:
-            notes.setdefault(_nameless(note, host.host) or "", []).append(host.host)
+            notes.setdefault(nodeset.nameless(note, host.host) or "", []).append(host.host)
     told = [f"note ({nodeset.brief(hosts, SENTENCE)}): {note}" for note, hosts in sorted(notes.items())]
     lines += _counted(told, "notes", width, any(len(nodeset.fold(hosts)) > SENTENCE for hosts in notes.values()))
     if verdict.left_out:
@@ -268,7 +259,7 @@ def _rows(verdict: Verdict) -> list[_Row]:
             if finding.because in ids and finding.because != finding.id:
                 consequences.append(finding)
                 continue
-            have = _nameless(finding.have, host.host)
+            have = nodeset.nameless(finding.have, host.host)
             key = (finding.check, finding.subject, finding.state, finding.aspect, finding.severity, finding.want, have)
             hosts.setdefault(key, []).append(host.host)
             first.setdefault(key, replace(finding, have=have))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .waivers import Waiver
 
@@ -109,7 +110,7 @@ def _group(rows: list[Row], have: str | None, many: bool) -> Group:
 
 def _have(row: Row) -> str | None:
     """Without the host's own name, which would make every host a group of its own."""
-    return row.finding.have.replace(row.host, "it") if row.finding.have else row.finding.have
+    return nodeset.nameless(row.finding.have, row.host)
 
 
 def by_fingerprint(groups: Iterable[Group]) -> Mapping[str, Group]:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError, brief, cut, expand, fold
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import (
+    NodesetError,
+    brief,
+    cut,
+    expand,
+    fold,
+    nameless,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,3 +54,20 @@ def test_what_is_cut_says_how_many_more_there_are(names: set[str], room: int) ->
 def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -> None:
     with pytest.raises(NodesetError):
         expand(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no route to n1", "no route to it"),
+        ("n1: no route, n1.", "it: no route, it."),
+        # Another host's, and a list that is the same on all of its hosts.
+        ("n10 and n1-eth0 and gpu-n1", "n10 and n1-eth0 and gpu-n1"),
+        ("all_reduce n0,n1,n2 on n1", "all_reduce n0,n1,n2 on it"),
+        ("n1,n2", "n1,n2"),
+        ("n0,n1", "n0,n1"),
+        (None, None),
+    ],
+)
+def test_a_host_is_told_without_its_name(text: str | None, told: str | None) -> None:
+    assert nameless(text, "n1") == told

@@ -179,6 +179,13 @@ def test_the_table_names_what_changed_first() -> None:
         assert max(map(len, lines)) <= width
 
 
+def test_what_is_of_another_scope_says_so() -> None:
+    before, after = results(job(350.0, scope="leaf")), results(job(350.0, scope="cluster"))
+    text = results_compare.render(before, after, results_compare.compare(before, after), 120)
+    assert "not comparable: leaf all_reduce on n[1-2]: not measured after" in text
+    assert "not comparable: cluster all_reduce on n[1-2]: not measured before" in text
+
+
 def test_parts_of_a_cluster_have_a_line_each() -> None:
     parts = results(*(job(400.0 / n, hosts=tuple(f"n{i}" for i in range(n))) for n in (1, 2, 4)))
     lines = results_compare.render(parts, parts, results_compare.compare(parts, parts), 80).splitlines()
