@@ -114,8 +114,8 @@ CUDA = Check(
 "Do CUDA's calls succeed"
 FABRIC_MANAGER = Check(
     "nccl_log.fabric_manager",
-    why="NVSwitch or NVLink across nodes is not ready: Fabric Manager (or IMEX) is not running, or not of"
-    " the driver's version",
+    why="NVSwitch or NVLink across nodes refused what NCCL asked for: as a rule Fabric Manager (or IMEX) is not"
+    " running, or not of the driver's version",
     fix="`systemctl status nvidia-fabricmanager` on the node (GB200: nvidia-imex), its version has to be the driver's;"
     " `nvidia-smi -q | grep -A 3 Fabric` has to say Completed and Success",
     severity="critical",
@@ -384,7 +384,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts += ["NCCL_SOCKET_IFNAME=%s" % value for value in list(job.set_to("NCCL_SOCKET_IFNAME"))[:3]]
     if kind == "exit":
         parts.append("the first of %d to end" % len(reported) if len(reported) > 1 else "")
-    possible = _POSSIBLE.get((kind, code))
+    possible = _POSSIBLE.get((kind, code)) or _POSSIBLE.get((kind, ""))
     if possible:
         parts.append("possible causes: %s" % possible)
     subject = "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else "")

@@ -122,3 +122,10 @@ def test_an_error_that_came_later_than_the_call() -> None:
     for said in (text, "NCCL error in: x/NCCLUtils.hpp:268, NCCL version 2.25.1\n"):
         [one] = jobs.split(job.read([said.encode()]))
         assert one.versions == ("2.25.1",)
+
+
+def test_what_multicast_refuses_is_a_possible_cause_whatever_the_error() -> None:
+    for error in ("1 'invalid argument'", "401 'the operation cannot be performed in the present state'"):
+        warn = f"node1:7:8 [0] transport/nvls.cc:254 NCCL WARN Cuda failure {error}\n"
+        finding = found(warn)["nccl_log.fabric_manager"]
+        assert ("possible causes: Fabric Manager" in (finding.have or ""), "as a rule" in finding.why) == (True, True)
