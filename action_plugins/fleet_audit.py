@@ -48,6 +48,8 @@ KEPT = (
 )
 # Seconds in which the first host alone makes what all need, which threads would do all at once.
 ALONE = 2.0
+# Seconds after which a worker that waits looks whether it has to end.
+WAKE = 0.5
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
 PR_SET_PDEATHSIG = 1
@@ -215,7 +217,8 @@ def _ask_all(
             if host == hosts[0]:
                 made.wait(ALONE)
         try:
-            given = [answers.get(timeout=max(min(ends.values()) - time.monotonic(), 0))]
+            # Not longer at a time: what ends this worker may reach another thread, and is heard only between two waits.
+            given = [answers.get(timeout=max(min(min(ends.values()) - time.monotonic(), WAKE), 0))]
         except queue.Empty:
             late = [host for host, end in ends.items() if end <= time.monotonic()]
             for host in late:

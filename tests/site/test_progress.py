@@ -132,3 +132,22 @@ def test_who_interrupts_a_role_hears_the_verdict_on_what_was_done(tmp_path: Path
     assert "have no result: the run was ended before the role was done" in said
     assert "repaired on node01: host_limits.login" in said
     assert "VERDICT INCOMPLETE, the run was ended before: 1 of 2 hosts ok" in said
+
+
+def test_who_interrupts_the_question_hears_the_verdict_on_who_has_answered(tmp_path: Path, lab: Path) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 300\n")
+    silent.chmod(0o755)
+    values = {"gpu_nodes": {"hosts": {"node02": {"ansible_python_interpreter": str(silent)}}}}
+    (tmp_path / "silent.yml").write_text(yaml.safe_dump(values))
+    inventories = ["-i", str(lab / "inventory"), "-i", str(tmp_path / "silent.yml")]
+    watched = Watched(tmp_path, *inventories, "--check", str(ROOT / "playbooks/drift.yml"))
+    watched.until("1 of 2 hosts have answered")
+    # A worker that is ended in the middle of telling this leaves the queue of Ansible locked.
+    time.sleep(2)
+    os.kill(watched.process.pid, signal.SIGINT)
+    said = " ".join(watched.end())
+    assert watched.process.wait() == 99
+    assert "VERDICT INCOMPLETE, the run was ended before: 0 of 2 hosts ok" in said
+    assert "unknown node02 run.host host" in said
+    assert "host_limits.login" in said
