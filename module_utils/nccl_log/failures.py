@@ -114,6 +114,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("nvlink_p2p", r"P2P is disabled between NVLINK connected GPUs|failed to peer with device"),
     ("fabric_manager", r"(?P<code>MNNVL) .* not working"),
     ("fabric_manager", r"Failed to bind NVLink SHARP|Cuda failure (?:802|'system not yet init)"),
+    ("driver_old", r"CUDA driver version is insufficient"),
     (
         "cuda",
         r"[Cc]uda failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})'|CUDA error(?: ?: |"

@@ -49,6 +49,7 @@ class Process:
     peers_off: the driver allows no direct way between GPUs of the node.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.
     pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
+    shaped: the most nodes of a communicator whose begin is not in the log.
     launcher_rank: rank or task that the launcher's prefix names.
     What a process did not say is the class's: of 60,000 processes most say little.
     """
@@ -81,6 +82,7 @@ class Process:
     ways: Dict[Way, int] = _NOTHING
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
     ended: str = ""
+    shaped: int = 0
     pointers: Dict[str, str] = _NOTHING
     gpu: str = ""
     buses: Dict[int, str] = _NOTHING
@@ -424,6 +426,8 @@ class Reader:
         if one is not None:
             one.nodes = said.nodes
             one.local_ranks = max(one.local_ranks, said.local_ranks)
+        else:
+            process.shaped = max(process.shaped, said.nodes)
 
     def _gone(self, process: Process, said: events.Gone) -> None:
         process.ended = said.how

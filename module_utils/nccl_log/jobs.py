@@ -156,7 +156,13 @@ def _job(
     world = max(communicators, key=lambda one: (one.ranks, len(one.began)), default=None)
     name = "job" if number is None else "job %d" % (number + 1)
     return Job(
-        name, processes, tuple(communicators), tuple(reported), world, _nodes(communicators, world), _sorted(versions)
+        name,
+        processes,
+        tuple(communicators),
+        tuple(reported),
+        world,
+        _nodes(processes, communicators, world),
+        _sorted(versions),
     )
 
 
@@ -173,10 +179,14 @@ def _sorted(versions: Iterable[str]) -> Tuple[str, ...]:
     return tuple(sorted(versions, key=lambda text: [int(part) for part in text.split(".") if part.isdigit()]))
 
 
-def _nodes(communicators: Iterable[Communicator], world: Optional[Communicator]) -> Optional[int]:
+def _nodes(
+    processes: Iterable[Process], communicators: Iterable[Communicator], world: Optional[Communicator]
+) -> Optional[int]:
     said = [one.nodes for one in communicators if one.nodes is not None]
     if world is None:
-        return max(said) if said and max(said) > 1 else None
+        # One node may be that of a communicator within a job of several.
+        most = max((process.shaped for process in processes), default=0)
+        return most if most > 1 else None
     seen = len({process.node for process in world.began.values()})
     if world.nodes is not None:
         return max(said)

@@ -35,7 +35,7 @@ PORT = Check(
 "Did every port and queue of the HCAs stay up"
 QUEUE_PAIR = Check(
     "nccl_log.queue_pair",
-    why="an RDMA connection was not established: on RoCE the address of the peer did not resolve, or has no route",
+    why="an RDMA connection was not established: on RoCE as a rule the peer's address did not resolve, or has no route",
     fix="take NCCL_IB_GID_INDEX out of the job (2.21 and later find the RoCE v2 GID themselves); run"
     " playbooks/verify.yml"
     " between the nodes: it pings every rail",
@@ -91,11 +91,19 @@ CONNECTION = Check(
     severity="critical",
 )
 "Did every rank stay until the end"
-_CONNECT = (
-    "a TCP connection between two ranks was never made: nothing is known to have been closed",
-    "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), see what the peer's log says"
-    " after Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
-)
+# Why and fix of kinds that have their own, under a check of several kinds.
+_OWN = {
+    "connect": (
+        "a TCP connection between two ranks was never made: nothing is known to have been closed",
+        "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), see what the peer's log says"
+        " after Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
+    ),
+    "driver_old": (
+        "the GPU's driver is older than the CUDA that NCCL or the program was built for",
+        "`nvidia-smi` on the node says the driver and the newest CUDA that it runs: install a newer driver on the node"
+        " (a container has the node's), or an image or wheel for that CUDA",
+    ),
+}
 SHARED_MEMORY = Check(
     "nccl_log.shared_memory",
     why="ranks of a node talk through /dev/shm, and there was no room or the segment was not there",
@@ -212,6 +220,7 @@ _CHECKS = {
     "fabric_manager": FABRIC_MANAGER,
     "cuda": CUDA,
     "driver": CUDA,
+    "driver_old": CUDA,
     "mismatch": MISMATCH,
     "algorithm": SETTING,
     "no_network": SETTING,
@@ -225,6 +234,7 @@ _CHECKS = {
     "nvml": WARNING,
     "warning": WARNING,
 }
+_UNREACHABLE = ("timed out", "nreachable", "No route", "Host is down")
 _LINK_LOCAL = ("169.254.", "fe80:")
 # What is no failure by itself: the first failure is another one, where there is one.
 _MERELY = ("warning", "no_pci_device", "driver_functions", "nvml")
@@ -254,6 +264,12 @@ _POSSIBLE = {
     (
         "queue_pair",
         "",
+    ): "the address (GID) that NCCL uses is not there for this process: an index (NCCL_IB_GID_INDEX) that the port does"
+    " not have, or an interface outside of the container's network; or the HCA refuses what the peer asks for, such as"
+    " its MTU",
+    (
+        "queue_pair",
+        "unreachable",
     ): "a GID index that is not the RoCE v2 address on every port; no route or ARP answer between the two"
     " addresses; HCAs of different rails that are not connected (then NCCL_CROSS_NIC=0)",
     ("fabric_manager", ""): "Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
@@ -331,6 +347,8 @@ def _code(one: Reported) -> str:
     """Failures with the same are one finding."""
     if one.failure.kind in ("completion", "cuda", "port", "net_plugin", "fabric_manager"):
         return one.failure.code
+    if one.failure.kind == "queue_pair":
+        return "unreachable" if any(word in one.failure.code for word in _UNREACHABLE) else ""
     if one.failure.kind == "connect":
         return "refused" if "refused" in one.failure.text else ""
     return one.failure.text[:60] if one.failure.kind == "warning" else ""
@@ -391,7 +409,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     have = "; ".join(part for part in parts if part)
     state = "unknown" if kind in _OPEN else "drift"
     severity = "minor" if kind in _OPEN and first is None else None
-    why, fix = _CONNECT if kind == "connect" else (None, None)
+    why, fix = _OWN.get(kind, (None, None))
     return check.judge(subject, state, "none", have, _source(one), fix, because=cause, severity=severity, why=why)
 
 

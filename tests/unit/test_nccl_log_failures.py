@@ -129,3 +129,24 @@ def test_what_multicast_refuses_is_a_possible_cause_whatever_the_error() -> None
         warn = f"node1:7:8 [0] transport/nvls.cc:254 NCCL WARN Cuda failure {error}\n"
         finding = found(warn)["nccl_log.fabric_manager"]
         assert ("possible causes: Fabric Manager" in (finding.have or ""), "as a rule" in finding.why) == (True, True)
+
+
+def test_a_queue_pair_that_is_refused_has_other_causes_than_one_that_nobody_answers() -> None:
+    line = "node1:7:8 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with {}\n"
+    for error, cause in (("110 Connection timed out", "no route or ARP"), ("error No such device", "container's")):
+        have = found(line.format(error))["nccl_log.queue_pair"].have or ""
+        assert (cause in have, "no route or ARP" in have) == (True, "timed out" in error)
+
+
+def test_a_driver_that_is_too_old_is_to_be_replaced() -> None:
+    error = "Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'"
+    finding = found(f"node1:7:8 [0] init.cc:1 NCCL WARN {error}\n")["nccl_log.cuda"]
+    assert (finding.have or "").startswith(error)
+    assert ("install a newer driver" in finding.fix, "Xid" in finding.fix) == (True, False)
+
+
+def test_nodes_of_a_communicator_whose_begin_is_not_in_the_log() -> None:
+    line = "node1:7:8 [0] NCCL INFO comm 0xab rank 1 nRanks 8 nNodes {} localRanks 4 localRank 0 MNNVL 0\n"
+    assert jobs.split(job.read([line.format(2).encode()]))[0].nodes == 2
+    # That of a communicator within a node does not say it of the job.
+    assert jobs.split(job.read([line.format(1).encode()]))[0].nodes is None
