@@ -30,7 +30,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import (
 
 # Kinds of tests. LEAVES: hosts of two leaves in turn, so that each hop of a ring crosses the uplinks.
 PAIR, RAILS, LEAF, LEAVES, CLUSTER = "pair", "rails", "leaf", "leaves", "cluster"
-# Tests of a rail with different good nodes: two failures accuse; a third where several, not all, failed twice.
+# Tests of a rail with different good nodes: two failures accuse; a third where several, not all, failed twice, or only
+# one of a rail's four figures did: noise is as likely.
 RAIL_TESTS, MORE_RAIL_TESTS = 2, 3
 # Times that the same team, a leaf or the cluster, is measured before it is called slow.
 TEAM_TESTS = 2
@@ -163,7 +164,10 @@ class RailSearch:
         if len(self.tested) < RAIL_TESTS:
             return rails
         several = 1 < len(rails) < len(self.rails)
-        return rails if several and len(self.tested) < MORE_RAIL_TESTS else ()
+        # A slow direction shows twice: by itself, and with both directions full.
+        suspects = [rail for rail, _sends, _both in self.suspects()]
+        alone = any(suspects.count(rail) == 1 for rail in rails)
+        return rails if (several or alone) and len(self.tested) < MORE_RAIL_TESTS else ()
 
 
 class Localisation:
@@ -191,6 +195,7 @@ class Localisation:
         self.rounds: dict[str, int] = {}
         self.tests: dict[str, int] = {}
         self.no_bar = ""
+        self._good_of_leaf: dict[str, tuple[str, ...]] | None = None
         self._of_host: dict[str, list[Evidence]] = {}
         self._round: tuple[Test, ...] | None = None
         self._number = 0
@@ -228,6 +233,8 @@ class Localisation:
         if not set(lost) <= {host for test in asked for host in test.hosts}:
             raise ValueError("a host was lost that was not measured")
         self.lost.update(lost)
+        if lost:
+            self._good_of_leaf = None
         self._number += 1
         kind = asked[0].kind
         self.rounds[kind] = self.rounds.get(kind, 0) + 1
@@ -303,11 +310,13 @@ class Localisation:
                 search.passed.add(each)
 
     def _teams(self) -> dict[str, tuple[str, ...]]:
-        """Leaf -> its good nodes."""
-        found: dict[str, list[str]] = {}
-        for host in self.good:
-            found.setdefault(self.nodes[host].leaf, []).append(host)
-        return {leaf: tuple(hosts) for leaf, hosts in found.items()}
+        """Leaf -> its good nodes. Once the pairs have ended only a node that is lost changes that."""
+        if self._good_of_leaf is None:
+            found: dict[str, list[str]] = {}
+            for host in self.good:
+                found.setdefault(self.nodes[host].leaf, []).append(host)
+            self._good_of_leaf = {leaf: tuple(hosts) for leaf, hosts in found.items()}
+        return self._good_of_leaf
 
     def _of_leaves(self, number: int) -> list[Test]:
         if not self.leaves:
@@ -364,8 +373,12 @@ class Localisation:
             if one.outcome == FAIL:
                 other = next(each for each in one.test.hosts if each != host)
                 if other in partners:
-                    found.append(set(late(self.results[one.test].times, host)))
+                    found.append(set(late(self.times(one.test), host)))
         return tuple(sorted(set.intersection(*found))) if len(found) >= RAIL_TESTS else ()
+
+    def times(self, test: Test) -> dict[tuple[str, int], float]:
+        """Microseconds of each rank on the hosts of the test; what came of other hosts is nobody's."""
+        return {rank: time for rank, time in self.results[test].times.items() if rank[0] in test.hosts}
 
     def of_host(self, host: str) -> list[Evidence]:
         """What was measured of a node with another."""

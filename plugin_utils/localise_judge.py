@@ -157,10 +157,10 @@ def _verdicts(search: Localisation) -> Iterator[Verdict]:
         if leaf in shut:
             yield _shut(search, leaf, hosts)
         else:
-            yield from _team(LEAF, _leaf(leaf), hosts, search.leaves.get(leaf, ()))
+            yield from _team(LEAF, _leaf(leaf), search.leaves.get(leaf, ()))
     if search.uplinks is not None:
         yield from _uplinks(search, search.uplinks, places)
-    yield from _team(CLUSTER, "cluster", everybody, search.cluster)
+    yield from _team(CLUSTER, "cluster", search.cluster)
 
 
 def _left_out(search: Localisation, node: Node) -> list[Verdict]:
@@ -197,8 +197,11 @@ def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
         yield from _accused(search, host, evidence, want)
     elif item.state != LOST:
         have = _why_open(search, host, evidence)
-        fix = "search again with other nodes of its leaf free; " + NODE.fix
-        yield Verdict((host,), NODE.judge("host", "unknown", want, have, _SOURCE, fix), evidence)
+        fix = "free another node of its leaf and search again; meanwhile measure it in a pair: " + _PAIRS
+        cause = LEAF.at(_leaf(item.place)) if item.place in search.pairs.shut else None
+        if search.no_bar or search.pairs.stopped:
+            cause = BAR.at("bar")
+        yield Verdict((host,), NODE.judge("host", "unknown", want, have, _SOURCE, fix, because=cause), evidence)
 
 
 def _why_open(search: Localisation, host: str, evidence: Sequence[Evidence]) -> str:
@@ -280,9 +283,9 @@ def _ranks(search: Localisation, host: str, evidence: Sequence[Evidence]) -> lis
     found = []
     for gpu in search.late_ranks(host):
         times = [
-            (search.results[one.test].times[host, gpu], max(search.results[one.test].times.values()))
+            (search.times(one.test)[host, gpu], max(search.times(one.test).values()))
             for one in slow
-            if (host, gpu) in search.results[one.test].times
+            if (host, gpu) in search.times(one.test)
         ]
         shown = ", ".join("%.4g us where others waited up to %.4g" % each for each in times[-2:])
         have = f"it comes late in every slow test: {shown}; {_several(slow, host)}"
@@ -318,16 +321,18 @@ def _shut(search: Localisation, leaf: str, hosts: Sequence[str]) -> Verdict:
     return Verdict(tuple(hosts), LEAF.judge(_leaf(leaf), state, want, have, _SOURCE), evidence)
 
 
-def _team(check: Check, subject: str, hosts: Sequence[str], tests: Sequence[Evidence]) -> Iterator[Verdict]:
-    """Nothing was asked of a leaf of two, or of a cluster of one leaf."""
+def _team(check: Check, subject: str, tests: Sequence[Evidence]) -> Iterator[Verdict]:
+    """Told of whom it was measured over. Nothing was asked of a leaf of two, or of a cluster of one leaf."""
     if not tests:
         return
     passed = [one for one in tests if one.outcome == PASS]
     state = "ok" if passed else "drift" if all(one.outcome == FAIL for one in tests) else "unknown"
-    over = nodeset.brief(tests[-1].test.hosts, _ROOM)
-    have = _shown(passed[0]) if passed else "%s, over %s" % (_several(tests), over)
+    if passed:
+        have = _shown(passed[0])
+    else:
+        have = "%s, over %s" % (_several(tests), nodeset.brief(tests[-1].test.hosts, _ROOM))
     want = "%s GB/s over %d nodes" % (_least(tests[-1]), len(tests[-1].test.hosts))
-    yield Verdict(tuple(hosts), check.judge(subject, state, want, have, _SOURCE), tuple(tests))
+    yield Verdict(tests[-1].test.hosts, check.judge(subject, state, want, have, _SOURCE), tuple(tests))
 
 
 def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequence[str]]) -> Iterator[Verdict]:
@@ -371,7 +376,7 @@ def _shown(one: Evidence, host: str = "") -> str:
     others = [each for each in test.hosts if each != host]
     if one.way is not None:
         end = "to" if one.way.source == host else "from"
-        both = ", both directions at once," if one.way.both else ""
+        both = " with both directions full" if one.way.both else ""
         where = f"rail {one.way.rail} {end} {others[0]}{both}"
     elif test.kind in (PAIR, RAILS):
         where = f"with {others[0]}" if host else " with ".join(others)

@@ -225,12 +225,16 @@ class TwoPasses:
         yield from (each for each in there if nobody and item.met(each.name))
 
     def _far(self, item: Item, used: Collection[str], crossed: Collection[str]) -> Iterator[Item]:
-        """Good ones of other places. One test at a time over the way of a place: that way is shared."""
+        """Good ones of other places, in each round of another place first: the slow way may be the other one's.
+
+        One test at a time over the way of a place: that way is shared.
+        """
         if len(set(item.across)) >= ENOUGH:
             return
-        for place, there in self._good.items():
-            if place == item.place or place in crossed:
-                continue
+        places = [place for place in self._good if place != item.place]
+        turn = self.rounds % max(1, len(places))
+        for place in [*places[turn:], *places[:turn]]:
+            there = [] if place in crossed else self._good[place]
             yield from (each for each in there if each.name not in used and not item.asked_with(each.name))
 
     def _shut(self) -> None:

@@ -123,6 +123,8 @@ def identity(subject: str) -> str:
 
 def printable(text: str) -> str:
     """Text that commands no terminal: names and tools' outputs may hold anything, escapes stay visible."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

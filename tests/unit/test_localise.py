@@ -122,6 +122,8 @@ def test_where_nobody_is_good_the_bar_is_accused_at_once_and_no_node() -> None:
     assert accused(search) == {(search.pairs.of_state("unknown")[0], "localise.bar")}
     states = {one.state for found in said(search).values() for one in found if one.check == "localise.node"}
     assert states == {"unknown"}
+    # One cause, one line: that no node has a verdict follows from the bar.
+    assert {one.check for found in said(search).values() for one in found if one.because is None} == {"localise.bar"}
 
 
 def test_fewer_good_than_slow_accuses_the_bar() -> None:
@@ -151,6 +153,11 @@ def test_a_leaf_in_which_nobody_passes_is_accused_instead_of_its_nodes() -> None
     faults = [Fault("slow node", f"n{number:04d}") for number in range(8)]
     search = searched(Cluster(64, faults, leaf_size=8))
     assert accused(search) == {("leaf00", "localise.leaf")}
+    [leaf] = {one.id for one in said(search)["n0000"] if one.check == "localise.leaf"}
+    assert [one.because for one in said(search)["n0000"] if one.check == "localise.node"] == [leaf]
+    # Not one way of one other leaf stands behind that.
+    across = [test.test.hosts for test in search.evidence if test.outcome == FAIL and test.test.number > 3]
+    assert len({host for pair in across for host in pair if host not in {f.where for f in faults}}) == len(across) == 4
 
 
 def test_a_lonely_node_meets_a_good_one_across_and_is_not_accused_there() -> None:
@@ -263,6 +270,30 @@ def test_rails_are_accused_by_two_good_nodes_and_not_by_one_spoiled_figure() -> 
         search.take(results)
     assert spoiled
     assert accused(search) == wanted(cluster)
+
+
+def test_one_of_the_four_figures_of_a_rail_is_asked_of_a_third_good_node() -> None:
+    search = Localisation([node(f"n{number}") for number in range(8)], Cluster.bar)
+    rounds = 0
+    while tests := search.next_round():
+        results = []
+        for test in tests:
+            if test.kind == RAILS:
+                rounds += 1
+                slow = [(1, "n0", True)] if rounds < 3 else []
+                sides = [(rail, source, both) for rail in test.rails for source in test.hosts for both in (True, False)]
+                ways = [
+                    localise.Way(rail, source, 20.0 if (rail, source, both) in slow else 48.0, both)
+                    for rail, source, both in sides
+                ]
+                results.append(Result(test, ways=tuple(ways)))
+            else:
+                results.append(Result(test, 200.0 if "n0" in test.hosts else 384.0))
+        search.take(results)
+    assert rounds == 3
+    assert accused(search) == {("n0", "localise.node")}
+    [found] = [one for one in said(search)["n0"] if one.check == "localise.node"]
+    assert "each rail by itself is fast" in str(found.have)
 
 
 def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:
