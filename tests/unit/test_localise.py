@@ -272,7 +272,9 @@ def test_rails_are_accused_by_two_good_nodes_and_not_by_one_spoiled_figure() -> 
     assert accused(search) == wanted(cluster)
 
 
-def test_one_of_the_four_figures_of_a_rail_is_asked_of_a_third_good_node() -> None:
+@pytest.mark.parametrize(("slow_ways", "times", "rounds_wanted"), [(1, 2, 3), (4, 1, 2)])
+def test_figures_of_a_rail_that_were_spoiled_do_not_accuse_it(slow_ways: int, times: int, rounds_wanted: int) -> None:
+    """One of four figures is asked of a third good node."""
     search = Localisation([node(f"n{number}") for number in range(8)], Cluster.bar)
     rounds = 0
     while tests := search.next_round():
@@ -280,7 +282,8 @@ def test_one_of_the_four_figures_of_a_rail_is_asked_of_a_third_good_node() -> No
         for test in tests:
             if test.kind == RAILS:
                 rounds += 1
-                slow = [(1, "n0", True)] if rounds < 3 else []
+                all_ways = [(1, source, both) for source in ("n0", *test.hosts[1:]) for both in (True, False)]
+                slow = all_ways[:slow_ways] if rounds <= times else []
                 sides = [(rail, source, both) for rail in test.rails for source in test.hosts for both in (True, False)]
                 ways = [
                     localise.Way(rail, source, 20.0 if (rail, source, both) in slow else 48.0, both)
@@ -290,10 +293,56 @@ def test_one_of_the_four_figures_of_a_rail_is_asked_of_a_third_good_node() -> No
             else:
                 results.append(Result(test, 200.0 if "n0" in test.hosts else 384.0))
         search.take(results)
-    assert rounds == 3
+    assert rounds == rounds_wanted
     assert accused(search) == {("n0", "localise.node")}
     [found] = [one for one in said(search)["n0"] if one.check == "localise.node"]
     assert "each rail by itself is fast" in str(found.have)
+
+
+def test_a_failure_across_counts_only_where_the_good_one_of_the_place_has_passed_across() -> None:
+    for proven in (False, True):
+        search = TwoPasses({"a": "L", "b": "L", "x": "L", "c": "M", "d": "M"})
+        assert search.next_round() == (("a", "b"), ("c", "d"))
+        search.take(dict.fromkeys(search.next_round(), PASS))
+        assert search.next_round() == (("x", "a"),)
+        search.take({("x", "a"): FAIL}, {"b"})
+        search.items["a"].passed_across = proven
+        [(_x, other)] = search.next_round()
+        assert other in "cd"
+        search.take({("x", other): FAIL})
+        assert search.items["x"].state == ("accused" if proven else "open")
+
+
+def test_partners_that_die_one_after_the_other_leave_a_node_neither_accused_nor_unknown() -> None:
+    search = TwoPasses(dict.fromkeys("abcdefx", ""))
+    search.take(dict.fromkeys(search.next_round(), PASS))
+    for _each in range(3):
+        [(x, other)] = search.next_round()
+        search.take({}, {other})
+        assert search.items[x].state == "open"
+    search.take({search.next_round()[0]: PASS})
+    assert search.items["x"].state == GOOD
+
+
+@pytest.mark.parametrize("kind", ["slow rank", "receives slowly"])
+def test_what_a_result_says_of_other_hosts_changes_nothing(kind: str) -> None:
+    cluster = Cluster(8, [Fault(kind, "n0001", 2)], noise=False)
+    search = Localisation(cluster.members(), cluster.bar)
+    while tests := search.next_round():
+        results = []
+        for test in tests:
+            one = cluster.answer(test)
+            ways = tuple(localise.Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
+            times = {**one.times, ("n9999", 0): 1.0} if one.times else {}
+            results.append(Result(test, one.figure, times=times, ways=(*one.ways, *ways)))
+        search.take(results)
+    assert accused(search) == wanted(cluster)
+
+
+def test_a_node_without_a_leaf_among_others_with_one_is_left_out() -> None:
+    search = Localisation([node("a", leaf="l"), node("b", leaf="l"), node("c"), node("d")], Cluster.bar)
+    assert [test.hosts for test in search.next_round()] == [("a", "b")]
+    assert [one.fix for one in said(search)["c"]] == ["set busbar_leaf for every node"]
 
 
 def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:
