@@ -34,7 +34,7 @@ PAIR, RAILS, LEAF, LEAVES, CLUSTER = "pair", "rails", "leaf", "leaves", "cluster
 # one of a rail's four figures did: noise is as likely.
 RAIL_TESTS, MORE_RAIL_TESTS = 2, 3
 # Times that the same team, a leaf or the cluster, is measured before it is called slow.
-TEAM_TESTS = 2
+TEAM_TESTS = 3
 # A rank that comes late waits for nobody: its time is the shortest. Of the median of all ranks, when it is called late,
 # and the least that the ranks of the other node have to have; typical noise is 0.015.
 LATE, WAITED = 0.85, 0.90

@@ -4,7 +4,8 @@
 
 An item is a node, or a leaf with its uplinks. A place is what the items of it reach each other through: a node's leaf.
 In the first round neighbours of a place meet; a pass clears both. Whoever is not cleared meets items that are, each of
-these once a round: one pass clears, two failures with different good items accuse. No result accuses nobody.
+these once a round: one pass clears, two failures with different good items accuse, with the first one three in all: the
+odd item, which met nobody in the first round, fails once more. No result accuses nobody.
 With k faulty of N, all in one place and N even, that is 1 + 2 ceil(2k / (N - 2k)) rounds, noise aside.
 
 A way between two places is shared, and may be slow by itself. A failure across therefore counts only beside one with a
@@ -157,6 +158,8 @@ class TwoPasses:
     def _slow(self, item: Item) -> bool:
         near, far = set(item.against), set(item.across)
         proven = any(self.items[name].passed_across for name in near)
+        if len(item.failed) <= ENOUGH:
+            return False
         return len(near) >= ENOUGH or (bool(near) and len(near | far) >= ENOUGH and proven)
 
     def _close(self, items: Sequence[Item]) -> None:
@@ -208,11 +211,12 @@ class TwoPasses:
 
     def _near(self, item: Item, used: Collection[str]) -> Iterator[Item]:
         """Good ones of its place that it has not been asked with; those that it never met first."""
-        there = [
-            each for each in self._good.get(item.place, ()) if each.name not in used and not item.asked_with(each.name)
-        ]
+        there = [each for each in self._good.get(item.place, ()) if each.name not in used]
         yield from (each for each in there if not item.met(each.name))
-        yield from (each for each in there if item.met(each.name))
+        yield from (each for each in there if item.met(each.name) and not item.asked_with(each.name))
+        if len(set(item.against)) >= ENOUGH:
+            # Only the third failure is missing, and nobody is left who could give it but these.
+            yield from (each for each in there if each.name in item.against)
 
     def _mates(self, item: Item, used: Collection[str], nobody: bool) -> Iterator[Item]:
         """Other suspects of its place; where nobody at all is good, also those that it has met."""

@@ -54,7 +54,9 @@ class Cluster:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.hosts = ["n%04d" % number for number in range(self.nodes)]
-        self.leaf = {host: "leaf%02d" % (number // self.leaf_size) for number, host in enumerate(self.hosts)}
+        # The last leaf has the rest: of a leaf with one node nobody can tell the node from its uplink.
+        last = max(1, self.nodes // self.leaf_size) - 1
+        self.leaf = {host: "leaf%02d" % min(number // self.leaf_size, last) for number, host in enumerate(self.hosts)}
         self.of_host = {fault.where: fault for fault in self.faults if fault.kind != UPLINK}
         self.uplinks = {fault.where for fault in self.faults if fault.kind == UPLINK}
 
@@ -110,11 +112,6 @@ class Cluster:
             return True
         ways = {"sends slowly": (True,), "receives slowly": (False,)}.get(fault.kind, (True, False))
         return fault.number == rail and sends in ways
-
-
-def leaf_size(nodes: int, about: int = LEAF_SIZE) -> int:
-    """Nodes of a leaf, so that none is left with one node, of which nobody can tell its node from its uplink."""
-    return -(-nodes // max(1, nodes // about))
 
 
 def any_faults(cluster: Cluster, count: int, dice: random.Random, uplinks: bool = True) -> list[Fault]:

@@ -19,9 +19,9 @@ import time
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import PAIR, Test
 
 from tests.bench.conftest import Show
-from tests.localising import HEALTHY, SHARE, UPLINK, Cluster, Fault, accused, any_faults, leaf_size, searched, wanted
+from tests.localising import HEALTHY, SHARE, UPLINK, Cluster, Fault, accused, any_faults, searched, wanted
 
-NODES = [int(word) for word in os.environ.get("BUSBAR_BENCH_NODES", "8,9,64,65,512,513,1024,1025").split(",")]
+NODES = [int(word) for word in os.environ.get("BUSBAR_BENCH_NODES", "8,9,16,32,64,65,512,513,1024,1025").split(",")]
 SEARCHES = int(os.environ.get("BUSBAR_BENCH_SEARCHES", "20"))
 FAULTS = (0, 1, 3, 8)
 HEAD = "%6s %6s | %6s %6s %6s | %11s %11s | %11s | %9s %9s %9s | %6s %7s | %6s"
@@ -79,9 +79,9 @@ def line(nodes: int, count: int) -> str:
     spent = 0.0
     for number in range(SEARCHES):
         seed = (nodes * 10 + count) * 100_000 + number
-        plain = Cluster(nodes, leaf_size=leaf_size(nodes))
+        plain = Cluster(nodes)
         faults: list[Fault] = any_faults(plain, count, random.Random(seed))
-        cluster = Cluster(nodes, faults, seed, plain.leaf_size)
+        cluster = Cluster(nodes, faults, seed)
         begun = time.process_time()
         search = searched(cluster)
         found, want = accused(search), wanted(cluster)
@@ -96,7 +96,7 @@ def line(nodes: int, count: int) -> str:
         tests.append(search.tests.get(PAIR, 0))
         all_rounds.append(sum(search.rounds.values()))
         all_tests.append(sum(search.tests.values()))
-        passes, false, _missed = two_passes(Cluster(nodes, faults, seed + 1, plain.leaf_size))
+        passes, false, _missed = two_passes(Cluster(nodes, faults, seed + 1))
         their_rounds.append(passes)
         theirs += false
     return HEAD % (

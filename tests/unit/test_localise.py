@@ -20,14 +20,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ACCUSED, FAIL, GOOD, PASS, TwoPasses
 
-from tests.localising import KINDS, UPLINK, Cluster, Fault, accused, any_faults, leaf_size, said, searched, wanted
+from tests.localising import KINDS, UPLINK, Cluster, Fault, accused, any_faults, said, searched, wanted
 
 
 def clusters(**more: Any) -> Iterator[Cluster]:
     dice = random.Random(7)
     for number in range(60):
         nodes = dice.choice([8, 9, 16, 17, 33, 64, 65, 100])
-        size = leaf_size(nodes, dice.choice([8, 16, 32]))
+        size = dice.choice([8, 16, 32])
         plain = Cluster(nodes, leaf_size=size)
         faults = any_faults(plain, dice.choice([0, 1, 1, 2]), dice)
         yield Cluster(nodes, faults, number, size, **more)
@@ -106,6 +106,14 @@ def test_the_bound_holds_without_noise() -> None:
         assert search.rounds <= 1 + 2 * math.ceil(2 * k / (nodes - 2 * k)), (nodes, k)
 
 
+def test_the_odd_one_of_three_is_accused_by_three_failures() -> None:
+    search = TwoPasses(dict.fromkeys("abx", ""))
+    while pairs := search.next_round():
+        assert search.rounds < 4
+        search.take({pair: FAIL if "x" in pair else PASS for pair in pairs})
+    assert (search.of_state(ACCUSED), search.items["x"].failed) == (["x"], ["a", "b", "a"])
+
+
 def test_one_fault_of_512_takes_three_rounds_and_260_tests_and_an_odd_node_one_test_more() -> None:
     for nodes, most in ((512, 260), (513, 261)):
         search = searched(Cluster(nodes, [Fault("slow node", "n0100")], noise=False))
@@ -161,9 +169,10 @@ def test_a_leaf_in_which_nobody_passes_is_accused_instead_of_its_nodes() -> None
 
 
 def test_a_lonely_node_meets_a_good_one_across_and_is_not_accused_there() -> None:
-    healthy = searched(Cluster(9, leaf_size=8))
-    assert "n0008" in healthy.pairs.of_state(GOOD)
-    search = searched(Cluster(9, [Fault("slow node", "n0008")], leaf_size=8))
+    healthy, slow = Cluster(9), Cluster(9, [Fault("slow node", "n0008")])
+    healthy.leaf["n0008"] = slow.leaf["n0008"] = "alone"
+    assert "n0008" in searched(healthy).pairs.of_state(GOOD)
+    search = searched(slow)
     assert not accused(search)
     [node] = [one for one in said(search)["n0008"] if one.check == "localise.node"]
     assert node.state == "unknown"
@@ -309,6 +318,7 @@ def test_a_failure_across_counts_only_where_the_good_one_of_the_place_has_passed
         search.items["a"].passed_across = proven
         [(_x, other)] = search.next_round()
         assert other in "cd"
+        search.items["x"].failed.append("before")
         search.take({("x", other): FAIL})
         assert search.items["x"].state == ("accused" if proven else "open")
 
