@@ -281,6 +281,16 @@ def test_rails_are_accused_by_two_good_nodes_and_not_by_one_spoiled_figure() -> 
     assert accused(search) == wanted(cluster)
 
 
+def test_a_leaf_is_slow_when_three_tests_of_it_are() -> None:
+    for spoiled, states in ((2, ["ok"]), (3, ["drift"])):
+        search = Localisation([node(f"n{number}") for number in range(4)], Cluster.bar)
+        while tests := search.next_round():
+            slow = tests[0].kind == localise.LEAF and tests[0].number <= 1 + spoiled
+            search.take([Result(test, 200.0 if slow else 384.0) for test in tests])
+        assert [one.state for one in said(search)["n0"] if one.check == "localise.leaf"] == states
+        assert not any(host for host in search.pairs.of_state(ACCUSED))
+
+
 @pytest.mark.parametrize(("slow_ways", "times", "rounds_wanted"), [(1, 2, 3), (4, 1, 2)])
 def test_figures_of_a_rail_that_were_spoiled_do_not_accuse_it(slow_ways: int, times: int, rounds_wanted: int) -> None:
     """One of four figures is asked of a third good node."""
