@@ -165,6 +165,10 @@ _EXIT = (
     re.compile(
         r"process rank (?P<rank>\d{1,8}) with PID \d+ on node (?P<host>[\w.-]{1,120}) exited on (?P<how>signal .{1,40})"
     ),
+    re.compile(
+        r"Worker IP address: (?P<host>[\w.:-]{1,120}) .{0,80}?Worker PID: (?P<pid>\d{1,10}) Worker exit type: "
+        r"(?P<how>SYSTEM_ERROR|USER_ERROR|NODE_OUT_OF_MEMORY)"
+    ),
     re.compile(r"failed \(exitcode: (?P<how>-?\d{1,5})\) local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,10})\)"),
 )
 _EXCEPTION = re.compile(
@@ -216,7 +220,7 @@ def said_elsewhere(line: str, last_error: bool) -> Optional[Failure]:
         if match:
             said = match.groupdict()
             rank = said.get("rank")
-            where = "pid %s" % said["pid"] if said.get("pid") else said.get("host") or ""
+            where = " ".join(part for part in (said.get("host"), said.get("pid") and "pid %s" % said["pid"]) if part)
             return Failure("exit", line.strip()[:400], said["how"].strip(), where, rank=int(rank) if rank else None)
     match = _TEST.search(line)
     if match:

@@ -8,6 +8,7 @@ and not with the log, up to the limits below, and what is beyond them is counted
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
@@ -28,6 +29,9 @@ KINDS = 512
 # Elements of a set or mapping that processes share.
 ALIKE = 16
 BEYOND = "lines of further processes"
+
+# What Ray appends to a line that other processes wrote alike, within some seconds; theirs it leaves out.
+_REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\].*$")
 
 # host, pid. Without a pid: host, and the rank that the launcher's prefix names.
 Key = Tuple[str, Optional[int], Optional[int]]
@@ -176,6 +180,7 @@ class Log:
     """What was read. lines: of all sources.   info, warnings: how many records of NCCL's.
 
     bare_versions: of lines that no process signed, and of exceptions.   beyond: what was not kept, and how often.
+    collapsed: lines that Ray left out because others were alike.
     binary: lines with a zero byte.   tests: lines of nccl-tests.   libraries: versions that nccl-tests ran with.
     """
 
@@ -189,6 +194,7 @@ class Log:
     bare_versions: Set[str] = field(default_factory=set)
     beyond: Dict[str, int] = field(default_factory=dict)
     binary: int = 0
+    collapsed: int = 0
     tests: int = 0
     libraries: Set[str] = field(default_factory=set)
     cut_off: List[str] = field(default_factory=list)
@@ -242,6 +248,8 @@ class Reader:
         info = 0
         for line in found:
             order += 1
+            if b"x across cluster]" in line:
+                line = self._alike(line)
             at = line.find(b" NCCL ")
             if at < 0:
                 if line:
@@ -254,6 +262,14 @@ class Reader:
             self._record(line[: lines.LONGEST], at, order)
         log.lines = order
         log.info += info
+
+    def _alike(self, line: bytes) -> bytes:
+        """The line without what Ray appends to it."""
+        match = _REPEATED.search(line)
+        if match is None:
+            return line
+        self.log.collapsed += int(match.group(1))
+        return line[: match.start()]
 
     def _record(self, line: bytes, at: int, order: int) -> None:
         if line[at + 6 : at + 11] == b"INFO " and line.find(b" NCCL ", at + 6) < 0:

@@ -97,6 +97,10 @@ def _readable(log: Log) -> List[Finding]:
         have = "not kept: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(log.beyond.items()))
         fix = "give the files of fewer ranks at once"
         found.append(READABLE.judge(source, "unknown", "all of it", have, fix=fix))
+    if log.collapsed:
+        have = "Ray left out %d lines that were like others: which processes wrote them is not told" % log.collapsed
+        fix = "run it again with RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, which Ray does not touch"
+        found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
     if log.binary:
         have = "%d lines hold zero bytes" % log.binary
         found.append(READABLE.judge("%s text" % source, "unknown", "text", have, severity="minor"))

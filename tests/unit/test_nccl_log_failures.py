@@ -150,3 +150,29 @@ def test_nodes_of_a_communicator_whose_begin_is_not_in_the_log() -> None:
     assert jobs.split(job.read([line.format(2).encode()]))[0].nodes == 2
     # That of a communicator within a node does not say it of the job.
     assert jobs.split(job.read([line.format(1).encode()]))[0].nodes is None
+
+
+@pytest.mark.parametrize(
+    "tail", [" [repeated 12x across cluster]", "\x1b[32m [repeated 12x across cluster] (Ray)\x1b[0m"]
+)
+def test_lines_that_ray_left_out_are_said_to_be_missing(tail: str) -> None:
+    head = "(Worker pid=7, ip=10.0.0.7) node1:7:8 [0] NCCL INFO "
+    text = f"{head}Channel 10/0 : 8[0] -> 0[0] [receive] via NET/IB/2/GDRDMA{tail}\n{head}Using network IB\n"
+    [one] = jobs.split(job.read([text.encode()]))
+    assert [way[0] for process in one.processes for way in process.ways] == ["net"]
+    finding = found(text)["nccl_log.readable"]
+    assert (finding.have or "").startswith("Ray left out 12 lines")
+    assert "RAY_DEDUP_LOGS=0" in finding.fix
+
+
+def test_a_worker_that_ray_lost_is_what_the_others_lost() -> None:
+    died = (
+        "(raylet) A worker died: Worker IP address: 10.0.0.7 Worker port: 10 Worker PID: 90 Worker exit type: {} Worker"
+        " exit detail: Worker unexpectedly exits with a connection error code 2.\n"
+    )
+    closed = "node1:7:8 [0] a.cc:1 NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.7<5>\n"
+    log = found(closed + died.format("SYSTEM_ERROR"))
+    assert "a process ended with SYSTEM_ERROR" in (log["nccl_log.exit"].have or "")
+    assert "10.0.0.7 pid 90" in (log["nccl_log.exit"].have or "")
+    assert log["nccl_log.connection"].because == log["nccl_log.exit"].id
+    assert "nccl_log.exit" not in found(closed + died.format("INTENDED_USER_EXIT"))
