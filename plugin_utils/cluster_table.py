@@ -91,7 +91,8 @@ def _group(jobs: Sequence[Job]) -> list[Line]:
 
 
 def _cells(job: Job) -> tuple[str, ...]:
-    row = job.last or Row(size=job.size)
+    # Of a run that was cut off the last row is another size's.
+    row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
     return (
         f"{job.collective} ({job.algorithm})" if job.algorithm else job.collective,
         size_text(job.size) if job.size else "-",

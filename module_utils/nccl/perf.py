@@ -238,10 +238,13 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     said = [error for error in have.errors if not error.startswith("..")] or failures
     said = said or list(last_words(run.stderr))
     if run.ending == "timeout":
-        text = "no end within %g s; it was ended" % run.limit
+        where = "after %s" % size_text(have.rows[-1].size) if have.rows else "before any size was measured"
+        text = "no end within %g s; it was ended %s" % (run.limit, where)
+        # What else a launcher prints is that it was ended.
+        said = failures
         fix = (
-            "run it by hand with NCCL_DEBUG=INFO: before the table the hosts cannot reach each other"
-            " (NCCL_SOCKET_IFNAME, firewall), within it a rank or a link hangs; " + AGAIN
+            "run it by hand with NCCL_DEBUG=INFO: before any size the hosts cannot reach each other"
+            " (NCCL_SOCKET_IFNAME, firewall), after some a rank or a link hangs; " + AGAIN
         )
     elif run.ending == "overflow":
         text = "it printed without end and was ended"

@@ -100,6 +100,12 @@ def pairs(count: int) -> Record:
     return replace(RECORD, jobs=tuple(jobs), asked=tuple(h for job in jobs for h in job.hosts), left_out=(), scaling=())
 
 
+def test_a_run_that_was_cut_off_shows_no_other_sizes_figures() -> None:
+    cut = replace(GOOD, busbw=None, max_bytes=8 * GIB, states=("drift",), said="no end within 30 s")
+    line = cluster_table.render(replace(TWO, jobs=(cut,)), 160).splitlines()[1]
+    assert line.split()[:11] == ["node[01-02]", "all_reduce", "8G", *["-"] * 4, "2.0", "%", "340.0", "370.8"]
+
+
 def test_pairs_of_a_few_hosts_have_columns_on_a_terminal_of_80() -> None:
     names = ("node01", "node03", "node04")
     pair = replace(GOOD, algorithm="Ring", hosts=names, busbw=None, states=("unknown",), said="no log")

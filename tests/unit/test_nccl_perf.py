@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_output import Placement, Result
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
@@ -149,6 +150,17 @@ UNKNOWN = {"sizes": "unknown", "ranks": "unknown", "correct": "unknown", "nonzer
 )
 def test_whatever_is_missing_or_wrong_is_not_ok(changes: dict[str, Any], expected: dict[str, str]) -> None:
     assert states(**changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("stdout", "where"), [("", "before any size was measured"), (output(rows=row(SIZES[0]), foot=""), "after %s")]
+)
+def test_a_hang_says_how_far_it_came_and_not_that_the_launcher_was_ended(stdout: str, where: str) -> None:
+    hung = run(stdout=stdout, rc=None, ending="timeout", stderr="Per user-direction, it has been aborted.\n")
+    plan = perf.judge(perf_output.parse_text(stdout), WANTED, hung, NOW)
+    [ran] = [one for one in plan.findings if one.check == "nccl_perf.ran"]
+    told = where % size_text(SIZES[0]) if "%" in where else where
+    assert ran.have == f"no end within {hung.limit:g} s; it was ended {told}"
 
 
 def rows_with(figures: str, in_place: str | None = None) -> str:
