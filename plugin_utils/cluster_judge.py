@@ -122,12 +122,13 @@ def _of_job(job: Mapping[str, Any], result: Mapping[str, Any] | None, failure: s
     found = [JOB.judge(subject(job), "ok", "a result", "there is one", simulated + _SOURCE)]
     own = [from_dict(dict(item)) for item in result["findings"]]
     passed = list(result["passed"])
-    if len(job["hosts"]) == 1:
-        # The node's own benchmark has findings of the same names, on another program.
-        renamed = {one.id: replace(one, subject=f"{subject(job)}: {one.subject}") for one in own}
+    rail = cluster_record.rail_of(subject(job))
+    if rail or len(job["hosts"]) == 1:
+        # The node's own benchmark, and that of its other rails, has findings of the same names on another program.
+        renamed = {one.id: replace(one, subject=f"{rail or subject(job)}: {one.subject}") for one in own}
         ids = {before: one.id for before, one in renamed.items()}
         own = [replace(one, because=ids.get(one.because or "")) for one in renamed.values()]
-        passed = []
+        passed = passed if rail else []
     found += own
     bad = next((one for one in own if not one.ok and one.because is None), None)
     if not job["scaling"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, number, percent
 
 # Characters of host names, and of why there is no figure.
@@ -58,7 +58,7 @@ def _named(job: Mapping[str, Any]) -> str:
 
 def _what(job: Mapping[str, Any]) -> str:
     collective = f"{job['collective']} ({job['algorithm']})" if job["algorithm"] else job["collective"]
-    return f"{collective} {size_text(job['max_bytes'])}"
+    return " ".join(filter(None, (collective, size_text(job["max_bytes"]), cluster_record.rail_of(str(job["name"])))))
 
 
 def _busbw(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> float | None:

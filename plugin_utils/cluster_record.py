@@ -11,6 +11,7 @@ Its figures come from nodes: nothing in it is believed before ``from_dict`` has 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -96,6 +97,15 @@ _record = answer.record(
 )
 
 
+_RAIL = re.compile(r"rail \S+ \S+ (rail \d+) ")
+
+
+def rail_of(name: str) -> str:
+    """``rail 1`` of a job's name; "" of a job that uses all rails."""
+    found = _RAIL.match(name)
+    return found[1] if found else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One size of one job, over its repeats: medians, and the slowest one in a hundred of the times.
@@ -152,6 +162,11 @@ class Job:
     def size(self) -> int:
         """The largest size in bytes: that for which bar and prediction hold."""
         return max([self.max_bytes, *(row.size for row in self.rows)])
+
+    @property
+    def program(self) -> str:
+        """The collective, and the rail where it went over one alone: ``sendrecv rail 1``."""
+        return f"{self.collective} {rail_of(self.name)}".rstrip()
 
     @property
     def last(self) -> Row | None:

@@ -61,7 +61,7 @@ def jobs(record: Record) -> tuple[list[str], list[Line], int]:
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in record.jobs:
         # One node, two and four of them are not alike, though the collective is.
-        kind = (job.scope, len(job.hosts), job.collective, job.algorithm, job.size, job.what)
+        kind = (job.scope, len(job.hosts), job.program, job.algorithm, job.size, job.what)
         groups.setdefault(kind, []).append(job)
     told: list[Line] = []
     for of_group in groups.values():
@@ -94,7 +94,7 @@ def _cells(job: Job) -> tuple[str, ...]:
     # Of a run that was cut off the last row is another size's.
     row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
     return (
-        f"{job.collective} ({job.algorithm})" if job.algorithm else job.collective,
+        f"{job.program} ({job.algorithm})" if job.algorithm else job.program,
         size_text(job.size) if job.size else "-",
         duration(row.time_us),
         number(row.algbw),
@@ -146,7 +146,7 @@ def _folded(jobs: Sequence[Job], bad: int) -> Line:
     middle = _median(figure for figure, _job in measured)
     cells = (
         f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
-        f"{first.collective} ({first.algorithm})" if first.algorithm else first.collective,
+        f"{first.program} ({first.algorithm})" if first.algorithm else first.program,
         size_text(first.size) if first.size else "-",
         duration(_median(row.time_us for row in rows)),
         number(_median(row.algbw for row in rows)),

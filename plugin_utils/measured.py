@@ -96,7 +96,7 @@ def _of_job(job: Job, simulated: bool) -> Run:
         for row in job.rows
     }
     hosts = tuple(sorted(job.hosts))
-    return Run(job.scope, job.collective, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
+    return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
 
 def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:

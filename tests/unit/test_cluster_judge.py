@@ -194,3 +194,14 @@ def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:
     record, hosts, _kept = run(planned, **{job.head: {"nccl_cluster_measured": [nonsense]}})
     assert "its answer is not valid" in record.jobs[0].said
     assert all(of_host["findings"][0]["check"] == "nccl_cluster.job" for of_host in hosts.values())
+
+
+def test_a_slow_rail_is_told_by_its_number() -> None:
+    [pair] = jobs_of(plan(2, "pair"))
+    jobs = [{**pair, "scope": "rail", "name": f"rail sendrecv 8G rail {n} node00+node01"} for n in (0, 1)]
+    results = {}
+    for job, figure in zip(jobs, (48.0, 19.0), strict=True):
+        slow = [perf.BUSBW.judge("sendrecv 2 ranks 8G n0,n1", "drift", "at least 43 GB/s", f"{figure} GB/s", "a test")]
+        results[job["name"]] = result(job, figure, *(slow if figure < 43 else []))
+    found = cluster_judge.judge(jobs, results, {}, {}).findings["node01"]
+    assert [one.subject for one in found if not one.ok] == ["rail 1: sendrecv 2 ranks 8G n0,n1"]

@@ -186,6 +186,20 @@ def test_what_is_of_another_scope_says_so() -> None:
     assert "not comparable: cluster all_reduce on n[1-2]: not measured before" in text
 
 
+def test_each_rail_is_compared_with_itself() -> None:
+    def rails(*figures: float) -> Results:
+        return results(
+            *(job(busbw, scope="rail", name=f"rail sendrecv 1G rail {n} n1+n2") for n, busbw in enumerate(figures))
+        )
+
+    before, after = rails(48.0, 48.0), rails(19.0, 48.0)
+    found = results_compare.compare(before, after)
+    assert [(one.collective, one.verdict) for one in found if one.largest] == [
+        ("all_reduce rail 0", "worse"),
+        ("all_reduce rail 1", "within noise"),
+    ]
+
+
 def test_parts_of_a_cluster_have_a_line_each() -> None:
     parts = results(*(job(400.0 / n, hosts=tuple(f"n{i}" for i in range(n))) for n in (1, 2, 4)))
     lines = results_compare.render(parts, parts, results_compare.compare(parts, parts), 80).splitlines()
