@@ -213,7 +213,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "NOISE", "RESULT"]
     left_out = max(len(rows) - ROWS, 0) + max(len(alike) - ROWS, 0)
     more = [f"... and {left_out} more; --json has all"] if left_out else []
-    return [*terminal.table(heads, lines, width), *more, ""]
+    return [*terminal.table(heads, lines, width, (("NOISE",),)), *more, ""]
 
 
 def _one_of(one: Difference) -> tuple[Any, ...]:

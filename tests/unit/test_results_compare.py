@@ -198,6 +198,10 @@ def test_each_rail_is_compared_with_itself() -> None:
         ("all_reduce rail 0", "worse"),
         ("all_reduce rail 1", "within noise"),
     ]
+    # Where their names leave no room for the noise it stands below.
+    head, _line, note = results_compare.render(before, after, found, 72).splitlines()[:3]
+    assert head.split() == ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "RESULT"]
+    assert note == "    noise 3.0 %"
 
 
 def test_parts_of_a_cluster_have_a_line_each() -> None:
