@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report, reboot_plan
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
@@ -229,3 +230,11 @@ def test_who_is_given_back_is_judged_by_what_the_audit_heard_of_roles_that_were_
     # What the change of mtu may have changed is not known before it is looked at.
     assert found["nccl_conf"] == {}
     assert reboot_plan._results(run["b"], ["platform"]) == [{}]
+
+
+def test_the_benchmark_alone_judges_each_role_that_it_plays() -> None:
+    plays = yaml.safe_load((Path(__file__).resolve().parents[2] / "playbooks/benchmark.yml").read_text())
+    [verdict] = [task["busbar.fabric.verdict"] for task in plays[-1]["tasks"]]
+    assert verdict["roles"] == [role.name for role in suite.SUITE if role.play == "benchmark"]
+    # Also of hosts that are not measured with others.
+    assert plays[-1]["hosts"] == "gpu_nodes"
