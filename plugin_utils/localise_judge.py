@@ -183,6 +183,11 @@ def _left_out(search: Localisation, node: Node) -> list[Verdict]:
     return [Verdict((node.host,), found)]
 
 
+def _passed(evidence: Sequence[Evidence]) -> Evidence:
+    """The test that cleared a host or a leaf."""
+    return next(one for one in evidence if one.outcome == PASS)
+
+
 def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
     item = search.pairs.items[host]
     evidence = tuple(search.of_host(host))
@@ -191,8 +196,7 @@ def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
         have = f"it was lost while it was measured: {search.lost[host]}"
         yield Verdict((host,), MEMBER.judge("host", "unknown", "there to the end", have, _SOURCE), evidence)
     if item.state == GOOD:
-        cleared = next(one for one in evidence if one.outcome == PASS)
-        yield Verdict((host,), NODE.judge("host", "ok", want, _shown(cleared, host), _SOURCE), evidence)
+        yield Verdict((host,), NODE.judge("host", "ok", want, _shown(_passed(evidence), host), _SOURCE), evidence)
     elif item.state == ACCUSED:
         yield from _accused(search, host, evidence, want)
     elif item.state != LOST:
@@ -341,7 +345,7 @@ def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequ
         evidence = tuple(one for one in search.evidence if one.test.kind == "leaves" and leaf in one.test.about)
         shown = _several(evidence)
         if item.state == GOOD:
-            state, have = "ok", _shown(next(one for one in evidence if one.outcome == PASS))
+            state, have = "ok", _shown(_passed(evidence))
         elif item.state == ACCUSED:
             state, have = "drift", f"slow with leaves that are fast with others: {shown}"
         elif uplinks.stopped and any(one.outcome == FAIL for one in evidence):

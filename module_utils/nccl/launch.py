@@ -166,7 +166,7 @@ def wanted(given: Mapping[str, Any]) -> Launch:
     if len(addresses) != len(hosts):
         raise ParseError("launch.addresses: %d addresses for %d hosts" % (len(addresses), len(hosts)))
     per_node = given.get("per_node")
-    if type(per_node) is not int or not 1 <= per_node <= 1024:
+    if not isinstance(per_node, int) or isinstance(per_node, bool) or not 1 <= per_node <= 1024:
         raise ParseError("launch.per_node: %r is not a number from 1 to 1024" % (per_node,))
     options = given.get("options") or []
     if not isinstance(options, (list, tuple)) or not all(isinstance(word, str) and word for word in options):

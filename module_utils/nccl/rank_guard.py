@@ -204,9 +204,13 @@ def _number(data: Mapping[str, Any], name: str, least: int = 0, most: int = 10**
     value = data.get(name)
     if value is None:
         return None
-    if type(value) is not int or not least <= value <= most:
+    if not _is_whole(value) or not least <= value <= most:
         raise ParseError("%s is %.80r" % (name, value))
-    return value
+    return int(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _variables(given: object) -> Dict[str, str]:
@@ -223,7 +227,7 @@ def _rails(given: object) -> Dict[str, Tuple[int, int]]:
         raise ParseError("rails are %.80r" % (given,))
     found = {}
     for name, counted in given.items():
-        whole = isinstance(counted, list) and len(counted) == 2 and all(type(n) is int for n in counted)
+        whole = isinstance(counted, list) and len(counted) == 2 and all(map(_is_whole, counted))
         if not _DEVICE.fullmatch(name) or not whole or not all(0 <= n < 2**68 for n in counted):
             raise ParseError("rail %.80r has counted %.80r" % (name, counted))
         found[name] = (counted[0], counted[1])

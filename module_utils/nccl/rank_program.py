@@ -237,7 +237,7 @@ class Guard:
 
     def run(self, argv: List[str]) -> int:
         """Runs the program below two keepers: whichever of them is killed, the other ends what is left."""
-        code, why, left = self.keeper.keep(lambda: sys.exit(Keeper(self.end).keep(lambda: become(argv))[0]))
+        code, why, left = self.keeper.keep(lambda: leave(Keeper(self.end).keep(lambda: become(argv))[0]))
         self.say("end", rc=None if why else code, why=why, left=left)
         self.count()
         return code
@@ -340,6 +340,11 @@ def become(argv: List[str]) -> None:
         os._exit(NOT_STARTED)
 
 
+def leave(code: int) -> None:
+    """Ends this process."""
+    raise SystemExit(code)
+
+
 def descendants(top: int) -> List[int]:
     """Every living process below one."""
     children = {}  # type: Dict[int, List[int]]
@@ -366,4 +371,4 @@ def main(argv: List[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
