@@ -65,7 +65,7 @@ def test_defaults_fill_what_is_not_set() -> None:
         ),
         (
             {"nccl_benchmark_launcher_options": ["--hostfile", "/etc/hosts"]},
-            "nccl_benchmark_launcher_options: '--hostfile'; hosts, ranks, time and variables are chosen by",
+            "nccl_benchmark_launcher_options: take '--hostfile' out; hosts, ranks, time and variables are chosen by",
         ),
         ({"nccl_benchmark_repeats": 0}, "nccl_benchmark_repeats is 0, expected 1 to 100"),
         ({"nccl_benchmark_address": "--hostfile=/etc/x"}, "expected a host's name or address"),
