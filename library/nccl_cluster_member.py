@@ -79,16 +79,18 @@ withheld:
   returned: success
 """
 
+import os
 import socket
 from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {
@@ -116,7 +118,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         near = [found.gpus[index] for index in sorted(rail.paths) if index in found.gpus] if found.gpus else []
         if nic is not None and nic.rdma is not None and near:
             own[str(rail.number)] = {"device": nic.rdma.name, "gpu": near[0].index}
-    name = (host.read(HOSTNAME) or socket.gethostname()).strip().partition(".")[0].lower()
+    own_name = (host.read(HOSTNAME) or socket.gethostname()).strip().partition(".")[0].lower()
     build = ""
     unfit = users(host, given["slurm_node"])
     path = "%s/%s" % (given["nccl_tests_path"], MARKER)
@@ -124,6 +126,10 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         launch.read(host, given["launcher"])
     except ReadError as error:
         unfit.append(_unfit(str(error), "mend that on the node, then run it again"))
+    # Another node's nccl_perf has them run here, as root, and looks at its own alone.
+    programs = ["%s/%s_perf" % (given["nccl_tests_path"], name) for name in perf_output.COLLECTIVES]
+    doubts = [trusted.doubt(program, host.system_root) for program in programs if os.path.lexists(program)]
+    unfit += [_unfit("nccl-tests is not run: %s" % doubt, trusted.WAY_OUT) for doubt in doubts if doubt][:1]
     try:
         # Where the programs are, as nccl_perf runs them.
         text = Host().read_system(path)
@@ -139,7 +145,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     except (ReadError, ParseError) as error:
         said = str(error) if isinstance(error, ReadError) else "%s %s" % (path, error)
         unfit.append(_unfit(said, "mend that on the node; " + BUILD))
-    return dict(Plan().result(), member={"name": name, "build": build, "rails": own}, unfit=unfit)
+    return dict(Plan().result(), member={"name": own_name, "build": build, "rails": own}, unfit=unfit)
 
 
 def users(host: Host, slurm_node: str) -> List[Dict[str, str]]:
