@@ -1,0 +1,52 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""PCIe errors that the kernel has counted of a function: Advanced Error Reporting (AER).
+
+A function that has no such files, as most in a virtual machine, counts nothing: that is "not exposed", and not 0.
+Source: kernel Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ..core.host import Host, ParseError, Problem, ReadError
+
+FOLDER = "/sys/bus/pci/devices"
+KINDS: Mapping[str, str] = {
+    "correctable": "TOTAL_ERR_COR",
+    "nonfatal": "TOTAL_ERR_NONFATAL",
+    "fatal": "TOTAL_ERR_FATAL",
+}
+_LINE = re.compile(r"([A-Za-z_]{1,40}) ([0-9]{1,19})")
+
+
+def parse(text: str) -> Dict[str, int]:
+    """``RxErr 0``, a kind of error a line, the total last. Raises ParseError."""
+    found = {}
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            raise ParseError("%r, expected '<error> <count>'" % line[:80])
+        found[match.group(1)] = int(match.group(2))
+    return found
+
+
+def read(host: Host, addresses: Iterable[str]) -> Tuple[Dict[str, Dict[str, int]], List[Problem]]:
+    """By address: totals by kind. Without functions that count nothing."""
+    found: Dict[str, Dict[str, int]] = {}
+    problems: List[Problem] = []
+    for address in addresses:
+        for kind, total in KINDS.items():
+            path = "%s/%s/aer_dev_%s" % (FOLDER, address, kind)
+            try:
+                text: Optional[str] = host.read(path)
+                if text is not None:
+                    counts = parse(text)
+                    found.setdefault(address, {})[kind] = counts[total] if total in counts else sum(counts.values())
+            except ReadError as error:
+                problems.append(error.problem)
+            except ParseError as error:
+                problems.append(Problem(path, str(error)))
+    return found, problems

@@ -1,0 +1,283 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the readers of a node's health make of tools and files, and of those that do not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    aer,
+    fabric_manager,
+    hwmon,
+    kernel_log,
+    nvlink,
+    smi,
+    xid,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log import Line, Log
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import smi_answers
+from tests.trees import line, lines, put, tool
+
+PCI = "0000:9b:00.0"
+
+
+# -- nvidia-smi ------------------------------------------------------------------------------------------------------
+
+
+def test_values_by_their_old_names() -> None:
+    change: dict[str, str | None] = {f"clocks_event_reasons/clocks_event_reason_{name}": None for name in smi.SLOWED}
+    change["clocks_throttle_reasons/clocks_throttle_reason_hw_slowdown"] = "Active"
+    change["gpu_power_readings/current_power_limit"] = change["gpu_power_readings/default_power_limit"] = None
+    change["power_readings/power_limit"] = change["power_readings/default_power_limit"] = "400.00 W"
+    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
+    assert (set(gpu.reasons), gpu.power_limit, gpu.power_default) == ({"hw_slowdown"}, 400.0, 400.0)
+
+
+def test_absent_is_not_zero_and_a_gpu_that_does_not_answer_is_neither() -> None:
+    change: dict[str, str | None] = {
+        "pci/replay_counter": None,
+        "remapped_rows/remapped_row_unc": "N/A",
+        "remapped_rows/remapped_row_pending": "[Unknown Error]",
+        "gpu_recovery_action": "GPU is lost",
+        "ecc_errors/volatile/dram_correctable": "18446744073709551615",
+    }
+    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
+    assert (gpu.replays, gpu.rows, gpu.recovery, "row_pending" in gpu.flags) == (None, None, None, False)
+    assert set(gpu.lost) == {
+        "gpu_recovery_action: GPU is lost",
+        "remapped_rows/remapped_row_pending: [Unknown Error]",
+        # All-ones of 64 bits are no count of errors.
+        "ecc_errors/volatile/dram_correctable: 18446744073709551615",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "<nvidia_smi_log>", "<html/>", '<!DOCTYPE a [<!ENTITY b "c">]><nvidia_smi_log/>'])
+def test_what_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        smi.parse(text)
+
+
+def test_more_gpus_than_any_node_has_are_refused() -> None:
+    with pytest.raises(ParseError, match="lists 65 GPUs"):
+        smi.parse(smi_answers.xml([f"0000:{n:02x}:00.0" for n in range(65)]))
+
+
+@given(st.dictionaries(st.sampled_from(sorted(smi_answers.HEALTHY)), st.text("0123456789 NAY/ues.-WC", max_size=30)))
+def test_no_value_of_a_gpu_breaks_the_reader(change: dict[str, Any]) -> None:
+    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
+    assert gpu.pci == PCI
+
+
+# -- NVLink ----------------------------------------------------------------------------------------------------------
+
+BLACKWELL = f"""\
+GPU 0: NVIDIA B300 SXM6 AC (UUID: {smi_answers.UUID % 0})
+\t Link 0: Malformed packet Errors: 0
+\t Link 0: Rx Errors: 2
+\t Link 0: Tx discards: 5
+\t Link 0: Link recovery successful events: 3
+\t Link 0: Link recovery failed events: 1
+\t Link 0: Total link recovery events: 4
+\t Link 0: Effective Errors: 0
+\t Link 0: Effective BER: 15e-255
+\t Link 0: FEC Errors - 0: 36140749276
+\t Link 0: Raw BER Lane 0: 2061
+\t Link 0: Symbol Errors: N/A
+
+"""
+
+
+def test_errors_of_nvlink_4_and_5() -> None:
+    four = nvlink.parse_errors(smi_answers.errors(2, odd={(1, 17, "Recovery Errors"): 505}))
+    assert four[smi_answers.UUID % 1][17] == {"replays": 0, "recoveries": 505, "CRC errors": 0}
+    assert [len(links) for links in four.values()] == [18, 18]
+    # What FEC has corrected, lanes and bit error rates are no errors.
+    assert nvlink.parse_errors(BLACKWELL)[smi_answers.UUID % 0][0] == {
+        "malformed packets": 0,
+        "receive errors": 2,
+        "recoveries": 3,
+        "failed recoveries": 1,
+        "effective errors": 0,
+    }
+
+
+def test_a_gpu_without_nvlink_has_no_links() -> None:
+    head = f"GPU 0: NVIDIA H100 PCIe (UUID: {smi_answers.UUID % 0})\n"
+    for text in (
+        head + "NVML: Unable to retrieve NVLink information as all links are inActive\n",
+        head + "Device does not have or support NVLink\n",
+        head,
+    ):
+        for parse in (nvlink.parse_status, nvlink.parse_errors):
+            assert parse(text) == {smi_answers.UUID % 0: {}}
+    assert nvlink.parse_status("") == {}
+
+
+@pytest.mark.parametrize("text", ["Link 0: 26.562 GB/s", f"GPU 0: x (UUID: {smi_answers.UUID % 0})\n Link 0: fast\n"])
+def test_status_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        nvlink.parse_status(text)
+
+
+# -- the kernel's log ------------------------------------------------------------------------------------------------
+
+LOG = """\
+[    0.000000] Linux version 6.8.0-60-generic
+[   12.500000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05
+[  100.000000][ T1234] NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+[  101.000000] mlx5_core 0000:1b:00.0: something else
+[  102.000000] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46 something
+"""
+
+
+def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = None) -> Host:
+    put(root, "var/log/ring", log)
+    tool(root, "usr/bin/dmesg", f"cat {root}/var/log/ring")
+    line(root / "proc/uptime", f"{uptime:.2f} 1.00")
+    if journal is not None:
+        put(root, "var/log/journal", journal)
+        tool(
+            root,
+            "usr/bin/journalctl",
+            f'case "$*" in *grep*) grep Xid {root}/var/log/journal;; *) head -n 1 {root}/var/log/journal;; esac',
+        )
+    return Host(str(root), str(root))
+
+
+def test_xids_of_the_ring(tmp_path: Path) -> None:
+    log = kernel_log.read(node(tmp_path, LOG), xid.WORDS, since=0.0, now=1e9)
+    assert (log.complete, log.source, len(log.lines)) == (True, "dmesg", 3)
+    lost, switch = xid.events(log, 86400.0)
+    assert (lost.pci, lost.number, lost.age, lost.switch) == (PCI, 79, 7200.0, False)
+    assert (switch.pci, switch.number, switch.switch, switch.fatal) == ("0000:c1:00.0", 22013, True, True)
+    # Within the last hour was none; and a driver that was loaded anew knows of none before.
+    assert xid.events(log, 3600.0) == ()
+    assert xid.events(Log((*log.lines, Line(200.0, "NVRM: loading NVIDIA UNIX")), 7300.0), 86400.0) == ()
+
+
+def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: Path) -> None:
+    late = LOG.replace("[    0.000000] Linux version 6.8.0-60-generic\n", "").replace("[   12.5", "[ 6000.5")
+    journal = (
+        "[    0.000000] node kernel: Linux version\n[  100.000000] node kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n"
+    )
+    log = kernel_log.read(node(tmp_path / "a", late, journal=journal), xid.WORDS, since=0.0, now=7300.0)
+    assert (log.complete, [event.number for event in xid.events(log, 1e6)]) == (True, [79])
+    # It need not go back further than what is asked for.
+    recent = kernel_log.read(node(tmp_path / "b", late), xid.WORDS, since=7300.0 - 600.0, now=7300.0)
+    assert recent.complete
+    # Nothing from before, and nobody who knows: the log is incomplete, and what is left of it counts.
+    log = kernel_log.read(node(tmp_path / "c", late), xid.WORDS, since=0.0, now=7300.0)
+    assert (log.complete, bool(log.lines)) == (False, True)
+    assert isinstance(log.problem, Problem)
+    assert "journalctl" in log.problem.message
+    log = kernel_log.read(node(tmp_path / "d", late, journal=""), xid.WORDS, since=0.0, now=7300.0)
+    assert (log.complete, log.problem is not None) == (False, True)
+
+
+def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
+    text = "Linux version\nNVRM: Xid (PCI:0000:9b:00): 79, x\n"
+    log = kernel_log.read(node(tmp_path, text), xid.WORDS, since=0.0, now=7300.0)
+    assert [(event.number, event.age) for event in xid.events(log, 60.0)] == [(79, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "pci", "number"),
+    [
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel", "0000:01:00.0", 94),
+        ("NVRM: Xid (0000:03:00): 6, PE0001", "0000:03:00.0", 6),
+        ("NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 14", "0008:01:00.0", 149),
+        ("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None)", "0000:65:00.0", 154),
+    ],
+)
+def test_forms_of_an_xid(text: str, pci: str, number: int) -> None:
+    event = xid.parse(Line(1.0, text))
+    assert event is not None
+    assert (event.pci, event.number) == (pci, number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NVRM: Xid (PCI:zz): 79, x", "an Xid of 79", "NVRM: Xid (PCI:0000:01:00): abc, x", "NVRM: Xid (PCI:1:1): 7, "],
+)
+def test_what_is_no_xid(text: str) -> None:
+    assert xid.parse(Line(1.0, text)) is None
+
+
+def test_an_nvlink_error_names_its_link_and_registers() -> None:
+    registers = "0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0"
+    text = f"NVRM: Xid (PCI:0000:86:00): 74, pid='<unknown>', NVLink: fatal error detected on link 3({registers})"
+    event = xid.parse(Line(1.0, text))
+    assert event is not None
+    assert xid.nvlink_registers(event) == f"link 3, registers {registers}"
+
+
+def echo(number: int, pci: str, age: float) -> xid.Event:
+    return xid.Event(pci, number, "", age)
+
+
+def test_what_follows_from_another_gpu() -> None:
+    origin, echoed = echo(149, "0000:01:00.0", 100.0), echo(145, "0000:02:00.0", 99.0)
+    assert [(one.pci, one.because) for one in xid.troubles((origin, echoed))] == [
+        ("0000:01:00.0", None),
+        ("0000:02:00.0", "0000:01:00.0"),
+    ]
+    # Hours apart they are two faults.
+    alone = xid.troubles((echo(149, "0000:01:00.0", 9000.0), echoed))
+    assert [one.because for one in alone] == [None, None]
+
+
+def test_the_table_names_actions_that_there_are() -> None:
+    assert {action for _text, action in xid.TABLE.values()} <= set(xid.ACTIONS)
+    assert all(number in xid.TABLE for number in xid.FOLLOWS)
+    # One that follows from each of two, which follow from each other, would have no root.
+    assert not [n for n, after in xid.FOLLOWS.items() for m in after if n in xid.FOLLOWS.get(m, ())]
+
+
+# -- files and units -------------------------------------------------------------------------------------------------
+
+
+def test_aer_of_functions_that_count(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/bus/pci/devices" / PCI
+    put(tmp_path, f"sys/bus/pci/devices/{PCI}/aer_dev_correctable", "RxErr 3\nBadTLP 4\nTOTAL_ERR_COR 7\n")
+    line(folder / "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
+    host = Host(str(tmp_path), str(tmp_path))
+    assert aer.read(host, [PCI, "0000:01:00.0"]) == ({PCI: {"correctable": 7, "fatal": 0}}, [])
+    line(folder / "aer_dev_fatal", "what")
+    counts, problems = aer.read(host, [PCI])
+    assert (counts, len(problems)) == ({PCI: {"correctable": 7}}, 1)
+
+
+def test_hwmon_names_what_is_at_its_own_limit(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/bus/pci/devices" / PCI / "hwmon/hwmon3"
+    lines(folder, {"temp1_input": "65000", "temp1_crit": "105000", "temp1_label": "asic"})
+    lines(folder, {"temp2_input": "80000", "temp2_crit": "80000", "temp2_label": "Module0", "temp3_input": "99000"})
+    problems: list[Problem] = []
+    (hot,) = hwmon.read(Host(str(tmp_path), str(tmp_path)), [PCI], problems)
+    assert (hot.label, hot.degrees, hot.limit, problems) == ("Module0", 80.0, 80.0, [])
+
+
+def test_the_fabric_manager_and_its_version(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    assert fabric_manager.read(host).installed is False
+    put(tmp_path, f"usr/lib/systemd/system/{fabric_manager.UNIT}", "[Service]\n")
+    there = fabric_manager.read(host)
+    assert (there.installed, there.active, there.enabled, there.version) == (True, False, False, None)
+    assert there.problem is not None
+    # Whatever its slice, and where nothing is to be seen of it, systemd is asked.
+    tool(tmp_path, "usr/bin/systemctl", "printf 'ActiveState=failed\\nSubState=failed\\n'")
+    assert (fabric_manager.read(host).active, fabric_manager.read(host).state) == (False, "failed (failed)")
+    group = tmp_path / "sys/fs/cgroup/system.slice" / fabric_manager.UNIT
+    put(tmp_path, f"{group.relative_to(tmp_path)}/cgroup.procs", "")
+    assert not fabric_manager.read(host).active
+    line(group / "cgroup.procs", "4242")
+    put(tmp_path, f"etc/systemd/system/multi-user.target.wants/{fabric_manager.UNIT}", "")
+    tool(tmp_path, "usr/bin/nv-fabricmanager", "printf '\\n\\tFabric Manager version is : 580.95.05\\n\\n'; exit 1")
+    there = fabric_manager.read(host)
+    assert (there.installed, there.active, there.enabled, there.version) == (True, True, True, "580.95.05")
