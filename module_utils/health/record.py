@@ -1,0 +1,197 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a node's counters were at an earlier question, so that the next can tell what has grown since.
+
+A total says little: two of eight new GPUs have replays, and every old port has symbol errors. The node keeps its
+counters in FILE, of ours and no configuration: the nightly audit, which changes nothing else, writes it as well. Of
+another boot, or of a driver that was loaded anew, a record is the beginning of a new one and nothing is compared.
+
+A question within hours of the last is held to the same counters as that: whoever asks again, to look closer, is told
+the same. So the file has two records, of which the older one is kept until the younger has its age.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..change import apply
+from ..core.finding import printable
+from ..core.host import Host, ParseError, ReadError
+from ..core.plan import FileChange
+from .limits import HISTORY
+
+FORMAT = 1
+FOLDERS = ("/var/lib/busbar", "/var/lib/busbar/health")
+FILE = FOLDERS[1] + "/last.json"
+# Seconds that counters are held to before younger ones take their place: a night is more, and a day's work less.
+KEPT = 12 * 3600.0
+# Seconds below which a rate says nothing.
+SHORTEST = 60.0
+_BYTES, _DEVICES, _COUNTERS, _TEXT, _EVENTS = 4 << 20, 512, 2048, 200, 64
+_LARGEST = 1 << 64
+Counters = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A GPU in trouble.   gpu: its UUID, or its address where nobody knows it.   xid: 0 of an NVSwitch."""
+
+    at: float
+    boot_id: str
+    gpu: str
+    xid: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """at: seconds of the epoch.   driver_loaded: module -> what changes when it is loaded anew.
+
+    gpus: UUID -> counter -> value.   pci: PCI address -> AER kind -> value.   ports: "PCI address/port" -> whatever
+    port_counters.py keeps of it.   history: of GPUs in trouble, over boots, oldest first.
+    """
+
+    boot_id: str
+    at: float
+    driver_loaded: Mapping[str, str] = field(default_factory=dict)
+    gpus: Counters = field(default_factory=dict)
+    pci: Counters = field(default_factory=dict)
+    ports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    history: Tuple[Event, ...] = ()
+
+    def same_driver(self, other: Record, module: str) -> bool:
+        """Whether counters of this driver go on from one record to the other."""
+        mine, theirs = self.driver_loaded.get(module), other.driver_loaded.get(module)
+        return self.boot_id == other.boot_id and mine == theirs
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is in the file."""
+
+    last: Record
+    before: Optional[Record] = None
+
+
+def parse(text: str) -> Kept:
+    """Raises ParseError: what is not ours is no record."""
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ParseError("is not a record of format %d" % FORMAT)
+        before = data.get("before")
+        return Kept(_record(data), None if before is None else _record(before))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise ParseError("is not a record of this suite: %.120s" % error) from error
+
+
+def _record(data: Mapping[str, Any]) -> Record:
+    history = [Event(_time(at), _text(boot), _text(gpu), _count(xid)) for at, boot, gpu, xid in data["history"]]
+    ports = data["ports"]
+    if not isinstance(ports, dict) or len(ports) > _DEVICES or not all(isinstance(one, dict) for one in ports.values()):
+        raise ValueError("ports are no counters of %d devices at most" % _DEVICES)
+    return Record(
+        boot_id=_text(data["boot_id"]),
+        at=_time(data["at"]),
+        driver_loaded={_text(name): _text(value) for name, value in dict(data["driver_loaded"]).items()},
+        gpus=_counters(data["gpus"]),
+        pci=_counters(data["pci"]),
+        ports=ports,
+        history=tuple(history[-_EVENTS:]),
+    )
+
+
+def _counters(data: Any) -> Dict[str, Dict[str, int]]:
+    if len(data) > _DEVICES or any(len(counts) > _COUNTERS for counts in data.values()):
+        raise ValueError("it has more counters than a node has")
+    return {_text(of): {_text(name): _count(n) for name, n in counts.items()} for of, counts in data.items()}
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
+        raise ValueError("%.40r is no count" % (value,))
+    return value
+
+
+def _time(value: Any) -> float:
+    if not 0 <= float(value) < 1e11:
+        raise ValueError("%.40r is no time" % (value,))
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _TEXT:
+        raise ValueError("%.40r is no text of %d characters at most" % (value, _TEXT))
+    return printable(value)
+
+
+def render(kept: Kept) -> str:
+    """What ``parse`` reads."""
+    before = None if kept.before is None else _plain(kept.before)
+    return json.dumps(dict(_plain(kept.last), format=FORMAT, before=before), sort_keys=True)
+
+
+def _plain(record: Record) -> Dict[str, Any]:
+    events = [[event.at, event.boot_id, event.gpu, event.xid] for event in record.history]
+    return dict(asdict(replace(record, history=())), history=events)
+
+
+def baseline(kept: Optional[Kept], now: float, boot_id: str) -> Optional[Record]:
+    """What counters of now are held to; None where there is nothing of this boot.
+
+    A record of the future is none: somebody has set the clock.
+    """
+    found = None
+    for record in (kept.last, kept.before) if kept else ():
+        if record is not None and record.boot_id == boot_id and record.at <= now:
+            found = record if found is None or now - found.at < KEPT else found
+    return found
+
+
+def following(kept: Optional[Kept], now: Record) -> Kept:
+    """What is to be in the file after a question with the counters ``now``, whose history is that of all."""
+    if kept is None:
+        return Kept(now)
+    last = kept.last
+    same = last.boot_id == now.boot_id and last.driver_loaded == now.driver_loaded
+    if same and 0 <= now.at - last.at < KEPT:
+        # What was not there before has no earlier value to wait for.
+        return Kept(replace(last, history=now.history, **_added(last, now)), kept.before)
+    return Kept(now, replace(last, history=()) if last.boot_id == now.boot_id and last.at <= now.at else None)
+
+
+def _added(last: Record, now: Record) -> Dict[str, Any]:
+    return {name: dict(getattr(now, name), **getattr(last, name)) for name in ("gpus", "pci", "ports")}
+
+
+def history(kept: Optional[Kept], new: Sequence[Event], now: float) -> Tuple[Event, ...]:
+    """Events that are kept and new ones, each trouble of a GPU once a boot, without what is too old."""
+    found: List[Event] = []
+    known = set()
+    for event in (*(kept.last.history if kept else ()), *new):
+        key = (event.boot_id, event.gpu, event.xid)
+        if key not in known and now - HISTORY <= event.at <= now:
+            known.add(key)
+            found.append(event)
+    return tuple(found[-_EVENTS:])
+
+
+def grown(before: Mapping[str, int], now: Mapping[str, int]) -> Dict[str, int]:
+    """By how much each counter has grown that both have. One that is smaller was reset: what it shows came since."""
+    return {name: n - before[name] if n >= before[name] else n for name, n in now.items() if name in before}
+
+
+def read(host: Host) -> Optional[Kept]:
+    """None where there is none yet. Raises ReadError, ParseError."""
+    text = host.read_system(FILE, limit=_BYTES)
+    return None if text is None else parse(text)
+
+
+def write(host: Host, kept: Kept) -> None:
+    """Raises ReadError: where a folder is a link we would write wherever somebody else wants."""
+    for folder in FOLDERS:
+        if os.path.islink(host.system(folder)):
+            raise ReadError(folder, "is a link; the record is not written through it: make it a folder of root's")
+    apply.write(host, FileChange(FILE, None, render(kept) + "\n"))
