@@ -1,0 +1,111 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_health
+short_description: Judge what slows a right node, its GPUs, NVLinks and PCIe links
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Asks C(nvidia-smi -q -x), its NVLinks, the kernel's log since the last question, AER, hwmon and the Fabric Manager,
+    each once. C(docs/health.md) says what each finding means, and what is none.
+  - Growth counts, not totals. The counters of a question are kept on the node in
+    C(/var/lib/busbar/health/last.json) below O(system_root), also in check mode, as the nightly audit is one. This is a
+    record of the suite's own; nothing of the node's configuration is changed, ever.
+  - A question within 12 hours of the last is held to the same counters as that.
+options:
+  power_limit:
+    description: Watts that the site caps its GPUs to; 0 for their default.
+    type: int
+    default: 0
+  tool_timeout:
+    description: Seconds granted to each call of nvidia-smi.
+    type: float
+    default: 20
+  record:
+    description: Whether the counters of this question are kept.
+    type: bool
+    default: true
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
+  - busbar.fabric.node.reads
+"""
+
+EXAMPLES = r"""
+- name: Judge the node's health
+  busbar.fabric.node_health:
+    profile: "{{ busbar_intent.profile }}"
+    fabric: infiniband
+  register: node_health_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok, as in C(docs/findings.md).
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: Sentences for the verdict, such as that persistence mode is off.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Empty; nothing is changed.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import Any, Dict, Mapping
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
+
+SPEC = {
+    "power_limit": {"type": "int", "default": 0},
+    "tool_timeout": {"type": "float", "default": 20},
+    "record": {"type": "bool", "default": True},
+    **module.PROFILE,
+    **module.ROOTS,
+}
+
+
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    asked = profile.asked(given)
+    machine = topology.read(host, ask_nvidia_smi=False)
+    have = node.read(host, machine, asked, given["tool_timeout"])
+    found = judge.plan(have, machine, judge.Wanted(asked, given["power_limit"] or None))
+    if given["record"]:
+        found = judge.keep(host, have, found)
+    return dict(found.result(), notes=judge.notes(have))
+
+
+if __name__ == "__main__":
+    main()

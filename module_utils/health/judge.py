@@ -1,0 +1,436 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judges the health of a node's GPUs and of what joins them, as node.py reads it. Changes nothing.
+
+What slows a right node: each finding is a state that no load explains, or growth since an earlier night, never a total.
+What is of one GPU alone is in judge_gpu.py. Sources: limits.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Dict, List, Mapping, Optional, Sequence
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, Problem, ReadError
+from ..core.plan import Plan
+from ..machine import platform
+from ..machine.profile import Profile
+from ..machine.rails import match
+from ..machine.topology import Topology
+from . import fabric_manager, judge_gpu, limits, nvlink, record, smi, xid
+from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, RESET, Growth, counts, within
+from .node import Have
+
+GPU_COUNT = Check(
+    "node_health.gpu_count",
+    why="a GPU on the bus that nvidia-smi does not list has failed, though the driver may say 'not supported'",
+    fix="look for Xid lines in dmesg, drain and reboot the node; where it stays away, power-cycle, then replace it",
+    severity="critical",
+)
+"Does nvidia-smi list every GPU that is on the bus"
+XID = Check(
+    "node_health.xid",
+    why="the driver has logged a fault of the GPU that outlasts the program which met it",
+    severity="critical",
+)
+"Has the kernel logged no Xid, or fatal SXid of an NVSwitch, that asks for a reset or more since the last night"
+KERNEL_LOG = Check(
+    "node_health.kernel_log",
+    why="Xid errors are told by the kernel's log alone; of the time that it has lost nobody knows",
+    fix="see that dmesg can be run as root; keep more of the log: log_buf_len=4M on the kernel's command line, or"
+    " systemd-journald with Storage=persistent",
+    severity="minor",
+)
+"Can the kernel's log since the last night be read"
+NIC_TEMPERATURE = Check(
+    "node_health.nic_temperature",
+    why="a NIC or module at its own limit drops its link before long",
+    fix="look at the node's fans and at what blocks the NIC's air, reseat the module; " + RECHECK,
+)
+"Is each rail's NIC, and its module, below its own temperature limit"
+FABRIC_MANAGER = Check(
+    "node_health.fabric_manager",
+    why="without the Fabric Manager of exactly the driver's version CUDA does not start on NVSwitches (error 802)",
+    severity="critical",
+)
+"Does the Fabric Manager run, now and after a reboot, in exactly the driver's version"
+FABRIC_STATE = Check(
+    "node_health.fabric_state",
+    why="a GPU whose NVLink fabric is degraded is slower than the others, though it is registered",
+    fix="read /var/log/fabricmanager.log, look for Xid and SXid in dmesg; drain the node, reset all GPUs or reboot; "
+    + RECHECK,
+)
+"Does no GPU say that its NVLink fabric is degraded, and are all GPUs in one fabric"
+AER = Check(
+    "node_health.aer",
+    why="PCIe errors between GPU, NIC and CPU slow the network path long before a device is lost",
+    fix="look at AER lines in dmesg for the very error, reseat the device, its riser or cable; " + RECHECK,
+)
+"Have GPUs, rails' NICs and the bridges above had no uncorrected PCIe errors since the last night, and few corrected"
+RMA = Check(
+    "node_health.rma",
+    why="a GPU that fails again after reboots is defective, whatever each single fault asked for",
+    fix=REPLACE,
+    severity="critical",
+)
+"Was no GPU in trouble in three or more boots of the last 30 days"
+RECORD = Check(
+    "node_health.record",
+    why="what has grown since the last night is known from the record of that night alone",
+    severity="minor",
+)
+"Can the counters of the last night be read, and those of this one be kept"
+
+_ACTIONS = {
+    xid.RESET: RESET,
+    xid.WORKFLOW: "keep nvidia-bug-report.sh's archive for the vendor's support; " + RESET,
+    xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it"
+    " ({0});",
+    xid.VM: "restart the virtual machine ({0});",
+    xid.POWER: "power the node off and see that the power cables of the GPU at {0} are connected;",
+}
+# A reset leaves no line of its own in the log.
+_COUNTS = "; the line counts for a day, or until the node is booted or the driver loaded anew"
+# Words of fabric/health that mean nothing is wrong; others that we know do.
+_WELL = ("full", "false", "no", "none", "healthy", "normal")
+_ILL = ("degraded", "true", "yes", "unhealthy", "limited capacity")
+# Of that element True is well.
+_ASSIGNED = "partition_assigned"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """power_limit: watts that the site caps its GPUs to; None: their default."""
+
+    profile: Profile
+    power_limit: Optional[float] = None
+
+
+def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
+    """Findings of all that the node says. Where there are no GPUs nothing is asked of them."""
+    if not topology.gpus:
+        return Plan(tuple(_aer(have, topology, wanted.profile)))
+    names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
+    troubles = _xids(have, names)
+    found = list(troubles.values())
+    if have.log.problem is not None:
+        subject = have.log.problem.source
+        found.append(KERNEL_LOG.judge(subject, "unknown", "complete", have.log.problem.message, subject))
+    else:
+        found.append(KERNEL_LOG.judge("kernel log", "ok", "complete", "complete", have.log.source))
+    found += _listed(have, topology, troubles)
+    now = counters(have)
+    fastest = max((speed or 0 for links in (have.speeds or {}).values() for speed in links.values()), default=0)
+    for pci, gpu in (have.gpus or {}).items():
+        name, growth = names.get(pci, pci), _grown(have, now, gpu.uuid)
+        found += judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci))
+        speeds = (have.speeds or {}).get(gpu.uuid or "")
+        if speeds:
+            found.append(judge_gpu.speeds(gpu, name, speeds, fastest))
+        if (have.errors or {}).get(gpu.uuid or ""):
+            found.append(judge_gpu.link_errors(gpu, name, growth))
+    found += _nvlinks(have)
+    found += _fabric(have, topology)
+    found += _aer(have, topology, wanted.profile)
+    found += [
+        NIC_TEMPERATURE.judge(
+            one.pci, "drift", "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees), one.source
+        )
+        for one in have.hot
+    ]
+    found += _again(have, names)
+    found += _record(have)
+    return Plan(tuple(found))
+
+
+def notes(have: Have) -> List[str]:
+    """What is no finding, and worth a sentence."""
+    said = []
+    off = [pci for pci, gpu in (have.gpus or {}).items() if gpu.persistence is False]
+    if off:
+        said.append(
+            "persistence mode is off on %d GPUs: nvidia-smi -pm 1, or nvidia-persistenced, spares each job the"
+            " start of the driver" % len(off)
+        )
+    young = have.before is None or have.now - have.before.at < record.SHORTEST
+    if young and have.unkept is None:
+        said.append("no counters of this boot are kept yet: growth is judged from the next run on")
+    apps = sorted({event.number for event in have.events if event.action == xid.RESTART})
+    if apps:
+        said.append("the kernel has logged Xid %s, which are programs' own faults" % ", ".join(map(str, apps)))
+    silent = [
+        uuid for uuid, links in (have.speeds or {}).items() if any(links.values()) and not (have.errors or {}).get(uuid)
+    ]
+    if silent and have.errors is not None:
+        said.append("nvidia-smi nvlink -e tells no error counters of %d GPUs with NVLinks" % len(silent))
+    return said
+
+
+def counters(have: Have) -> record.Record:
+    """What is kept of this question, with the events that make a history."""
+    gpus: Dict[str, Dict[str, int]] = {}
+    for gpu in (have.gpus or {}).values():
+        if gpu.uuid is not None:
+            counts = {"ecc " + name: n for name, n in gpu.aggregate.items()}
+            counts.update({"slowed " + name: n for name, n in gpu.slowed_us.items()})
+            if gpu.replays is not None:
+                counts["replays"] = gpu.replays
+            for link, values in (have.errors or {}).get(gpu.uuid, {}).items():
+                counts.update({"link %d %s" % (link, name): n for name, n in values.items()})
+            gpus[gpu.uuid] = counts
+    return record.Record(
+        boot_id=have.boot_id,
+        at=have.now,
+        driver_loaded=have.driver_loaded,
+        gpus=gpus,
+        pci=have.aer,
+        ports=have.ports,
+        history=record.history(have.kept, _events(have), have.now),
+    )
+
+
+# -- what is so now --------------------------------------------------------------------------------------------------
+
+
+def _troubles(have: Have) -> Sequence[xid.Trouble]:
+    """A driver that says that a GPU needs nothing has the last word on an Xid that asks for a reset."""
+    settled = [
+        pci
+        for pci, gpu in (have.gpus or {}).items()
+        if (gpu.recovery or "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
+    ]
+    return xid.troubles(have.events, settled)
+
+
+def _xids(have: Have, names: Mapping[str, str]) -> Dict[str, Finding]:
+    """By address of the GPU or switch."""
+    troubles = {one.pci: one for one in _troubles(have)}
+    found: Dict[str, Finding] = {}
+    # Those that others follow from come first.
+    for pci, one in sorted(troubles.items(), key=lambda item: item[1].because is not None):
+        root = one.root
+        action = root.action
+        what = "SXid %d" % root.number if root.switch else "Xid %d" % root.number
+        meaning = xid.TABLE.get(root.number, ("not in this suite's table", ""))[0] if not root.switch else "fatal"
+        have_text = "%s: %s%s" % (what, meaning, _ago(root.age))
+        more = ["%d (%d times)" % pair if pair[1] > 1 else "%d" % pair[0] for pair in sorted(one.numbers.items())]
+        if len(one.numbers) > 1 or one.numbers.get(root.number, 1) > 1:
+            have_text += "; in all %s" % ", ".join(more)
+        registers = xid.nvlink_registers(root)
+        if registers:
+            have_text += "; %s" % registers
+        if action is None:
+            state, severity = "unknown", "major"
+            fix = "look Xid %d up in NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors), do as it says" % root.number
+        else:
+            state, severity = "drift", "critical"
+            fix = "%s %s%s" % (_ACTIONS[action].format(pci), RECHECK, _COUNTS)
+        cause = found.get(one.because or "")
+        found[pci] = XID.judge(
+            names.get(pci, pci),
+            *(state, "no Xid that outlasts its program", have_text, have.log.source, fix, cause),
+            severity=severity,
+        )
+    return {
+        **{pci: XID.judge(name, "ok", source=have.log.source) for pci, name in names.items()},
+        **found,
+    }
+
+
+def _ago(age: Optional[float]) -> str:
+    if age is None:
+        return ", nobody knows when"
+    return ", %d min ago" % (age // 60) if age < 2 * 3600 else ", %d h ago" % (age // 3600)
+
+
+def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> List[Finding]:
+    command = " ".join(smi.COMMAND)
+    if have.gpus is None:
+        problem = next((one for one in have.problems if command in one.source), None)
+        because = platform.GPU_TOOL.at("nvidia-smi")
+        if topology.driver is None:
+            because = platform.GPU_DRIVER.at("nvidia driver")
+            problem = problem or Problem(command, "was not asked: the NVIDIA driver is not loaded")
+        text = str(problem or Problem(command, "gave no answer"))
+        return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "an answer", text, command, because=because)]
+    want, found = "%d, as on the bus" % len(topology.gpus), []
+    for gpu in topology.gpus:
+        if gpu.pci not in have.gpus:
+            name = "%s GPU%d" % (gpu.pci, gpu.index)
+            cause = troubles.get(gpu.pci)
+            own = cause.id if cause is not None and not cause.ok else None
+            own = own or (None if gpu.in_driver else platform.GPU_DRIVER.at(name))
+            text = "%d, without this one" % len(have.gpus)
+            found.append(GPU_COUNT.judge(name, "drift", want, text, command, because=own))
+    return found or [GPU_COUNT.judge("gpus", "ok", want, "%d" % len(have.gpus), command)]
+
+
+def _grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
+    before = have.before
+    if before is None or uuid is None or not before.same_driver(now, "nvidia"):
+        return {}, 0.0
+    return record.grown(before.gpus.get(uuid, {}), now.gpus.get(uuid, {})), have.now - before.at
+
+
+def _nvlinks(have: Have) -> List[Finding]:
+    """What nvidia-smi nvlink did not answer. Where nothing at all answered, that is told already."""
+    found = []
+    for check, argv in ((NVLINK_STATE, nvlink.STATUS), (NVLINK_ERRORS, nvlink.ERRORS)):
+        command = " ".join(argv)
+        for problem in have.problems if have.gpus is not None else ():
+            if problem.source.endswith(command):
+                fix = "run %s on the node" % command
+                found.append(check.judge("nvlinks", "unknown", "an answer", problem.message, command, fix))
+    return found
+
+
+def _aer(have: Have, topology: Topology, profile: Profile) -> List[Finding]:
+    names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
+    names.update({nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()})
+    before = have.before
+    found = []
+    for pci, totals in sorted(have.aer.items()):
+        source = "/sys/bus/pci/devices/%s/aer_dev_*" % pci
+        name = "%s %s" % (pci, names.get(pci, "bridge"))
+        grown = record.grown(before.pci.get(pci, {}), totals) if before else {}
+        seconds = have.now - before.at if before else 0.0
+        grave = {kind: n for kind, n in grown.items() if kind != "correctable" and n}
+        few = seconds < record.SHORTEST or grown.get("correctable", 0) <= limits.AER_CORRECTABLE * seconds
+        if grave:
+            text = counts(grave) + within(seconds)
+            severity = "critical" if grave.get("fatal") else "major"
+            found.append(AER.judge(name, "drift", "no uncorrected errors", text, source, severity=severity))
+        elif not few:
+            text = "%d corrected errors%s" % (grown["correctable"], within(seconds))
+            most = "%.0f a minute at most" % (limits.AER_CORRECTABLE * 60)
+            found.append(AER.judge(name, "drift", most, text, source, severity="minor"))
+        else:
+            found.append(AER.judge(name, "ok", source=source))
+    return found
+
+
+# -- the fabric ------------------------------------------------------------------------------------------------------
+
+
+def _fabric(have: Have, topology: Topology) -> List[Finding]:
+    found = []
+    if have.fabric_manager is not None:
+        found.append(_fabric_manager(have.fabric_manager, topology.driver.version if topology.driver else None))
+    gpus = list((have.gpus or {}).values())
+    names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
+    source = "%s, fabric" % " ".join(smi.COMMAND)
+    for gpu in gpus:
+        ill = {}
+        for element, said in gpu.fabric_health.items():
+            word = said.lower()
+            well = word in _WELL if element != _ASSIGNED else word in ("true", "yes", "false", "no")
+            if not well:
+                ill[element] = said
+        if ill:
+            text = ", ".join("%s: %s" % pair for pair in sorted(ill.items()))
+            state = "drift" if any(said.lower() in _ILL for said in ill.values()) else "unknown"
+            found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), state, "healthy", text, source))
+        else:
+            found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), "ok", source=source))
+    ids = {
+        (gpu.fabric.get("clusterUuid"), gpu.fabric.get("cliqueId"))
+        for gpu in gpus
+        if gpu.fabric.get("state", "").lower() == "completed"
+    }
+    if len(ids) > 1:
+        text = "; ".join(sorted("cluster %s, clique %s" % one for one in ids))
+        found.append(FABRIC_STATE.judge("nvlink fabric", "drift", "all GPUs in one", text, source))
+    return found
+
+
+def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) -> Finding:
+    subject, want = "nvidia-fabricmanager", "active, in the driver's version %s" % (driver or "(not loaded)")
+    source = "systemctl show %s" % fabric_manager.UNIT
+    fix = "install the nvidia-fabricmanager package of version %s, then systemctl enable --now %s; %s" % (
+        driver or "of the driver",
+        fabric_manager.UNIT,
+        RECHECK,
+    )
+    if there.installed is None:
+        text = str(there.problem or Problem(source, "said nothing"))
+        return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, "run %s on the node" % source)
+    if not there.installed:
+        return FABRIC_MANAGER.judge(subject, "drift", want, "not installed", source, fix)
+    # Of another version it does not start: that is the cause then, and not that it is stopped.
+    if there.version is not None and driver is not None and there.version != driver:
+        text = "%s, version %s" % (there.state, there.version)
+        return FABRIC_MANAGER.judge(subject, "drift", want, text, " ".join(fabric_manager.TOOL), fix)
+    if not there.active:
+        fix = "read journalctl -u %s and /var/log/fabricmanager.log, then systemctl start %s; %s" % (
+            fabric_manager.UNIT,
+            fabric_manager.UNIT,
+            RECHECK,
+        )
+        return FABRIC_MANAGER.judge(subject, "drift", want, there.state, source, fix)
+    if there.version is None or driver is None:
+        text = str(there.problem) if there.problem else "%s, of a version that nobody can say" % there.state
+        return FABRIC_MANAGER.judge(
+            subject, "unknown", want, text, " ".join(fabric_manager.TOOL), "run %s on the node" % fabric_manager.TOOL[0]
+        )
+    if not there.enabled:
+        fix = "systemctl enable %s; %s" % (fabric_manager.UNIT, RECHECK)
+        text = "active, not enabled: it does not come back after a reboot"
+        return FABRIC_MANAGER.judge(subject, "drift", want, text, source, fix, severity="major", aspect="persisted")
+    return FABRIC_MANAGER.judge(subject, "ok", source=source)
+
+
+# -- the record ------------------------------------------------------------------------------------------------------
+
+
+def _events(have: Have) -> List[record.Event]:
+    """Troubles of GPUs that do not follow from another's, for the history. A program's own fault is none."""
+    uuids = {gpu.pci: gpu.uuid for gpu in (have.gpus or {}).values()}
+    return [
+        record.Event(have.now - (one.root.age or 0.0), have.boot_id, uuids.get(one.pci) or one.pci, one.root.number)
+        for one in xid.troubles(have.events)
+        if one.because is None and not one.root.switch and one.root.action is not None and have.boot_id
+    ]
+
+
+def _again(have: Have, names: Mapping[str, str]) -> List[Finding]:
+    boots: Dict[str, Dict[str, int]] = {}
+    for event in record.history(have.kept, _events(have), have.now):
+        boots.setdefault(event.gpu, {}).setdefault(event.boot_id, event.xid)
+    uuids = {gpu.uuid: pci for pci, gpu in (have.gpus or {}).items()}
+    found = []
+    for gpu, xids in sorted(boots.items()):
+        if len(xids) >= limits.BOOTS:
+            subject = names.get(uuids.get(gpu, gpu), gpu)
+            text = "Xid %s in %d boots" % (", ".join(map(str, sorted(set(xids.values())))), len(xids))
+            found.append(RMA.judge(subject, "drift", "fewer than %d" % limits.BOOTS, text, record.FILE))
+    return found
+
+
+def _record(have: Have) -> List[Finding]:
+    if have.unkept is not None:
+        fix = "run rm -r %s on the node: the next run begins a new record" % record.FILE
+        return [RECORD.judge(record.FILE, "unknown", "a record", have.unkept.message, record.FILE, fix)]
+    if not have.boot_id:
+        fix = "read /proc/sys/kernel/random/boot_id on the node and mend what keeps it from being read"
+        return [RECORD.judge(record.FILE, "unknown", "the boot's id", "not read", "boot_id", fix)]
+    return [RECORD.judge(record.FILE, "ok", source=record.FILE)]
+
+
+def keep(host: Host, have: Have, found: Plan) -> Plan:
+    """The same plan, after the counters of this question are kept for the next; with why they are not, otherwise.
+
+    An answer of nvidia-smi that is none leaves those of the last night where they are.
+    """
+    if not have.boot_id or (have.gpus is None and any(one.source.startswith("nvidia-smi") for one in have.problems)):
+        return found
+    try:
+        to_keep = record.following(have.kept, counters(have))
+        if to_keep != have.kept:
+            record.write(host, to_keep)
+    except ReadError as error:
+        fix = "make %s a folder of root's that can be written, and run this again" % record.FOLDERS[-1]
+        said = RECORD.judge(record.FILE, "unknown", "kept", error.problem.message, error.problem.source, fix)
+        return replace(found, findings=(*(one for one in found.findings if one.check != RECORD.id), said))
+    return found

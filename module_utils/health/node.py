@@ -1,0 +1,198 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""All that is read of a node for its health: nvidia-smi, NVLinks, the kernel's log, AER, hwmon, Fabric Manager,
+and the record.
+
+Reads only, each tool once and with a limit. Nothing is asked of a NIC that the profile does not name: the ConnectX-7 in
+an HGX B200 belong to the NVLink fabric, and reading their counters fills the kernel's log with errors.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt
+from ..machine import pci
+from ..machine.profile import Profile
+from ..machine.rails import match
+from ..machine.topology import Topology
+from . import aer, fabric_manager, hwmon, kernel_log, limits, nvlink, record, smi, xid
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MODULES = "/proc/modules"
+# Of the drivers whose counters begin anew with them.
+DRIVERS = ("nvidia", "mlx5_core")
+# A reason that slows a GPU counts where it is active so many times in a row, so many seconds apart.
+_POLLS, _APART = 3, 1.0
+_NVIDIA, _NVSWITCH = 0x10DE, 0x0680
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Have:
+    """gpus: by address, as nvidia-smi lists them; None where it did not answer, and problems say why.
+
+    speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
+    hot: sensors of the rails' NICs at or above their limit.   ports: counters of the rails' ports, as in Record.
+    fabric_manager: None where nobody asks for it.   boot_id: "" where it could not be read, and nothing is compared.
+    driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
+    before: what counters are held to.   unkept: why the record could not be read.
+    """
+
+    now: float
+    boot_id: str = ""
+    driver_loaded: Mapping[str, str] = field(default_factory=dict)
+    gpus: Optional[Mapping[str, smi.Gpu]] = None
+    speeds: Optional[nvlink.Speeds] = None
+    errors: Optional[nvlink.Errors] = None
+    log: kernel_log.Log = field(default_factory=kernel_log.Log)
+    events: Tuple[xid.Event, ...] = ()
+    aer: record.Counters = field(default_factory=dict)
+    hot: Tuple[hwmon.Sensor, ...] = ()
+    ports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fabric_manager: Optional[fabric_manager.FabricManager] = None
+    kept: Optional[record.Kept] = None
+    before: Optional[record.Record] = None
+    unkept: Optional[Problem] = None
+    problems: Tuple[Problem, ...] = ()
+
+
+def read(
+    host: Host,
+    topology: Topology,
+    profile: Profile,
+    timeout: Optional[float] = None,
+    clock: Callable[[], float] = time.time,
+    pause: Callable[[float], None] = time.sleep,
+) -> Have:
+    """timeout: seconds for each call of nvidia-smi; None for the host's own.   clock: seconds of the epoch.
+
+    pause: waits between two looks at what slows a GPU.
+    """
+    problems: List[Problem] = []
+    now = clock()
+    boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, problems) or ""
+    kept, unkept = _kept(host)
+    before = record.baseline(kept, now, boot_id) if boot_id else None
+    # An Xid counts from the last record on, and for a day at least.
+    window = max(limits.WINDOW, now - before.at if before else 0.0)
+    log = kernel_log.read(host, xid.WORDS, now - window, now)
+    gpus: Optional[Dict[str, smi.Gpu]] = None
+    speeds, errors = None, None
+    if topology.gpus and topology.driver is not None:
+        try:
+            gpus = _gpus(host, timeout, pause)
+            if _has_nvlink(topology, profile, gpus):
+                speeds = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
+                errors = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
+        except ReadError as error:
+            problems.append(error.problem)
+        except ParseError as error:
+            problems.append(Problem(" ".join(smi.COMMAND), str(error)))
+    nics = [nic.pci for nic in match(topology, profile).nics.values()]
+    counted, unread = aer.read(host, _functions(topology, nics))
+    return Have(
+        now=now,
+        boot_id=boot_id,
+        driver_loaded=_drivers(host, problems),
+        gpus=gpus,
+        speeds=speeds,
+        errors=errors,
+        log=log,
+        events=xid.events(log, window),
+        aer=counted,
+        hot=hwmon.read(host, nics, problems),
+        fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
+        kept=kept,
+        before=before,
+        unkept=unkept,
+        problems=tuple(problems + unread),
+    )
+
+
+def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bool:
+    """A machine of one board with NVSwitches: bare metal, or a guest that was given the switches, too.
+
+    A guest without them has its fabric from the host. On trays of an NVL72 it runs on the switches: gpus.nvlink_fabric
+    of their profile says what is asked there instead.
+    """
+    if not profile.gpus.nvlink_fabric or not topology.gpus or not topology.virtualization.is_vm:
+        return profile.gpus.nvlink_fabric and bool(topology.gpus)
+    devices, _problems = pci.read(host)
+    return any(one.vendor == _NVIDIA and one.class_code >> 8 == _NVSWITCH for one in devices.values())
+
+
+def _kept(host: Host) -> Tuple[Optional[record.Kept], Optional[Problem]]:
+    try:
+        return record.read(host), None
+    except ReadError as error:
+        return None, error.problem
+    except ParseError as error:
+        return None, Problem(record.FILE, str(error))
+
+
+def _gpus(host: Host, timeout: Optional[float], pause: Callable[[float], None]) -> Dict[str, smi.Gpu]:
+    """Raises ReadError, ParseError. Asked again only where a GPU is slowed: for a moment any may be."""
+    found = _listed(host, timeout)
+    looks = [found]
+    while len(looks) < _POLLS and any(gpu.reasons for gpu in looks[-1].values()):
+        pause(_APART)
+        looks.append(_listed(host, timeout))
+    return {
+        pci: replace(gpu, reasons=frozenset.intersection(*(_reasons(look, pci) for look in looks)))
+        for pci, gpu in found.items()
+    }
+
+
+def _reasons(look: Mapping[str, smi.Gpu], pci: str) -> FrozenSet[str]:
+    return look[pci].reasons if pci in look else frozenset()
+
+
+def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:
+    done = host.run(smi.COMMAND, timeout)
+    if not done.stdout.lstrip().startswith("<"):
+        raise ReadError(done.command, "ended with %d and said: %.160s" % (done.rc, done.last_words))
+    return {gpu.pci: gpu for gpu in smi.parse(done.stdout)}
+
+
+def _has_nvlink(topology: Topology, profile: Profile, gpus: Mapping[str, smi.Gpu]) -> bool:
+    """Of boards without NVLink nobody asks for it; a lone GPU that was passed through has links to nowhere."""
+    return len(gpus) > 1 and (profile.gpus.nvlinks is None or profile.gpus.nvlinks > 0)
+
+
+def _answer(
+    host: Host, argv: Sequence[str], timeout: Optional[float], parse: Callable[[str], T], problems: List[Problem]
+) -> Optional[T]:
+    """Raises ToolHung, after which no other call is worth making."""
+    try:
+        done = host.run(argv, timeout)
+        said = done.stdout if done.stdout.strip() else done.stderr
+        return parse(said if nvlink.without(said) else done.answer())
+    except ToolHung:
+        raise
+    except ReadError as error:
+        problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(" ".join(argv), str(error)))
+    return None
+
+
+def _functions(topology: Topology, nics: Sequence[str]) -> List[str]:
+    """GPUs, the rails' NICs, and the bridges above them: whose PCIe errors slow the network path."""
+    devices = [gpu.device for gpu in topology.gpus] + [nic.device for nic in topology.nics if nic.pci in nics]
+    above = {address for device in devices for address in device.ancestors if re.match(r"[0-9a-f]{4,8}:", address)}
+    return sorted(above.union(device.address for device in devices))
+
+
+def _drivers(host: Host, problems: List[Problem]) -> Dict[str, str]:
+    """Of each of DRIVERS that is loaded: its size and where it lies, which is another place each time."""
+    text = attempt(lambda: host.read(MODULES), MODULES, problems) or ""
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 5 and words[0] in DRIVERS:
+            found[words[0]] = "%s %s" % (words[1][:20], words[5][:20])
+    return found

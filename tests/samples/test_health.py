@@ -1,0 +1,95 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Captured machines that are well are judged without a finding."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    fabric_manager,
+    judge,
+    kernel_log,
+    nvlink,
+    smi,
+    xid,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import GpuProfile, Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+
+NIGHT = 86400.0
+
+
+def machine(gpus: Mapping[str, smi.Gpu], driver: str, guest: bool) -> Topology:
+    """With the GPUs that nvidia-smi lists, on the bus."""
+    device = PciDevice("", 0x030200, 0x10DE, 0x2330, None, (), None, None, None, None, None, "nvidia", "/sys")
+    there = tuple(
+        Gpu(pci, n, replace(device, address=pci), one.product, one.uuid, True, 18, 18, None, None, ())
+        for n, (pci, one) in enumerate(sorted(gpus.items()))
+    )
+    return Topology(there, (), {}, Driver(driver, True, "x"), (), Virtualization(guest, "kvm", "x"), (), ())
+
+
+def bad(have: Have, topology: Topology, links: int) -> list[Finding]:
+    """Now, and the night after, with the same counters."""
+    profile = Profile("captured", "", GpuProfile(len(topology.gpus), (), links, links > 0, None, ()), ())
+    after = replace(have, before=replace(judge.counters(have), at=have.now - NIGHT))
+    plans = [judge.plan(one, topology, Wanted(profile)) for one in (have, after)]
+    return [finding for plan in plans for finding in plan.findings if not finding.ok]
+
+
+def listed(text: str) -> dict[str, smi.Gpu]:
+    return {gpu.pci: gpu for gpu in smi.parse(text)}
+
+
+def test_one_h200_that_was_passed_through(samples: Path) -> None:
+    gpus = listed((samples / "h200x1/nvidia-smi-q.xml").read_text())
+    have = Have(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
+    assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
+    (gpu,) = gpus.values()
+    assert (gpu.lost, gpu.recovery, gpu.margin, gpu.power_limit) == ((), "None", (50.0, -2.0), 700.0)
+    assert set(gpu.slowed_us) == {
+        *("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+    }
+
+
+def test_eight_h100_whose_replays_and_persistence_mode_are_no_findings(samples: Path) -> None:
+    (path,) = (samples / "misc").glob("nvidia-smi-q-x-*.xml.gz")
+    gpus = listed(gzip.decompress(path.read_bytes()).decode())
+    manager = fabric_manager.FabricManager(True, True, True, "active (running)", "570.86.15")
+    have = Have(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5), fabric_manager=manager)
+    assert bad(have, machine(gpus, "570.86.15", guest=False), links=18) == []
+    assert [gpu.replays for gpu in gpus.values()] == [3, 0, 0, 0, 0, 0, 0, 3]
+    assert "persistence mode is off on 8 GPUs" in " ".join(judge.notes(have))
+    assert {gpu.lost for gpu in gpus.values()} == {()}
+
+
+def test_nvlinks_of_eight_h200_and_of_a100s(samples: Path) -> None:
+    for name, architecture, links, speed in (
+        ("h200x8/nvidia-smi-nvlink-s.txt", "Hopper", 18, 26.562),
+        ("gpud/nvidia-smi.nvlink.status.a100", "Ampere", 12, 25.0),
+    ):
+        speeds = nvlink.parse_status((samples / name).read_text())
+        assert [set(of.values()) for of in speeds.values()] == [{speed}] * 8
+        assert {len(of) for of in speeds.values()} == {links}
+        gpus = {
+            f"0000:{n:02x}:00.0": smi.Gpu(f"0000:{n:02x}:00.0", uuid, architecture=architecture)
+            for n, uuid in enumerate(speeds)
+        }
+        have = Have(now=1e9, boot_id="b", gpus=gpus, speeds=speeds, log=kernel_log.Log(uptime=1e5))
+        assert bad(have, machine(gpus, "580.159.04", guest=True), links=links) == []
+
+
+def test_no_line_of_a_kernel_log_that_is_well_is_an_xid(samples: Path) -> None:
+    for name in ("gpud/kmsg.2.peermem.log", "misc/dmesg-mlx5-pcie-limited.txt"):
+        lines, _first = kernel_log.parse((samples / name).read_text(errors="replace"), xid.WORDS)
+        assert xid.events(kernel_log.Log(tuple(lines), 1e5), 1e9) == ()

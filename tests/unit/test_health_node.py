@@ -1,0 +1,200 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The question of a node's health as a whole: every tool once, the record kept, and nothing else written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, record
+from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import UNIT
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+
+from tests import smi_answers
+from tests.trees import contents, line, pci_function, put, tool
+
+NIGHT = 86400.0
+SLOWED: dict[int, dict[str, str | None]] = {
+    2: {"clocks_event_reasons/clocks_event_reason_hw_power_brake_slowdown": "Active"}
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, infiniband: Topology) -> Path:
+    """A healthy node of eight GPUs; nvidia-smi writes down each of its calls."""
+    assert infiniband.driver is not None
+    answers(tmp_path, infiniband)
+    script = f'case "$1 $2" in "nvlink "*) cat {tmp_path}/data$2;; *) cat {tmp_path}/data-x;; esac'
+    tool(tmp_path, "usr/bin/nvidia-smi", f'echo "$*" >> {tmp_path}/calls; {script}')
+    put(tmp_path, f"usr/lib/systemd/system/{UNIT}", "[Service]\n")
+    put(tmp_path, f"etc/systemd/system/multi-user.target.wants/{UNIT}", "")
+    line(tmp_path / "sys/fs/cgroup/system.slice" / UNIT / "cgroup.procs", "4242")
+    tool(tmp_path, "usr/bin/nv-fabricmanager", f"echo Fabric Manager version is : {infiniband.driver.version}")
+    tool(tmp_path, "usr/bin/dmesg", "echo '[    0.000000] Linux version'")
+    line(tmp_path / "proc/uptime", "200000.00 1.0")
+    line(tmp_path / "proc/sys/kernel/random/boot_id", "boot-1")
+    put(tmp_path, "proc/modules", "nvidia 56758272 9 nvidia_uvm, Live 0xffffffffc1200000 (OE)\nmlx5_core 2 3 -\n")
+    return tmp_path
+
+
+def answers(root: Path, topology: Topology, changes: dict[int, dict[str, str | None]] | None = None) -> None:
+    pcis = [gpu.pci for gpu in topology.gpus]
+    put(root, "data-x", smi_answers.xml(pcis, changes))
+    put(root, "data-s", smi_answers.status(len(pcis)))
+    put(root, "data-e", smi_answers.errors(len(pcis)))
+
+
+def asked(root: Path, topology: Topology, profile: Profile, now: float) -> tuple[list[str], list[float]]:
+    """(ids of what is not ok, pauses between two looks)"""
+    pauses: list[float] = []
+    host = Host(str(root), str(root))
+    have = node.read(host, topology, profile, clock=lambda: now, pause=pauses.append)
+    plan = judge.keep(host, have, judge.plan(have, topology, judge.Wanted(profile)))
+    return [finding.check for finding in plan.findings if not finding.ok], pauses
+
+
+def test_each_tool_is_asked_once_and_only_the_record_is_written(
+    machine: Path, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    before = contents(machine)
+    assert asked(machine, infiniband, hgx_h100, 1000.0) == ([], [])
+    assert (machine / "calls").read_text().splitlines() == ["-q -x", "nvlink -s", "nvlink -e"]
+    new = set(contents(machine)) - set(before)
+    assert new == {str(machine / "calls"), str(machine / record.FILE.lstrip("/"))}
+    kept = record.read(Host(str(machine), str(machine)))
+    assert kept is not None
+    assert (kept.last.boot_id, len(kept.last.gpus)) == ("boot-1", 8)
+    assert kept.last.driver_loaded == {"nvidia": "56758272 0xffffffffc1200000"}
+
+
+def test_growth_from_night_to_night(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == []
+    answers(machine, infiniband, {3: {"pci/replay_counter": str(10**7)}})
+    # The next night, and whoever looks again an hour later; the night after that it has not grown.
+    assert asked(machine, infiniband, hgx_h100, 1000.0 + NIGHT)[0] == ["node_health.pcie_replay"]
+    kept = (machine / record.FILE.lstrip("/")).stat().st_ino
+    assert asked(machine, infiniband, hgx_h100, 4600.0 + NIGHT)[0] == ["node_health.pcie_replay"]
+    assert (machine / record.FILE.lstrip("/")).stat().st_ino == kept  # Not written anew.
+    assert asked(machine, infiniband, hgx_h100, 1000.0 + 2 * NIGHT)[0] == []
+
+
+def test_an_xid_counts_from_the_last_night_that_there_was(
+    machine: Path, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    """After a weekend without a question, one of Saturday."""
+    asked(machine, infiniband, hgx_h100, 1000.0)
+    said = f"NVRM: Xid (PCI:{infiniband.gpus[1].pci[:-2]}): 74, NVLink"
+    line(machine / "proc/uptime", f"{200_000 + 3 * NIGHT:.2f} 1.0")
+    tool(machine, "usr/bin/dmesg", f"echo '[    0.000000] Linux version'; echo '[ {200_000 + NIGHT:.6f}] {said}'")
+    assert asked(machine, infiniband, hgx_h100, 1000.0 + 3 * NIGHT)[0] == ["node_health.xid"]
+    # The night after it is two nights old, and was told.
+    assert asked(machine, infiniband, hgx_h100, 1000.0 + 4 * NIGHT)[0] == []
+
+
+def test_a_gpu_that_is_slowed_is_looked_at_three_times(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    answers(machine, infiniband, SLOWED)
+    found, pauses = asked(machine, infiniband, hgx_h100, 1000.0)
+    assert (found, len(pauses)) == (["node_health.throttle"], 2)
+
+    def recovers(_seconds: float) -> None:
+        answers(machine, infiniband)
+
+    answers(machine, infiniband, SLOWED)
+    have = node.read(Host(str(machine), str(machine)), infiniband, hgx_h100, clock=lambda: 1000.0, pause=recovers)
+    assert have.gpus is not None
+    assert not any(gpu.reasons for gpu in have.gpus.values())
+
+
+def hangs(root: Path, _topology: Topology) -> None:
+    tool(root, "usr/bin/nvidia-smi", "echo Unable to determine the device handle; exit 15")
+
+
+def without_journal(root: Path, _topology: Topology) -> None:
+    tool(root, "usr/bin/dmesg", "echo dmesg: read kernel buffer failed: Operation not permitted >&2; exit 1")
+
+
+def half(root: Path, _topology: Topology) -> None:
+    put(root, "data-x", (root / "data-x").read_text()[:-200])
+
+
+def record_of_another(root: Path, _topology: Topology) -> None:
+    put(root, record.FILE.lstrip("/"), "not ours")
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        (hangs, "node_health.gpu_answers"),
+        (half, "node_health.gpu_answers"),
+        (without_journal, "node_health.kernel_log"),
+        (record_of_another, "node_health.record"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_costs_nothing_else(
+    machine: Path, infiniband: Topology, hgx_h100: Profile, damage: Callable[[Path, Topology], None], check: str
+) -> None:
+    damage(machine, infiniband)
+    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == [check]
+
+
+def test_no_answer_of_nvidia_smi_takes_the_place_of_a_nights_counters(
+    machine: Path, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    asked(machine, infiniband, hgx_h100, 1000.0)
+    kept = (machine / record.FILE.lstrip("/")).read_bytes()
+    hangs(machine, infiniband)
+    asked(machine, infiniband, hgx_h100, 1000.0 + NIGHT)
+    assert (machine / record.FILE.lstrip("/")).read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["echo Device does not have or support NVLink >&2; exit 6", "echo NVML: Unable to ask: Not Supported; exit 3"],
+)
+def test_boards_without_nvlink_may_end_with_any_code(
+    machine: Path, infiniband: Topology, hgx_h100: Profile, said: str
+) -> None:
+    tool(machine, "usr/bin/nvidia-smi", f"case $1 in nvlink) {said};; *) cat {machine}/data-x;; esac")
+    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == []
+    tool(machine, "usr/bin/nvidia-smi", f"case $1 in nvlink) echo Killed; exit 9;; *) cat {machine}/data-x;; esac")
+    found = ["node_health.nvlink_state", "node_health.nvlink_errors"]
+    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == found
+
+
+def test_a_record_that_cannot_be_written_is_told(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    (machine / "var/lib").mkdir(parents=True)
+    (machine / "var/lib/busbar").symlink_to("/tmp")
+    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == ["node_health.record"]
+
+
+def test_a_guest_has_its_fabric_from_the_host(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    guest = replace(infiniband, virtualization=Virtualization(True, "kvm", "x"))
+    (machine / "usr/lib/systemd/system" / UNIT).unlink()
+    assert asked(machine, guest, hgx_h100, 1000.0)[0] == []
+    pci_function(machine, "pci0000:00/0000:00:06.0", "0x030200", "10de:2335")
+    assert asked(machine, guest, hgx_h100, 1000.0)[0] == []
+    # One that was given the switches, too, has to run it itself.
+    pci_function(machine, "pci0000:00/0000:00:1e.0", "0x068000", "10de:22a3")
+    assert asked(machine, guest, hgx_h100, 1000.0)[0] == ["node_health.fabric_manager"]
+    assert asked(machine, infiniband, hgx_h100, 2000.0)[0] == ["node_health.fabric_manager"]
+
+
+def test_without_gpus_nothing_is_asked_of_them(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    assert asked(machine, replace(infiniband, gpus=()), hgx_h100, 1000.0)[0] == []
+    assert not (machine / "calls").exists()
+
+
+def test_without_a_driver_the_platforms_finding_is_the_cause(
+    machine: Path, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    have = node.read(Host(str(machine), str(machine)), replace(infiniband, driver=None), hgx_h100, clock=lambda: 1.0)
+    plan: Plan = judge.plan(have, replace(infiniband, driver=None), judge.Wanted(hgx_h100))
+    bad = [(finding.check, finding.because) for finding in plan.findings if not finding.ok]
+    assert ("node_health.gpu_answers", "platform.gpu_driver[live]@nvidia driver") in bad
