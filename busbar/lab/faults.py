@@ -19,6 +19,7 @@ from . import (
     cluster_faults,
     environment_faults,
     gpudirect_faults,
+    health_faults,
     limits_faults,
     lldp_faults,
     ofed_faults,
@@ -225,7 +226,10 @@ def _broken_tool(name: str, description: str, behaviour: str) -> Fault:
         said("nvidia-smi"),
         _tool(behaviour),
         state="unknown",
-        consequences=("platform.nvlinks", "platform.nvlink_fabric", "platform.cross_check"),
+        consequences=(
+            *("platform.nvlinks", "platform.nvlink_fabric", "platform.cross_check"),
+            "node_health.gpu_answers",
+        ),
         platforms=ALL,
         excludes=(*_TOOL_FAULTS, "nvlink-down", "gpu-lost", "fabric-not-ready"),
     )
@@ -372,7 +376,7 @@ _CATALOGUE = (
         "platform.gpu_driver",
         _gpu(2),
         _lose_gpu,
-        consequences=("platform.gpu_model", "platform.nvlinks", "platform.cross_check"),
+        consequences=("platform.gpu_model", "platform.nvlinks", "platform.cross_check", "node_health.gpu_count"),
         platforms=ALL,
     ),
     Fault(
@@ -518,6 +522,7 @@ _CATALOGUE = (
     *ofed_faults.CATALOGUE,
     *gpudirect_faults.CATALOGUE,
     *lldp_faults.CATALOGUE,
+    *health_faults.CATALOGUE,
     *(fault for fault in roce_faults.CATALOGUE if fault.name not in roce_faults.BETWEEN_NODES),
 )
 FAULTS = {fault.name: fault for fault in _CATALOGUE}

@@ -94,6 +94,8 @@ class Gpu:
     """``number`` is its place and stays; index and minor follow from the GPUs that the driver still has.
 
     slow: its clocks are throttled.   wrong: it computes wrong results. Only a benchmark shows either.
+    health: element of nvidia-smi -q -x -> what it says, where not as of a GPU that is well (gpu_health.py).
+    link_errors: "11 Recovery Errors" -> count of that NVLink, where not 0.
     """
 
     number: int
@@ -108,6 +110,8 @@ class Gpu:
     slow: bool = False
     wrong: bool = False
     nvlink_gbps: str = NVLINK_4
+    health: dict[str, str] = field(default_factory=dict)
+    link_errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -231,6 +235,9 @@ class Machine:
     collectives_hang: NCCL never gets past its initialisation.
     spare_slot: address of a free switch port away from the GPUs.
     damaged: file of a PCI function -> what it holds instead: {"0000:1b:00.0/numa_node": ""}.
+    kernel_log: lines of the NVIDIA driver in the kernel's log, "{age} text" with the seconds since then.
+    aer: PCI address -> kind of error (correctable, nonfatal, fatal) -> count, where not 0.
+    fabric_manager: "ok", "stopped", or the version that is installed where it is not the driver's.
     mlnx_qos: how that tool prints (toolkit/mlnx_qos.py LAYOUTS).   lldpad: it runs.
     sysctls: below /proc/sys/net/ipv4/conf, as they are once configured, where not as out of the box:
     {"all/rp_filter": "1"}.
@@ -274,6 +281,9 @@ class Machine:
     collectives_hang: bool = False
     spare_slot: str | None = None
     damaged: dict[str, str] = field(default_factory=dict)
+    kernel_log: list[str] = field(default_factory=list)
+    aer: dict[str, dict[str, int]] = field(default_factory=dict)
+    fabric_manager: str = "ok"
     mlnx_qos: str = "new"
     lldpad: bool = False
     # lldpd: "ok", "stopped", or "garbled", where its tool prints half of an answer.

@@ -12,6 +12,7 @@ import json
 import re
 from xml.sax.saxutils import escape
 
+from . import gpu_health
 from .machine import Gpu, Link, Machine
 
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
@@ -26,6 +27,7 @@ topo | nvlink)
     case "$1 $2" in
     'topo -m' | 'topo --matrix') exec cat "$data/topo-m" ;;
     'nvlink -s' | 'nvlink --status') exec cat "$data/nvlink-s" ;;
+    'nvlink -e' | 'nvlink --errorcounters') exec cat "$data/nvlink-e" ;;
     esac
     printf 'Option "%s" is not recognized.\n' "$2"
     exit 2
@@ -103,13 +105,17 @@ GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\
 def answers(machine: Machine) -> dict[str, str]:
     """File name -> text, for the script's data directory.
 
-    .driver.json is not the tool's: it tells the model of nccl-tests what no tool and no file of the node shows.
+    .driver.json is not the tool's: it tells the model of nccl-tests what no tool and no file of the node shows. Nor are
+    fabric-manager and kernel-log, which nv-fabricmanager and dmesg print.
     """
     gpus = machine.driver_gpus()
     return {
         ".driver.json": _driver(machine, gpus),
         "apps.tsv": _processes(machine),
+        "fabric-manager": f"{gpu_health.version(machine)}\n",
+        "kernel-log": gpu_health.kernel_log(machine),
         "list": "".join(f"{_title(index, gpu)}\n" for index, gpu in enumerate(gpus)),
+        "nvlink-e": "".join(gpu_health.link_errors(_title(index, gpu), gpu) for index, gpu in enumerate(gpus)),
         "nvlink-s": "".join(_nvlink(index, gpu) for index, gpu in enumerate(gpus)),
         "query.tsv": _query(machine, gpus),
         "query.xml": _xml(machine, gpus),
@@ -274,7 +280,8 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
         f'\t<gpu id="{_bus_id(gpu)}">',
         element(2, "product_name", gpu.name),
         element(2, "product_brand", "NVIDIA"),
-        element(2, "product_architecture", "Hopper"),
+        element(2, "product_architecture", "Blackwell" if float(gpu.nvlink_gbps) > 40 else "Hopper"),
+        *gpu_health.lines(gpu, gpu_health.FIRST),
         element(2, "serial", gpu.serial),
         element(2, "uuid", gpu.uuid),
         element(2, "minor_number", index),
@@ -298,7 +305,9 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
         element(5, "current_link_width", f"{now_width}x"),
         "\t\t\t\t</link_widths>",
         "\t\t\t</pci_gpu_link_info>",
+        *gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3),
         "\t\t</pci>",
+        *gpu_health.lines(gpu, gpu_health.LAST),
         "\t\t<fb_memory_usage>",
         element(3, "total", f"{gpu.memory_mib} MiB"),
         "\t\t</fb_memory_usage>",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from . import container_hosts, environment_faults, kernel_modules, nvidia_smi, pci_config, qos, roce
+from . import container_hosts, environment_faults, gpu_health, kernel_modules, nvidia_smi, pci_config, qos, roce
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import TOOLKIT
 from .toolkit import start
@@ -39,6 +39,8 @@ _HW_COUNTERS = (
     "roce_slow_restart",
 )
 _CONGESTION_COUNTERS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
+UNITS = "/usr/lib/systemd/system"
+FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
 TOOL_DATA = "usr/share/busbar-lab/nvidia-smi"
 MARK = "/usr/share/busbar-lab/SIMULATED"
 _NO_GID = ":".join(["0000"] * 8)
@@ -134,7 +136,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     system(machine).write(system_root)
     write_hardware(machine, hardware_root)
     write_tools(machine, system_root)
-    tools = ("/usr/sbin/update-grub", "/usr/bin/sync", *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
+    tools = ("/usr/sbin/update-grub", "/usr/bin/sync", FABRIC_MANAGER, *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
     for tool in (*tools, *container_hosts.PROGRAMS):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
@@ -291,6 +293,7 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
             "secondary_bus_number": bus,
             "sriov_totalvfs": function.total_vfs or None,
             "sriov_numvfs": len(virtual) if function.total_vfs else None,
+            **gpu_health.errors(machine, function.address),
         },
     )
     tree.binaries[f"{path}/config"] = pci_config.render(machine, function)[: function.config_bytes]
@@ -505,6 +508,7 @@ def _proc(tree: Tree, machine: Machine) -> None:
     tree.add("/proc/2811", {"comm": "slurmd", "limits": "\n".join(limits)})
     shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
     tree.files |= container_hosts.processes(machine)
+    tree.files |= gpu_health.hardware(machine)
     tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
 
 
@@ -613,6 +617,8 @@ def system(machine: Machine) -> Tree:
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
+            FABRIC_MANAGER: (TOOLKIT / "nv-fabricmanager").read_text(),
+            f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text(),
             # What it would sync is the machine that the tree is on.
             "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
             **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
@@ -621,6 +627,7 @@ def system(machine: Machine) -> Tree:
             **environment_faults.FILES,
             MARK: SIMULATED,
         },
+        links={f"/etc/systemd/system/multi-user.target.wants/{gpu_health.UNIT}": f"{UNITS}/{gpu_health.UNIT}"},
         directories=[
             "/root",
             "/home/user1",
@@ -630,6 +637,8 @@ def system(machine: Machine) -> Tree:
             "/etc/security/limits.d",
             "/etc/sysctl.d",
             "/var/log",
+            # Where the suite keeps its own record of a node's counters.
+            "/var/lib/busbar/health",
             container_hosts.DROPINS,
             *environment_faults.FOLDERS,
         ],

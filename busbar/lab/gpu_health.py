@@ -1,0 +1,165 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a simulated node shows of its health: elements of nvidia-smi -q -x, nvlink -e, AER, the kernel's log, the unit
+of the Fabric Manager.
+
+Elements and their healthy values are those of nvidia-smi 580 on an idle H200; NVLink 5 has other counters than 4. The
+kernel's log is made when it is asked for: its lines have an age, and the node was booted UPTIME seconds ago.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from .machine import Gpu, LabError, Machine
+
+UPTIME = 10 * 86400
+UNIT = "nvidia-fabricmanager.service"
+_REASONS = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown"),
+    *("hw_power_brake_slowdown", "sync_boost", "sw_thermal_slowdown", "display_clocks_setting"),
+)
+_EVENTS = "clocks_event_reasons"
+_SLOWED = ("sw_power_cap", "sync_boost", "sw_therm_slowdown", "hw_therm_slowdown", "hw_power_brake")
+_ECC = (
+    *("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded"),
+    *("dram_correctable", "dram_uncorrectable"),
+)
+# Elements that other parts of the answer come between: by the place that they have in it.
+FIRST: dict[str, str] = {
+    "persistence_mode": "Enabled",
+    "mig_mode/current_mig": "Disabled",
+    "mig_mode/pending_mig": "Disabled",
+    "gpu_recovery_action": "None",
+}
+IN_PCI: dict[str, str] = {"replay_counter": "0", "replay_rollover_counter": "0"}
+LAST: dict[str, str] = {
+    "performance_state": "P0",
+    **{f"{_EVENTS}/clocks_event_reason_{name}": "Active" if name == "gpu_idle" else "Not Active" for name in _REASONS},
+    **{f"{_EVENTS}_counters/clocks_event_reasons_counters_{name}": "0 us" for name in _SLOWED},
+    "cc_protected_memory_usage/total": "0 MiB",
+    "ecc_mode/current_ecc": "Enabled",
+    "ecc_mode/pending_ecc": "Enabled",
+    **{f"ecc_errors/{kind}/{name}": "0" for kind in ("volatile", "aggregate") for name in _ECC},
+    "ecc_errors/aggregate/sram_threshold_exceeded": "No",
+    "ecc_errors/channel_repair_pending": "No",
+    "ecc_errors/tpc_repair_pending": "No",
+    "ecc_errors/unrepairable_memory": "No",
+    "retired_pages/pending_retirement": "N/A",
+    "remapped_rows/remapped_row_corr": "0",
+    "remapped_rows/remapped_row_unc": "0",
+    "remapped_rows/remapped_row_pending": "No",
+    "remapped_rows/remapped_row_failure": "No",
+    "temperature/gpu_temp": "38 C",
+    "temperature/gpu_temp_tlimit": "50 C",
+    "temperature/gpu_temp_slow_tlimit_threshold": "-2 C",
+    "gpu_power_readings/current_power_limit": "700.00 W",
+    "gpu_power_readings/default_power_limit": "700.00 W",
+    "clocks/graphics_clock": "405 MHz",
+    "applications_clocks/graphics_clock": "1980 MHz",
+    "default_applications_clocks/graphics_clock": "1980 MHz",
+}
+_NVLINK_4 = ("Replay Errors", "Recovery Errors", "CRC Errors")
+_NVLINK_5 = (
+    *("Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors"),
+    *("Local link integrity Errors", "Tx discards", "Link recovery successful events", "Link recovery failed events"),
+    *("Total link recovery events", "Effective Errors", "Symbol Errors"),
+)
+# Of a healthy link, too.
+_NVLINK_5_LARGE = (
+    "Effective BER: 15e-255",
+    "FEC Errors - 0: 36140749276",
+    "Raw BER Lane 0: 2061",
+    "Symbol BER: 15e-255",
+)
+_AER = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
+
+
+def lines(gpu: Gpu, values: Mapping[str, str], depth: int = 2) -> list[str]:
+    """XML of these elements, of which one with a slash is within another."""
+    known = {*FIRST, *LAST, *(f"pci/{name}" for name in IN_PCI)}
+    strange = set(gpu.health) - known
+    if strange:
+        raise LabError(f"GPU {gpu.number}: nvidia-smi of the lab has no element {', '.join(sorted(strange))}")
+    tree: dict[str, object] = {}
+    for path, value in values.items():
+        *folders, name = path.split("/")
+        at = tree
+        for folder in folders:
+            inner = at.setdefault(folder, {})
+            if not isinstance(inner, dict):
+                raise LabError(f"{path}: {folder} is a value")
+            at = inner
+        at[name] = gpu.health.get(path, gpu.health.get(f"pci/{path}", value))
+    return _elements(tree, depth)
+
+
+def _elements(tree: Mapping[str, object], depth: int) -> list[str]:
+    found = []
+    for name, value in tree.items():
+        tabs = "\t" * depth
+        if isinstance(value, dict):
+            found += [f"{tabs}<{name}>", *_elements(value, depth + 1), f"{tabs}</{name}>"]
+        else:
+            found.append(f"{tabs}<{name}>{value}</{name}>")
+    return found
+
+
+def link_errors(title: str, gpu: Gpu) -> str:
+    """``nvlink -e`` of one GPU: what counts depends on its NVLink."""
+    five = float(gpu.nvlink_gbps) > 40
+    found = [title]
+    for link in range(len(gpu.nvlinks)):
+        for name in _NVLINK_5 if five else _NVLINK_4:
+            found.append(f"\t Link {link}: {name}: {gpu.link_errors.get(f'{link} {name}', 0)}")
+        found += [f"\t Link {link}: {text}" for text in _NVLINK_5_LARGE if five]
+        found.append("")
+    return "".join(f"{line}\n" for line in found)
+
+
+def kernel_log(machine: Machine) -> str:
+    """Nothing of a healthy node: the rest of a real log is nobody's here."""
+    found = []
+    for entry in machine.kernel_log:
+        age, text = entry.split(" ", 1)
+        found.append(f"[{UPTIME - float(age):12.6f}] {text}\n")
+    return "".join(["[    0.000000] Linux version " + machine.kernel + "\n", *found]) if found else ""
+
+
+def version(machine: Machine) -> str:
+    """Of the Fabric Manager."""
+    same = machine.fabric_manager in ("ok", "stopped")
+    return machine.driver_version if same else machine.fabric_manager
+
+
+def where(module: str) -> int:
+    """32 bits that are the module's own."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, module).int >> 96
+
+
+def hardware(machine: Machine) -> dict[str, str]:
+    """Files of /sys and /proc."""
+    boot_id = uuid.uuid5(uuid.NAMESPACE_DNS, machine.hostname)
+    found = {
+        "/proc/uptime": f"{UPTIME}.00 {UPTIME}.00\n",
+        "/proc/sys/kernel/random/boot_id": f"{boot_id}\n",
+        # Each in a place of its own, whatever others there are.
+        "/proc/modules": "".join(
+            f"{name} {16384 + (where(name) >> 24)} 0 - Live 0xffffffff{where(name):08x}\n"
+            for name in sorted(machine.modules)
+        ),
+    }
+    if machine.fabric_manager != "stopped" and not machine.hypervisor:
+        found[f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"] = "3120\n"
+    return found
+
+
+def errors(machine: Machine, address: str) -> dict[str, str]:
+    """AER's files of a PCI function; a guest has none."""
+    if machine.hypervisor:
+        return {}
+    counts = machine.aer.get(address, {})
+    return {
+        f"aer_dev_{kind}": f"RxErr {counts.get(kind, 0)}\n{total} {counts.get(kind, 0)}" for kind, total in _AER.items()
+    }
