@@ -258,6 +258,13 @@ PARTS: dict[str, dict[str, Value]] = {
             " on the control node, from where the run was started, as switches' own tools export it (`docs/lldp.md`).",
         ),
     },
+    "node_health": {
+        "node_health_power_limit": Value(
+            "int",
+            0,
+            says="Watts that the site caps each GPU to; 0 for the GPU's own default (`docs/health.md`).",
+        ),
+    },
     "mtu": {
         "busbar_mtu": Value(
             "int",

@@ -55,6 +55,7 @@ class Role:
 _DRIVER = ("mofed",)
 _PROVISION = (
     Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
+    Role("node_health", "node_health", ("node_health",), audited=True, after_reboot=True),
     Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
     Role("iommu", "iommu", ("iommu", "kernel_args"), audited=True, after_reboot=True, reboots=True),
     Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True, after=_DRIVER),

@@ -89,6 +89,8 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
         if name == "topology_info":
             site = {key: value for key, value in values.items() if key.startswith("busbar_")}
             arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5, "site": site}
+        elif name == "node_health":
+            arguments["tool_timeout"] = 0.5
         elif name == "ofed":
             arguments["repository_top"] = values["mofed_repository_url"]
         elif name == "netdev_mtu":

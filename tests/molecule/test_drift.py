@@ -24,7 +24,7 @@ from tests.molecule.scenario import LAB, NODE, ROLES, TOP, checks, play
 
 # Where a run may write and what it may load, without Ansible's own files and what systemd writes in its own time.
 WATCHED = ["/boot", "/etc", "/opt", "/root", "/srv/busbar-lab/hw/sys", "/usr/local", "/var/lib"]
-VOLATILE = ["/root/.ansible", "/var/lib/systemd"]
+VOLATILE = ["/root/.ansible", "/var/lib/systemd", "/var/lib/busbar/health"]
 # Check ids begin with the module's noun; these roles' is another than their name.
 NOUNS = {"mofed": "ofed", "mtu": "netdev_mtu", "nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}
 
