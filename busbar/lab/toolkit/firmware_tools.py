@@ -1,0 +1,333 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""mstconfig, mstfwreset and mstflint of a simulated node, also by NVIDIA's names: with the real ones' words and codes.
+
+mstconfig prints its errors to stdout and ends with 3 (2 where nobody says yes), mstfwreset with 1 (argparse: 2),
+mstflint with 1. Written from mstflint's sources and manual pages (mlxconfig/mlxcfg_ui.cpp, man/mstfwreset.md,
+small_utils/mlxfwresetlib/cmd_reg_mfrl.py, flint/subcommands.cpp); Debian's mstflint 4.21 was run for its arguments.
+
+The cards are in the file CARDS: address of the first function -> a card. A setting counts from the next reset on that
+its ``needs`` names: "reset" (of the card), "reboot" (of the node), "power" (off and on), or "never". A setting with
+``hidden`` is told of by nobody. ``resets`` is the levels by which the card was reset, the oldest first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .roce_program import Stop, read
+
+CARDS = "/sys/kernel/busbar-lab/firmware.json"
+NAMES = {"mlxconfig": "mstconfig", "mlxfwreset": "mstfwreset", "flint": "mstflint"}
+LEVELS = {
+    0: 'Driver, PCI link, network link will remain up ("live-Patch")',
+    3: "Driver restart and PCI reset",
+    4: "Warm Reboot",
+}
+TYPES = {0: "Full chip reset", 1: "Phy-less reset (keep network port active during reset)"}
+COMMANDS = {"q": "query", "s": "set", "r": "reset", "i": "show_confs"}
+SPENT = {"reset": ("reset",), "reboot": ("reset", "reboot"), "power": ("reset", "reboot", "power")}
+
+
+def main(argv: Sequence[str], root: str) -> int:
+    """``root``: the hardware root of the node."""
+    name, arguments = os.path.basename(argv[0]), list(argv[1:])
+    tools = {"mstconfig": mstconfig, "mstfwreset": mstfwreset, "mstflint": mstflint}
+    try:
+        return tools[NAMES.get(name, name)](root, arguments)
+    except Stop as stop:
+        for line in stop.said:
+            print(line)
+        return stop.code
+
+
+def load(root: str) -> dict[str, Any]:
+    return dict(json.loads(read(root + CARDS)))
+
+
+def save(root: str, state: dict[str, Any]) -> None:
+    """The old state or the new one, whoever is killed when."""
+    path = root + CARDS
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        json.dump(state, stream)
+    os.replace(path + ".new", path)
+
+
+def spend(root: str, what: str) -> None:
+    """The node is rebooted ("reboot") or was off ("power"): all cards load what waits for that."""
+    state = load(root)
+    for card in state["cards"].values():
+        _spend(card, what)
+    save(root, state)
+
+
+def _spend(card: dict[str, Any], what: str) -> None:
+    for setting in card["settings"].values():
+        if setting.get("needs", "reset") in SPENT[what]:
+            setting["current"] = setting["next"]
+    card["running"] = card["flash"]
+
+
+def _card(state: dict[str, Any], address: str) -> dict[str, Any] | None:
+    """Any of its functions will do, with or without the domain. None of one that is not there, or does not answer."""
+    for card in state["cards"].values():
+        if not card.get("silent") and (address in card["functions"] or "0000:" + address in card["functions"]):
+            return card
+    return None
+
+
+# -- mstconfig -------------------------------------------------------------------------------------------------------
+
+
+def mstconfig(root: str, arguments: list[str]) -> int:
+    state = load(root)
+    options: dict[str, str] = {}
+    words = list(arguments)
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option in ("-v", "--version"):
+            print("mstconfig, mstflint %s, Git SHA Hash: N/A" % ("4.21.0" if state["release"] == "old" else "4.31.0"))
+            return 0
+        if option in ("-d", "--dev", "-j", "--json_format"):
+            if option in ("-j", "--json_format") and state["release"] == "old":
+                raise Stop(3, f"-E- invalid argument: {option}", "    NAME:", "        mstconfig")
+            if not words:
+                raise Stop(
+                    3, "-E- missing device name" if option in ("-d", "--dev") else "-E- missing .json output file"
+                )
+            options["-" + option.lstrip("-")[0]] = words.pop(0)
+        elif option in ("-e", "--enable_verbosity", "-y", "--yes"):
+            options["-" + option.lstrip("-")[0]] = ""
+        else:
+            raise Stop(3, f"-E- invalid argument: {option}", "    NAME:", "        mstconfig")
+    if not words:
+        raise Stop(3, "-E- No command found. For more information please read the help message:")
+    command = COMMANDS.get(words[0], words[0])
+    if command not in ("query", "set"):
+        raise Stop(3, f"-E- invalid argument: {words[0]}", "    NAME:", "        mstconfig")
+    if "-j" in options and command != "query":
+        raise Stop(3, "-E- Json format is only supported for query command.")
+    if command == "set":
+        if not words[1:]:
+            raise Stop(3, "-E- missing configuration arguments. For more information please run mstconfig -h|--help.")
+        for word in words[1:]:
+            if word.count("=") != 1:
+                raise Stop(3, f"-E- Invalid Configuration argument {word}", "    NAME:", "        mstconfig")
+    card = _card(state, options.get("-d", ""))
+    if card is None:
+        raise Stop(3, "-E- Failed to open the device" if "-d" in options else "-E- Failed to get devices.")
+    if command == "query":
+        return _query(state["release"], card, options, words[1:])
+    return _set(root, state, card, options, words[1:])
+
+
+def _shown(card: dict[str, Any], names: list[str]) -> dict[str, dict[str, Any]]:
+    visible = {name: one for name, one in card["settings"].items() if not one.get("hidden")}
+    for name in names:
+        if name not in visible:
+            raise Stop(3, f"-E- The Device doesn't support {name} parameter")
+    return {name: visible[name] for name in names or visible}
+
+
+def _query(release: str, card: dict[str, Any], options: dict[str, str], names: list[str]) -> int:
+    verbose = "-e" in options
+    told = "-e" in options and not card.get("next_only")
+    if "-j" in options:
+        try:
+            with open(options["-j"], "w", encoding="utf-8") as stream:
+                stream.write("{}\n")
+        except OSError as error:
+            raise Stop(3, f'Failed to open "{options["-j"]}". Reason: {error.strerror}') from error
+    settings = _shown(card, names)
+    if "-j" in options:
+        entries = {name: _entry(one, told) for name, one in settings.items()}
+        device = {
+            "description": "simulated",
+            "device": options["-d"],
+            "device_type": card["type"],
+            "name": "N/A",
+            "tlv_configuration": entries,
+        }
+        with open(options["-j"], "w", encoding="utf-8") as stream:
+            json.dump({"Device #1": device}, stream, indent=4)
+        print(f"Query output saved to {options['-j']} successfully")
+        return 0
+    width = 20 if release == "new" else 16
+    print("\nDevice #1:\n----------\n")
+    for label, text in (("Device type:", card["type"]), ("Name:", "N/A"), ("Device:", options["-d"])):
+        print(f"{label:<{width}}{text:<{width}}")
+    columns = ["default", "current", "next"] if told else ["next"]
+    _table(release, settings, columns)
+    if told and any(len({one["default"], one["current"], one["next"]}) > 1 for one in settings.values()):
+        print("The '*' shows parameters with next value different from default/current value.")
+    if any(one.get("read_only") for one in settings.values()):
+        print("\nThe 'RO' shows parameters which are for read only and cannot be changed")
+    if verbose and not told:
+        print("Device Firmware does not support reading default and current configurations")
+    return 0
+
+
+_HEADERS = {"default": "Default", "current": "Current", "next": "Next Boot"}
+
+
+def _table(release: str, settings: dict[str, dict[str, Any]], columns: list[str]) -> None:
+    name_width, width = (56, 32) if release == "new" else (44, 16)
+    print(f"\n{'Configurations:':<{name_width}}" + " ".join(f"{_HEADERS[column]:<{width}}" for column in columns))
+    for name, one in settings.items():
+        mark = "*" if any(one["next"] != one[column] for column in columns) else " "
+        only = ("RO" if one.get("read_only") else "  ") if release == "new" else "  "
+        values = " ".join(f"{_text(one, one[column]):<{width}}" for column in columns)
+        print(f"{mark}{only}     {name:<{name_width - 8}}{values}")
+
+
+def _text(setting: dict[str, Any], value: int | str | None) -> str:
+    if value is None:
+        return "N/A"
+    word = setting.get("words", {}).get(str(value))
+    return f"{word}({value})" if word is not None else str(value)
+
+
+def _entry(setting: dict[str, Any], told: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"read_only": bool(setting.get("read_only"))}
+    for column in ("default", "current", "next") if told else ("next",):
+        text = _text(setting, setting[column])
+        found[f"{column}_value"] = int(text) if text.isdigit() else text
+    if told:
+        found["modified"] = setting["next"] not in (setting["default"], setting["current"])
+    return found
+
+
+def _set(root: str, state: dict[str, Any], card: dict[str, Any], options: dict[str, str], words: list[str]) -> int:
+    asked = dict(word.split("=") for word in words)
+    settings = _shown(card, list(asked))
+    values: dict[str, int] = {}
+    for name, text in asked.items():
+        one = settings[name]
+        if one.get("read_only"):
+            raise Stop(3, f"-E- Operation is not supported (Read only TLV: {name.lower()})")
+        of_words = {word.lower(): int(number) for number, word in one.get("words", {}).items()}
+        try:
+            values[name] = of_words[text.lower()] if text.lower() in of_words else int(text, 0)
+        except ValueError as error:
+            raise Stop(3, f"-E- Failed to parse {name}={text}") from error
+        if one.get("words") and str(values[name]) not in one["words"]:
+            raise Stop(3, f"-E- Failed to parse {name}={text}")
+    _table(state["release"], settings, ["next"])
+    if "-y" not in options:
+        print("\n Apply new Configuration? (y/n) [n] : n")
+        raise Stop(2, "-E- Aborted by user.")
+    print("\n Apply new Configuration? (y/n) [n] : y")
+    if card.get("refuses"):
+        raise Stop(3, "Applying... Failed!", "-E- Failed to set configuration: " + str(card["refuses"]))
+    for name, value in values.items():
+        card["settings"][name]["next"] = value
+        # The card takes one after the other.
+        save(root, state)
+    print("Applying... Done!\n-I- Please reboot machine to load new configurations.")
+    return 0
+
+
+# -- mstfwreset ------------------------------------------------------------------------------------------------------
+
+_USAGE = (
+    "usage: mstfwreset --device DEVICE [--level {0,3,4}] [--type {0,1,2}]",
+    "                  [--sync {0,1}] [--yes] [--skip_driver] [--version] [--help]",
+    "                  {q,query,r,reset,reset_fsm_register}",
+)
+
+
+def mstfwreset(root: str, arguments: list[str]) -> int:
+    state = load(root)
+    address, level, yes, command = "", None, False, ""
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if word in ("-d", "--device", "-l", "--level"):
+            if not words:
+                raise Stop(2, *_USAGE, f"mstfwreset: error: argument {word}: expected one argument")
+            value = words.pop(0)
+            if word in ("-d", "--device"):
+                address = value
+            elif value not in ("0", "3", "4"):
+                raise Stop(2, *_USAGE, f"mstfwreset: error: argument --level/-l: invalid choice: {value}")
+            else:
+                level = int(value)
+        elif word in ("-y", "--yes"):
+            yes = True
+        elif word in ("q", "query", "r", "reset") and not command:
+            command = word[0]
+        else:
+            raise Stop(2, *_USAGE, f"mstfwreset: error: unrecognized arguments: {word}")
+    if not address:
+        raise Stop(2, *_USAGE, "mstfwreset: error: the following arguments are required: --device/-d")
+    if state.get("virtual"):
+        raise Stop(1, "-E- The tool is not supported on virtual machines.")
+    card = _card(state, address)
+    if card is None:
+        raise Stop(1, f"-E- Failed to Identify Device: {address}, No such file or directory", ".")
+    return _levels(card) if command == "q" else _reset(root, state, card, address, level, yes)
+
+
+def _levels(card: dict[str, Any]) -> int:
+    usual = min(card["levels"], default=None)
+    print("\nReset-levels:")
+    for level, text in LEVELS.items():
+        print(_line(level, text, level in card["levels"], level == usual))
+    print(f"\nReset-types (relevant only for reset-levels {','.join(map(str, list(LEVELS)[1:]))}):")
+    for number, text in TYPES.items():
+        print(_line(number, text, number == 0, number == 0))
+    print("\nReset-sync (relevant only for reset-level 3):")
+    print(_line(0, "Tool is the owner", True, True))
+    return 0
+
+
+def _line(number: int, text: str, offered: bool, usual: bool) -> str:
+    said = "Supported" if offered else "Not Supported"
+    return f"{number}: {text:<62}-{said:<14}{'(default)' if usual else ''}"
+
+
+def _reset(root: str, state: dict[str, Any], card: dict[str, Any], address: str, level: int | None, yes: bool) -> int:
+    level = min(card["levels"], default=4) if level is None else level
+    if level not in card["levels"]:
+        raise Stop(1, f"-E- Reset-level '{level}' is not supported in the current state of this device")
+    print(f"The reset level for device, {address} is:\n\n{level}: {LEVELS[level]}")
+    if not yes:
+        raise Stop(1, "Continue with reset?[y/N] ", "-E- Aborted by user")
+    print("Continue with reset?[y/N] y")
+    card.setdefault("resets", []).append(level)
+    save(root, state)
+    if card.get("reset_fails"):
+        raise Stop(1, "-I- Sending Reset Command To Fw             -Failed", f"-E- {card['reset_fails']}")
+    print("-I- Sending Reset Command To Fw             -Done")
+    if level == 3:
+        for step in ("Stopping Driver", "Resetting PCI", "Starting Driver", "Restarting MST"):
+            print(f"-I- {step:<40}-Done")
+        _spend(card, "reset")
+        save(root, state)
+    print("-I- FW was loaded successfully.")
+    return 0
+
+
+# -- mstflint --------------------------------------------------------------------------------------------------------
+
+
+def mstflint(root: str, arguments: list[str]) -> int:
+    state = load(root)
+    if arguments in (["-v"], ["--version"]):
+        print("mstflint, mstflint 4.31.0, Git SHA Hash: N/A")
+        return 0
+    if len(arguments) != 3 or arguments[0] not in ("-d", "--device") or arguments[2] not in ("q", "query"):
+        raise Stop(1, f"-E- the lab has no mstflint {' '.join(arguments)}")
+    card = _card(state, arguments[1])
+    if card is None:
+        raise Stop(1, f"-E- Cannot open Device: {arguments[1]}. No such file or directory. MFE_CR_ERROR")
+    print(f"{'Image type:':<23}FS4\n{'FW Version:':<23}{card['flash']}")
+    if card["running"] != card["flash"]:
+        print(f"{'FW Version(Running):':<23}{card['running']}")
+    print(f"{'FW Release Date:':<23}10.11.2024\n{'Description:':<23}UID                GuidsNumber")
+    print(f"{'PSID:':<23}{card['psid']}\n{'Security Attributes:':<23}secure-fw")
+    return 0

@@ -1,0 +1,145 @@
+#!/usr/bin/python
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nic_firmware
+short_description: Bring the settings in the flash of NICs to what is wanted, and have the NICs load them
+version_added: 0.1.0
+author: Busbar contributors (@busbar)
+description:
+  - Compares the settings of the rails' NICs, as they run and as they will after their next reset, with those that
+    are wanted, by C(mstconfig) or C(mlxconfig).
+  - Writes what differs, and has the card load it by the lowest reset level that it offers, where O(max_disruption)
+    and whoever uses the node let it. Each level is tried once in a boot; then one reboot is asked for, and no second.
+  - A card none of whose ports is a rail or is named in O(devices) is neither asked nor written. Firmware is never
+    burned.
+  - In a virtual machine nothing is written. Without O(settings) and O(recommended) no tool is run.
+options:
+  settings:
+    description:
+      - Name of a setting, as C(mstconfig) has it, to a number or one of its words. What a card has for each port is
+        named without C(_P1) for all declared ports, or with it for one.
+    type: dict
+    default: {}
+  recommended:
+    description:
+      - Also want what holds for any training node on bare metal, of cards that show it; C(LINK_TYPE) as the profile has
+        it, C(PCI_WR_ORDERING) and C(ATS_ENABLED) 0.
+    type: bool
+    default: false
+  devices:
+    description: PCI addresses of ports besides the rails whose cards get the same settings.
+    type: list
+    elements: str
+    default: []
+extends_documentation_fragment:
+  - busbar.fabric.node
+  - busbar.fabric.node.profile
+  - busbar.fabric.node.changes
+  - busbar.fabric.node.disruption
+"""
+
+EXAMPLES = r"""
+- name: Have the rails come up as Ethernet, with their settings loaded by a reset of each card
+  busbar.fabric.nic_firmware:
+    profile: "{{ busbar_intent.profile }}"
+    fabric: ethernet
+    settings: {LINK_TYPE: ETH, ROCE_CC_PRIO_MASK: 255}
+    max_disruption: driver
+  register: nic_firmware_result
+"""
+
+RETURN = r"""
+findings:
+  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
+  type: list
+  elements: dict
+  returned: success
+passed:
+  description: Ids of the checks that are ok.
+  type: list
+  elements: str
+  returned: success
+repaired:
+  description: Ids of the findings that this run has mended, or would in check mode.
+  type: list
+  elements: str
+  returned: success
+commands:
+  description: The commands that were run, or would be.
+  type: list
+  elements: str
+  returned: success
+notes:
+  description: Sentences for the verdict.
+  type: list
+  elements: str
+  returned: success
+reboot_required:
+  description: Reasons, one for each card that loads its settings by a reboot only.
+  type: list
+  elements: str
+  returned: success
+withheld:
+  description: Ids of the findings whose mending O(max_disruption), or somebody who uses the node, forbids.
+  type: list
+  elements: str
+  returned: success
+backup_files:
+  description: Empty; what a card had before is in RV(findings) of check mode.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import Any, Dict, List, Mapping
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, profile, rails, topology
+
+SPEC = {
+    "settings": {"type": "dict", "default": {}},
+    "recommended": {"type": "bool", "default": False},
+    "devices": {"type": "list", "elements": "str", "default": []},
+    **module.PROFILE,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
+
+
+def main() -> None:
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    devices = tuple(pci.parse_address(address) for address in given["devices"])
+    asked = nic_firmware.Asked(wanted.parse(given["settings"]), given["recommended"], devices)
+    expected = profile.asked(given)
+    machine = topology.read(host, ask_nvidia_smi=False)
+    matched = rails.match(machine, expected)
+    cards, _absent = nic_firmware.cards(machine, expected, matched, asked)
+    functions = [address for card in cards for address in card.functions]
+    permit = apply.Permission(host, functions, given["max_disruption"])
+    hands = nic_firmware.Hands()
+    seen: List[nic_firmware.Have] = []
+
+    def look() -> Plan:
+        seen.append(nic_firmware.read(host, machine, expected, matched, asked, hands.failed))
+        return permit(nic_firmware.plan(seen[-1]))
+
+    found = apply.converge(host, check_mode, look, hands, apply.either)
+    if not check_mode:
+        nic_firmware.remember(host, seen[-1])
+    return dict(found, diff=nic_firmware.diff(seen[0]), notes=nic_firmware.notes(seen[0]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What mstconfig (mlxconfig) tells of the settings that a NIC keeps: their default, what it runs with, the next boot's.
+
+Two forms: JSON, which releases from 4.26 on write to a file (``-j FILE query``), and the table of ``-e query``. A
+value is a number (``8``), a word with its number (``ETH(2)``), a run of bytes (``0x00ff...``) or, of an array, its
+indices (``Array[0..7]``).
+Sources: mstflint mlxconfig/mlxcfg_ui.cpp, mlxcfg_parser.cpp, mlxconfig_dbs/mlxconfig_host.db; Debian's mstflint 4.21.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+from ..core.host import ParseError
+
+# A setting's name, of an array with the index of an element.
+NAME = re.compile(r"[A-Z][A-Z0-9_]{0,79}(?:\[[0-9]{1,4}\])?")
+# What may be asked for: a number, or one of the tool's words.
+WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
+NOTHING = ("", "N/A")
+_NAMED = re.compile(r"(.*)\(([0-9]{1,10})\)")
+_NUMBER = re.compile(r"[0-9]{1,10}|0x[0-9a-fA-F]{1,8}")
+# "*" marks a next value that differs, RO one that nobody can set; older releases print no column for RO.
+_ROW = re.compile(r"[* ] *(?:(RO) +)?([A-Z][A-Z0-9_]*(?:\[[0-9.]+\])?) +(\S.*)")
+_HEADER = re.compile(r"Configurations: +(\S.*)")
+_COLUMNS = ("Default", "Current", "Next Boot")
+Want = Union[int, str]
+
+
+@dataclass(frozen=True)
+class Value:
+    """text: as the tool prints it, ``ETH(2)``.   number: 2; None of what is no number.   word: ``ETH``."""
+
+    text: str
+    number: Optional[int]
+    word: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def is_as(self, want: Want) -> bool:
+        """Whether it is what is asked for: a number by its number, a word by its word, whatever its case."""
+        number = want if isinstance(want, int) else parse_number(want)
+        if number is not None:
+            return self.number == number
+        return self.word.casefold() == str(want).casefold()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a NIC. None: the firmware does not tell, or the line is not understood."""
+
+    name: str
+    default: Optional[Value]
+    current: Optional[Value]
+    following: Optional[Value]  # of the next boot
+    read_only: bool = False
+
+
+def parse_number(text: str) -> Optional[int]:
+    """``8`` and ``0xff``; None for anything else."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    return int(text, 16) if text.startswith("0x") else int(text)
+
+
+def parse_value(text: str) -> Optional[Value]:
+    """None where the tool has nothing to tell: ``N/A``."""
+    text = text.strip()
+    if text in NOTHING:
+        return None
+    named = _NAMED.fullmatch(text)
+    if named is not None:
+        return Value(text, int(named.group(2)), named.group(1))
+    return Value(text, parse_number(text), text)
+
+
+def parse_json(text: str) -> Dict[str, Setting]:
+    """Name -> setting, of the file that ``-j FILE query`` of one device writes. Raises ParseError."""
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("not JSON: %s" % type(error).__name__) from error
+    devices = [one for one in data.values() if isinstance(one, dict)] if isinstance(data, dict) else []
+    if len(devices) != 1 or not isinstance(devices[0].get("tlv_configuration"), dict):
+        raise ParseError("%.80r, expected one device with its tlv_configuration" % text)
+    found = {}
+    for name, entry in devices[0]["tlv_configuration"].items():
+        # jsoncpp writes null for what it was given as {} and nothing more.
+        entry = {} if entry is None else entry
+        if not isinstance(entry, dict) or NAME.fullmatch(name.partition("[")[0]) is None:
+            raise ParseError("%.80r, expected a setting with its values" % name)
+        found[name] = Setting(
+            name,
+            _of_json(entry.get("default_value")),
+            _of_json(entry.get("current_value")),
+            _of_json(entry.get("next_value")),
+            entry.get("read_only") is True,
+        )
+    return found
+
+
+def _of_json(data: object) -> Optional[Value]:
+    if data is None:
+        return None
+    if isinstance(data, bool) or not isinstance(data, (int, str)):
+        raise ParseError("%.80r is no value of a setting" % (data,))
+    return parse_value(str(data))
+
+
+def parse_text(text: str) -> Dict[str, Setting]:
+    """Name -> setting, of the table that ``-e query`` of one device prints. Raises ParseError.
+
+    What a firmware cannot tell has no column. A row whose values cannot be told apart is a setting without values.
+    """
+    found: Dict[str, Setting] = {}
+    columns: List[str] = []
+    for line in text.splitlines():
+        header = _HEADER.fullmatch(line.rstrip())
+        if header is not None:
+            if columns:
+                raise ParseError("two tables, expected that of one device")
+            columns = re.split(r" {2,}", header.group(1).strip().replace("Next Boot", "Next Boot  ").strip())
+            if not columns or columns[-1] != "Next Boot" or set(columns) - set(_COLUMNS):
+                raise ParseError("%.80r, expected columns Default, Current and Next Boot" % line)
+            continue
+        row = _ROW.fullmatch(line.rstrip()) if columns else None
+        if row is None:
+            continue
+        values = row.group(3).split()
+        told: Mapping[str, str] = dict(zip(columns, values)) if len(values) == len(columns) else {}
+        value = {column: parse_value(told.get(column, "")) for column in _COLUMNS}
+        found[row.group(2)] = Setting(
+            row.group(2), value["Default"], value["Current"], value["Next Boot"], row.group(1) == "RO"
+        )
+    if not columns:
+        raise ParseError("%.80r, expected a table that begins with Configurations:" % text)
+    return found

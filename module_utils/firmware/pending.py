@@ -1,0 +1,96 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What was done so that a card loads its settings, kept on the node: in which boot they waited, and what was tried.
+
+It is what keeps a run that was killed from resetting a card twice, and a setting that never comes from one reboot after
+the other. Format: {"format": 1, "cards": {PCI ADDRESS: {"boot", "want", "tried", "said"}}}.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..core.host import Host, ParseError
+from ..core.plan import FileChange
+
+STORE = "/var/lib/busbar/nic_firmware/pending.json"
+LIMIT = 256 * 1024
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """boot: id of the boot in which the settings were first seen to wait.   want: those, as one line.
+
+    tried: reset levels in that boot, written down before each.   said: what the tool said of the last that failed.
+    """
+
+    boot: str
+    want: str
+    tried: Tuple[int, ...] = ()
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """cards: PCI address -> what its settings wait for.   text: of the file; None where there is none."""
+
+    cards: Mapping[str, Waiting] = field(default_factory=dict)
+    text: Optional[str] = None
+
+    def of(self, address: str, want: str) -> Optional[Waiting]:
+        """None where nothing is kept of this card and these settings."""
+        found = self.cards.get(address)
+        return found if found is not None and found.want == want else None
+
+    def with_card(self, address: str, waiting: Optional[Waiting]) -> Record:
+        """The same with another entry of one card; None: without one."""
+        cards = {key: value for key, value in self.cards.items() if key != address}
+        if waiting is not None:
+            cards[address] = waiting
+        return Record(cards, self.text)
+
+    def change(self) -> Optional[FileChange]:
+        """The change that writes it; None where the file says the same."""
+        after = render(self) if self.cards else None
+        return None if after == self.text else FileChange(STORE, self.text, after)
+
+
+def read(host: Host) -> Record:
+    """Raises ReadError and ParseError."""
+    text = host.read_system(STORE, limit=LIMIT)
+    return Record() if text is None else Record(parse(text), text)
+
+
+def parse(text: str) -> Dict[str, Waiting]:
+    """Raises ParseError."""
+    try:
+        data: Any = json.loads(text)
+        if data["format"] != _FORMAT:
+            raise ParseError("of another format: %.40r" % (data["format"],))
+        return {str(address): _waiting(entry) for address, entry in data["cards"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, ParseError):
+            raise
+        raise ParseError("no record of nic_firmware: %s" % type(error).__name__) from error
+
+
+def _waiting(entry: Mapping[str, Any]) -> Waiting:
+    texts = [entry["boot"], entry["want"], entry["said"]]
+    tried = entry["tried"]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(tried, list):
+        raise ParseError("no record of nic_firmware: an entry is not as it is written")
+    if not all(type(level) is int for level in tried):
+        raise ParseError("no record of nic_firmware: a reset level is no number")
+    return Waiting(texts[0], texts[1], tuple(tried), texts[2])
+
+
+def render(record: Record) -> str:
+    """The text of the file."""
+    cards = {
+        address: {"boot": one.boot, "want": one.want, "tried": list(one.tried), "said": one.said[:400]}
+        for address, one in sorted(record.cards.items())
+    }
+    return json.dumps({"format": _FORMAT, "cards": cards}, indent=1) + "\n"

@@ -1,0 +1,574 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Settings that a NIC keeps in its flash: what it runs with, what it will boot with, and what is wanted.
+
+A card holds its settings for all of its ports, so it is asked, written and reset as one, by the address of its first
+declared port. A card none of whose ports is declared is never touched. What is written counts from the next reset on:
+by the lowest level that the card offers, at most once for each level and boot; else by one reboot. A setting that does
+not come by that is an error, and nobody reboots for it again.
+Sources: the mstflint tools (firmware/), health.md 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from .change import apply
+from .core import advice
+from .core.check import Check
+from .core.finding import Finding
+from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from .core.plan import Command, Plan
+from .firmware import pending, tools, wanted
+from .firmware.image import Image
+from .firmware.nv_settings import Setting, Value, Want
+from .firmware.pending import Record, Waiting
+from .firmware.reset_levels import PCI_RESET, Levels
+from .firmware.tools import Answer, Config
+from .firmware.wanted import Wanted
+from .machine.profile import Profile
+from .machine.rails import Rails
+from .machine.topology import Nic, Topology
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
+BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
+_RUN = advice.run("nic_firmware")
+_POWER_CYCLE = "take the node out of service, switch it off and on at its BMC, then " + _RUN
+
+SETTINGS = Check(
+    "nic_firmware.settings",
+    why="settings in the NIC's flash decide what it comes up as, and no driver can change them later",
+    fix=_RUN,
+)
+"""Are the card's settings as wanted, for its next reset (`persisted`) and as it runs (`live`); asked where
+`nic_firmware_settings` or `nic_firmware_recommended` wants any"""
+SUPPORTED = Check(
+    "nic_firmware.supported",
+    why="a setting that the card does not have, hides, or lets nobody write cannot be brought to what is wanted",
+    fix="take it out of nic_firmware_settings for nodes with this card, or update its firmware; a PCI setting may show"
+    " with ADVANCED_PCI_SETTINGS: 1",
+    aspect="persisted",
+)
+"Has the card every setting that `nic_firmware_settings` names, and can it be written"
+IMAGE = Check(
+    "nic_firmware.image",
+    why="whatever resets the card, a reboot as well, loads the firmware that was burned, be it meant or not",
+    fix="say which firmware is meant, in busbar_firmware; on a drained node: mstfwreset -d %s -y reset for the burned"
+    " one, or burn the running one again (mstflint -d %s -i FILE burn); then " + _RUN,
+    aspect="persisted",
+)
+"Is the firmware in the card's flash the running one; asked where its settings wait for a reset, which would load it"
+TOOL = Check(
+    "nic_firmware.tool",
+    why="only NVIDIA's tools read and write what a NIC keeps in its flash",
+    fix="install mstflint (apt-get install mstflint, dnf install mstflint), which has all three, then " + _RUN,
+)
+"Are the tools there that `nic_firmware_settings` needs, and does the record of what waits for a reset make sense"
+DEVICE = Check(
+    "nic_firmware.device",
+    why="a card that is not there keeps whatever settings it has",
+    fix="correct nic_firmware_devices, or see why the card is gone: lspci -s %s",
+)
+"Is each card of `nic_firmware_devices` there, with a driver"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """settings: the site's, as wanted.parse gives them.   recommended: also what any training node should have.
+
+    devices: PCI addresses of cards besides the rails'.
+    """
+
+    settings: Mapping[str, Want]
+    recommended: bool = False
+    devices: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """address: of its first declared port, and label.   functions: of all declared ports.
+
+    others: labels of ports, or of virtual functions, of the same card that nobody has declared.
+    bluefield: it has a processor of its own.
+    """
+
+    address: str
+    label: str
+    functions: Tuple[str, ...]
+    others: Tuple[str, ...]
+    wanted: Tuple[Wanted, ...]
+    bluefield: bool = False
+
+    @property
+    def key(self) -> str:
+        """What is wanted of it, as one line."""
+        return " ".join(one.argument for one in self.wanted)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the tools say of one card; a Problem where they do not. levels, image: None while nothing waits."""
+
+    answer: Union[Answer, Problem]
+    levels: Union[Levels, Problem, None] = None
+    image: Union[Image, Problem, None] = None
+
+
+@dataclass(frozen=True)
+class Have:
+    """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> what a tool said to a change.
+
+    told: by the card's address; empty where the tool is missing.
+    """
+
+    hypervisor: str
+    cards: Tuple[Card, ...]
+    absent: Tuple[str, ...] = ()
+    told: Mapping[str, Told] = field(default_factory=dict)
+    boot: str = ""
+    record: Union[Record, Problem] = field(default_factory=Record)
+    missing: Optional[Problem] = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Write(Command):
+    """Writes settings of the card at ``address``; they count from its next reset on.
+
+    waiting: what is kept of the card from then on.
+    """
+
+    address: str = ""
+    waiting: Waiting = field(default_factory=lambda: Waiting("", ""))
+
+
+@dataclass(frozen=True)
+class Reset(Command):
+    """Resets the card at ``address`` by each of ``levels`` in turn, until its settings have come.
+
+    waiting: what is kept of it meanwhile.   wanted: those settings.
+    """
+
+    address: str = ""
+    levels: Tuple[int, ...] = ()
+    waiting: Waiting = field(default_factory=lambda: Waiting("", ""))
+    wanted: Tuple[Wanted, ...] = ()
+
+
+# -- what there is ---------------------------------------------------------------------------------------------------
+
+
+def cards(topology: Topology, profile: Profile, rails: Rails, asked: Asked) -> Tuple[Tuple[Card, ...], Tuple[str, ...]]:
+    """The cards that are declared, as rails or by address, in PCI order; and the addresses that no NIC has."""
+    layers = {rail.number: rail.link_layers[0] for rail in profile.rails if len(rail.link_layers) == 1}
+    of_rails = {nic.pci: layers.get(number, "") for number, nic in rails.nics.items()}
+    there = {nic.pci: nic for nic in topology.nics}
+    declared = {**{address: "" for address in asked.devices if address in there}, **of_rails}
+    groups: Dict[str, List[Nic]] = {}
+    for nic in topology.nics:
+        if nic.pci in declared:
+            groups.setdefault(_card_of(nic), []).append(nic)
+    found = []
+    for key, nics in groups.items():
+        own = tuple(nic.pci for nic in nics)
+        rest = [nic for nic in topology.nics if nic.pci not in own]
+        others = [nic.label for nic in rest if _card_of(nic) == key or nic.device.physfn in own]
+        ports = {int(nic.pci[-1]) + 1: declared[nic.pci] for nic in nics}
+        want = wanted.of_card(asked.settings, ports, asked.recommended)
+        if want:
+            first = nics[0]
+            bluefield = first.device.device in BLUEFIELD
+            found.append(Card(first.pci, first.label, own, tuple(others), want, bluefield))
+    return tuple(found), tuple(address for address in asked.devices if address not in there)
+
+
+def _card_of(nic: Nic) -> str:
+    """Ports of one card share its image GUID, also where it sits in two slots; without one, its slot."""
+    guid = nic.rdma.sys_image_guid if nic.rdma else None
+    return guid if guid and ":" in guid.strip("0:") else nic.pci[:-2]
+
+
+def read(
+    host: Host,
+    topology: Topology,
+    profile: Profile,
+    rails: Rails,
+    asked: Asked,
+    failed: Mapping[str, str],
+) -> Have:
+    """What the cards say. Of one whose settings wait, also how it can be reset, and the firmware in its flash.
+
+    failed: as in Have. Raises ReadError where the boot has no id.
+    """
+    found, absent = cards(topology, profile, rails, asked)
+    if topology.virtualization.is_vm:
+        return Have(topology.virtualization.hypervisor, found, absent)
+    if not found:
+        return Have("", (), absent)
+    config = Config(host)
+    told: Dict[str, Told] = {}
+    try:
+        tools.named(host, tools.CONFIG)
+    except ToolMissing as error:
+        return Have("", found, absent, missing=error.problem)
+    for card in found:
+        told[card.address] = _told(host, config, card)
+    boot = host.read(BOOT_ID)
+    if boot is None:
+        raise ReadError(BOOT_ID, "is not there: whether a node was rebooted cannot be told")
+    problems: List[Problem] = []
+    record = attempt(lambda: pending.read(host), pending.STORE, problems) or problems[0]
+    return Have("", found, absent, told, boot, record, None, dict(failed))
+
+
+def _told(host: Host, config: Config, card: Card) -> Told:
+    problems: List[Problem] = []
+    source = "%s -d %s" % (tools.CONFIG[0], card.address)
+    answer = attempt(lambda: config.query(card.address, [one.name for one in card.wanted]), source, problems)
+    if answer is None:
+        return Told(problems[0])
+    if not any(_waits(answer, one) for one in card.wanted):
+        return Told(answer)
+    levels = attempt(lambda: tools.levels(host, card.address), tools.RESET[0] + " query", problems)
+    levels_or_problem = levels or problems.pop()
+    flash = attempt(lambda: tools.flash(host, card.address), tools.FLINT[0] + " query", problems)
+    return Told(answer, levels_or_problem, flash or problems.pop())
+
+
+def _waits(answer: Answer, one: Wanted) -> bool:
+    """Whether the card runs with something else than is wanted."""
+    setting = answer.settings.get(one.name)
+    return setting is not None and setting.current is not None and not setting.current.is_as(one.value)
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(have: Have) -> Plan:
+    """What is written, then which cards are reset; pure. A card that does not answer costs the others nothing."""
+    findings = [
+        DEVICE.judge(address, "unknown", "a NIC", "none with a driver", "nic_firmware_devices", DEVICE.fix % address)
+        for address in have.absent
+    ]
+    if have.hypervisor and have.cards:
+        said = "a virtual machine (%s): a NIC's firmware is its host's" % have.hypervisor
+        fix = "unset nic_firmware_settings and nic_firmware_recommended for virtual machines; ask who runs the host"
+        findings.append(SETTINGS.judge("settings", "not_owned", _want(have.cards[0].wanted), said, "DMI", fix))
+        return Plan(tuple(findings))
+    if have.missing is not None:
+        findings.append(TOOL.judge(have.missing.source, "unknown", "an answer", have.missing.message))
+        return Plan(tuple(findings))
+    if isinstance(have.record, Problem):
+        fix = "look at it, then remove it: the next run may reset each card whose settings wait once; then " + _RUN
+        findings.append(TOOL.judge(have.record.source, "unknown", "a record", have.record.message, fix=fix))
+    writes: List[Command] = []
+    resets: List[Command] = []
+    reboot: List[str] = []
+    for card in have.cards:
+        told = have.told[card.address]
+        if isinstance(told.answer, Problem):
+            fix = "run as root and see what %s says; what one card does not answer is left alone" % told.answer.source
+            findings.append(
+                SETTINGS.judge(card.label, "unknown", _want(card.wanted), str(told.answer), told.answer.source, fix)
+            )
+            continue
+        judged = _card(have, card, told, told.answer)
+        findings += judged.findings
+        writes += [command for command in judged.commands if isinstance(command, Write)]
+        resets += [command for command in judged.commands if isinstance(command, Reset)]
+        reboot += judged.reboot
+    return Plan(tuple(findings), (), (*writes, *resets), tuple(reboot))
+
+
+def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
+    """Findings of one card that has answered, and what mends it."""
+    findings: List[Finding] = []
+    usable: List[Tuple[Wanted, Setting]] = []
+    refused: List[str] = []
+    for one in card.wanted:
+        setting = answer.settings.get(one.name)
+        if setting is None:
+            refused += ["%s: not shown" % one.name] if one.declared else []
+        elif setting.read_only and setting.following is not None and not setting.following.is_as(one.value):
+            refused += ["%s: %s, read-only" % (one.name, setting.following)] if one.declared else []
+        else:
+            usable.append((one, setting))
+    if any(one.declared for one in card.wanted):
+        state = "unsupported" if refused else "ok"
+        said = "; ".join(refused) or "all are there"
+        findings.append(SUPPORTED.judge(card.label, state, "each setting that is declared", said, answer.source))
+    if not usable:
+        return Plan(tuple(findings))
+    writes, persisted = _persisted(have, card, usable, answer)
+    live, resets, reboot, image = _live(have, card, told, usable, answer, persisted)
+    if image is not None:
+        findings.append(image)
+    return Plan((*findings, persisted, live), (), (*writes, *resets), reboot)
+
+
+def _persisted(
+    have: Have, card: Card, usable: Sequence[Tuple[Wanted, Setting]], answer: Answer
+) -> Tuple[Tuple[Write, ...], Finding]:
+    """What is to be written, and the finding on what the card will load at its next reset."""
+    pairs = [(one, setting.following) for one, setting in usable]
+    wrong = [one for one, value in pairs if value is not None and not value.is_as(one.value)]
+    unread = [one for one, value in pairs if value is None]
+    state = "drift" if wrong else "unknown" if unread else "ok"
+    said, fix = _said(pairs), None
+    failed = have.failed.get(card.address)
+    if wrong and failed:
+        said, fix = "%s; %s" % (said, failed), "see what the tool says, mend it, then " + _RUN
+    elif state == "unknown":
+        fix = "see %s on the node; update the card's firmware where it tells nothing" % answer.source
+    writes: Tuple[Write, ...] = ()
+    because = None
+    if wrong and isinstance(have.record, Problem):
+        because = TOOL.at(have.record.source)
+    elif wrong and isinstance(have.record, Record):
+        argv = (answer.source.split()[0], "-d", card.address, "-y", "set", *(one.argument for one in wrong))
+        kept = Waiting(have.boot, card.key, _tried(have, card))
+        writes = (Write(argv, "for the card's next reset", "none", tools.SET_SECONDS, card.address, kept),)
+    why = _why(wrong or [one for one, _setting in usable])
+    want = _want([one for one, _setting in usable])
+    return writes, SETTINGS.judge(card.label, state, want, said, answer.source, fix, because, why, aspect="persisted")
+
+
+def _live(
+    have: Have,
+    card: Card,
+    told: Told,
+    usable: Sequence[Tuple[Wanted, Setting]],
+    answer: Answer,
+    persisted: Finding,
+) -> Tuple[Finding, Tuple[Reset, ...], Tuple[str, ...], Optional[Finding]]:
+    """The finding on what the card runs with; the reset, or else the reason for a reboot, that mends it.
+
+    Last: the finding on the firmware that such a reset would load, None where none is asked for.
+    """
+    pairs = [(one, setting.current) for one, setting in usable]
+    want, said = _want([one for one, _setting in usable]), _said(pairs)
+    wrong = [one for one, value in pairs if value is not None and not value.is_as(one.value)]
+
+    def judged(
+        state: str, note: str = "", fix: Optional[str] = None, because: Any = None, costs: str = "none"
+    ) -> Finding:
+        have_text = "%s; %s" % (said, note) if note else said
+        why = _why(wrong or [one for one, _setting in usable])
+        return SETTINGS.judge(card.label, state, want, have_text, answer.source, fix, because, why, disruption=costs)
+
+    if not wrong:
+        if any(value is None for _one, value in pairs):
+            fix = "update the card's firmware, which does not tell what it runs with; after a reboot it is what the"
+            return judged("unknown", fix=fix + " next boot's settings were"), (), (), None
+        return judged("ok"), (), (), None
+    image = _image(card, told)
+    if persisted.state == "unknown" or isinstance(have.record, Problem):
+        cause = persisted if persisted.state == "unknown" else TOOL.at(pending.STORE)
+        return judged("unknown", "what the next boot brings is not known", because=cause), (), (), image
+    if image is not None and not image.ok:
+        return judged("drift", because=image, fix=image.fix), (), (), image
+    waiting = have.record.of(card.address, card.key)
+    if waiting is not None and waiting.boot != have.boot and persisted.ok:
+        note = "a reboot has not brought it" + (": %s" % waiting.said if waiting.said else "")
+        return (
+            judged("drift", note, _POWER_CYCLE + "; where that does not bring it, declare what the card takes"),
+            (),
+            (),
+            image,
+        )
+    because = None if persisted.ok else persisted
+    tried = _tried(have, card)
+    against = _against(card, told, tried)
+    if not against and isinstance(told.levels, Levels):
+        levels = tuple(level for level in told.levels.resets if level > max(tried, default=-1))
+        costs = "driver" if PCI_RESET in levels else "link"
+        kept = Waiting(have.boot, card.key, tried)
+        argv = (tools.RESET[0], "-d", card.address, "-l", str(levels[0]), "-y", "reset")
+        command = Reset(
+            argv, "to load its settings", costs, tools.RESET_SECONDS, card.address, levels, kept, card.wanted
+        )
+        return judged("drift", "waits for a reset of level %d" % levels[0], None, because, costs), (command,), (), image
+    if waiting is not None and waiting.said:
+        against += ": %s" % waiting.said
+    reason = "NIC %s has settings that wait for a reboot (%s)" % (card.label, against)
+    fix = "reboot the node, or " + _RUN
+    # A reboot would not bring what could not be written.
+    asked = () if have.failed.get(card.address) and not persisted.ok else (reason,)
+    return judged("drift", "waits for a reboot, %s" % against, fix, because, "reboot"), (), asked, image
+
+
+def _tried(have: Have, card: Card) -> Tuple[int, ...]:
+    """The levels by which the card was reset in this boot."""
+    waiting = have.record.of(card.address, card.key) if isinstance(have.record, Record) else None
+    return waiting.tried if waiting is not None and waiting.boot == have.boot else ()
+
+
+def _against(card: Card, told: Told, tried: Sequence[int]) -> str:
+    """Why the card is not reset by itself; "" where it can be."""
+    if card.bluefield:
+        return "since a reset can take a BlueField's mode"
+    if card.others:
+        return "since a reset would take %s, too, which nobody has declared" % ", ".join(card.others[:3])
+    if not isinstance(told.levels, Levels):
+        return "since no reset level is known: %s" % told.levels
+    if not told.levels.resets:
+        return "since it offers no other reset than %s" % told.levels
+    if max(tried, default=-1) >= told.levels.resets[-1]:
+        return "since a reset of level %d has not brought it" % tried[-1]
+    return ""
+
+
+def _image(card: Card, told: Told) -> Optional[Finding]:
+    """On the firmware that a reset would load; None where nobody has looked."""
+    fix = IMAGE.fix.replace("%s", card.address)
+    if isinstance(told.image, Problem):
+        return IMAGE.judge(
+            card.label,
+            "unknown",
+            "the running firmware",
+            str(told.image),
+            told.image.source,
+            "install mstflint; " + _RUN,
+        )
+    if told.image is None:
+        return None
+    state = "drift" if told.image.pending else "ok"
+    said = "%s in flash, %s runs" % (told.image.following, told.image.running)
+    return IMAGE.judge(
+        card.label, state, "the running firmware", said, "%s -d %s query" % (tools.FLINT[0], card.address), fix
+    )
+
+
+def _want(settings: Sequence[Wanted]) -> str:
+    return " ".join(one.argument for one in settings)
+
+
+def _said(pairs: Sequence[Tuple[Wanted, Optional[Value]]]) -> str:
+    """All that is not as wanted, or that all is."""
+    wrong = [
+        "%s=%s" % (one.name, "not told" if value is None else value)
+        for one, value in pairs
+        if value is None or not value.is_as(one.value)
+    ]
+    return " ".join(wrong) or "all as wanted"
+
+
+def _why(settings: Sequence[Wanted]) -> str:
+    reasons: Dict[str, None] = {one.why: None for one in settings}
+    return "; ".join([*reasons, SETTINGS.why])
+
+
+# -- what is done ----------------------------------------------------------------------------------------------------
+
+
+class Hands:
+    """Makes a plan's changes. What one card does not take costs the others nothing: ``failed`` says what it said."""
+
+    def __init__(self) -> None:
+        self.failed: Dict[str, str] = {}
+
+    def __call__(self, host: Host, planned: Plan) -> List[str]:
+        """Returns the paths of backups: none."""
+        for command in planned.commands:
+            if isinstance(command, Reset):
+                if command.address not in self.failed:
+                    _reset(host, command)
+            elif isinstance(command, Write):
+                _keep(host, command.address, command.waiting)
+                try:
+                    apply.run(host, command)
+                except ReadError as error:
+                    self.failed[command.address] = str(error)
+        return []
+
+
+def _reset(host: Host, command: Reset) -> None:
+    """Writes down each level before it is tried: a run that is killed then is not followed by the same reset.
+
+    Raises ReadError where the record cannot be written; then nothing is reset.
+    """
+    waiting = command.waiting
+    for level in command.levels:
+        waiting = replace(waiting, tried=(*waiting.tried, level))
+        _keep(host, command.address, waiting)
+        try:
+            tools.reset(host, command.address, level)
+            answer = Config(host).query(command.address, [one.name for one in command.wanted])
+        except ReadError as error:
+            waiting = replace(waiting, said=str(error))
+            _keep(host, command.address, waiting)
+            # What state it left the card in is not known: the next level is not tried on top of it.
+            return
+        except ParseError:
+            return
+        if not any(_waits(answer, one) for one in command.wanted):
+            return
+
+
+def _keep(host: Host, address: str, waiting: Optional[Waiting]) -> None:
+    try:
+        change = pending.read(host).with_card(address, waiting).change()
+    except ParseError as error:
+        raise ReadError(pending.STORE, str(error)) from error
+    if change is not None:
+        apply.write(host, change)
+
+
+def remember(host: Host, have: Have) -> None:
+    """Writes down which cards wait in this boot, and forgets those that do not: state of ours, and no setting.
+
+    Only where something was allowed to change. Raises ReadError.
+    """
+    if not isinstance(have.record, Record):
+        return
+    record = have.record
+    for card in have.cards:
+        told = have.told.get(card.address)
+        if told is None or isinstance(told.answer, Problem):
+            continue
+        if not any(_waits(told.answer, one) for one in card.wanted):
+            record = record.with_card(card.address, None)
+        elif record.of(card.address, card.key) is None and _written(told.answer, card):
+            record = record.with_card(card.address, Waiting(have.boot, card.key))
+    change = record.change()
+    if change is not None:
+        apply.write(host, change)
+
+
+def _written(answer: Answer, card: Card) -> bool:
+    """Whether the next boot's settings are those that are wanted, of all that the card shows."""
+    return all(
+        setting.following is not None and setting.following.is_as(one.value)
+        for one, setting in ((one, answer.settings.get(one.name)) for one in card.wanted)
+        if setting is not None and not setting.read_only
+    )
+
+
+def diff(have: Have) -> List[Dict[str, str]]:
+    """Ansible's diff structure, one for each card that is written: settings for its next reset, before and after."""
+    found = []
+    for card in have.cards if isinstance(have.record, Record) else ():
+        told = have.told.get(card.address)
+        if told is None or isinstance(told.answer, Problem):
+            continue
+        before, after = [], []
+        for one in card.wanted:
+            setting = told.answer.settings.get(one.name)
+            value = setting.following if setting is not None and not setting.read_only else None
+            if value is not None and not value.is_as(one.value):
+                before.append("%s=%s\n" % (one.name, value))
+                after.append("%s\n" % one.argument)
+        if before:
+            header = "%s, settings of the next reset" % card.label
+            texts = {"before": "".join(before), "after": "".join(after)}
+            found.append({"before_header": header, "after_header": header, **texts})
+    return found
+
+
+def notes(have: Have) -> List[str]:
+    """Sentences for the verdict."""
+    if not have.cards and not have.absent:
+        return ["no NIC is declared whose settings were asked for"]
+    return []

@@ -1,0 +1,489 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Settings in the flash of NICs, on cards of the lab: what is found, written, reset, and what a killed run leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
+
+from busbar.lab.toolkit import firmware_tools
+
+RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"
+ASKED = {"LINK_TYPE": "IB", "ATS_ENABLED": False, "ROCE_CC_PRIO_MASK": 255}
+FIRST, SECOND = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
+
+
+class Killed(BaseException):
+    """The run ends here, as by SIGKILL."""
+
+
+class Node(Host):
+    """A node whose tools are the lab's, called and not started. ``moments``: how many are left before it is killed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root), str(root))
+        self.calls: list[str] = []
+        self.missing: set[str] = set()
+        self.moments: int | None = None
+
+    def tick(self) -> None:
+        if self.moments is not None:
+            self.moments -= 1
+            if self.moments < 0:
+                raise Killed
+
+    def tool(self, name: str) -> str:
+        if name in self.missing or name.startswith("mlx") or name == "flint":
+            raise ToolMissing(name, "is not installed")
+        return name
+
+    def run(
+        self, argv: Sequence[str], timeout: float | None = None, leaves: bool = False, limit: int | None = None
+    ) -> Output:
+        self.tool(argv[0])
+        self.calls.append(" ".join(argv))
+        self.tick()
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            code = firmware_tools.main(argv, self.hardware_root)
+        self.tick()
+        return Output(" ".join(argv), code, said.getvalue(), "")
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return firmware_tools.load(self.hardware_root)
+
+    def change(self, edit: Callable[[dict[str, Any]], object]) -> None:
+        state = self.state
+        edit(state)
+        firmware_tools.save(self.hardware_root, state)
+
+    def reboot(self, boot: str = SECOND, what: str = "reboot") -> None:
+        firmware_tools.spend(self.hardware_root, what)
+        (Path(self.hardware_root) / nic_firmware.BOOT_ID.lstrip("/")).write_text(boot + "\n")
+
+
+def setting(value: int, default: int | None = None, **more: Any) -> dict[str, Any]:
+    return {"default": value if default is None else default, "current": value, "next": value, **more}
+
+
+def card(address: str) -> dict[str, Any]:
+    return {
+        "type": "ConnectX7",
+        "psid": "MT_0000000838",
+        "functions": [address],
+        "flash": "28.43.2026",
+        "running": "28.43.2026",
+        "levels": [3, 4],
+        "settings": {
+            "LINK_TYPE_P1": setting(1, words={"1": "IB", "2": "ETH"}),
+            "ATS_ENABLED": setting(0, words={"0": "False", "1": "True"}),
+            "ROCE_CC_PRIO_MASK_P1": setting(255),
+            "PCI_WR_ORDERING": setting(0, words={"0": "per_mkey", "1": "force_relax"}, hidden=True),
+            "MEMIC_BAR_SIZE": setting(0, read_only=True),
+        },
+    }
+
+
+@pytest.fixture
+def node(tmp_path: Path, infiniband: Topology) -> Node:
+    """Eight cards as they are wanted, and one that nobody has declared and whose settings are all wrong."""
+    cards = {nic.pci: card(nic.pci) for nic in infiniband.nics}
+    cards["0000:f1:00.0"] = card("0000:f1:00.0")
+    for one in cards["0000:f1:00.0"]["settings"].values():
+        one.update(default=9, current=9, next=9)
+    firmware_tools.save(str(tmp_path), {"release": "new", "cards": cards})
+    boot = tmp_path / nic_firmware.BOOT_ID.lstrip("/")
+    boot.parent.mkdir(parents=True)
+    boot.write_text(FIRST + "\n")
+    return Node(tmp_path)
+
+
+class Role:
+    """The role on a node, with what the inventory declares."""
+
+    def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
+        self.node, self.topology = node, topology
+        self.profile = for_fabric(profile, "infiniband")
+        self.asked = Asked(wanted.parse(settings), **more)
+
+    def read(self, failed: dict[str, str] | None = None) -> Have:
+        matched = rails.match(self.topology, self.profile)
+        return nic_firmware.read(self.node, self.topology, self.profile, matched, self.asked, failed or {})
+
+    def plan(self) -> Plan:
+        return nic_firmware.plan(self.read())
+
+    def bad(self) -> dict[str, str]:
+        return {finding.id: finding.state for finding in self.plan().findings if not finding.ok}
+
+    def run(self, most: str = "driver") -> dict[str, Any]:
+        """As the module, but for the question who uses the node."""
+        hands = nic_firmware.Hands()
+        seen: list[Have] = []
+
+        def look() -> Plan:
+            seen.append(self.read(hands.failed))
+            return nic_firmware.plan(seen[-1]).limit(most)
+
+        found = apply.converge(self.node, False, look, hands, apply.either)
+        nic_firmware.remember(self.node, seen[-1])
+        return found
+
+
+@pytest.fixture
+def role(node: Node, infiniband: Topology, hgx_h100: Profile) -> Role:
+    return Role(node, infiniband, hgx_h100, ASKED)
+
+
+def live(address: str = RAIL_0) -> str:
+    return f"nic_firmware.settings[live]@{address}"
+
+
+def persisted(address: str = RAIL_0) -> str:
+    return f"nic_firmware.settings[persisted]@{address}"
+
+
+def wrong(node: Node, name: str = "ATS_ENABLED", value: int = 1, address: str = RAIL_0, **more: Any) -> None:
+    """Somebody has set it, and the card was reset since."""
+    node.change(lambda state: state["cards"][address]["settings"][name].update(current=value, next=value, **more))
+
+
+def found(plan: Plan, identity: str) -> Finding:
+    return next(finding for finding in plan.findings if finding.id == identity)
+
+
+def states(result: dict[str, Any]) -> dict[str, str]:
+    return {finding["id"]: finding["state"] for finding in result["findings"]}
+
+
+def resets(node: Node, address: str = RAIL_0) -> list[int]:
+    return list(node.state["cards"][address].get("resets", []))
+
+
+def settings_of(node: Node, address: str = RAIL_0) -> dict[str, int]:
+    return {name: one["next"] for name, one in node.state["cards"][address]["settings"].items()}
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_cards_as_wanted_have_no_finding_and_one_question_each(role: Role) -> None:
+    plan = role.plan()
+    assert (role.bad(), plan.changed, plan.reboot) == ({}, False, ())
+    assert [finding.check for finding in plan.findings].count("nic_firmware.settings") == 16
+    assert len([call for call in role.node.calls if " query" in call]) == 16  # twice planned, eight cards
+    assert not any("fwreset" in call or "flint" in call or "f1:00.0" in call for call in role.node.calls)
+
+
+def test_nothing_is_run_where_nothing_is_wanted(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
+    have = Role(node, infiniband, hgx_h100, {}).read()
+    assert (nic_firmware.plan(have), node.calls) == (Plan(), [])
+    assert nic_firmware.notes(have) == ["no NIC is declared whose settings were asked for"]
+
+
+@pytest.mark.parametrize("release", ["new", "old"])
+def test_one_wrong_setting_is_written_and_loaded_by_a_reset_of_that_card(role: Role, release: str) -> None:
+    wrong(role.node)
+    role.node.change(lambda state: state.update(release=release))
+    plan = role.plan()
+    assert role.bad() == {live(): "drift", persisted(): "drift"}
+    assert [str(command) for command in plan.commands] == [
+        f"mstconfig -d {RAIL_0} -y set ATS_ENABLED=0",
+        f"mstfwreset -d {RAIL_0} -l 3 -y reset",
+    ]
+    assert (found(plan, persisted()).disruption, found(plan, live()).disruption) == ("none", "driver")
+    assert found(plan, live()).because == persisted()
+    assert found(plan, persisted()).have == "ATS_ENABLED=True(1)"
+    assert found(plan, persisted()).why.startswith(wanted.WHY["ATS_ENABLED"])
+    result = role.run()
+    assert (states(result), result["repaired"]) == ({}, [persisted(), live()])
+    assert (resets(role.node), resets(role.node, RAIL_1)) == ([3], [])
+    assert not os.path.exists(role.node.system(pending.STORE))
+
+
+def test_without_leave_it_is_written_and_the_reset_withheld(role: Role) -> None:
+    wrong(role.node)
+    result = role.run("none")
+    assert (states(result), result["repaired"]) == ({live(): "withheld"}, [persisted()])
+    assert (settings_of(role.node)["ATS_ENABLED"], resets(role.node)) == (0, [])
+    assert (
+        result["findings"][0]["fix"] == "run site.yml --tags nic_firmware -e busbar_max_disruption=driver for this host"
+    )
+    again = role.run("none")
+    assert (again["changed"], states(again)) == (False, {live(): "withheld"})
+
+
+def test_the_diff_shows_what_is_written(role: Role) -> None:
+    wrong(role.node, "LINK_TYPE_P1", 2)
+    (shown,) = nic_firmware.diff(role.read())
+    assert (shown["before"], shown["after"]) == ("LINK_TYPE_P1=ETH(2)\n", "LINK_TYPE_P1=IB\n")
+
+
+@pytest.mark.parametrize("levels", [[], [4], [4, 5]])
+def test_a_card_that_offers_no_reset_waits_for_one_reboot(role: Role, levels: list[int]) -> None:
+    wrong(role.node)
+    role.node.change(lambda state: state["cards"][RAIL_0].update(levels=levels))
+    result = role.run("reboot")
+    assert (states(result), resets(role.node)) == ({live(): "drift"}, [])
+    assert len(result["reboot_required"]) == 1
+    assert RAIL_0 in result["reboot_required"][0]
+    role.node.reboot()
+    assert states(role.run("reboot")) == {}
+    assert not os.path.exists(role.node.system(pending.STORE))
+
+
+@pytest.mark.parametrize("needs", ["power", "never"])
+def test_what_a_reboot_does_not_bring_is_an_error_and_no_reason_for_another(role: Role, needs: str) -> None:
+    wrong(role.node, needs=needs)
+    first = role.run("reboot")
+    assert (resets(role.node), len(first["reboot_required"])) == ([3], 1)
+    assert "a reset of level 3 has not brought it" in first["findings"][0]["have"]
+    role.node.reboot()
+    for _run in range(2):
+        result = role.run("reboot")
+        assert (states(result), result["reboot_required"], result["changed"]) == ({live(): "drift"}, [], False)
+        assert "a reboot has not brought it" in result["findings"][0]["have"]
+    assert resets(role.node) == [3]
+    role.node.reboot("33333333-0000-4000-8000-000000000003", "power")
+    assert states(role.run("reboot")) == ({} if needs == "power" else {live(): "drift"})
+
+
+def test_a_reset_that_fails_says_what_the_tool_said_and_is_not_tried_again(role: Role) -> None:
+    wrong(role.node)
+    role.node.change(lambda state: state["cards"][RAIL_0].update(reset_fails="Firmware reset failed"))
+    for _run in range(2):
+        result = role.run()
+        assert (states(result), resets(role.node)) == ({live(): "withheld"}, [3])
+        assert "Firmware reset failed" in result["findings"][0]["have"]
+
+
+def test_a_live_patch_that_brings_nothing_is_followed_by_the_next_level(role: Role) -> None:
+    wrong(role.node)
+    role.node.change(lambda state: state["cards"][RAIL_0].update(levels=[0, 3, 4]))
+    assert (states(role.run()), resets(role.node)) == ({}, [0, 3])
+
+
+def test_a_card_that_refuses_to_be_written_costs_no_other_one_anything(role: Role) -> None:
+    wrong(role.node)
+    wrong(role.node, address=RAIL_1)
+    role.node.change(lambda state: state["cards"][RAIL_0].update(refuses="Bad parameter"))
+    result = role.run()
+    assert (states(result), resets(role.node), resets(role.node, RAIL_1)) == (
+        {persisted(): "drift", live(): "drift"},
+        [],
+        [3],
+    )
+    assert "Bad parameter" in result["findings"][0]["have"]
+    assert result["reboot_required"] == []
+
+
+def test_a_card_that_does_not_answer_is_unknown_and_costs_no_other_one_anything(role: Role) -> None:
+    role.node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
+    wrong(role.node, address=RAIL_1)
+    assert role.bad() == {live(): "unknown", live(RAIL_1): "drift", persisted(RAIL_1): "drift"}
+    assert "Failed to open the device" in str(found(role.plan(), live()).have)
+
+
+# -- what cannot be, or must not be ----------------------------------------------------------------------------------
+
+
+def test_a_setting_that_is_hidden_or_read_only_is_unsupported(
+    node: Node, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    role = Role(node, infiniband, hgx_h100, {"PCI_WR_ORDERING": 0, "MEMIC_BAR_SIZE": 3, "ATS_ENABLED": 0})
+    plan = role.plan()
+    assert set(role.bad().values()) == {"unsupported"}
+    one = found(plan, f"nic_firmware.supported[persisted]@{RAIL_0}")
+    assert one.have == "MEMIC_BAR_SIZE: 0, read-only; PCI_WR_ORDERING: not shown"
+    assert not plan.changed
+
+
+def test_what_is_recommended_is_asked_of_cards_that_show_it_only(
+    node: Node, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    role = Role(node, infiniband, hgx_h100, {}, recommended=True)
+    assert role.bad() == {}
+    node.change(lambda state: state["cards"][RAIL_0]["settings"]["PCI_WR_ORDERING"].update(hidden=False, current=1))
+    wrong(node, "LINK_TYPE_P1", 2, RAIL_1)
+    assert set(role.bad()) == {live(), live(RAIL_1), persisted(RAIL_1)}
+
+
+def test_burned_firmware_that_a_reset_would_load_stops_it(role: Role) -> None:
+    wrong(role.node)
+    role.node.change(lambda state: state["cards"][RAIL_0].update(flash="28.47.1088"))
+    result = role.run("reboot")
+    image = f"nic_firmware.image[persisted]@{RAIL_0}"
+    assert (states(result), resets(role.node), result["reboot_required"]) == (
+        {image: "drift", live(): "drift"},
+        [],
+        [],
+    )
+    assert result["findings"][0]["have"] == "28.47.1088 in flash, 28.43.2026 runs"
+    assert f"mstfwreset -d {RAIL_0} -y reset" in result["findings"][0]["fix"]
+
+
+def dual(infiniband: Topology, **more: Any) -> tuple[Topology, Nic]:
+    """The card of rail 0 has a second port, which is no rail."""
+    nic = infiniband.nics[0]
+    other = "0000:11:00.1"
+    second = replace(nic, pci=other, role="storage", device=replace(nic.device, address=other, **more))
+    return replace(infiniband, nics=(nic, second, *infiniband.nics[1:])), second
+
+
+def test_a_reset_that_would_take_a_port_that_nobody_has_declared_is_left_to_a_reboot(
+    node: Node, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    topology, second = dual(infiniband)
+    of_second = {"LINK_TYPE_P2": setting(2, words={"1": "IB", "2": "ETH"}), "ROCE_CC_PRIO_MASK_P2": setting(255)}
+    node.change(lambda state: state["cards"][RAIL_0]["settings"].update(of_second))
+    role = Role(node, topology, hgx_h100, ASKED)
+    # The port that nobody has declared keeps its link type.
+    assert role.bad() == {}
+    wrong(node)
+    result = role.run("reboot")
+    assert (states(result), resets(node)) == ({live(): "drift"}, [])
+    assert second.label in result["reboot_required"][0]
+    declared = Role(node, topology, hgx_h100, ASKED, devices=("0000:11:00.1",))
+    # Its link type is wanted then, too.
+    assert set(declared.bad()) == {live(), persisted()}
+    assert "LINK_TYPE_P2=ETH(2)" in str(found(declared.plan(), persisted()).have)
+
+
+def test_a_bluefield_is_not_reset(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
+    nic = infiniband.nics[0]
+    nics = (replace(nic, device=replace(nic.device, device=0xA2DC)), *infiniband.nics[1:])
+    role = Role(node, replace(infiniband, nics=nics), hgx_h100, ASKED)
+    wrong(node)
+    assert (states(role.run("reboot")), resets(node)) == ({live(): "drift"}, [])
+
+
+def test_in_a_virtual_machine_it_is_the_hosts(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
+    guest = replace(infiniband, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
+    role = Role(node, guest, hgx_h100, ASKED)
+    assert (role.bad(), node.calls) == ({"nic_firmware.settings[live]@settings": "not_owned"}, [])
+
+
+def test_without_the_tool_one_finding_says_so(role: Role) -> None:
+    role.node.missing = {"mstconfig"}
+    assert role.bad() == {"nic_firmware.tool[live]@mstconfig": "unknown"}
+    role.node.missing = {"mstfwreset"}
+    wrong(role.node)
+    result = role.run("reboot")
+    assert (states(result), len(result["reboot_required"])) == ({live(): "drift"}, 1)
+
+
+def test_a_firmware_that_does_not_tell_what_it_runs_with_is_unknown(role: Role) -> None:
+    role.node.change(lambda state: state["cards"][RAIL_0].update(next_only=True))
+    assert role.bad() == {live(): "unknown"}
+
+
+def test_a_declared_card_that_is_not_there_is_told(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
+    role = Role(node, infiniband, hgx_h100, ASKED, devices=("0000:e1:00.0",))
+    assert role.bad() == {"nic_firmware.device[live]@0000:e1:00.0": "unknown"}
+
+
+def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> None:
+    path = Path(role.node.system(pending.STORE))
+    path.parent.mkdir(parents=True)
+    wrong(role.node)
+    for text in ("", "{", "[]", '{"format": 2, "cards": {}}', '{"format": 1, "cards": {"a": {"boot": 1}}}', "[" * 5000):
+        path.write_text(text)
+        result = role.run("reboot")
+        assert states(result) == {
+            f"nic_firmware.tool[live]@{pending.STORE}": "unknown",
+            persisted(): "drift",
+            live(): "unknown",
+        }
+        assert (result["changed"], path.read_text()) == (False, text)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"link_type": 1}, {"A B": 1}, {1: 1}, {"LINK_TYPE": "-y x"}, {"LINK_TYPE": -1}, {"LINK_TYPE": [1]}]
+)
+def test_a_setting_that_the_tool_could_misread_is_refused(settings: dict[Any, Any]) -> None:
+    with pytest.raises(ParseError, match="nic_firmware_settings"):
+        wanted.parse(settings)
+
+
+def test_what_is_said_of_one_port_counts_for_more() -> None:
+    of = wanted.of_card(wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"}), {1: "", 2: ""}, True)
+    assert [one.argument for one in of] == [
+        "ATS_ENABLED=0",
+        "LINK_TYPE_P1=IB",
+        "LINK_TYPE_P2=ETH",
+        "PCI_WR_ORDERING=0",
+    ]
+
+
+# -- killed ----------------------------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment_settings_are_old_or_new_and_no_card_is_reset_twice(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each call of a tool, each setting that a card takes, and each write of a file.
+
+    Rail 1 is reset in vain: what it waits for comes with a reboot.
+    """
+    node = role.node
+    save, write = firmware_tools.save, apply.write
+    broken = {RAIL_0: {"ATS_ENABLED": 1, "LINK_TYPE_P1": 2, "ROCE_CC_PRIO_MASK_P1": 0}, RAIL_1: {"LINK_TYPE_P1": 2}}
+    fresh = json.dumps(node.state)
+
+    def ticking(step: Callable[..., Any]) -> Callable[..., Any]:
+        def ticks(*given: Any) -> Any:
+            node.tick()
+            done = step(*given)
+            node.tick()
+            return done
+
+        return ticks
+
+    monkeypatch.setattr(firmware_tools, "save", ticking(save))
+    monkeypatch.setattr(apply, "write", ticking(write))
+    moment = 0
+    while True:
+        node.moments = None
+        save(node.hardware_root, json.loads(fresh))
+        Path(node.system(pending.STORE)).unlink(missing_ok=True)
+        node.reboot(FIRST)
+        for address, values in broken.items():
+            for name, value in values.items():
+                wrong(node, name, value, address, needs="reset" if address == RAIL_0 else "reboot")
+        node.moments = moment
+        try:
+            role.run()
+            break
+        except Killed:
+            node.moments = None
+        for address, values in broken.items():
+            wants = {"ATS_ENABLED": 0, "LINK_TYPE_P1": 1, "ROCE_CC_PRIO_MASK_P1": 255}
+            now = settings_of(node, address)
+            assert all(now[name] in (value, wants[name]) for name, value in values.items())
+        role.run("reboot")
+        node.reboot()
+        assert states(role.run("reboot")) == {}
+        assert len(resets(node)) <= 1
+        assert len(resets(node, RAIL_1)) <= 1
+        moment += 1
+    assert moment > 50
