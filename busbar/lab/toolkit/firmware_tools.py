@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def main(argv: Sequence[str], root: str) -> int:
         return tools[NAMES.get(name, name)](root, arguments)
     except Stop as stop:
         for line in stop.said:
-            print(line)
+            # argparse alone complains to stderr.
+            print(line, file=sys.stderr if stop.code == 2 and name.endswith("fwreset") else sys.stdout)
         return stop.code
 
 
@@ -262,7 +264,7 @@ def mstfwreset(root: str, arguments: list[str]) -> int:
             command = word[0]
         else:
             raise Stop(2, *_USAGE, f"mstfwreset: error: unrecognized arguments: {word}")
-    if not address:
+    if not address or not command:
         raise Stop(2, *_USAGE, "mstfwreset: error: the following arguments are required: --device/-d")
     if state.get("virtual"):
         raise Stop(1, "-E- The tool is not supported on virtual machines.")

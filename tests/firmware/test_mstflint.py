@@ -1,0 +1,102 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The real mstconfig, mstfwreset and mstflint of Debian: what they take, and how they end where there is no card.
+
+The lab's own have to say and do the same. What needs a card is written from the tools' sources alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import tools
+
+from busbar.lab.toolkit import firmware_tools
+from tests import debian
+
+NOWHERE = "ffff:ff:1f.7"
+PROGRAMS = {"mstconfig": "mstflint", "mstfwreset": "mstflint", "mstflint": "mstflint"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    lacking = debian.install(PROGRAMS)
+    assert not lacking, lacking
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> str:
+    path = tmp_path / firmware_tools.CARDS.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"release": "old", "cards": {}}))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-e", "query"],
+        ["-d"],
+        ["-d", NOWHERE, "query"],
+        ["-d", NOWHERE, "-e", "query"],
+        ["-d", NOWHERE, "-e", "q", "LINK_TYPE_P1"],
+        ["-d", NOWHERE, "-j", "/dev/null", "-e", "query"],
+        ["-d", NOWHERE, "-y", "set"],
+        ["-d", NOWHERE, "-y", "set", "LINK_TYPE_P1"],
+        ["-d", NOWHERE, "-y", "set", "LINK_TYPE_P1=2", "ATS_ENABLED=0"],
+        ["-d", NOWHERE, "frob"],
+        ["-d", NOWHERE, "-z", "query"],
+        [],
+    ],
+)
+def test_the_labs_mstconfig_says_what_debians_says(
+    arguments: list[str], lab: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = subprocess.run(["mstconfig", *arguments], capture_output=True, text=True, check=False)
+    code = firmware_tools.main(["mstconfig", *arguments], lab)
+    assert (code, first_line(capsys.readouterr().out)) == (real.returncode, first_line(real.stdout))
+    assert real.returncode == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["query"], ["-d", NOWHERE, "-l", "9", "reset"], ["-d", NOWHERE], ["-d", NOWHERE, "-l", "x", "-y", "reset"]],
+)
+def test_the_labs_mstfwreset_takes_what_debians_takes(
+    arguments: list[str], lab: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = subprocess.run(["mstfwreset", *arguments], capture_output=True, text=True, check=False)
+    assert (firmware_tools.main(["mstfwreset", *arguments], lab), 2) == (real.returncode, real.returncode)
+    assert capsys.readouterr().err.startswith("usage: mstfwreset")
+    assert real.stderr.startswith("usage: mstfwreset")
+
+
+def test_the_labs_mstflint_says_what_debians_says(lab: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["-d", NOWHERE, "query"]
+    real = subprocess.run(["mstflint", *arguments], capture_output=True, text=True, check=False)
+    assert firmware_tools.main(["mstflint", *arguments], lab) == real.returncode == 1
+    assert capsys.readouterr().out.split(".")[0] == real.stdout.strip().split(".")[0]
+
+
+def test_debians_release_takes_the_suites_questions_and_has_no_json() -> None:
+    config = tools.Config(Host())
+    with pytest.raises(ReadError, match=rf"mstconfig -d {NOWHERE} -e query ATS_ENABLED: ended with 3 .*Failed to open"):
+        config.query(NOWHERE, ["ATS_ENABLED"])
+    assert config.json is False
+    with pytest.raises(ReadError, match=r"mstflint -d .* query: ended with 1 .*Cannot open Device"):
+        tools.flash(Host(), NOWHERE)
+    # In a virtual machine it says that it is not for these.
+    with pytest.raises(ReadError, match="ended with 1 "):
+        tools.levels(Host(), NOWHERE)
+    with pytest.raises(ReadError, match="ended with 1 "):
+        tools.reset(Host(), NOWHERE, 3)
+    assert shutil.which("mstconfig")
+
+
+def first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,165 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the tools for a NIC's firmware print, as their sources and releases have it, and anything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import image, nv_settings, reset_levels, tools
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Setting, Value
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.trees import tool
+
+# By printf of mlxcfg_ui.cpp: names 48 wide behind mark, RO and five blanks, values as wide as the longest bytes.
+NEW = """
+Device #1:
+----------
+
+Device type:        ConnectX7
+Name:               MCX75310AAS-NEA_Ax
+Description:        NVIDIA ConnectX-7 HHHL Adapter card; 400GbE / NDR IB
+Device:             0000:1b:00.0
+
+Configurations:                                         Default          Current          Next Boot
+        MEMIC_BAR_SIZE                                  0                0                0
+ RO     MAX_TOTAL_VFS                                   127              127              127
+*       LINK_TYPE_P1                                    IB(1)            IB(1)            ETH(2)
+*       ATS_ENABLED                                     False(0)         True(1)          False(0)
+        HOST_CHAINING_DESCRIPTORS                       Array[0..7]      Array[0..7]      Array[0..7]
+        AN_ODD_ONE                                      a b              1                1
+The '*' shows parameters with next value different from default/current value.
+
+The 'RO' shows parameters which are for read only and cannot be changed
+"""
+OLD = """
+Device #1:
+----------
+
+Device type:    ConnectX5
+Name:           MCX555A-ECA_Ax_Bx
+Device:         0000:3b:00.0
+
+Configurations:                              Default         Current         Next Boot
+         MEMIC_BAR_SIZE                      0               0               0
+*        LINK_TYPE_P1                        IB(1)           ETH(2)          ETH(2)
+The '*' shows parameters with next value different from default/current value.
+"""
+ETH, IB = Value("ETH(2)", 2, "ETH"), Value("IB(1)", 1, "IB")
+LEVELS = """
+Reset-levels:
+0: Driver, PCI link, network link will remain up ("live-Patch")  -Not Supported
+1: Only ARM side will not remain up ("Immediate reset").         -Not Supported
+3: Driver restart and PCI reset                                  -Supported     (default)
+4: Warm Reboot                                                   -Supported
+
+Reset-types (relevant only for reset-levels 1,3,4):
+0: Full chip reset                                               -Supported     (default)
+1: Phy-less reset (keep network port active during reset)        -Not Supported
+"""
+
+
+def test_the_table_of_a_new_release_is_read() -> None:
+    found = nv_settings.parse_text(NEW)
+    assert found["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, IB, ETH)
+    assert found["MAX_TOTAL_VFS"] == Setting("MAX_TOTAL_VFS", *[Value("127", 127, "127")] * 3, read_only=True)
+    assert found["HOST_CHAINING_DESCRIPTORS"].current == Value("Array[0..7]", None, "Array[0..7]")
+    # Not understood, and so nothing is known of it.
+    assert found["AN_ODD_ONE"] == Setting("AN_ODD_ONE", None, None, None)
+
+
+def test_the_table_of_an_old_release_is_read() -> None:
+    assert nv_settings.parse_text(OLD)["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, ETH, ETH)
+    next_only = "Configurations:          Next Boot\n         SRIOV_EN         True(1)\n"
+    told = Value("True(1)", 1, "True")
+    assert nv_settings.parse_text(next_only) == {"SRIOV_EN": Setting("SRIOV_EN", None, None, told)}
+
+
+def test_the_json_of_a_new_release_is_read() -> None:
+    entry = {"read_only": False, "modified": True, "default_value": 1, "current_value": "ETH(2)", "next_value": "N/A"}
+    data = {"Device #1": {"device": "0000:1b:00.0", "tlv_configuration": {"LINK_TYPE_P1": entry, "EMPTY": None}}}
+    assert nv_settings.parse_json(json.dumps(data)) == {
+        "LINK_TYPE_P1": Setting("LINK_TYPE_P1", Value("1", 1, "1"), ETH, None),
+        "EMPTY": Setting("EMPTY", None, None, None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("want", "good"), [(2, True), ("2", True), ("0x2", True), ("eth", True), ("ETH", True), (1, False), ("IB", False)]
+)
+def test_a_value_is_told_by_its_number_or_its_word(want: int | str, good: bool) -> None:
+    assert ETH.is_as(want) is good
+
+
+def test_a_value_that_is_no_number_is_no_number() -> None:
+    assert not Value("Array[0..7]", None, "Array[0..7]").is_as(0)
+
+
+def test_the_levels_that_a_card_offers_are_read() -> None:
+    found = reset_levels.parse_query(LEVELS)
+    assert (found.offered, found.resets) == ((3, 4), (3,))
+    assert str(found) == "3 (driver restart and PCI reset), 4 (warm reboot)"
+
+
+def test_burned_firmware_is_told_from_the_running_one() -> None:
+    text = "Image type:            FS4\nFW Version:            28.47.1088\nFW Version(Running):   28.43.2026\n"
+    found = image.parse_query(text + "PSID:                  MT_0000000838\n")
+    assert (found.following, found.running, found.psid, found.pending) == (
+        "28.47.1088",
+        "28.43.2026",
+        "MT_0000000838",
+        True,
+    )
+    assert not image.parse_query("FW Version:            28.43.2026\n").pending
+
+
+@given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from((NEW + OLD + LEVELS).splitlines())).map("\n".join)))
+@settings(max_examples=50)
+@example("Configurations: Default Default\n")
+@example('{"a": {"tlv_configuration": {"A": 1}}}')
+@example('{"a": {"tlv_configuration": {"A": {"next_value": {}}}}}')
+@example("[" * 5000)
+def test_whatever_a_tool_prints_is_read_or_refused(text: str) -> None:
+    for parse in (nv_settings.parse_text, nv_settings.parse_json, reset_levels.parse_query, image.parse_query):
+        try:
+            parse(text)
+        except ParseError:
+            continue
+
+
+# -- the tools -------------------------------------------------------------------------------------------------------
+
+
+def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
+    tool(tmp_path, "/usr/bin/mlxconfig", f"cat <<'END'\n{OLD}\nEND")
+    config = tools.Config(Host(str(tmp_path), str(tmp_path)))
+    config.json = False
+    answer = config.query("0000:3b:00.0", ["LINK_TYPE_P1"])
+    assert (answer.settings["LINK_TYPE_P1"].current, answer.absent) == (ETH, ())
+    assert answer.source == "mlxconfig -d 0000:3b:00.0 -e query LINK_TYPE_P1"
+    with pytest.raises(ToolMissing, match="mstflint: is not installed, nor is flint"):
+        tools.flash(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'echo "-E- The Device doesn\'t support LINK_TYPE_P1 parameter"; exit 3',
+        "echo '-E- Unknown Parameter: LINK_TYPE_P1'; exit 3",
+    ],
+)
+def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, script: str) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", script)
+    answer = tools.Config(Host(str(tmp_path), str(tmp_path))).query("0000:3b:00.0", ["LINK_TYPE_P1"])
+    assert (answer.settings, answer.absent) == ({}, ("LINK_TYPE_P1",))
+
+
+def test_a_setting_that_was_not_asked_for_is_no_answer(tmp_path: Path) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", 'echo "-E- The Device doesn\'t support OTHER parameter"; exit 3')
+    with pytest.raises(ReadError, match=r"ended with 3 and said: -E- The Device doesn't support OTHER"):
+        tools.Config(Host(str(tmp_path), str(tmp_path))).query("0000:3b:00.0", ["LINK_TYPE_P1"])
