@@ -123,6 +123,9 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     devices = tuple(pci.parse_address(address) for address in given["devices"])
     asked = nic_firmware.Asked(wanted.parse(given["settings"]), given["recommended"], devices)
     expected = profile.asked(given)
+    if not asked.settings and not asked.recommended:
+        # Nothing is wanted: nothing is looked at.
+        return dict(apply.converge(host, True, Plan), diff=[], notes=[])
     machine = topology.read(host, ask_nvidia_smi=False)
     matched = rails.match(machine, expected)
     cards, _absent = nic_firmware.cards(machine, expected, matched, asked)

@@ -570,5 +570,5 @@ def diff(have: Have) -> List[Dict[str, str]]:
 def notes(have: Have) -> List[str]:
     """Sentences for the verdict."""
     if not have.cards and not have.absent:
-        return ["no NIC is declared whose settings were asked for"]
+        return ["settings of NICs are wanted, and no rail is there that has any"]
     return []

@@ -31,9 +31,9 @@ def installed() -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> str:
-    path = tmp_path / firmware_tools.CARDS.lstrip("/")
+    path = tmp_path / firmware_tools.NODE.lstrip("/")
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"release": "old", "cards": {}}))
+    path.write_text(json.dumps({"release": "old"}))
     return str(tmp_path)
 
 

@@ -67,7 +67,8 @@ Reset-types (relevant only for reset-levels 1,3,4):
 def test_the_table_of_a_new_release_is_read() -> None:
     found = nv_settings.parse_text(NEW)
     assert found["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, IB, ETH)
-    assert found["MAX_TOTAL_VFS"] == Setting("MAX_TOTAL_VFS", *[Value("127", 127, "127")] * 3, read_only=True)
+    most = Value("127", 127, "127")
+    assert found["MAX_TOTAL_VFS"] == Setting("MAX_TOTAL_VFS", most, most, most, read_only=True)
     assert found["HOST_CHAINING_DESCRIPTORS"].current == Value("Array[0..7]", None, "Array[0..7]")
     # Not understood, and so nothing is known of it.
     assert found["AN_ODD_ONE"] == Setting("AN_ODD_ONE", None, None, None)

@@ -104,14 +104,22 @@ def card(address: str) -> dict[str, Any]:
     }
 
 
+def release(root: Path | str, which: str) -> None:
+    """The tools are of a release that has JSON, or of Debian's that has none."""
+    path = Path(root) / firmware_tools.NODE.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"release": which}))
+
+
 @pytest.fixture
 def node(tmp_path: Path, infiniband: Topology) -> Node:
-    """Eight cards as they are wanted, and one that nobody has declared and whose settings are all wrong."""
+    """Eight cards as they are wanted, and one that nobody has declared, whose settings are all wrong."""
     cards = {nic.pci: card(nic.pci) for nic in infiniband.nics}
     cards["0000:f1:00.0"] = card("0000:f1:00.0")
     for one in cards["0000:f1:00.0"]["settings"].values():
         one.update(default=9, current=9, next=9)
-    firmware_tools.save(str(tmp_path), {"release": "new", "cards": cards})
+    release(tmp_path, "new")
+    firmware_tools.save(str(tmp_path), {"cards": cards})
     boot = tmp_path / nic_firmware.BOOT_ID.lstrip("/")
     boot.parent.mkdir(parents=True)
     boot.write_text(FIRST + "\n")
@@ -198,13 +206,13 @@ def test_cards_as_wanted_have_no_finding_and_one_question_each(role: Role) -> No
 def test_nothing_is_run_where_nothing_is_wanted(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
     have = Role(node, infiniband, hgx_h100, {}).read()
     assert (nic_firmware.plan(have), node.calls) == (Plan(), [])
-    assert nic_firmware.notes(have) == ["no NIC is declared whose settings were asked for"]
+    assert nic_firmware.notes(have) == ["settings of NICs are wanted, and no rail is there that has any"]
 
 
-@pytest.mark.parametrize("release", ["new", "old"])
-def test_one_wrong_setting_is_written_and_loaded_by_a_reset_of_that_card(role: Role, release: str) -> None:
+@pytest.mark.parametrize("which", ["new", "old"])
+def test_one_wrong_setting_is_written_and_loaded_by_a_reset_of_that_card(role: Role, which: str) -> None:
     wrong(role.node)
-    role.node.change(lambda state: state.update(release=release))
+    release(role.node.hardware_root, which)
     plan = role.plan()
     assert role.bad() == {live(): "drift", persisted(): "drift"}
     assert [str(command) for command in plan.commands] == [

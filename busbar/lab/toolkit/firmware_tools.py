@@ -6,9 +6,10 @@ mstconfig prints its errors to stdout and ends with 3 (2 where nobody says yes),
 mstflint with 1. Written from mstflint's sources and manual pages (mlxconfig/mlxcfg_ui.cpp, man/mstfwreset.md,
 small_utils/mlxfwresetlib/cmd_reg_mfrl.py, flint/subcommands.cpp); Debian's mstflint 4.21 was run for its arguments.
 
-The cards are in the file CARDS: address of the first function -> a card. A setting counts from the next reset on that
-its ``needs`` names: "reset" (of the card), "reboot" (of the node), "power" (off and on), or "never". A setting with
-``hidden`` is told of by nobody. ``resets`` is the levels by which the card was reset, the oldest first.
+Each card is a file of CARDS by the address of its first function: its settings by name, and in lower case what else it
+is. A setting counts from the next reset on that its ``needs`` names: "reset" (of the card), "reboot" (of the node),
+"power" (off and on), or "never". One with ``hidden`` is told of by nobody. ``resets`` is the levels by which the card
+was reset, the oldest first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 
 from .roce_program import Stop, read
 
-CARDS = "/sys/kernel/busbar-lab/firmware.json"
+CARDS = "/sys/kernel/busbar-lab/firmware"
+NODE = f"{CARDS}/node"  # release of the tools, and whether this is a virtual machine
 NAMES = {"mlxconfig": "mstconfig", "mlxfwreset": "mstfwreset", "flint": "mstflint"}
 LEVELS = {
     0: 'Driver, PCI link, network link will remain up ("live-Patch")',
@@ -47,15 +49,35 @@ def main(argv: Sequence[str], root: str) -> int:
 
 
 def load(root: str) -> dict[str, Any]:
-    return dict(json.loads(read(root + CARDS)))
+    """release, virtual; cards: address -> card, of which ``settings`` is name -> setting."""
+    state: dict[str, Any] = {"cards": {}, **json.loads(read(root + NODE))}
+    for file in sorted(os.listdir(root + CARDS)):
+        if file.endswith(".json"):
+            told = json.loads(read(f"{root}{CARDS}/{file}"))
+            card = {name: value for name, value in told.items() if name.islower()}
+            state["cards"][file[: -len(".json")]] = card
+            card["settings"] = {name: value for name, value in told.items() if not name.islower()}
+    return state
 
 
 def save(root: str, state: dict[str, Any]) -> None:
-    """The old state or the new one, whoever is killed when."""
-    path = root + CARDS
+    """The old state of a card or its new one, whoever is killed when."""
+    for address, card in state["cards"].items():
+        text = card_text(card)
+        path = f"{root}{CARDS}/{address}.json"
+        if not os.path.exists(path) or read(path) != text.strip():
+            _put(path, text)
+
+
+def card_text(card: dict[str, Any]) -> str:
+    told = {name: value for name, value in card.items() if name != "settings"}
+    return json.dumps({**told, **card["settings"]}) + "\n"
+
+
+def _put(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".new", "w", encoding="utf-8") as stream:
-        json.dump(state, stream)
+        stream.write(text)
     os.replace(path + ".new", path)
 
 
@@ -76,7 +98,8 @@ def _spend(card: dict[str, Any], what: str) -> None:
 
 def _card(state: dict[str, Any], address: str) -> dict[str, Any] | None:
     """Any of its functions will do, with or without the domain. None of one that is not there, or does not answer."""
-    for card in state["cards"].values():
+    cards: dict[str, dict[str, Any]] = state["cards"]
+    for card in cards.values():
         if not card.get("silent") and (address in card["functions"] or "0000:" + address in card["functions"]):
             return card
     return None
