@@ -100,6 +100,7 @@ from typing import Any, Dict, List, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted
@@ -134,11 +135,17 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     hands = nic_firmware.Hands()
     seen: List[nic_firmware.Have] = []
 
+    plans: List[Plan] = []
+
     def look() -> Plan:
         seen.append(nic_firmware.read(host, machine, expected, matched, asked, hands.failed))
-        return permit(nic_firmware.plan(seen[-1]))
+        plans.append(permit(nic_firmware.plan(seen[-1])))
+        return plans[-1]
 
-    found = apply.converge(host, check_mode, look, hands, apply.either)
+    def mends(finding: Finding) -> bool:
+        return finding.id in nic_firmware.mended(plans[0])
+
+    found = apply.converge(host, check_mode, look, hands, mends)
     if not check_mode:
         nic_firmware.remember(host, seen[-1])
     return dict(found, diff=nic_firmware.diff(seen[0]), notes=nic_firmware.notes(seen[0]))

@@ -12,7 +12,7 @@ Sources: the mstflint tools (firmware/), health.md 3.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply
 from .core import advice
@@ -200,7 +200,7 @@ def read(
 ) -> Have:
     """What the cards say. Of one whose settings wait, also how it can be reset, and the firmware in its flash.
 
-    failed: as in Have. Raises ReadError where the boot has no id.
+    failed: as in Have. Raises ReadError where settings wait and the boot has no id.
     """
     found, absent = cards(topology, profile, rails, asked)
     if topology.virtualization.is_vm:
@@ -215,8 +215,8 @@ def read(
         return Have("", found, absent, missing=error.problem)
     for card in found:
         told[card.address] = _told(host, config, card)
-    boot = host.read(BOOT_ID)
-    if boot is None:
+    boot = host.read(BOOT_ID) or ""
+    if not boot and any(one.levels is not None for one in told.values()):
         raise ReadError(BOOT_ID, "is not there: whether a node was rebooted cannot be told")
     problems: List[Problem] = []
     record = attempt(lambda: pending.read(host), pending.STORE, problems) or problems[0]
@@ -544,6 +544,12 @@ def _written(answer: Answer, card: Card) -> bool:
         for one, setting in ((one, answer.settings.get(one.name)) for one in card.wanted)
         if setting is not None and not setting.read_only
     )
+
+
+def mended(planned: Plan) -> Set[str]:
+    """Ids of the findings that the commands of a plan do away with, where the tools do what they are told."""
+    writes = {SETTINGS.at(one.address, "persisted") for one in planned.commands if isinstance(one, Write)}
+    return writes | {SETTINGS.at(one.address) for one in planned.commands if isinstance(one, Reset)}
 
 
 def diff(have: Have) -> List[Dict[str, str]]:

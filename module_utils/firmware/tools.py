@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import Host, Output, ParseError, ReadError, ToolMissing
@@ -87,6 +87,8 @@ class Config:
             with tempfile.TemporaryDirectory(prefix="busbar-") as folder:
                 path = os.path.join(folder, "query.json")
                 done = self.host.run([*start, "-j", path, "-e", "query", *names], timeout=QUERY_SECONDS)
+                # Findings name their source, and stay the same from night to night.
+                done = replace(done, command=done.command.replace(" -j " + path, ""))
                 if done.rc == 0:
                     self.json = True
                     return done, _read(path)
