@@ -140,7 +140,8 @@ def where(module: str) -> int:
 
 def hardware(machine: Machine) -> dict[str, str]:
     """Files of /sys and /proc."""
-    boot_id = uuid.uuid5(uuid.NAMESPACE_DNS, machine.hostname)
+    # Another one after each boot, and the same however often it is rendered.
+    boot_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{machine.hostname}.{machine.boots}")
     found = {
         "/proc/uptime": f"{UPTIME}.00 {UPTIME}.00\n",
         "/proc/sys/kernel/random/boot_id": f"{boot_id}\n",

@@ -292,6 +292,10 @@ class Machine:
     rules: dict[str, str] = field(default_factory=dict)
     # Whether netplan sets the rails up, and not files of systemd-networkd.
     netplan: bool = False
+    # How often it was booted since it is there.
+    boots: int = 1
+    # What of the firmware of a card is not as delivered, by the address of its first port (firmware.py).
+    firmware: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def function(self, address: str) -> Function:
         return first(f"PCI function {address}", (f for f in self.functions if f.address == address))

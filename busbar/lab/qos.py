@@ -287,7 +287,8 @@ def reboot(root: str) -> None:
     for path, fresh in _present(root).items():
         if path.startswith(f"{STATE}/qos/"):
             fresh = json.dumps({**json.loads(fresh), "dcbx": load(root, path).dcbx}) + "\n"
-        if path != WRITES:
+        # What a card keeps in its flash is not lost: firmware_tools.spend.
+        if path != WRITES and not path.startswith(f"{STATE}/firmware/"):
             replace(root + path, fresh)
 
 

@@ -15,7 +15,7 @@ from . import network, qos
 from .machine import Machine, Netdev
 from .nccl_tests import TOOLKIT
 from .toolkit.roce_program import real
-from .toolkit.roce_tools import PERFTEST, PLACES
+from .toolkit.roce_tools import FIRMWARE, PERFTEST, PLACES
 
 _LAUNCHER = "bin/roce"
 # As systemd sets them; arp_ignore and the like are the kernel's.
@@ -106,7 +106,7 @@ def write_share(machine: Machine, share: Path) -> None:
     sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
     tools = (
         *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "netplan.py", "networkd.py", "ping.py"),
-        *("start.py", "udev.py", "routing.py", "perftest_tools.py", "sysctl.py", "lldpcli.py"),
+        *("start.py", "udev.py", "routing.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
         *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "options", "pcie", "stop", "ways")),
     )
     sources |= {f"toolkit/{name}": TOOLKIT / name for name in tools}
@@ -131,7 +131,7 @@ def write_tools(machine: Machine, system_root: Path) -> None:
     share = system_root / "usr/share/busbar-lab"
     write_share(machine, share)
     # Without a RoCE port the node has the verbs' own tools alone.
-    names = ("ibv_devinfo", *PERFTEST) if machine.rdma and not ports(machine) else tuple(PLACES)
+    names = ("ibv_devinfo", *PERFTEST, *FIRMWARE) if machine.rdma and not ports(machine) else tuple(PLACES)
     for name, place in [(name, PLACES[name]) for name in names]:
         link = system_root / place.lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)

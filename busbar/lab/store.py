@@ -28,6 +28,7 @@ from .fault import Command, CommandFault, FileFault
 from .faults import FAULTS, GRUB_CFG, compatible, named, site
 from .machine import LabError, Machine, from_dict, to_dict
 from .machines import hgx_h100, hgx_h200_roce
+from .toolkit import firmware_tools
 from .toolkit.kernel_node import STACK
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
@@ -114,6 +115,7 @@ def reboot(directory: Path, node: str) -> str:
     if not lines or len(lines[0]) != 3:
         raise LabError(f"{node} would not boot: {GRUB_CFG} has no line 'linux KERNEL ARGUMENTS'")
     machine.cmdline = f"BOOT_IMAGE={lines[0][1]} {lines[0][2].strip()}"
+    machine.boots += 1
     folder = _node(directory, node)
     machine.kernel = lines[0][1].rpartition("/vmlinuz-")[2]
     loads = json.loads(_run(folder, "/usr/local/sbin/busbar-lab-kernel", "loads", machine.kernel))
@@ -125,6 +127,8 @@ def reboot(directory: Path, node: str) -> str:
     kept = [name for name in _load(folder / "faults.json") if name not in ("iommu-translated", "ofed-old-loaded")]
     _save(folder / "faults.json", kept)
     qos.reboot(str(folder / "hw"))
+    if machine.rdma:
+        firmware_tools.spend(str(folder / "hw"), "reboot")
     _render(folder, _with(machine, kept))
     if containers.is_lab(directory):
         Lab(directory).restart(node)

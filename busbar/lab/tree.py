@@ -17,7 +17,17 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from . import container_hosts, environment_faults, gpu_health, kernel_modules, nvidia_smi, pci_config, qos, roce
+from . import (
+    container_hosts,
+    environment_faults,
+    firmware,
+    gpu_health,
+    kernel_modules,
+    nvidia_smi,
+    pci_config,
+    qos,
+    roce,
+)
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import TOOLKIT
 from .toolkit import start
@@ -434,9 +444,10 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev, index: int) -> None:
 
 def _roce(tree: Tree, machine: Machine) -> None:
     live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
+    live |= firmware.files(machine)
     for path, (what, text, fresh) in live.items():
         tree.files[path], tree.live[path] = text, (what, fresh)
-    tree.files |= roce.described(machine)
+    tree.files |= roce.described(machine) | firmware.described(machine)
     for directory, values in roce.processes(machine).items():
         tree.add(directory, values)
 

@@ -19,6 +19,7 @@ from .. import qos
 from ..qos import Port, Refused
 from .roce_program import Stop, read, real, run_real
 
+FIRMWARE = ("mstconfig", "mstfwreset", "mstflint")
 PERFTEST = ("ib_write_bw", "ib_write_lat")
 # Where each tool is installed, below the system root.
 PLACES = {
@@ -26,6 +27,9 @@ PLACES = {
     "ibv_devinfo": "/usr/bin/ibv_devinfo",
     "cma_roce_tos": "/usr/sbin/cma_roce_tos",
     "netplan": "/usr/sbin/netplan",
+    "mstconfig": "/usr/bin/mstconfig",
+    "mstfwreset": "/usr/bin/mstfwreset",
+    "mstflint": "/usr/bin/mstflint",
     "ib_write_bw": "/usr/bin/ib_write_bw",
     "ib_write_lat": "/usr/bin/ib_write_lat",
     # Before the real ones on every PATH.
@@ -54,6 +58,7 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         "dcb": _dcb,
         "sysctl": functools.partial(_sysctl, system),
         "lldpcli": _lldpcli,
+        **dict.fromkeys(FIRMWARE, functools.partial(_firmware, name)),
         "busbar-lab-roce": functools.partial(_lab, system),
     }
     try:
@@ -102,6 +107,12 @@ def _netplan(system: str, root: str, arguments: list[str]) -> int | None:
     from .netplan import netplan
 
     return netplan(system, arguments)
+
+
+def _firmware(name: str, root: str, arguments: list[str]) -> int:
+    from . import firmware_tools
+
+    return firmware_tools.main([name, *arguments], root)
 
 
 def _lldpcli(root: str, arguments: list[str]) -> int:
