@@ -18,6 +18,7 @@ from typing import Any
 from . import (
     cluster_faults,
     environment_faults,
+    firmware_faults,
     gpudirect_faults,
     health_faults,
     limits_faults,
@@ -523,6 +524,7 @@ _CATALOGUE = (
     *gpudirect_faults.CATALOGUE,
     *lldp_faults.CATALOGUE,
     *health_faults.CATALOGUE,
+    *firmware_faults.CATALOGUE,
     *(fault for fault in roce_faults.CATALOGUE if fault.name not in roce_faults.BETWEEN_NODES),
 )
 FAULTS = {fault.name: fault for fault in _CATALOGUE}
