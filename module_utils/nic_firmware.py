@@ -25,7 +25,7 @@ from .firmware.image import Image
 from .firmware.nv_settings import Setting, Value, Want
 from .firmware.pending import Record, Waiting
 from .firmware.reset_levels import PCI_RESET, Levels
-from .firmware.tools import Answer, Config
+from .firmware.tools import Answer
 from .firmware.wanted import Wanted
 from .machine.profile import Profile
 from .machine.rails import Rails
@@ -207,14 +207,13 @@ def read(
         return Have(topology.virtualization.hypervisor, found, absent)
     if not found:
         return Have("", (), absent)
-    config = Config(host)
     told: Dict[str, Told] = {}
     try:
         tools.named(host, tools.CONFIG)
     except ToolMissing as error:
         return Have("", found, absent, missing=error.problem)
     for card in found:
-        told[card.address] = _told(host, config, card)
+        told[card.address] = _told(host, card)
     boot = host.read(BOOT_ID) or ""
     if not boot and any(one.levels is not None for one in told.values()):
         raise ReadError(BOOT_ID, "is not there: whether a node was rebooted cannot be told")
@@ -223,10 +222,10 @@ def read(
     return Have("", found, absent, told, boot, record, None, dict(failed))
 
 
-def _told(host: Host, config: Config, card: Card) -> Told:
+def _told(host: Host, card: Card) -> Told:
     problems: List[Problem] = []
     source = "%s -d %s" % (tools.CONFIG[0], card.address)
-    answer = attempt(lambda: config.query(card.address, [one.name for one in card.wanted]), source, problems)
+    answer = attempt(lambda: tools.query(host, card.address, [one.name for one in card.wanted]), source, problems)
     if answer is None:
         return Told(problems[0])
     if not any(_waits(answer, one) for one in card.wanted):
@@ -495,7 +494,7 @@ def _reset(host: Host, command: Reset) -> None:
         _keep(host, command.address, waiting)
         try:
             tools.reset(host, command.address, level)
-            answer = Config(host).query(command.address, [one.name for one in command.wanted])
+            answer = tools.query(host, command.address, [one.name for one in command.wanted])
         except ReadError as error:
             waiting = replace(waiting, said=str(error))
             _keep(host, command.address, waiting)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What mstconfig (mlxconfig) tells of the settings that a NIC keeps: their default, what it runs with, the next boot's.
 
-Two forms: JSON, which releases from 4.26 on write to a file (``-j FILE query``), and the table of ``-e query``. A
+Two forms: the table of ``-e query``, and JSON, which newer releases write to a file (``-j FILE query``). A
 value is a number (``8``), a word with its number (``ETH(2)``), a run of bytes (``0x00ff...``) or, of an array, its
 indices (``Array[0..7]``).
 Sources: mstflint mlxconfig/mlxcfg_ui.cpp, mlxcfg_parser.cpp, mlxconfig_dbs/mlxconfig_host.db; Debian's mstflint 4.21.

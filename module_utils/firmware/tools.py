@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import Host, Output, ParseError, ReadError, ToolMissing
@@ -45,84 +44,84 @@ def named(host: Host, names: Tuple[str, str]) -> str:
     raise ToolMissing(names[0], "is not installed, nor is %s" % names[1])
 
 
-@dataclass
-class Config:
-    """mstconfig, or mlxconfig. json: whether this release writes JSON; None before it was asked."""
+def query(host: Host, address: str, names: Sequence[str]) -> Answer:
+    """Settings of the card at a PCI address. Only those: to ask for all of them takes a card many seconds.
 
-    host: Host
-    json: Optional[bool] = None
-    _tool: str = field(default="", init=False)
+    As the table, which every release prints; as JSON, which needs a file, where the table does not tell.
+    Raises ReadError and ParseError.
+    """
+    tool = named(host, CONFIG)
+    left = list(names)
+    absent: List[str] = []
+    while left:
+        done = host.run([tool, "-d", address, "-e", "query", *left], QUERY_SECONDS)
+        if done.rc == 0:
+            return Answer(_settings(host, tool, address, left, done), tuple(absent), done.command)
+        refused = _refused(done, left)
+        left.remove(refused)
+        absent.append(refused)
+    return Answer({}, tuple(absent), "%s -d %s -e query" % (tool, address))
 
-    def query(self, address: str, names: Sequence[str]) -> Answer:
-        """Settings of the card at a PCI address. Only those: to ask for all of them takes a card many seconds.
 
-        Raises ReadError and ParseError.
-        """
-        left = list(names)
-        absent: List[str] = []
-        while left:
-            done, text = self._ask(address, left)
-            if done.rc == 0:
-                parse = nv_settings.parse_json if self.json else nv_settings.parse_text
-                return Answer(parse(text), tuple(absent), done.command)
-            refused = self._refused(done, left)
-            left.remove(refused)
-            absent.append(refused)
-        return Answer({}, tuple(absent), "%s -d %s -e query" % (self._tool, address))
+def _settings(host: Host, tool: str, address: str, names: Sequence[str], done: Output) -> Mapping[str, Setting]:
+    try:
+        found = nv_settings.parse_text(done.stdout)
+    except ParseError:
+        told = as_json(host, tool, address, names)
+        if told is None:
+            raise
+        return told
+    if all(name in found and found[name].following is not None for name in names):
+        return found
+    return as_json(host, tool, address, names) or found
 
-    def _refused(self, done: Output, asked: Sequence[str]) -> str:
-        """Which setting the card does not have. Raises ReadError where the tool says something else."""
-        for line in (done.stdout + "\n" + done.stderr).splitlines():
-            found = _REFUSED.fullmatch(line.strip())
-            name = (found.group(1) or found.group(2)) if found else ""
-            if name in asked:
-                return name
+
+def as_json(host: Host, tool: str, address: str, names: Sequence[str]) -> Optional[Mapping[str, Setting]]:
+    """The same of the file that ``-j`` writes; None where the release has no such option. Raises as ``query``."""
+    # Costs the nightly question milliseconds, and hardly ever is needed.
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="busbar-") as folder:
+        path = os.path.join(folder, "query.json")
+        done = host.run([tool, "-d", address, "-j", path, "-e", "query", *names], QUERY_SECONDS)
+        if any(_NO_JSON.match(line) for line in done.stdout.splitlines()):
+            return None
+        # Findings name their source, and stay the same from night to night.
+        done = replace(done, command=done.command.replace(" -j " + path, " -j FILE"))
         done.answer()
-        raise ReadError(done.command, "names no setting")
-
-    def _ask(self, address: str, names: Sequence[str]) -> Tuple[Output, str]:
-        self._tool = self._tool or named(self.host, CONFIG)
-        start = [self._tool, "-d", address]
-        if self.json is not False:
-            with tempfile.TemporaryDirectory(prefix="busbar-") as folder:
-                path = os.path.join(folder, "query.json")
-                done = self.host.run([*start, "-j", path, "-e", "query", *names], timeout=QUERY_SECONDS)
-                # Findings name their source, and stay the same from night to night.
-                done = replace(done, command=done.command.replace(" -j " + path, ""))
-                if done.rc == 0:
-                    self.json = True
-                    return done, _read(path)
-                if not any(_NO_JSON.match(line) for line in done.stdout.splitlines()):
-                    return done, ""
-                self.json = False
-        done = self.host.run([*start, "-e", "query", *names], timeout=QUERY_SECONDS)
-        return done, done.stdout
-
-    def set(self, address: str, arguments: Sequence[str]) -> List[str]:
-        """The command that writes settings, ``NAME=VALUE`` each. Raises ToolMissing."""
-        return [self._tool or named(self.host, CONFIG), "-d", address, "-y", "set", *arguments]
-
-
-def _read(path: str) -> str:
-    with open(path, "rb") as stream:
-        data = stream.read(_JSON_LIMIT + 1)
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read(_JSON_LIMIT + 1)
+        except OSError as error:
+            raise ReadError(done.command, "has written no file: %s" % error.strerror) from error
     if len(data) > _JSON_LIMIT:
-        raise ParseError("the JSON of mstconfig is larger than %d MiB" % (_JSON_LIMIT >> 20))
-    return data.decode("utf-8", "replace")
+        raise ParseError("the JSON of %s is larger than %d MiB" % (tool, _JSON_LIMIT >> 20))
+    return nv_settings.parse_json(data.decode("utf-8", "replace"))
+
+
+def _refused(done: Output, asked: Sequence[str]) -> str:
+    """Which setting the card does not have. Raises ReadError where the tool says something else."""
+    for line in (done.stdout + "\n" + done.stderr).splitlines():
+        found = _REFUSED.fullmatch(line.strip())
+        name = (found.group(1) or found.group(2)) if found else ""
+        if name in asked:
+            return name
+    done.answer()
+    raise ReadError(done.command, "names no setting")
 
 
 def levels(host: Host, address: str) -> Levels:
     """By which resets the card can load its settings. Raises ReadError and ParseError."""
-    return reset_levels.parse_query(host.ask([named(host, RESET), "-d", address, "query"], timeout=QUERY_SECONDS))
+    return reset_levels.parse_query(host.ask([named(host, RESET), "-d", address, "query"], QUERY_SECONDS))
 
 
 def reset(host: Host, address: str, level: int) -> None:
     """Raises ReadError where the tool does not end with 0."""
     argv = [named(host, RESET), "-d", address, "-l", str(level), "-y", "reset"]
     # Drivers that it starts stay.
-    host.run(argv, timeout=RESET_SECONDS, leaves=True).answer()
+    host.run(argv, RESET_SECONDS, leaves=True).answer()
 
 
 def flash(host: Host, address: str) -> Image:
     """The firmware in the card's flash, and the running one. Raises ReadError and ParseError."""
-    return image.parse_query(host.ask([named(host, FLINT), "-d", address, "query"], timeout=QUERY_SECONDS))
+    return image.parse_query(host.ask([named(host, FLINT), "-d", address, "query"], QUERY_SECONDS))

@@ -138,13 +138,12 @@ def test_whatever_a_tool_prints_is_read_or_refused(text: str) -> None:
 
 def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
     tool(tmp_path, "/usr/bin/mlxconfig", f"cat <<'END'\n{OLD}\nEND")
-    config = tools.Config(Host(str(tmp_path), str(tmp_path)))
-    config.json = False
-    answer = config.query("0000:3b:00.0", ["LINK_TYPE_P1"])
+    host = Host(str(tmp_path), str(tmp_path))
+    answer = tools.query(host, "0000:3b:00.0", ["LINK_TYPE_P1"])
     assert (answer.settings["LINK_TYPE_P1"].current, answer.absent) == (ETH, ())
     assert answer.source == "mlxconfig -d 0000:3b:00.0 -e query LINK_TYPE_P1"
     with pytest.raises(ToolMissing, match="mstflint: is not installed, nor is flint"):
-        tools.flash(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0")
+        tools.flash(host, "0000:3b:00.0")
 
 
 @pytest.mark.parametrize(
@@ -156,11 +155,35 @@ def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
 )
 def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, script: str) -> None:
     tool(tmp_path, "/usr/bin/mstconfig", script)
-    answer = tools.Config(Host(str(tmp_path), str(tmp_path))).query("0000:3b:00.0", ["LINK_TYPE_P1"])
+    answer = tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", ["LINK_TYPE_P1"])
     assert (answer.settings, answer.absent) == ({}, ("LINK_TYPE_P1",))
 
 
 def test_a_setting_that_was_not_asked_for_is_no_answer(tmp_path: Path) -> None:
     tool(tmp_path, "/usr/bin/mstconfig", 'echo "-E- The Device doesn\'t support OTHER parameter"; exit 3')
     with pytest.raises(ReadError, match=r"ended with 3 and said: -E- The Device doesn't support OTHER"):
-        tools.Config(Host(str(tmp_path), str(tmp_path))).query("0000:3b:00.0", ["LINK_TYPE_P1"])
+        tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", ["LINK_TYPE_P1"])
+
+
+_JSON = json.dumps({"Device #1": {"tlv_configuration": {"AN_ODD_ONE": {"next_value": 7, "current_value": 8}}}})
+
+
+@pytest.mark.parametrize(
+    ("on_json", "told"),
+    [
+        (f"echo '{_JSON}' >\"$4\"", Value("7", 7, "7")),
+        ("echo '-E- invalid argument: -j'; exit 3", None),
+    ],
+)
+def test_what_the_table_does_not_tell_is_asked_as_json(tmp_path: Path, on_json: str, told: Value | None) -> None:
+    table = f"cat <<'END'\n{NEW}\nEND"
+    tool(tmp_path, "/usr/bin/mstconfig", f'if [ "$3" = -j ]; then\n{on_json}\nelse\n{table}\nfi')
+    answer = tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["AN_ODD_ONE"])
+    assert answer.settings["AN_ODD_ONE"].following == told
+    assert answer.source == "mstconfig -d 0000:1b:00.0 -e query AN_ODD_ONE"
+
+
+def test_json_that_was_promised_and_not_written_is_an_error(tmp_path: Path) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", "echo Configurations")
+    with pytest.raises(ReadError, match=r"-j FILE -e query ATS_ENABLED: has written no file"):
+        tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["ATS_ENABLED"])

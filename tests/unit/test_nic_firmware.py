@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
@@ -316,6 +316,16 @@ def test_a_card_that_does_not_answer_is_unknown_and_costs_no_other_one_anything(
     wrong(role.node, address=RAIL_1)
     assert role.bad() == {live(): "unknown", live(RAIL_1): "drift", persisted(RAIL_1): "drift"}
     assert "Failed to open the device" in str(found(role.plan(), live()).have)
+
+
+def test_json_and_table_of_the_labs_tool_say_the_same(role: Role) -> None:
+    wrong(role.node)
+    names = ["ATS_ENABLED", "LINK_TYPE_P1", "MEMIC_BAR_SIZE"]
+    told = tools.query(role.node, RAIL_0, names).settings
+    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) == told
+    assert (str(told["ATS_ENABLED"].current), told["MEMIC_BAR_SIZE"].read_only) == ("True(1)", True)
+    release(role.node.hardware_root, "old")
+    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) is None
 
 
 # -- what cannot be, or must not be ----------------------------------------------------------------------------------
