@@ -72,8 +72,8 @@ CATALOGUE = (
     ),
     _fault(
         "nv-hidden",
-        "the NIC of rail 3 hides ATS_ENABLED",
-        3,
+        "the NIC of rail 6 hides ATS_ENABLED",
+        6,
         check="nic_firmware.supported",
         state="unsupported",
         ATS_ENABLED={"hidden": True},

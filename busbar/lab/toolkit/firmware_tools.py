@@ -6,10 +6,10 @@ mstconfig prints its errors to stdout and ends with 3 (2 where nobody says yes),
 mstflint with 1. Written from mstflint's sources and manual pages (mlxconfig/mlxcfg_ui.cpp, man/mstfwreset.md,
 small_utils/mlxfwresetlib/cmd_reg_mfrl.py, flint/subcommands.cpp); Debian's mstflint 4.21 was run for its arguments.
 
-Each card is a file of CARDS by the address of its first function: its settings by name, and in lower case what else it
-is. A setting counts from the next reset on that its ``needs`` names: "reset" (of the card), "reboot" (of the node),
-"power" (off and on), or "never". One with ``hidden`` is told of by nobody. ``resets`` is the levels by which the card
-was reset, the oldest first.
+Each card is a file of CARDS by the address of its first function: what it is, and of its settings "NAME default", "NAME
+current", "NAME next" and more. A setting counts from the next reset on that its ``needs`` names: "reset" (of the card),
+"reboot" (of the node), "power" (off and on), or "never". One with ``hidden`` is told of by nobody. ``resets`` is the
+levels by which the card was reset, the oldest first.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ def load(root: str) -> dict[str, Any]:
     state: dict[str, Any] = {"cards": {}, **json.loads(read(root + NODE))}
     for file in sorted(os.listdir(root + CARDS)):
         if file.endswith(".json"):
-            told = json.loads(read(f"{root}{CARDS}/{file}"))
-            card = {name: value for name, value in told.items() if name.islower()}
+            card: dict[str, Any] = {"settings": {}}
+            for key, value in json.loads(read(f"{root}{CARDS}/{file}")).items():
+                name, _, of_setting = key.partition(" ")
+                if of_setting:
+                    card["settings"].setdefault(name, {})[of_setting] = value
+                else:
+                    card[name] = value
             state["cards"][file[: -len(".json")]] = card
-            card["settings"] = {name: value for name, value in told.items() if not name.islower()}
     return state
 
 
@@ -70,8 +74,10 @@ def save(root: str, state: dict[str, Any]) -> None:
 
 
 def card_text(card: dict[str, Any]) -> str:
+    """Flat, so that the lab can take back one value beside another that a tool has set, and sorted for the same."""
     told = {name: value for name, value in card.items() if name != "settings"}
-    return json.dumps({**told, **card["settings"]}) + "\n"
+    told |= {f"{name} {key}": value for name, one in card["settings"].items() for key, value in one.items()}
+    return json.dumps(told, sort_keys=True) + "\n"
 
 
 def _put(path: str, text: str) -> None:
