@@ -1,0 +1,139 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Module nic_firmware as Ansible runs it, killed at random moments: settings are old or new, no card is reset twice.
+
+tests/unit/test_nic_firmware.py has every moment between two steps; these fall into the tools as well.
+BUSBAR_KILLS: how many moments, where more are wanted than there is time for in every run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from busbar.lab import store
+from busbar.lab.machines import hgx_b200
+from busbar.lab.toolkit import firmware_tools
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KILLS = int(os.environ.get("BUSBAR_KILLS", "5"))
+SCRIPT = "from ansible_collections.busbar.fabric.plugins.modules import nic_firmware\nnic_firmware.main()\n"
+WANTED = {"LINK_TYPE": "IB", "ATS_ENABLED": 0, "ROCE_CC_PRIO_MASK": 255}
+NAMES = {"LINK_TYPE_P1": (1, 2), "ATS_ENABLED": (0, 1), "ROCE_CC_PRIO_MASK_P1": (255, 0)}
+# Longer than any run takes where nobody else needs the machine.
+LONGEST = 2.0
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory, {"node01": hgx_b200})
+    return directory
+
+
+@pytest.fixture
+def start(lab: Path, tmp_path: Path) -> Start:
+    profile = yaml.safe_load((ROOT / "profiles" / "hgx-b200.yml").read_text())
+    # Two cards are enough.
+    del profile["rails"][2:]
+    arguments = {
+        "profile": profile,
+        "fabric": "infiniband",
+        "settings": WANTED,
+        "hardware_root": str(lab / "node01" / "hw"),
+        "system_root": str(lab / "node01" / "sys"),
+        "_ansible_remote_tmp": str(tmp_path),
+    }
+    paths = [str(ROOT / "collections"), *(path for path in sys.path if path.endswith("site-packages"))]
+    script = tmp_path / "module.py"
+    script.write_text(f"import sys\nsys.path[:0] = {paths!r}\n{SCRIPT}")
+
+    def run(most: str = "driver") -> subprocess.Popen[str]:
+        given = json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "max_disruption": most}})
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    return run
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    stdout, stderr = process.communicate(timeout=1800)
+    assert "Traceback" not in stderr
+    return dict(json.loads(stdout))
+
+
+def tools_end(lab: Path) -> None:
+    """A tool that a killed run has started goes on by itself, as a card's reset does."""
+    for _wait in range(600):
+        running = []
+        for entry in Path("/proc").iterdir():
+            try:
+                line = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            except OSError:
+                continue
+            running += [entry.name] if f"{lab}/node01/sys/usr/bin/mst".encode() in line else []
+        if not running:
+            return
+        time.sleep(0.1)
+    raise AssertionError("a tool of the lab does not end")
+
+
+def cards(lab: Path) -> list[dict[str, Any]]:
+    return list(firmware_tools.load(str(lab / "node01/hw"))["cards"].values())[:2]
+
+
+def break_all(lab: Path) -> None:
+    """The first card loads its settings by a reset, the second by a reboot alone."""
+    state = firmware_tools.load(str(lab / "node01/hw"))
+    for card, needs in zip(state["cards"].values(), ("reset", "reboot"), strict=False):
+        card["resets"] = []
+        for name, (_good, bad) in NAMES.items():
+            card["settings"][name].update(current=bad, next=bad, needs=needs)
+    firmware_tools.save(str(lab / "node01/hw"), state)
+
+
+def reboot(lab: Path, boot: int) -> None:
+    firmware_tools.spend(str(lab / "node01/hw"), "reboot")
+    (lab / "node01/hw/proc/sys/kernel/random/boot_id").write_text(f"00000000-0000-4000-8000-{boot:012d}\n")
+
+
+def test_killed_at_random_moments_settings_are_old_or_new_and_no_card_is_reset_twice(lab: Path, start: Start) -> None:
+    rng = random.Random(20)
+    for number in range(KILLS):
+        reboot(lab, 2 * number)
+        break_all(lab)
+        process = start()
+        time.sleep(rng.uniform(0.2, LONGEST))
+        process.kill()
+        process.communicate()
+        tools_end(lab)
+        for card in cards(lab):
+            for name, values in NAMES.items():
+                assert card["settings"][name]["next"] in values
+        again = answer(start())
+        assert again["repaired"] or not again["changed"]
+        reboot(lab, 2 * number + 1)
+        assert answer(start("reboot"))["findings"] == []
+        assert [len(card["resets"]) <= 1 for card in cards(lab)] == [True, True]
+        assert not (lab / "node01/sys/var/lib/busbar/nic_firmware/pending.json").exists()
