@@ -37,6 +37,7 @@ The '*' shows parameters with next value different from default/current value.
 
 The 'RO' shows parameters which are for read only and cannot be changed
 """
+# Until 4.22: "%-16s%36s%16s%18s" above, "%-36s" behind nine columns, values "%-16s".
 OLD = """
 Device #1:
 ----------
@@ -48,6 +49,8 @@ Device:         0000:3b:00.0
 Configurations:                              Default         Current         Next Boot
          MEMIC_BAR_SIZE                      0               0               0
 *        LINK_TYPE_P1                        IB(1)           ETH(2)          ETH(2)
+         PHY_FEC_OVERRIDE_P1                 DEVICE_DEFAULT(0) DEVICE_DEFAULT(0) DEVICE_DEFAULT(0)
+         HOST_CHAINING_DESCRIPTORS           Array[0..7]     Array[0..7]     Array[0..7]
 The '*' shows parameters with next value different from default/current value.
 """
 ETH, IB = Value("ETH(2)", 2, "ETH"), Value("IB(1)", 1, "IB")
@@ -75,8 +78,10 @@ def test_the_table_of_a_new_release_is_read() -> None:
 
 
 def test_the_table_of_an_old_release_is_read() -> None:
-    assert nv_settings.parse_text(OLD)["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, ETH, ETH)
-    next_only = "Configurations:          Next Boot\n         SRIOV_EN         True(1)\n"
+    found = nv_settings.parse_text(OLD)
+    assert found["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, ETH, ETH)
+    assert found["PHY_FEC_OVERRIDE_P1"].current == Value("DEVICE_DEFAULT(0)", 0, "DEVICE_DEFAULT")
+    next_only = f"{'Configurations:':<16}{'Next Boot':>38}\n         {'SRIOV_EN':<36}True(1)\n"
     told = Value("True(1)", 1, "True")
     assert nv_settings.parse_text(next_only) == {"SRIOV_EN": Setting("SRIOV_EN", None, None, told)}
 

@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
+from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
 from busbar.lab.toolkit import firmware_tools
 
@@ -213,6 +214,14 @@ def test_nothing_is_run_where_nothing_is_wanted(node: Node, infiniband: Topology
     have = Role(node, infiniband, hgx_h100, {}).read()
     assert (nic_firmware.plan(have), node.calls) == (Plan(), [])
     assert nic_firmware.notes(have) == ["settings of NICs are wanted, and no rail is there that has any"]
+
+
+def test_the_module_looks_at_nothing_where_nothing_is_wanted(node: Node) -> None:
+    """Not even at the machine, which this one is none of."""
+    given = {"profile": {"description": "x", "gpus": {"count": 0, "models": []}, "rails": []}, "profile_name": "x"}
+    options = {"settings": {}, "recommended": False, "devices": [], "fabric": "infiniband", "max_disruption": "none"}
+    found = module.work(node, {**given, **options}, False)
+    assert (found["findings"], found["passed"], found["notes"], node.calls) == ([], [], [], [])
 
 
 @pytest.mark.parametrize("which", ["new", "old"])

@@ -206,13 +206,20 @@ _HEADERS = {"default": "Default", "current": "Current", "next": "Next Boot"}
 
 
 def _table(release: str, settings: dict[str, dict[str, Any]], columns: list[str]) -> None:
-    name_width, width = (56, 32) if release == "new" else (44, 16)
-    print(f"\n{'Configurations:':<{name_width}}" + " ".join(f"{_HEADERS[column]:<{width}}" for column in columns))
+    if release == "new":
+        width, form = 33, "{mark}{only}     {name:<48}"
+        print(f"\n{'Configurations:':<56}" + " ".join(f"{_HEADERS[column]:<{width}}" for column in columns))
+    else:
+        width, form = 16, "{mark}        {name:<36}"
+        places = (36, 16, 18) if len(columns) == 3 else (38,)
+        heads = (f"{_HEADERS[column]:>{place}}" for column, place in zip(columns, places, strict=True))
+        print(f"\n{'Configurations:':<16}{''.join(heads)}")
     for name, one in settings.items():
         mark = "*" if any(one["next"] != one[column] for column in columns) else " "
-        only = ("RO" if one.get("read_only") else "  ") if release == "new" else "  "
-        values = " ".join(f"{_text(one, one[column]):<{width}}" for column in columns)
-        print(f"{mark}{only}     {name:<{name_width - 8}}{values}")
+        values = [f"{_text(one, one[column]):<{width}}" for column in columns]
+        # A value that fills its column is kept from the next one by a blank.
+        row = "".join(f"{value} " if len(value) > width or value[-1] != " " else value for value in values)
+        print(form.format(mark=mark, only="RO" if one.get("read_only") else "  ", name=name) + row)
 
 
 def _text(setting: dict[str, Any], value: int | str | None) -> str:
