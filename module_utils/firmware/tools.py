@@ -88,7 +88,7 @@ def as_json(host: Host, tool: str, address: str, names: Sequence[str]) -> Option
             return None
         # Findings name their source, and stay the same from night to night.
         done = replace(done, command=done.command.replace(" -j " + path, " -j FILE"))
-        done.answer()
+        _answer(done)
         try:
             with open(path, "rb") as stream:
                 data = stream.read(_JSON_LIMIT + 1)
@@ -106,22 +106,31 @@ def _refused(done: Output, asked: Sequence[str]) -> str:
         name = (found.group(1) or found.group(2)) if found else ""
         if name in asked:
             return name
-    done.answer()
+    _answer(done)
     raise ReadError(done.command, "names no setting")
+
+
+def _answer(done: Output) -> str:
+    """What a tool printed, where it ended with 0. Raises ReadError, with the line in which it says what is wrong."""
+    if done.rc != 0:
+        lines = (done.stdout + "\n" + done.stderr).splitlines()
+        said = next((line for line in lines if line.startswith("-E-")), done.last_words)
+        raise ReadError(done.command, "ended with %d and said: %.200s" % (done.rc, said))
+    return done.stdout
 
 
 def levels(host: Host, address: str) -> Levels:
     """By which resets the card can load its settings. Raises ReadError and ParseError."""
-    return reset_levels.parse_query(host.ask([named(host, RESET), "-d", address, "query"], QUERY_SECONDS))
+    return reset_levels.parse_query(_answer(host.run([named(host, RESET), "-d", address, "query"], QUERY_SECONDS)))
 
 
 def reset(host: Host, address: str, level: int) -> None:
     """Raises ReadError where the tool does not end with 0."""
     argv = [named(host, RESET), "-d", address, "-l", str(level), "-y", "reset"]
     # Drivers that it starts stay.
-    host.run(argv, RESET_SECONDS, leaves=True).answer()
+    _answer(host.run(argv, RESET_SECONDS, leaves=True))
 
 
 def flash(host: Host, address: str) -> Image:
     """The firmware in the card's flash, and the running one. Raises ReadError and ParseError."""
-    return image.parse_query(host.ask([named(host, FLINT), "-d", address, "query"], QUERY_SECONDS))
+    return image.parse_query(_answer(host.run([named(host, FLINT), "-d", address, "query"], QUERY_SECONDS)))
