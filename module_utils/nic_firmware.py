@@ -237,9 +237,11 @@ def _told(host: Host, card: Card) -> Told:
 
 
 def _waits(answer: Answer, one: Wanted) -> bool:
-    """Whether the card runs with something else than is wanted."""
+    """Whether the card runs with something else than is wanted, and could be brought to that."""
     setting = answer.settings.get(one.name)
-    return setting is not None and setting.current is not None and not setting.current.is_as(one.value)
+    if setting is None or setting.read_only or setting.current is None:
+        return False
+    return not setting.current.is_as(one.value)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -290,8 +292,9 @@ def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
         setting = answer.settings.get(one.name)
         if setting is None:
             refused += ["%s: not shown" % one.name] if one.declared else []
-        elif setting.read_only and setting.following is not None and not setting.following.is_as(one.value):
-            refused += ["%s: %s, read-only" % (one.name, setting.following)] if one.declared else []
+        elif setting.read_only:
+            good = setting.following is not None and setting.following.is_as(one.value)
+            refused += ["%s: %s, read-only" % (one.name, setting.following)] if one.declared and not good else []
         else:
             usable.append((one, setting))
     if any(one.declared for one in card.wanted):

@@ -349,6 +349,9 @@ def test_a_setting_that_is_hidden_or_read_only_is_unsupported(
     one = found(plan, f"nic_firmware.supported[persisted]@{RAIL_0}")
     assert one.have == "MEMIC_BAR_SIZE: 0, read-only; PCI_WR_ORDERING: not shown"
     assert not plan.changed
+    assert not any("mstfwreset" in call for call in node.calls)
+    role.run()
+    assert not os.path.exists(node.system(pending.STORE))
 
 
 def test_what_is_recommended_is_asked_of_cards_that_show_it_only(
