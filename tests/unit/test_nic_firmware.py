@@ -421,6 +421,8 @@ def test_a_reset_that_would_take_a_port_that_nobody_has_declared_is_left_to_a_re
     # Its link type is wanted then, too.
     assert set(declared.bad()) == {live(), persisted()}
     assert "LINK_TYPE_P2=ETH(2)" in str(found(declared.plan(), persisted()).have)
+    # Two ports of one card: one reset.
+    assert (states(declared.run()), resets(node)) == ({}, [3])
 
 
 def test_a_bluefield_is_not_reset(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
