@@ -75,8 +75,8 @@ slurm: setup ## drain and resume, and the nightly check, in a real Slurm; as roo
 cluster: setup ## jobs over four nodes by the real mpirun, ssh and srun; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/cluster
 
-fabric: setup ## InfiniBand by the real ibsim, opensm and infiniband-diags, LLDP by lldpd; as root, installs Debian's packages where they lack
-	$(BIN)/pytest -q tests/fabric tests/lldp
+fabric: setup ## InfiniBand by the real ibsim, opensm and infiniband-diags, LLDP by lldpd, NICs' firmware by mstflint; as root, installs Debian's packages where they lack
+	$(BIN)/pytest -q tests/fabric tests/lldp tests/firmware
 
 drift: setup ## busbar drift end to end and its report in Chromium (installed as root): about five minutes on two cores
 	$(BIN)/pytest -q -n $(JOBS) tests/drift tests/report

@@ -17,6 +17,8 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
@@ -302,6 +304,7 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
     errors += _cluster_errors(values)
     errors += _gate_errors(values)
+    errors += _nic_firmware_errors(values)
     errors += _fabric_errors(values)
     errors += _perftest_errors(values)
     if values["busbar_mtu"] is not None:
@@ -350,6 +353,20 @@ def _perftest_errors(values: Mapping[str, Any]) -> list[str]:
     wrong = [psid for psid, version in values["busbar_firmware"].items() if not isinstance(version, str)]
     if wrong:
         errors.append(f"busbar_firmware.{wrong[0]} is no text such as '28.43.2026'")
+    return errors
+
+
+def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
+    errors = []
+    try:
+        nic_settings.parse(values["nic_firmware_settings"])
+    except ParseError as error:
+        errors.append(str(error))
+    for address in values["nic_firmware_devices"]:
+        try:
+            pci.parse_address(address)
+        except ParseError as error:
+            errors.append(f"nic_firmware_devices: {error}")
     return errors
 
 

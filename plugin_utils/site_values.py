@@ -203,6 +203,27 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Whether GPUs and NICs are to reach each other without translation; `false` asks for nothing.",
         ),
     },
+    "nic_firmware": {
+        "nic_firmware_settings": Value(
+            "dict",
+            {},
+            says="Settings that the rails' NICs keep in their flash, as `mstconfig` names them, to a number or one of"
+            " its words, such as `{LINK_TYPE: ETH, ROCE_CC_PRIO_MASK: 255}`; without `_P1` for all declared ports"
+            " (`docs/nic-firmware.md`). Empty asks for nothing.",
+        ),
+        "nic_firmware_recommended": Value(
+            "bool",
+            False,
+            says="Also want what holds for every training node on bare metal, of NICs that show it: the fabric's"
+            " `LINK_TYPE`, `PCI_WR_ORDERING` and `ATS_ENABLED` 0.",
+        ),
+        "nic_firmware_devices": Value(
+            "list",
+            [],
+            says="PCI addresses of ports besides the rails whose cards get the same settings. A card that is neither is"
+            " never touched.",
+        ),
+    },
     "pcie_path": {
         "pcie_path_clear_acs": Value(
             "bool",

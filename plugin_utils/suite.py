@@ -51,12 +51,20 @@ class Role:
         return f"{self.name}_result"
 
 
-# A driver that is loaded anew brings ports, their names and their settings anew.
-_DRIVER = ("mofed",)
+# A driver that is loaded anew brings ports, their names and their settings anew; so does a card that is reset.
+_DRIVER = ("mofed", "nic_firmware")
 _PROVISION = (
     Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
     Role("node_health", "node_health", ("node_health",), audited=True, after_reboot=True),
     Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
+    # What a card comes up as, before those that look at its ports.
+    Role(
+        *("nic_firmware", "nic_firmware", ("nic_firmware",)),
+        audited=True,
+        after_reboot=True,
+        reboots=True,
+        after=("mofed",),
+    ),
     Role("iommu", "iommu", ("iommu", "kernel_args"), audited=True, after_reboot=True, reboots=True),
     Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True, after=_DRIVER),
     Role("host_limits", "host_limits", ("host_limits",), audited=True, after_reboot=True),

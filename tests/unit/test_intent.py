@@ -125,6 +125,14 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
         ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float: write .*"),
         ({"perftest_latency": -1}, "perftest_latency is -1, expected microseconds, or 0 for no bar"),
         ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.2026'"),
+        (
+            {"nic_firmware_settings": {"LINK_TYPE": "-y"}},
+            "nic_firmware_settings.LINK_TYPE is '-y', expected a number from 0 to 4294967295 or a word such as ETH",
+        ),
+        (
+            {"nic_firmware_devices": ["ens1"]},
+            "nic_firmware_devices: 'ens1' is not a PCI address like 0000:1b:00.0",
+        ),
         ({"perftest_sconds": 5}, "perftest_sconds is not a variable of this suite; did you mean perftest_seconds.?"),
     ],
 )
