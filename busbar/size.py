@@ -31,13 +31,23 @@ KINDS = ("tensor", "expert", "data", "pipeline")
 _PROFILE = 1 << 20
 
 
+# One factor of a whole number; with a unit, as of 70B parameters, it is a multiple of 1,000.
+_FACTOR = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?([KMBT]?)", re.ASCII)
+_UNITS = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}
+
+
 def _whole(most: int, least: int = 1) -> Any:
     def parse(text: str) -> int:
-        """``512x8192`` is a product."""
-        parts = text.replace("_", "").split("x")
-        if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number, nor a product such as 512x8192")
-        value = math.prod(map(int, parts))
+        """``512x8192`` is a product, ``4M`` and ``1.5K`` are whole numbers."""
+        value = 1
+        for part in text.replace("_", "").split("x"):
+            match = _FACTOR.fullmatch(part)
+            digits = (match[2] or "") if match else ""
+            if match is None or len(digits) > _UNITS[match[3]]:
+                raise argparse.ArgumentTypeError(
+                    f"{text[:40]!r} is no whole number, such as 4194304 or 4M, nor a product such as 512x8192"
+                )
+            value *= int(match[1] + digits) * 10 ** (_UNITS[match[3]] - len(digits))
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text[:40]!r} is not from {least} to {most}")
         return value
@@ -114,7 +124,7 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--pp", type=count, default=1, metavar="N", help="pipeline stages")
     group.add_argument("--ep", type=count, default=1, metavar="N", help="ranks that share the experts, part of --dp")
     group.add_argument("--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP")
-    text = "of a step, all ranks together; 512x8192 is 512 sequences of 8192"
+    text = "of a step, all ranks together; 4M, or 512x8192: 512 sequences of 8192"
     group.add_argument("--tokens", type=_whole(10**10), default=0, metavar="N", help=text)
     group.add_argument("--sequence", type=count, default=0, metavar="N", help="tokens of a sequence")
     group.add_argument("--micro-batch", type=count, default=0, metavar="N", help="sequences of a micro batch")

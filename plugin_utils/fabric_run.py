@@ -173,6 +173,8 @@ def wanted(values: Mapping[str, Any]) -> Wanted:
         partitions=tuple(int(key, 16) for key in values["busbar_fabric_partitions"]),
         managers=tuple(values["busbar_fabric_managers"]),
         firmware=dict(values["busbar_firmware"]),
+        routing=values["busbar_fabric_routing_engine"],
+        adaptive_routing=values["busbar_fabric_adaptive_routing"],
     )
 
 

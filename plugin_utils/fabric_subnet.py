@@ -206,9 +206,12 @@ def routing(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]
             have = sweep.routing or "not shown by the sweep"
             fix = (
                 f"set routing_engine {wanted.routing} where the subnet manager is configured (/etc/opensm/opensm.conf,"
-                " or UFM), and start it anew"
+                " or UFM), and start it anew; where it is set there, the manager could not use it, and went on with"
+                f" another: {_OPENSM_LOG} says why; then sweep again: {SWEEP_AGAIN}"
                 if sweep.routing
-                else f"look for the engine in {_OPENSM_LOG}: `grep -i 'tables configured' FILE`"
+                else "name the node that runs the subnet manager in busbar_fabric_hosts (its /var/log/opensm*.log is"
+                " read there), or judge dumps with that log among them (ib_fabric_dumps); where neither can be, unset"
+                " busbar_fabric_routing_engine"
             )
             found.append(_routing(plane, plane.label, wanted.routing, sweep.routing, have, fix))
     if wanted.adaptive_routing is not None:
@@ -216,12 +219,14 @@ def routing(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]
         good.append(want)
         if sweep.adaptive_routing is not wanted.adaptive_routing:
             shown = None if sweep.adaptive_routing is None else "on" if sweep.adaptive_routing else "off"
-            have = "not shown by the sweep" if shown is None else f"adaptive routing {shown}"
+            have = "not shown of all switches alike" if shown is None else f"adaptive routing {shown}"
             fix = (
                 "set it where the subnet manager is configured (NVIDIA's: ar_sl_mask and routing_engine ar_updn or"
-                " ar_ftree; UFM: [SubnetManager] of gv.cfg), and start it anew"
+                f" ar_ftree; UFM: [SubnetManager] of gv.cfg), and start it anew; then sweep again: {SWEEP_AGAIN}"
                 if shown
-                else "run ibdiagnet -r on a fabric host: its .far file has each switch's paths under adaptive routing"
+                else "run ibdiagnet -r on a fabric host, and judge what it wrote (ib_fabric_dumps, without the dumps of"
+                " other tools: AR_INFO in ibdiagnet2.db_csv says it of each switch); where that cannot be, unset"
+                " busbar_fabric_adaptive_routing"
             )
             found.append(_routing(plane, f"{plane.label}: adaptive", want, shown, have, fix))
     return found, ({ROUTING: ", ".join(good)} if good else {})

@@ -97,6 +97,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 LEAF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 PARTITION = re.compile(r"0x[0-9a-fA-F]{1,4}")
+ENGINE = re.compile(r"[A-Za-z0-9_-]{1,32}")
 DEVICE_PORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?")
 MOST_REPEATS = 100
 # How many nodes at once: a number, or a share.
@@ -398,6 +399,9 @@ def _fabric_errors(values: Mapping[str, Any]) -> list[str]:
         wrong = [one for one in values[name] if form.fullmatch(one) is None]
         if wrong:
             errors.append(f"{name} holds {wrong[0]!r}, expected {wanted}")
+    engine = values["busbar_fabric_routing_engine"]
+    if engine and ENGINE.fullmatch(engine) is None:
+        errors.append(f"busbar_fabric_routing_engine is {engine!r}, expected one engine such as 'ftree'")
     if sum(bool(values[name]) for name in ("ib_fabric_devices", "ib_fabric_dumps", "ib_fabric_ufm")) > 1:
         errors.append("ib_fabric_devices, ib_fabric_dumps and ib_fabric_ufm are three ways to a sweep: set one of them")
     for name, least, most in (("ib_fabric_seconds", 1, 3600), ("ib_fabric_interval", 0, 86400)):

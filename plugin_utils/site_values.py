@@ -630,6 +630,17 @@ PARTS: dict[str, dict[str, Value]] = {
             [],
             says="GUIDs of the ports, or descriptions of the nodes, that may run a subnet manager; empty: any.",
         ),
+        "busbar_fabric_routing_engine": Value(
+            "str",
+            "",
+            says="Routing engine that every plane has to be routed by, as opensm's log names it (`ftree`, `updn`);"
+            " empty: not judged. It is known where a node of `busbar_fabric_hosts` runs the subnet manager.",
+        ),
+        "busbar_fabric_adaptive_routing": Value(
+            "bool",
+            says="Whether adaptive routing has to be on, or off, on every switch; unset: not judged. It is known where"
+            " `ib_fabric_dumps` has ibdiagnet's `db_csv`.",
+        ),
         "ib_fabric_devices": Value(
             "list",
             [],

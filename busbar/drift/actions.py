@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
-from .beside import ABSENT, DAY, Beside, moment
+from .beside import ABSENT, DAY, NO_ACTIONS, Beside, moment
 
 # Days before the night's end whose actions are shown; who is still out is shown whenever that was.
 WINDOW = 30
@@ -80,13 +80,12 @@ class Story:
 
 def latest(beside: Beside) -> dict[str, Any]:
     """What the report says of it. Keys: docs/drift.md."""
-    path = action_log.file(beside.results)
-    way = "nothing was repaired from here; busbar remediate keeps it"
-    found, log = beside.read(path, lambda: action_log.read(beside.results), way)
+    found, log = beside.actions
     if log is None:
         return found
+    path = action_log.file(beside.results)
     if not path.exists():
-        return {**found, "state": ABSENT, "why": beside.text(f"{path} does not exist: {way}")}
+        return {**found, "state": ABSENT, "why": beside.text(f"{path} does not exist: {NO_ACTIONS}")}
     since = beside.now - WINDOW * DAY
     recent = [one for one in log.entries if one.at >= since]
     stories = _stories(recent)

@@ -11,17 +11,19 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer, site_values
 
 DAY = 86400.0
 # Days from which on a result says nothing of the cluster as it is, where the inventory does not say.
 OLD = float(site_values.VALUES["busbar_baseline_max_age_days"].default)
+NO_ACTIONS = "nothing was repaired from here; busbar remediate keeps it"
 MEASURED, ABSENT, UNREADABLE = "measured", "absent", "unreadable"
 _Read = TypeVar("_Read")
 
@@ -67,6 +69,11 @@ class Beside:
             return {**found, "state": UNREADABLE, "why": self.text(f"{path}: {error.strerror}")}, None
         except ParseError as error:
             return {**found, "state": UNREADABLE, "why": self.text(str(error))}, None
+
+    @cached_property
+    def actions(self) -> tuple[dict[str, Any], action_log.Log | None]:
+        """What remediation has done, as ``read`` gives it: read once, whoever tells of it."""
+        return self.read(action_log.file(self.results), lambda: action_log.read(self.results), NO_ACTIONS)
 
 
 def moment(seconds: float) -> str:

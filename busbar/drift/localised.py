@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     CLUSTER,
     GPUS,
@@ -160,7 +160,7 @@ def _sentences(record: Record, measured: set[str], passed: set[str], accused: It
 
 def _given_back(since: float, beside: Beside) -> frozenset[str]:
     """Nodes that remediation has given back after the search. That its log cannot be read is said where it is told."""
-    _found, log = beside.read(action_log.file(beside.results), lambda: action_log.read(beside.results), "")
+    _found, log = beside.actions
     entries = log.entries if log is not None else ()
     last = {one.host: (one.action, one.outcome) for one in entries if one.at > since and one.action in _TURNS}
     return frozenset(host for host, what in last.items() if what == ("resumed", "done"))

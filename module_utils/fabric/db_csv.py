@@ -4,7 +4,8 @@
 
 Names differ by release (NodeGUID and NodeGuid, PortNum and PortNumber); before 2.7.0 ports without a cable are left
 away. Sections that are not named here are of no use to a sweep, and left alone.
-Sources: NVIDIA's ibdiagnet manual; codes as PortInfo of the IBTA has them, extended speeds in the second byte.
+Sources: NVIDIA's ibdiagnet manual, for AR_INFO its structure adaptive_routing_info; codes as PortInfo of the IBTA has
+them, extended speeds in the second byte.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def parse(text: str, source: str = "ibdiagnet2.db_csv") -> Told:
         "LINKS": _link,
         "PM_INFO": _counters,
         "SM_INFO": _manager,
+        "AR_INFO": _adaptive,
     }
     seen = set()
     open_section = ""
@@ -283,3 +285,10 @@ def _manager(found: Told, row: Row) -> None:
             priority if priority is not None and 0 <= priority <= 15 else None,
         )
     )
+
+
+def _adaptive(found: Told, row: Row) -> None:
+    """Column ``e`` of a switch: its adaptive routing is enabled."""
+    enabled = _number(_get(row, "e"))
+    if enabled in (0, 1):
+        found.adaptive[told.guid(_get(row, "nodeguid"))] = enabled == 1

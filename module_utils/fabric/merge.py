@@ -55,6 +55,7 @@ class Merged:
         self.managers: Dict[str, SubnetManager] = {}
         self.keys: Dict[str, Tuple[int, ...]] = {}
         self.routing: Optional[str] = None
+        self.adaptive: Dict[str, bool] = {}
         self.problems: List[Problem] = []
         self.lacking: List[Problem] = []
         self.differs = _Ends("what was read first and last differ, so the fabric changed, or two nodes have one GUID")
@@ -95,6 +96,7 @@ class Merged:
         for guid, keys in said.keys.items():
             self.keys.setdefault(guid, keys)
         self.routing = self.routing or said.routing
+        self.adaptive.update(said.adaptive)
 
     def _node(self, node: NodeTold) -> None:
         if node.device_id is not None and not 0 <= node.device_id <= 0xFFFFFFFF:
@@ -279,11 +281,17 @@ class Merged:
             managers=tuple(managers),
             nodes=nodes,
             routing=self.routing,
+            adaptive_routing=self._adaptive_routing(),
             pkeys=self.keys,
             problems=tuple(dict.fromkeys([*lacking, *notes]))[:1000],
             complete=bool(nodes) and not lacking,
             **about,
         )
+
+    def _adaptive_routing(self) -> Optional[bool]:
+        """Of all switches alike; None where they differ, or not each of them has said it."""
+        said = {self.adaptive.get(guid) for guid, node in self.nodes.items() if node["kind"] == SWITCH}
+        return said.pop() if len(said) == 1 else None
 
     def _named(self, manager: SubnetManager) -> SubnetManager:
         node = self.of_port.get(manager.guid, (manager.guid,))[0]

@@ -24,7 +24,7 @@ _SMINFO = re.compile(
 # A line of opensm's log, of which these two say something.
 LOG_LINE = re.compile(r"[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{6} \[[0-9A-F]{1,16}\] 0x[0-9a-fA-F]{2} -> ")
 _BOUND = re.compile(r"-> osm_vendor_bind: Mgmt class 0x[0-9a-f]{2} binding to port GUID 0x([0-9a-f]{1,16})$")
-_ROUTED = re.compile(r"-> osm_ucast_mgr_process: ([a-z-]{1,32}) tables configured on all switches$")
+_ROUTED = re.compile(r"-> osm_ucast_mgr_process: ([A-Za-z0-9_-]{1,32}) tables configured on all switches$")
 _FIELD = re.compile(r"(\w+)\.{2,}(.*)")
 
 

@@ -89,6 +89,7 @@ class Told:
     clean: a port that is left away has no errors, unless ``unread`` names it.
     every: counters of every port that was asked are shown, also where all are 0.
     unread: (LID, port number or None for all of the node) -> why its counters could not be read.
+    adaptive: GUID of a switch -> whether it routes adaptively.
     cut: why the output is not the whole one; "" where it ends as it should.
     partial: what the source itself says it could not reach.
     """
@@ -108,6 +109,7 @@ class Told:
     every: bool = False
     cut: str = ""
     routing: Optional[str] = None
+    adaptive: Dict[str, bool] = field(default_factory=dict)
     odd_lines: List[str] = field(default_factory=list)
     odd_count: int = 0
 

@@ -429,6 +429,32 @@ def test_who_may_manage_is_asked_where_the_site_says_it(fabric: Site) -> None:
     compare(fabric.judge(fabric.look(), wanted=Wanted(managers=("node001", "node002"))), [])
 
 
+def test_another_routing_engine_is_seen_where_the_manager_runs(fabric: Site) -> None:
+    """The log is opensm's own; of the plane whose manager runs elsewhere nobody knows."""
+    red, _blue = fabric.plane(0), fabric.plane(2)
+    fabric.load(red, red.fabric, "-R", "updn")
+    log = fabric.machine.top / "var/log/opensm-red.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(red.managers[0].said())
+    try:
+        sweeps = fabric.look()
+    finally:
+        log.unlink()
+    assert [sweep.routing for sweep in sweeps] == ["updn", None]
+    said = fabric.judge(sweeps, wanted=Wanted(routing="ftree"))
+    compare(
+        said,
+        [
+            Expected("routing", ("node001",), ("rails 0-1", "want ftree have updn")),
+            Expected("routing", ("node001",), ("rails 2-3", "not shown by the sweep"), state="unknown"),
+        ],
+    )
+    asked = fabric.judge(sweeps, wanted=Wanted(routing="updn", adaptive_routing=True))
+    assert sorted(one.finding.subject for one in asked) == [
+        "plane of rails 0-1: adaptive", "plane of rails 2-3", "plane of rails 2-3: adaptive",
+    ]  # fmt: skip
+
+
 def test_planes_that_a_stray_cable_joins(tmp_path: Path) -> None:
     """One simulator, since ibsim's cables end where its process ends."""
     fabrics = described()

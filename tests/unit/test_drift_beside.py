@@ -165,6 +165,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     made = localise_record.write(tmp_path, records.searched(8, 1))
     (made / "localise.json").write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}')
     action_log.file(tmp_path).write_text('{"at": "\x1b' + MARKUP + '"}\n')
+    known = Beside(tmp_path, ENDED)
     broken = {"localised": localised.latest(known), "actions": actions.latest(known)}
     assert {each["state"] for each in broken.values()} == {"unreadable"}
     assert "localise.json" in broken["localised"]["why"]
@@ -174,7 +175,23 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     assert "\x1b" not in page
     action_log.file(tmp_path).unlink()
     action_log.file(tmp_path).mkdir()
-    assert actions.latest(known)["state"] == "unreadable"
+    assert actions.latest(Beside(tmp_path, ENDED))["state"] == "unreadable"
+
+
+def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remediation may write while the report is made; and the log may be large."""
+    localise_record.write(tmp_path, records.searched(8, 1))
+    known = Beside(tmp_path, ENDED)
+    reads: list[object] = []
+    read = action_log.read
+
+    def counted(results: Path) -> action_log.Log:
+        reads.append(results)
+        return read(results)
+
+    monkeypatch.setattr(action_log, "read", counted)
+    assert (localised.latest(known)["state"], actions.latest(known)["state"]) == ("measured", "absent")
+    assert reads == [tmp_path]
 
 
 # -- hostile -----------------------------------------------------------------------------------------------------------

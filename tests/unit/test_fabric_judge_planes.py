@@ -393,6 +393,13 @@ def test_routing_is_judged_as_far_as_it_is_asked_for() -> None:
     assert short(judge(replace(question, sweeps=seen))) == []
     seen = [replace(sweep, routing="minhop", adaptive_routing=False) for sweep in question.sweeps]
     assert {one.state for _hosts, one in bad(judge(replace(question, sweeps=seen)))} == {"drift"}
+    # Off is asked for as well as on; nothing of it is said where nobody asks.
+    wanted = Wanted(adaptive_routing=False)
+    assert short(judge(replace(question, sweeps=seen, wanted=wanted))) == []
+    seen = [replace(sweep, adaptive_routing=True) for sweep in seen]
+    _hosts, found = only(judge(replace(question, sweeps=seen, wanted=wanted)))
+    assert (found.state, found.want, found.have) == ("drift", "adaptive routing off", "adaptive routing on")
+    assert short(judge(replace(question, sweeps=seen, wanted=Wanted()))) == []
 
 
 # -- leaves and spines ---------------------------------------------------------------------------------------------

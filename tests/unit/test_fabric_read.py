@@ -463,6 +463,7 @@ def test_ibdiagnets_sections_are_one_sweep() -> None:
     assert (down.state, down.physical, down.width, down.speed) == ("down", "Polling", None, None)
     # The wide one is believed; what a device cannot count is not there.
     assert up.counters == {"LinkDownedCounter": 1, "SymbolErrorCounter": 1000}
+    assert found.adaptive_routing is None
     turned = CSV.replace("SymbolErrorCounter,SymbolErrorCounterExt", "SymbolErrorCounterExt,SymbolErrorCounter")
     assert of_files(turned.replace("255,1000", "1000,255"), "db_csv").nodes == found.nodes
 
@@ -576,6 +577,20 @@ def test_outputs_in_one_file_are_told_apart(tmp_path: Path) -> None:
     assert "bad status 110" in messages(found)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [("1", "1", True), ("0", "0", False), ("0", "1", None), ("1", "N/A", None), ("0", "", None)],
+)
+def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expected: bool | None) -> None:
+    rows = [f"0x{LEAF1},{first},1", *([f"0x{LEAF2},{second},0"] if second else [])]
+    section = "\n".join(("START_AR_INFO", "NodeGUID,e,is_arn_sup", *rows, "END_AR_INFO\n"))
+    other = f"leaf2,2,2,1,1,0x{LEAF2},0x{LEAF2},0x{LEAF2},54002\nEND_NODES"
+    found = of_files(CSV.replace("END_NODES", other, 1) + section, "db_csv")
+    assert found.adaptive_routing is expected
+    alone = of_files(CSV + section, "db_csv")
+    assert (alone.complete, alone.problems, alone.adaptive_routing) == (True, (), first == "1")
+
+
 def test_the_managers_log_among_dumps_says_what_it_routes_with() -> None:
     problems: list[Problem] = []
     [log] = [path for path in FOLDER.iterdir() if path.name.startswith("opensm")]
@@ -583,6 +598,8 @@ def test_the_managers_log_among_dumps_says_what_it_routes_with() -> None:
     outputs += dumps.parse(said("ibnetdiscover.txt"), "topology", problems)
     found = dumps.join(outputs, problems, 1.0)
     assert (found.routing, found.complete, found.problems) == ("minhop", True, ())
+    torus = log.read_text().replace("minhop tables", "torus-2QoS tables")
+    assert subnet_manager.parse_log(torus).routing == "torus-2QoS"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello\n", "\x00\x01\x02", "#\n", "{}", "[1]\n"])

@@ -238,6 +238,9 @@ def test_what_the_site_wants_is_what_its_values_say() -> None:
     given = {**defaults, "busbar_fabric_partitions": ["0x8001"], "busbar_fabric_managers": [SM]}
     assert fabric_run.wanted(given).partitions == (0x8001,)
     assert fabric_run.wanted(given).managers == (SM,)
+    assert (fabric_run.wanted(given).routing, fabric_run.wanted(given).adaptive_routing) == ("", None)
+    given = {**defaults, "busbar_fabric_routing_engine": "ftree", "busbar_fabric_adaptive_routing": False}
+    assert (fabric_run.wanted(given).routing, fabric_run.wanted(given).adaptive_routing) == ("ftree", False)
 
 
 def test_a_sweep_is_one_line() -> None:

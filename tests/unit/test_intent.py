@@ -73,6 +73,8 @@ def test_defaults_fill_what_is_not_set() -> None:
         ({"busbar_fabric_partitions": [0x8001]}, "busbar_fabric_partitions holds 32769, expected text"),
         ({"busbar_fabric_partitions": ["8001"]}, "holds '8001', expected partition keys such as '0x8001'"),
         ({"busbar_fabric_oversubscription": 0.0}, "is 0, expected bandwidth to hosts for each of that to spines"),
+        ({"busbar_fabric_routing_engine": "ftree,updn"}, "is 'ftree,updn', expected one engine such as 'ftree'"),
+        ({"busbar_fabric_adaptive_routing": "maybe"}, "busbar_fabric_adaptive_routing is 'maybe'"),
         ({"ib_fabric_devices": ["mlx5_0"]}, "holds 'mlx5_0', expected ports such as 'mlx5_0:1'"),
         ({"ib_fabric_devices": ["-C:1"]}, "holds '-C:1', expected ports"),
         ({"ib_fabric_dumps": "/x", "ib_fabric_ufm": "https://u"}, "three ways to a sweep: set one of them"),

@@ -363,6 +363,7 @@ def test_wrong_input_says_what_to_write(
     "arguments",
     [
         *(["--parameters", "seven"], ["--nics", "8*400"], ["--nics", "0"], ["--mfu", "nan"], ["--mfu", "400"]),
+        *(["--tokens", "4.5"], ["--tokens", "1.0005K"], ["--tokens", "4m"], ["--tokens", "4MK"], ["--tokens", "x4M"]),
         *(["--tokens", "1e6"], ["--tokens", "0"], ["--loss", "100"], ["--overlap", "gpu=3"], ["--nodes", "-1"]),
     ],
 )
@@ -371,6 +372,15 @@ def test_a_value_of_no_sense_is_refused(arguments: list[str], capsys: pytest.Cap
         main([*SEVEN, *arguments])
     assert ended.value.code == 2
     assert f"argument {arguments[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tokens", "step"), [("4M", 4_000_000), ("1.5K", 1500), ("2Kx8_192", 16_384_000), ("512x8192", 4_194_304)]
+)
+def test_tokens_are_said_as_parameters_are(tokens: str, step: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SEVEN, "--tokens", tokens, "--json"]) == 0
+    [figure] = [one for one in json.loads(capsys.readouterr().out)["figures"] if one["name"] == "tokens/s there"]
+    assert figure["formula"].startswith(f"{step} tokens / ")
 
 
 def test_json_has_every_figure_with_its_formula(capsys: pytest.CaptureFixture[str]) -> None:
