@@ -12,6 +12,7 @@ import yaml
 from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
@@ -55,6 +56,7 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     name = values["busbar_platform"]
     path, data = load(name, [site / "profiles", *BUILT_IN])
     parsed = profile.parse(data, name)
+    nic_settings.of_profile(parsed)
     if parsed.rails:
         profile.for_fabric(parsed, values["busbar_fabric"] or None)
     bars = bars_of(site)

@@ -16,7 +16,8 @@ description:
     and whoever uses the node let it. Each level is tried once in a boot; then one reboot is asked for, and no second.
   - A card none of whose ports is a rail or is named in O(devices) is neither asked nor written. Firmware is never
     burned.
-  - In a virtual machine nothing is written. Without O(settings) and O(recommended) no tool is run.
+  - In a virtual machine nothing is written. Without O(settings), O(recommended) and C(nic_firmware) of O(profile) no
+    tool is run.
 options:
   settings:
     description:
@@ -27,7 +28,8 @@ options:
   recommended:
     description:
       - Also want what holds for any training node on bare metal, of cards that show it; C(LINK_TYPE) as the profile has
-        it, C(PCI_WR_ORDERING) and C(ATS_ENABLED) 0.
+        it, C(PCI_WR_ORDERING) and C(ATS_ENABLED) 0; of Ethernet C(ROCE_CC_PRIO_MASK) 255, C(CNP_DSCP) and
+        C(CNP_802P_PRIO) of O(roce).
     type: bool
     default: false
   devices:
@@ -35,6 +37,10 @@ options:
     type: list
     elements: str
     default: []
+  roce:
+    description: The site's C(busbar_roce), of which O(recommended) uses C(cnp_dscp) and C(cnp_priority).
+    type: dict
+    default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
@@ -105,11 +111,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain
 
 SPEC = {
     "settings": {"type": "dict", "default": {}},
     "recommended": {"type": "bool", "default": False},
     "devices": {"type": "list", "elements": "str", "default": []},
+    "roce": {"type": "dict", "default": {}},
     **module.PROFILE,
     **module.DISRUPTION,
     **module.ROOTS,
@@ -122,9 +130,13 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     devices = tuple(pci.parse_address(address) for address in given["devices"])
-    asked = nic_firmware.Asked(wanted.parse(given["settings"]), given["recommended"], devices)
     expected = profile.asked(given)
-    if not asked.settings and not asked.recommended:
+    usual = None
+    if given["recommended"]:
+        roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
+        usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
+    asked = nic_firmware.Asked(wanted.parse(given["settings"]), usual, devices, wanted.of_profile(expected))
+    if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.
         return dict(apply.converge(host, True, Plan), diff=[], notes=[])
     machine = topology.read(host, ask_nvidia_smi=False)

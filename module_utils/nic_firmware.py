@@ -22,12 +22,12 @@ from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attemp
 from .core.plan import Command, Plan
 from .firmware import pending, tools, wanted
 from .firmware.image import Image
-from .firmware.nv_settings import Setting, Value, Want
+from .firmware.nv_settings import Setting, Value
 from .firmware.pending import Record, Waiting
 from .firmware.reset_levels import PCI_RESET, Levels
 from .firmware.tools import Answer
-from .firmware.wanted import Wanted
-from .machine.profile import Profile
+from .firmware.wanted import Usual, Wanted
+from .machine.profile import NicSetting, Profile
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 
@@ -43,15 +43,15 @@ SETTINGS = Check(
     fix=_RUN,
 )
 """Are the card's settings as wanted, for its next reset (`persisted`) and as it runs (`live`); asked where
-`nic_firmware_settings` or `nic_firmware_recommended` wants any"""
+`nic_firmware_settings`, `nic_firmware_recommended` or `nic_firmware` of the profile wants any"""
 SUPPORTED = Check(
     "nic_firmware.supported",
     why="a setting that the card does not have, hides, or lets nobody write cannot be brought to what is wanted",
-    fix="take it out of nic_firmware_settings for nodes with this card, or update its firmware; a PCI setting may show"
-    " with ADVANCED_PCI_SETTINGS: 1",
+    fix="take it out of nic_firmware_settings (or the profile's nic_firmware) for nodes with this card, or update its"
+    " firmware; a PCI setting may show with ADVANCED_PCI_SETTINGS: 1",
     aspect="persisted",
 )
-"Has the card every setting that `nic_firmware_settings` names, and can it be written"
+"Has the card every setting that `nic_firmware_settings` or the profile names, and can it be written"
 IMAGE = Check(
     "nic_firmware.image",
     why="whatever resets the card, a reboot as well, loads the firmware that was burned, be it meant or not",
@@ -76,14 +76,15 @@ DEVICE = Check(
 
 @dataclass(frozen=True)
 class Asked:
-    """settings: the site's, as wanted.parse gives them.   recommended: also what any training node should have.
+    """settings: the site's, as wanted.parse gives them.   usual: what any training node should have, None: not asked.
 
-    devices: PCI addresses of cards besides the rails'.
+    devices: PCI addresses of cards besides the rails'.   of_profile: its settings, as wanted.of_profile gives them.
     """
 
-    settings: Mapping[str, Want]
-    recommended: bool = False
+    settings: Mapping[str, NicSetting]
+    usual: Optional[Usual] = None
     devices: Tuple[str, ...] = ()
+    of_profile: Mapping[str, NicSetting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def cards(topology: Topology, profile: Profile, rails: Rails, asked: Asked) -> T
         rest = [nic for nic in topology.nics if nic.pci not in own]
         others = [nic.label for nic in rest if _card_of(nic) == key or nic.device.physfn in own]
         ports = {int(nic.pci[-1]) + 1: declared[nic.pci] for nic in nics}
-        want = wanted.of_card(asked.settings, ports, asked.recommended)
+        want = wanted.of_card((asked.of_profile, asked.settings), ports, asked.usual)
         if want:
             first = nics[0]
             bluefield = first.device.device in BLUEFIELD
@@ -255,7 +256,8 @@ def plan(have: Have) -> Plan:
     ]
     if have.hypervisor and have.cards:
         said = "a virtual machine (%s): a NIC's firmware is its host's" % have.hypervisor
-        fix = "unset nic_firmware_settings and nic_firmware_recommended for virtual machines; ask who runs the host"
+        fix = "want no nic_firmware_settings, nic_firmware_recommended or, in the profile, nic_firmware of virtual"
+        fix += " machines; ask who runs the host"
         findings.append(SETTINGS.judge("settings", "not_owned", _want(have.cards[0].wanted), said, "DMI", fix))
         return Plan(tuple(findings))
     if have.missing is not None:

@@ -28,7 +28,7 @@ EFFICIENT = 0.90
 CAUSES = (
     *("gpudirect.", "platform.rail", "consistency.", "perftest.", "rail_ping.", "counters.", "roce_qos."),
     *("netdev_mtu.", "multirail.", "pcie_path.", "iommu.", "kernel_args.", "nccl_conf.", "host_limits.", "platform."),
-    *("nccl_tests.", "nccl_perf."),
+    *("nic_firmware.", "nccl_tests.", "nccl_perf."),
 )
 # Hosts with a cause of their own that a finding names, and characters of host names.
 _NAMED, _ROOM = 3, 60

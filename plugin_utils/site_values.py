@@ -209,13 +209,14 @@ PARTS: dict[str, dict[str, Value]] = {
             {},
             says="Settings that the rails' NICs keep in their flash, as `mstconfig` names them, to a number or one of"
             " its words, such as `{LINK_TYPE: ETH, ROCE_CC_PRIO_MASK: 255}`; without `_P1` for all declared ports"
-            " (`docs/nic-firmware.md`). Empty asks for nothing.",
+            " (`docs/nic-firmware.md`). They count for more than those that the profile names.",
         ),
         "nic_firmware_recommended": Value(
             "bool",
             False,
             says="Also want what holds for every training node on bare metal, of NICs that show it: the fabric's"
-            " `LINK_TYPE`, `PCI_WR_ORDERING` and `ATS_ENABLED` 0.",
+            " `LINK_TYPE`, `PCI_WR_ORDERING` and `ATS_ENABLED` 0; of RoCE `ROCE_CC_PRIO_MASK` 255, and `CNP_DSCP` and"
+            " `CNP_802P_PRIO` of `busbar_roce`.",
         ),
         "nic_firmware_devices": Value(
             "list",

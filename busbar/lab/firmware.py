@@ -63,6 +63,7 @@ def _fresh(machine: Machine, card: list[Rdma]) -> dict[str, Any]:
         settings[f"LINK_TYPE_P{number}"] = _setting(layer, {"1": "IB", "2": "ETH"}) | {"default": 1}
         settings[f"ROCE_CC_PRIO_MASK_P{number}"] = _setting(255)
         settings[f"CNP_DSCP_P{number}"] = _setting(48)
+        settings[f"CNP_802P_PRIO_P{number}"] = _setting(6)
     return {
         "type": _TYPES.get(machine.function(card[0].address).device, "ConnectX7"),
         "psid": card[0].board_id,

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which settings a NIC is to have: the site's, then those that its profile and fabric make right. Each with its reason.
+"""Which settings a NIC is to have: the site's, its profile's, what holds for any training node. Each with its reason.
 
 The site names a setting as mstconfig does. Of a setting that a card has for each port it says the name without the
 port, ``LINK_TYPE``, and means the ports that were declared, or one port, ``LINK_TYPE_P2``.
@@ -10,9 +10,10 @@ Source: mstflint mlxconfig_dbs/mlxconfig_host.db; health.md 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
+from ..machine.profile import NicSetting, Profile
 from .nv_settings import NAME, WORD, Want
 
 # What a card has once for each port. The tool's names end in _P1, _P2.
@@ -66,7 +67,10 @@ _DECLARED = "the site declares it"
 
 @dataclass(frozen=True)
 class Wanted:
-    """name: as the tool has it, ``LINK_TYPE_P1``.   declared: by the site; else wanted only where a card shows it."""
+    """name: as the tool has it, ``LINK_TYPE_P1``.
+
+    declared: by the site or the profile; else wanted only where a card shows it.
+    """
 
     name: str
     value: Want
@@ -79,45 +83,76 @@ class Wanted:
         return "%s=%s" % (self.name, self.value)
 
 
-def parse(settings: Mapping[Any, Any]) -> Dict[str, Want]:
-    """The site's settings, typed: name -> number or word. Raises ParseError, which names the one that is wrong."""
+@dataclass(frozen=True)
+class Usual:
+    """What holds for every training node on bare metal, of cards that show it.
+
+    cnp_dscp, cnp_priority: of congestion notifications, by the site's busbar_roce; None where it says none.
+    """
+
+    cnp_dscp: Optional[int] = None
+    cnp_priority: Optional[int] = None
+
+
+def parse(settings: Mapping[Any, Any]) -> Dict[str, NicSetting]:
+    """The site's settings, typed, by name. Raises ParseError, which names the one that is wrong."""
+    found: Dict[str, NicSetting] = {}
+    for name, value in _typed(settings, "nic_firmware_settings").items():
+        base = name.rpartition("_P")[0] if name.rpartition("_P")[0] in OF_A_PORT else name
+        found[name] = NicSetting(value, WHY.get(base, _DECLARED))
+    return found
+
+
+def of_profile(profile: Profile) -> Dict[str, NicSetting]:
+    """The profile's settings, typed, by name. Raises ParseError, which names the one that is wrong."""
+    settings = {name: one.value for name, one in profile.nic_firmware.items()}
+    typed = _typed(settings, "profile %s: nic_firmware" % profile.name)
+    return {name: NicSetting(value, profile.nic_firmware[name].why) for name, value in typed.items()}
+
+
+def _typed(settings: Mapping[Any, Any], where: str) -> Dict[str, Want]:
     found: Dict[str, Want] = {}
     for name, value in settings.items():
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise ParseError("nic_firmware_settings: %.80r is no name of a setting such as LINK_TYPE" % (name,))
+            raise ParseError("%s: %.80r is no name of a setting such as LINK_TYPE" % (where, name))
         if isinstance(value, bool):
             value = int(value)
         good = 0 <= value <= MOST if isinstance(value, int) else isinstance(value, str) and WORD.fullmatch(value)
         if not good:
             raise ParseError(
-                "nic_firmware_settings.%s is %.80r, expected a number from 0 to %d or a word such as ETH"
-                % (name, value, MOST)
+                "%s.%s is %.80r, expected a number from 0 to %d or a word such as ETH" % (where, name, value, MOST)
             )
         found[name] = value
     return found
 
 
-def of_card(declared: Mapping[str, Want], ports: Mapping[int, str], recommended: bool) -> Tuple[Wanted, ...]:
+def of_card(
+    declared: Sequence[Mapping[str, NicSetting]], ports: Mapping[int, str], usual: Optional[Usual]
+) -> Tuple[Wanted, ...]:
     """What one card is to have, by name.
 
-    declared: of the site, as ``parse`` gives it.   ports: number of each declared port -> the link layer that the
-    profile wants of it, "" where it wants none.   recommended: also what holds for every training node on bare metal.
+    declared: as ``of_profile`` and ``parse`` give it; what stands later counts for more.
+    ports: number of each declared port -> the link layer that the profile wants of it, "" where it wants none.
     """
     found: Dict[str, Wanted] = {}
-    if recommended:
-        for number, layer in ports.items():
-            if layer in LINK_TYPES:
-                _add(found, "LINK_TYPE_P%d" % number, LINK_TYPES[layer], WHY["LINK_TYPE"], False)
-        for name in ("PCI_WR_ORDERING", "ATS_ENABLED"):
-            _add(found, name, 0, WHY[name], False)
-    # What is said of one port counts for more than what is said of all.
-    for name in sorted(declared, key=lambda one: (one not in OF_A_PORT, one)):
-        base = name.rpartition("_P")[0] if name.rpartition("_P")[0] in OF_A_PORT else name
-        why = WHY.get(base, _DECLARED)
-        for one in ["%s_P%d" % (name, number) for number in ports] if name in OF_A_PORT else [name]:
-            _add(found, one, declared[name], why, True)
+    if usual is not None:
+        for name, value in _usual(usual, ports).items():
+            base = name.rpartition("_P")[0] if name[-1].isdigit() else name
+            found[name] = Wanted(name, value, WHY[base], False)
+    for settings in declared:
+        # What is said of one port counts for more than what is said of all.
+        for name in sorted(settings, key=lambda one: (one not in OF_A_PORT, one)):
+            one = settings[name]
+            for full in ["%s_P%d" % (name, number) for number in ports] if name in OF_A_PORT else [name]:
+                found[full] = Wanted(full, one.value, one.why)
     return tuple(found[name] for name in sorted(found))
 
 
-def _add(found: Dict[str, Wanted], name: str, value: Want, why: str, declared: bool) -> None:
-    found[name] = Wanted(name, value, why, declared)
+def _usual(usual: Usual, ports: Mapping[int, str]) -> Dict[str, Want]:
+    found: Dict[str, Want] = {"PCI_WR_ORDERING": 0, "ATS_ENABLED": 0}
+    for number, layer in ports.items():
+        of_port = {"LINK_TYPE": LINK_TYPES.get(layer)}
+        if layer == "Ethernet":
+            of_port.update(ROCE_CC_PRIO_MASK=255, CNP_DSCP=usual.cnp_dscp, CNP_802P_PRIO=usual.cnp_priority)
+        found.update({"%s_P%d" % (name, number): value for name, value in of_port.items() if value is not None})
+    return found

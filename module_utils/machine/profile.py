@@ -8,8 +8,8 @@ that is judged by it. ``draft`` turns a host's topology into a profile for a per
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.host import ParseError
 from .pci import PATH_CLASSES, parse_address
@@ -57,18 +57,26 @@ class Rail:
 
 
 @dataclass(frozen=True)
+class NicSetting:
+    """What a setting in the flash of the rails' NICs is to be: a number, or one of mstconfig's words; and why."""
+
+    value: Union[int, str]
+    why: str
+
+
+@dataclass(frozen=True)
 class Profile:
     name: str
     description: str
     gpus: GpuProfile
     rails: Tuple[Rail, ...]
+    nic_firmware: Mapping[str, NicSetting] = field(default_factory=dict)  # by name; firmware/wanted.py judges them
 
 
 def parse(data: object, name: str) -> Profile:
     """The profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
-    top = _mapping(
-        data, "profile %s" % name, {"description", "gpus", "rail_defaults", "rails"}, {"description", "gpus", "rails"}
-    )
+    keys = {"description", "gpus", "rail_defaults", "rails", "nic_firmware"}
+    top = _mapping(data, "profile %s" % name, keys, {"description", "gpus", "rails"})
     gpus = _gpus(top["gpus"])
     defaults = top.get("rail_defaults", {})
     _mapping(defaults, "rail_defaults", {"rate_gbps", "link_layers", "pcie", "numa"}, set())
@@ -79,7 +87,8 @@ def parse(data: object, name: str) -> Profile:
         raise ParseError("rails: two rails name the same pci address")
     if slots and len(slots) != len(rails):
         raise ParseError("rails: %d of %d rails name a pci address; name all or none" % (len(slots), len(rails)))
-    return Profile(name=name, description=_text(top["description"], "description"), gpus=gpus, rails=rails)
+    settings = _nic_firmware(top.get("nic_firmware", {}))
+    return Profile(name, _text(top["description"], "description"), gpus, rails, settings)
 
 
 def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
@@ -99,7 +108,7 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
                 "busbar_fabric must be set to infiniband or ethernet: profile %s exists with both" % profile.name
             )
         rails.append(Rail(rail.number, rail.pci, rail.paths, rail.rate_gbps, layers, rail.pcie, rail.numa))
-    return Profile(profile.name, profile.description, profile.gpus, tuple(rails))
+    return replace(profile, rails=tuple(rails))
 
 
 def roce_rails(profile: Profile) -> int:
@@ -165,6 +174,18 @@ def _rail(number: int, data: object, defaults: Mapping[str, Any], gpu_count: int
         pcie=_pcie(entry.get("pcie"), where + ".pcie"),
         numa=numa,
     )
+
+
+def _nic_firmware(data: object) -> Dict[str, NicSetting]:
+    found: Dict[str, NicSetting] = {}
+    for key, item in _mapping(data, "nic_firmware", None, set()).items():
+        where = "nic_firmware.%.80s" % key
+        entry = _mapping(item, where, {"value", "why"}, {"value", "why"})
+        value = entry["value"]
+        if not isinstance(value, (int, str)):
+            raise ParseError("%s.value is %.80r, expected a number or a word such as ETH" % (where, value))
+        found[str(key)] = NicSetting(value, _text(entry["why"], where + ".why"))
+    return found
 
 
 def _pcie(data: object, where: str) -> Optional[PcieLink]:

@@ -20,8 +20,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile, for_fabric
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
@@ -133,7 +134,7 @@ class Role:
     def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
         self.node, self.topology = node, topology
         self.profile = for_fabric(profile, "infiniband")
-        self.asked = Asked(wanted.parse(settings), **more)
+        self.asked = Asked(wanted.parse(settings), of_profile=wanted.of_profile(self.profile), **more)
 
     def read(self, failed: dict[str, str] | None = None) -> Have:
         matched = rails.match(self.topology, self.profile)
@@ -219,7 +220,14 @@ def test_nothing_is_run_where_nothing_is_wanted(node: Node, infiniband: Topology
 def test_the_module_looks_at_nothing_where_nothing_is_wanted(node: Node) -> None:
     """Not even at the machine, which this one is none of."""
     given = {"profile": {"description": "x", "gpus": {"count": 0, "models": []}, "rails": []}, "profile_name": "x"}
-    options = {"settings": {}, "recommended": False, "devices": [], "fabric": "infiniband", "max_disruption": "none"}
+    options = {
+        "settings": {},
+        "recommended": False,
+        "devices": [],
+        "roce": {},
+        "fabric": "infiniband",
+        "max_disruption": "none",
+    }
     found = module.work(node, {**given, **options}, False)
     assert (found["findings"], found["passed"], found["notes"], node.calls) == ([], [], [], [])
 
@@ -357,7 +365,7 @@ def test_a_setting_that_is_hidden_or_read_only_is_unsupported(
 def test_what_is_recommended_is_asked_of_cards_that_show_it_only(
     node: Node, infiniband: Topology, hgx_h100: Profile
 ) -> None:
-    role = Role(node, infiniband, hgx_h100, {}, recommended=True)
+    role = Role(node, infiniband, hgx_h100, {}, usual=Usual())
     assert role.bad() == {}
     node.change(lambda state: state["cards"][RAIL_0]["settings"]["PCI_WR_ORDERING"].update(hidden=False, current=1))
     wrong(node, "LINK_TYPE_P1", 2, RAIL_1)
@@ -482,13 +490,44 @@ def test_a_setting_that_the_tool_could_misread_is_refused(settings: dict[Any, An
 
 
 def test_what_is_said_of_one_port_counts_for_more() -> None:
-    of = wanted.of_card(wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"}), {1: "", 2: ""}, True)
+    of = wanted.of_card([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
     assert [one.argument for one in of] == [
         "ATS_ENABLED=0",
         "LINK_TYPE_P1=IB",
         "LINK_TYPE_P2=ETH",
         "PCI_WR_ORDERING=0",
     ]
+
+
+def test_what_is_usual_on_roce_has_the_sites_congestion_notifications() -> None:
+    of = wanted.of_card([], {1: "Ethernet", 2: "InfiniBand"}, Usual(cnp_dscp=48, cnp_priority=6))
+    assert [one.argument for one in of if one.name[-2:] in ("P1", "P2")] == [
+        "CNP_802P_PRIO_P1=6",
+        "CNP_DSCP_P1=48",
+        "LINK_TYPE_P1=2",
+        "LINK_TYPE_P2=1",
+        "ROCE_CC_PRIO_MASK_P1=255",
+    ]
+    assert [one.name for one in wanted.of_card([], {1: "Ethernet"}, Usual()) if "CNP" in one.name] == []
+
+
+def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(
+    node: Node, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    of_profile = {
+        "ATS_ENABLED": NicSetting(True, "guests use it"),
+        "LINK_TYPE_P1": NicSetting("ETH", "the leaves are Ethernet"),
+    }
+    profile = replace(hgx_h100, nic_firmware=of_profile)
+    role = Role(node, infiniband, profile, {})
+    finding = found(role.plan(), persisted())
+    assert (finding.want, finding.have) == ("ATS_ENABLED=1 LINK_TYPE_P1=ETH", "ATS_ENABLED=False(0) LINK_TYPE_P1=IB(1)")
+    assert finding.why.startswith("guests use it; the leaves are Ethernet; ")
+    finding = found(Role(node, infiniband, profile, {"LINK_TYPE": "IB"}).plan(), persisted())
+    assert (finding.want, finding.have) == ("ATS_ENABLED=1 LINK_TYPE_P1=IB", "ATS_ENABLED=False(0)")
+    worded = replace(profile, name="mine", nic_firmware={"LINK_TYPE": NicSetting("-y", "x")})
+    with pytest.raises(ParseError, match=r"profile mine: nic_firmware\.LINK_TYPE is '-y', expected a number"):
+        wanted.of_profile(worded)
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------
