@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import nccl_cluster, nccl_cluster_plan
 from ansible_collections.busbar.fabric.plugins.action import rail_pairs as rail_pairs_action
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    host_variables,
     localise_because,
     localise_drive,
     localise_record,
@@ -34,6 +36,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record impo
 
 display = Display()
 _RUNS = answer.many(answer.a_run)
+# The role whose findings say why a node, a GPU or a rail is slow.
+HEALTH = "node_health"
 
 
 class ActionModule(ActionBase):
@@ -54,9 +58,8 @@ class ActionModule(ActionBase):
             }
         )
         hosts, path = variables["ansible_play_hosts_all"], arguments["path"]
-        result.update(
-            changed=False, more=False, number=0, jobs={}, sessions={}, gpus={}, hosts={}, cluster={}, record={}, path=""
-        )
+        result.update(changed=False, more=False, number=0, record={}, path="")
+        result.update({name: {} for name in ("jobs", "sessions", "gpus", "hosts", "cluster")}, ask=[])
         if self._task.check_mode:
             text, result["hosts"] = localise_stored.judged(path, hosts, arguments["max_age_days"], time.time())
             display.display(text)
@@ -68,19 +71,22 @@ class ActionModule(ActionBase):
                 display.display(line)
             tests = search.next()
             record = search.recorded(complete=not tests)
+            ask = [] if tests else search.to_ask()
             made = Path(search.path) if search.path else None
             folder = localise_record.write(path, record, made) if path else None
         except (OSError, ParseError) as error:
             result.update(failed=True, msg=f"the search for slow nodes: {error}")
             return result
         result.update(record=localise_record.to_dict(record), path=str(folder or ""), **search.asked(variables))
-        if tests:
+        if tests or ask:
+            result.update(more=True, ask=ask)
             return result
         display.display("\n" + localise_table.render(record, terminal.COLUMNS) + "\n")
         if folder is not None:
             display.display(f"results: {folder}")
         found = search.findings()
-        result["hosts"] = {host: Plan(tuple(found.get(host, ()))).result() for host in hosts}
+        told = localise_because.rooted(found, search.health, search.rails, search.known)
+        result["hosts"] = {host: Plan(tuple(told.get(host, ()))).result() for host in hosts}
         result["cluster"] = localise_because.explained(search.judged, found)
         return result
 
@@ -113,6 +119,7 @@ class Search:
         for group in self.groups:
             group.replay(self.record.tests)
         self.goes_on = goes_on
+        self.asked_health = bool(before.get("ask"))
 
     def _kind_of(self, settings: Any) -> Any:
         return lambda scope: self.kinds.of_scope(settings, scope)
@@ -230,7 +237,15 @@ class Search:
 
     def recorded(self, complete: bool) -> Record:
         self.record = localise_drive.recorded(self.record, self.groups, complete, time.time())
+        if complete:
+            found = localise_because.named(self.record.findings, self.health, self.rails)
+            self.record = replace(self.record, findings=found)
         return self.record
+
+    def to_ask(self) -> list[str]:
+        """Of the hosts that are slow, once at the end: those whose health is to be asked, right after the load."""
+        asked = () if self.asked_health else localise_because.slow(self.record.findings)
+        return [host for host in asked if host in self.there]
 
     def findings(self) -> dict[str, list[Finding]]:
         found: dict[str, list[Finding]] = {}
@@ -239,12 +254,35 @@ class Search:
                 found.setdefault(host, []).append(one.finding)
         return found
 
+    @cached_property
+    def known(self) -> dict[str, list[Finding]]:
+        """Host -> findings of its health that the verdict has from the role itself."""
+        results = {host: work.results(of_host, [HEALTH], "", nightly=False) for host, of_host in self.raw.items()}
+        return {host: health_of(of_host.get(HEALTH)) for host, of_host in results.items()}
+
+    @cached_property
+    def health(self) -> dict[str, list[Finding]]:
+        """Host -> findings of its health: what it said right after the load, where the search asked, is the latest."""
+        asked = {host: health_of(of_host.get("localise_health")) for host, of_host in self.raw.items()}
+        return {host: asked[host] or known for host, known in self.known.items() if asked[host] or known}
+
+    @cached_property
+    def rails(self) -> dict[str, dict[int, str]]:
+        """Host -> number of each of its rails -> PCI address of the NIC, of the hosts that have findings."""
+        infos = {host: host_variables.of_host(self.raw[host]) for host in self.health}
+        return {host: {rail.number: rail.pci for rail in info.rails} for host, info in infos.items() if info}
+
 
 def runs_of(of_host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What the node's own benchmark has measured now or before; [] where it said nothing that is valid."""
     role = work.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK) or {}
     runs = role.get("runs") or []
     return runs if answer.is_valid(_RUNS, runs) else []
+
+
+def health_of(registered: Any) -> list[Finding]:
+    """Findings of node_health; none where it was not asked, or gave no valid answer."""
+    return [from_dict(dict(item)) for item in answer.findings_of(answer.given(registered, HEALTH))]
 
 
 def passes_of(of_host: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
@@ -276,4 +314,4 @@ def is_silent(result: Result) -> bool:
     return result.figure is None
 
 
-__all__ = ["ActionModule", "Search", "gpus_of", "is_silent", "passes_of", "runs_of"]
+__all__ = ["ActionModule", "Search", "gpus_of", "health_of", "is_silent", "passes_of", "runs_of"]

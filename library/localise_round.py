@@ -14,6 +14,8 @@ description:
     (C(nccl_cluster_member_result)) and the node's own benchmark.
   - Reads what M(busbar.fabric.nccl_perf) and M(busbar.fabric.perftest) have measured in the last round, prints a line,
     writes the record on the control node, and says what is to be measured next.
+  - Before the end it asks for the health of each node that is slow, or has a slow GPU or rail
+    (C(localise_health)): what that says of it, right after the load, is what it follows from.
   - At the end it prints what was found, and gives each host its findings. What M(busbar.fabric.nccl_cluster) has found
     follows from that where the search explains it.
 attributes:
@@ -62,6 +64,11 @@ sessions:
 gpus:
   description: Of that round, by host the pairs of its GPUs that M(busbar.fabric.nccl_perf) is to measure, and the bar.
   type: dict
+  returned: success
+ask:
+  description: Of the last round, the hosts that are slow, whose M(busbar.fabric.node_health) is to be asked.
+  type: list
+  elements: str
   returned: success
 untested:
   description: Of that round, by host why its rails cannot be tested.

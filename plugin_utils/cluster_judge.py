@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding, from_dict, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, nodeset, slowed_by
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling
 
 # Of what the fewest nodes reach, each as a part of its prediction.
@@ -27,8 +27,8 @@ EFFICIENT = 0.90
 # What a bad job between nodes can follow from on one of them, the likeliest first: checks of other roles.
 CAUSES = (
     *("gpudirect.", "platform.rail", "consistency.", "perftest.", "rail_ping.", "counters.", "roce_qos."),
-    *("netdev_mtu.", "multirail.", "pcie_path.", "iommu.", "kernel_args.", "nccl_conf.", "host_limits.", "platform."),
-    *("nic_firmware.", "nccl_tests.", "nccl_perf."),
+    *("netdev_mtu.", "multirail.", *slowed_by.SLOWED, "pcie_path.", "iommu.", "kernel_args.", "nccl_conf."),
+    *("host_limits.", "platform.", "nic_firmware.", "nccl_tests.", "nccl_perf."),
 )
 # Hosts with a cause of their own that a finding names, and characters of host names.
 _NAMED, _ROOM = 3, 60

@@ -72,6 +72,7 @@ REGISTERED = (
     "localise_gpus_started",
     "localise_gpus_done",
     "localise_gpus_measured",
+    "localise_health",
 )
 # Variables that nccl_conf derives and nobody overrides, with the value to set instead.
 _DERIVED = {

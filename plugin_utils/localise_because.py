@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a benchmark between nodes has found follows from what the search found: one cause, one line."""
+"""One cause, one line: a slow job follows from what the search found, and that from the health of who is slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_repeats
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_judge, localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_judge, localise_judge, slowed_by
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
 
 # A slow node, rail or rank explains that a job is slow; not that it gave wrong sums, or none at all.
 EXPLAINED = (perf.BUSBW.id, perf_repeats.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
@@ -30,6 +31,10 @@ ROOTS = tuple(
 )
 # Hosts that a finding names.
 _NAMED = 3
+# Of one node, and so what its health explains.
+_OF_NODE = tuple(
+    check.id for check in (localise_judge.RAIL, localise_judge.RANK, localise_judge.NODE, localise_judge.ALONE)
+)
 
 
 def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]]) -> dict[str, dict[str, Any]]:
@@ -68,3 +73,64 @@ def _followed(finding: Finding, host: str, roots: Mapping[str, Finding], others:
     more = " and %d more" % (len(others) - _NAMED) if len(others) > _NAMED else ""
     have = f"{finding.have or 'nothing'}; the search found {named}{more}"
     return replace(finding, have=have, because=roots[others[0]].id)
+
+
+def slow(found: Sequence[Found]) -> list[str]:
+    """The hosts that something is wrong with: those whose health may tell why."""
+    return list(dict.fromkeys(one.hosts[0] for one in found if _may_follow(one.finding)))
+
+
+def named(
+    found: Sequence[Found], health: Mapping[str, Sequence[Finding]], rails: Mapping[str, Mapping[int, str]]
+) -> tuple[Found, ...]:
+    """The same for the record and its table, where what is slow says what its node's health says of it.
+
+    health: host -> findings of node_health.   rails: host -> number of a rail -> PCI address of its NIC.
+    """
+    told = []
+    for one in found:
+        cause = _cause(one.finding, health.get(one.hosts[0], ()), rails.get(one.hosts[0], {})) if one.hosts else None
+        if cause is not None:
+            said = (
+                f"{one.finding.have or 'nothing'}; because {cause.check} of {cause.subject}: {cause.have or 'nothing'}"
+            )
+            one = replace(one, finding=replace(one.finding, have=said))
+        told.append(one)
+    return tuple(told)
+
+
+def rooted(
+    found: Mapping[str, Sequence[Finding]],
+    health: Mapping[str, Sequence[Finding]],
+    rails: Mapping[str, Mapping[int, str]],
+    known: Mapping[str, Sequence[Finding]],
+) -> dict[str, list[Finding]]:
+    """Host -> what the verdict is told, in which that follows from its node's health. Arguments as of ``named``.
+
+    known: host -> what the verdict has of its health otherwise. A cause that is not among it is told with the rest.
+    """
+    told: dict[str, list[Finding]] = {}
+    for host, findings in found.items():
+        there = {one.id for one in known.get(host, ())}
+        for one in findings:
+            cause = _cause(one, health.get(host, ()), rails.get(host, {}))
+            if cause is not None and cause.id not in there:
+                told.setdefault(host, []).append(cause)
+                there.add(cause.id)
+            told.setdefault(host, []).append(one if cause is None else replace(one, because=cause.id))
+    return told
+
+
+def _may_follow(finding: Finding) -> bool:
+    return finding.check in _OF_NODE and finding.state == "drift" and finding.because is None
+
+
+def _cause(finding: Finding, health: Sequence[Finding], rails: Mapping[int, str]) -> Finding | None:
+    if not _may_follow(finding):
+        return None
+    kind, _blank, number = finding.subject.partition(" ")
+    if kind == "gpu" and number.isdecimal():
+        return slowed_by.of_gpu(health, int(number))
+    if kind == "rail" and number.isdecimal():
+        return slowed_by.of_rail(health, int(number), rails.get(int(number), ""))
+    return slowed_by.of_node(health)

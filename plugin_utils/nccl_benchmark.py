@@ -24,11 +24,18 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform as platform_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_depends, perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, nodeset, prediction, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    busbw,
+    model_sizes,
+    nodeset,
+    prediction,
+    slowed_by,
+    terminal,
+)
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.
-EARLIER = ("platform", "iommu", "nccl_conf", "nccl_tests")
+EARLIER = ("platform", "node_health", "iommu", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
 # More rows than this are not read; the rest is counted, and is in the files.
 ROWS = 40
@@ -45,10 +52,13 @@ _CAUSES = (
     platform_checks.NVLINKS.id,
     platform_checks.GPU_MODEL.id,
     platform_checks.GPU_TOOL.id,
-    "nccl_conf.",
 )
-# What those causes explain. Wrong values are not among them: no setting makes a sum wrong.
-_EXPLAINED = (perf.RAN.id, perf.BUSBW.id, perf.RANKS.id)
+# What each finding of a run follows from. Wrong values follow from nothing here: no setting makes a sum wrong.
+_EXPLAINED = {
+    perf.RAN.id: (*_CAUSES, *slowed_by.STOPPED, "nccl_conf."),
+    perf.RANKS.id: (*_CAUSES, *slowed_by.STOPPED, "nccl_conf."),
+    perf.BUSBW.id: (*_CAUSES, *slowed_by.SLOWED, "nccl_conf."),
+}
 
 # What a change since the stored result was measured follows from, where an earlier role has found it.
 _CHANGED_BY: dict[str, tuple[str, ...]] = {
@@ -163,14 +173,15 @@ def judge(
     """
     findings: list[Finding] = []
     earlier = [from_dict(dict(item)) for item in others]
-    cause = _root(earlier, _CAUSES)
+    causes = {check: _root(earlier, prefixes) for check, prefixes in _EXPLAINED.items()}
     alike: dict[tuple[str, str, str], str] = {}
     for run, result in zip(wanted, results, strict=True):
         own = [from_dict(dict(item)) for item in result["findings"]]
         if result.get("finished_at"):
             findings.append(_bar(platform, run, result))
         for finding in own:
-            if finding.because is None and cause is not None and finding.check in _EXPLAINED:
+            cause = causes.get(finding.check)
+            if finding.because is None and cause is not None:
                 finding = replace(finding, because=cause.id)
             elif finding.because is None:
                 outdated = finding.check == perf.FRESH.id and result.get("changed_since")

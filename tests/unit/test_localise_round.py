@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import localise_round, localise_silent
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_stored
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import GPUS, RAILS, Test
 
@@ -83,6 +84,14 @@ def finding(check: str, state: str, have: str) -> dict[str, Any]:
     return {"check": check, "state": state, "have": have, **text, **more}
 
 
+def ill(check: str, subject: str, have: str) -> dict[str, Any]:
+    """A finding of node_health."""
+    return judge_gpu.THROTTLE.judge(subject, "drift", "not slowed", have, "nvidia-smi").to_dict() | {
+        "check": check,
+        "id": f"{check}[live]@{subject.split(' ')[0]}",
+    }
+
+
 def perf(figure: float, least: float) -> dict[str, Any]:
     """What nccl_perf answers of a run with that figure."""
     slow = figure < least
@@ -95,12 +104,14 @@ class Site:
     """A run over a simulated cluster: what its tasks register, task by task. told: what it prints.
 
     dead: host -> number of the round in which its job dies, and it can be reached no more.
+    health: host -> findings of node_health, where it is asked for them.
     """
 
     cluster: Cluster
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     dead: dict[str, int] = field(default_factory=dict)
+    health: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     path: str = ""
     check_mode: bool = False
     rounds: int = 0
@@ -145,6 +156,8 @@ class Site:
                 gone = self.dead.get(name, 99) <= result["number"]
                 asked = {"unreachable": True, "msg": "no route"} if gone else of_host["nccl_cluster_member_result"]
                 of_host["localise_asked"] = asked if name in silent else {"skipped": True, "changed": False}
+                health = {**ANSWER, "findings": self.health.get(name, [])}
+                of_host["localise_health"] = health if name in result["ask"] else {"skipped": True, "changed": False}
             result = self.step()
         return result
 
@@ -252,6 +265,53 @@ def test_each_fault_is_named_with_its_evidence_by_real_jobs(site: Any, kind: str
     assert "round" in one["have"]
     # Its own jobs follow from that.
     assert all(each["because"] for each in result["hosts"]["n0004"]["findings"] if each is not one)
+
+
+GPU5 = ill("node_health.throttle", "0000:9a:00.0 GPU5", "hw_thermal_slowdown 340 s in 9 h")
+GPU2 = ill("node_health.throttle", "0000:4b:00.0 GPU2", "hw_thermal_slowdown 12 s in 9 h")
+RAIL7 = ill("node_health.aer", "0000:17:00.0 rail 7", "900 corrected errors in 9 h")
+KERNEL = ill("node_health.kernel_log", "dmesg", "not complete")
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "said", "cause"),
+    [
+        ("slow rank", 5, [KERNEL, GPU2, GPU5], GPU5),
+        ("slow rank", 4, [KERNEL, GPU2, GPU5], None),
+        ("receives slowly", 7, [GPU5, RAIL7], RAIL7),
+        ("receives slowly", 6, [GPU5, RAIL7], None),
+    ],
+)
+def test_what_is_slow_follows_from_its_own_health(
+    site: Any, tmp_path: Path, kind: str, number: int, said: list[dict[str, Any]], cause: dict[str, Any] | None
+) -> None:
+    cluster = Cluster(9, [Fault(kind, "n0004", number)], seed=3)
+    run = site(cluster, health=dict.fromkeys(cluster.hosts, said))
+    result = run.play()
+    [(_host, localised)] = wanted(cluster)
+    root = f"{cause['check']} {cause['subject']}" if cause else localised
+    assert roots(result) == {("n0004", root)}
+    [slow] = [one for one in result["hosts"]["n0004"]["findings"] if one["check"] == localised.split(" ")[0]]
+    assert slow["because"] == (cause["id"] if cause else None)
+    kept = [one.finding for one in localise_record.read(tmp_path).findings if one.finding.check == slow["check"]]
+    told = [one.have for one in kept if not one.ok]
+    assert [cause["have"] in (have or "") if cause else "because" not in (have or "") for have in told] == [True]
+    assert (str(cause["have"]) if cause else "") in " ".join("\n".join(run.told).split())
+
+
+def test_who_is_fast_is_not_asked_for_its_health(site: Any) -> None:
+    run = site(Cluster(8, noise=False), health={"n0001": [GPU5]})
+    assert not run.play()["ask"]
+    assert {of_host["localise_health"].get("skipped") for of_host in run.raw.values()} == {True}
+
+
+def test_health_that_is_known_already_is_told_once(site: Any) -> None:
+    cluster = Cluster(9, [Fault("slow rank", "n0004", 5)], seed=3)
+    run = site(cluster, health={"n0004": [GPU5]})
+    run.raw["n0004"]["node_health_result"] = {**ANSWER, "findings": [GPU5]}
+    found = run.play()["hosts"]["n0004"]["findings"]
+    assert GPU5["id"] not in {one["id"] for one in found}
+    assert GPU5["id"] in {one["because"] for one in found}
 
 
 def test_the_gpus_of_a_node_that_is_slow_alone_are_measured_in_pairs(site: Any) -> None:
