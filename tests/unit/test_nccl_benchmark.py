@@ -138,13 +138,24 @@ def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:
     assert busbw.find_bar([[bar]], "mine", run.nvls, "node", "all_reduce", run.max_bytes) == bar
 
 
-def test_a_slow_run_follows_from_what_was_found_on_the_host() -> None:
+@pytest.mark.parametrize(
+    ("check", "cause", "follows"),
+    [
+        ("nccl_perf.busbw", "platform.nvlinks", True),
+        ("nccl_perf.busbw", "node_health.throttle", True),
+        ("nccl_perf.busbw", "node_health.pcie_replay", True),
+        ("nccl_perf.ran", "node_health.fabric_manager", True),
+        ("nccl_perf.ran", "node_health.throttle", False),
+        ("nccl_perf.busbw", "node_health.kernel_log", False),
+    ],
+)
+def test_a_slow_or_failed_run_follows_from_what_was_found_on_the_host(check: str, cause: str, follows: bool) -> None:
     run = wanted()[0]
-    slow = finding("nccl_perf.busbw", run.subject)
-    links = finding("platform.nvlinks", "0000:1b:00.0 GPU5")
-    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict()], [measured(run, 300.0, slow)], [links])
+    slow = finding(check, run.subject)
+    found_there = finding(cause, "0000:1b:00.0 GPU5")
+    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict()], [measured(run, 300.0, slow)], [found_there])
     because = {found.check: found.because for found in plan.findings}
-    assert because == {"nccl_benchmark.bar": None, "nccl_perf.busbw": "platform.nvlinks[live]@0000:1b:00.0"}
+    assert because == {"nccl_benchmark.bar": None, check: f"{cause}[live]@0000:1b:00.0" if follows else None}
 
 
 def test_wrong_values_follow_from_nothing() -> None:
