@@ -6,10 +6,13 @@ Rails one by one take half a minute: tests/repair has them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
+
+from busbar.lab import cluster_faults, health_faults, nvidia_smi
 
 from .playing import PROFILE, Run
 from .simulated import Simulated
@@ -24,7 +27,7 @@ def test_a_healthy_cluster_is_cleared(simulated: Simulated, play: Callable[..., 
     assert "round 1, pairs: 1 of 1 pass" in done.out
 
 
-def test_a_missed_bar_is_searched_for_and_the_slow_node_is_the_one_cause(
+def test_a_missed_bar_is_searched_for_and_what_slows_the_node_is_the_one_cause(
     simulated: Simulated, play: Callable[..., Run], site: Path
 ) -> None:
     path = site / "profiles" / f"{PROFILE}.yml"
@@ -33,14 +36,22 @@ def test_a_missed_bar_is_searched_for_and_the_slow_node_is_the_one_cause(
         # Nothing tells then which NIC of the node is which rail.
         del rail["pci"]
     path.write_text(yaml.safe_dump(profile))
-    with simulated.broken("slow-node"):
-        done = play("benchmark", nccl_benchmark_scope="pair")
+    # All four answer for their health, one of them that somebody has capped a GPU.
+    for node in simulated.nodes:
+        (simulated.root(node) / "usr/bin/nvidia-smi").write_text(nvidia_smi.SCRIPT)
+    capped = next(fault for fault in health_faults.CATALOGUE if fault.name == "gpu-power-cap").change
+    assert callable(capped)
+    simulated.put({"node03": [replace(cluster_faults.named("slow-node"), machine=capped)]})
+    done = play("benchmark", nccl_benchmark_scope="pair")
+    simulated.put({})
     assert done.rc == 2, done.out
     told = {host: [one[:2] for one in found] for host, found in done.findings.items() if found}
-    assert told == {"node03": [("localise.node", "drift")]}
-    [(_check, _state, have)] = done.findings["node03"]
-    assert "its rails were not proven one by one; each GPU is fast with another one of the node" in str(have)
+    assert told == {"node03": [("node_health.power_limit", "drift")]}
     record = localise_record.read(done.results)
+    [slow] = [one.finding for one in record.findings if one.finding.state == "drift"]
+    assert slow.check == "localise.node"
+    assert "its rails were not proven one by one; each GPU is fast with another one of the node" in str(slow.have)
+    assert "because node_health.power_limit of" in str(slow.have)
     assert {one.outcome for one in record.tests if one.kind == "rails"} == {"silent"}
     assert all("rail 0 of node" in one.said for one in record.tests if one.kind == "rails")
     assert "good: node[01-02,04]" in done.out
