@@ -15,7 +15,7 @@ description:
   - Reads what M(busbar.fabric.nccl_perf) and M(busbar.fabric.perftest) have measured in the last round, prints a line,
     writes the record on the control node, and says what is to be measured next.
   - Before the end it asks for the health of each node that is slow, or has a slow GPU or rail
-    (C(localise_health)): what that says of it, right after the load, is what it follows from.
+    (C(localise_health)). What that says of it, right after the load, is what it follows from.
   - At the end it prints what was found, and gives each host its findings. What M(busbar.fabric.nccl_cluster) has found
     follows from that where the search explains it.
 attributes:
