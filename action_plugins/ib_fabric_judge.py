@@ -105,7 +105,7 @@ class Run:
         )
         self._write(record)
         kept = Found(hosts=self._swept(answers), finding=self._record())
-        return fabric_run.told([*found, kept], answers, self.there, self.group)
+        return fabric_run.told([*found, kept], answers, self.there, self.group, fabric_run.lacking(of_hosts))
 
     def _sweeps(
         self, answers: Mapping[str, fabric_run.Answer], last: Record | None, now: float

@@ -132,6 +132,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     netdev_address,
     nvidia_smi_topo,
+    partition,
     platform,
     profile,
     rails,
@@ -210,6 +211,7 @@ def main() -> None:
     if given["profile"] is not None:
         try:
             want = profile.asked(given)
+            partitions = partition.wanted(given["site"])
         except ParseError as error:
             module.fail_json(msg="profile %s: %s" % (given["profile_name"], error))
         cross_checks = []
@@ -218,8 +220,10 @@ def main() -> None:
         if given["nccl_topo_file"]:
             cross_checks.append(nccl_cross_check(host, machine, given["nccl_topo_file"]))
         mtus = rdma.read_mtus(host) if any("InfiniBand" in rail.link_layers for rail in want.rails) else None
+        # A table has some hundred files.
+        keys = partition.read(host, machine.nics) if partitions else None
         plan = platform.plan(
-            machine, want, cross_checks, given["address_family"], addresses(host, want), mtus, given["site"]
+            machine, want, cross_checks, given["address_family"], addresses(host, want), mtus, given["site"], keys
         )
         if given["guids"]:
             boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, [])

@@ -18,7 +18,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabric_record, nodeset, suite, work
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    fabric_record,
+    fabric_subnet,
+    nodeset,
+    suite,
+    work,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import End, Host, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
@@ -225,10 +233,24 @@ def marks(found: Iterable[tuple[tuple[End, ...], Finding]], sweeps: Iterable[Swe
     return tuple(marked.values())[: fabric_record.FINDINGS]
 
 
+def lacking(of_hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Host -> id of its own finding that a rail lacks a partition: it is the one that the fabric shows, too."""
+    found = {}
+    for host, of_host in of_hosts.items():
+        own = answer.findings_of(work.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
+        ids = [one["id"] for one in own if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift")]
+        found.update({host: ids[0]} if ids else {})
+    return found
+
+
 def told(
-    found: Iterable[Found], answers: Mapping[str, Answer], there: Sequence[str], group: Collection[str]
+    found: Iterable[Found],
+    answers: Mapping[str, Answer],
+    there: Sequence[str],
+    group: Collection[str],
+    own: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Host of the run -> what the verdict gets of it.
+    """Host of the run -> what the verdict gets of it. own: as ``lacking`` gives it.
 
     What is of hosts that the inventory has and the run has not is left to the record. What is of no host of the
     inventory is told of those who swept.
@@ -238,8 +260,10 @@ def told(
         names = [host for host in one.hosts if host in of_host]
         if not names and not set(one.hosts) & set(group):
             names = [host for host in answers if host in of_host] or [*there][:1]
+        follows = one.finding.check == fabric_subnet.PARTITION.id and one.finding.state == "drift"
         for name in names:
-            of_host[name].append(one.finding)
+            cause = (own or {}).get(name) if follows else None
+            of_host[name].append(replace(one.finding, because=cause) if cause else one.finding)
     results = {}
     for host, findings in of_host.items():
         given = answers.get(host, Answer())

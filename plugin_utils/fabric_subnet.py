@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_lines import names
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
     SWEEP_AGAIN,
@@ -22,7 +23,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
 )
 
 MASTER, STANDBY = "master", "standby"
-FULL = 0x8000
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
 
 MANAGER = Check(
@@ -174,10 +174,9 @@ def partitions(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, st
         if not keys:
             unread.append((host, rail.rail))
             continue
-        missing = [key for key in wanted if key not in keys and not (not key & FULL and key | FULL in keys)]
+        missing = partition.lacking(keys, wanted)
         if missing:
-            limited = [key for key in missing if key & FULL and key & ~FULL in keys]
-            what = ", ".join(f"0x{key:04x}" + (" (a limited member only)" if key in limited else "") for key in missing)
+            what = ", ".join(missing)
             fix = (
                 f"add the port (GUID {fabric.ports[end].guid or end[0]}) to the partition as a full member, in"
                 " partitions.conf of the subnet manager (/etc/opensm/partitions.conf) or in UFM, let it read that"

@@ -97,6 +97,10 @@ def _small_ib_mtu(machine: Machine) -> None:
     machine.rail(5).active_mtu = 2048
 
 
+def _limited_member(machine: Machine) -> None:
+    machine.rail(4).pkeys = {"0": "0x7fff", "1": "0x0000"}
+
+
 def _old_firmware(machine: Machine) -> None:
     machine.rail(2).fw_ver = "28.41.1000"
 
@@ -342,6 +346,15 @@ _CATALOGUE = (
         rail_nic(5),
         _small_ib_mtu,
         platforms=("hgx-h100", "hgx-b200"),
+    ),
+    Fault(
+        "partition-limited",
+        "the subnet manager has made rail 4's port a limited member of the default partition",
+        "platform.rail_partition",
+        rail_nic(4),
+        _limited_member,
+        platforms=("hgx-h100", "hgx-b200"),
+        site=lambda machine: {"busbar_fabric_partitions": ["0xffff"]},
     ),
     Fault("numa-wrong", "the NIC of rail 4 reports the other socket", "platform.rail_numa", rail_nic(4), _wrong_node),
     Fault(

@@ -157,6 +157,8 @@ class Rdma:
     sm_lid: int = 0
     # What the subnet manager has set; of Ethernet it follows from the netdev.
     active_mtu: int = 4096
+    # Index -> key, as the subnet manager has filled the table; 0x0000 is an empty place.
+    pkeys: dict[str, str] = field(default_factory=lambda: {"0": "0xffff", "1": "0x0000"})
     counters: dict[str, int] = field(default_factory=dict)
 
 

@@ -367,7 +367,7 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
     if rdma.active_mtu != 4096:
         # Only ibv_devinfo shows it.
         tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
-    tree.add(f"{port}/pkeys", {"0": "0xffff"})
+    tree.add(f"{port}/pkeys", rdma.pkeys)
     tree.add(f"{port}/counters", {**dict.fromkeys(_COUNTERS, 0), **rdma.counters})
     # Those of congestion are the physical function's (host.md 7.4).
     of_port = () if machine.function(rdma.address).physfn else _CONGESTION_COUNTERS

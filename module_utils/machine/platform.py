@@ -14,7 +14,7 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
-from . import pcie_link
+from . import partition, pcie_link
 from .gpu import Gpu
 from .netdev_address import ADDRESSES, Address
 from .pci import PciDevice
@@ -187,12 +187,14 @@ def plan(
     addresses: Addresses = None,
     mtus: Optional[Mtus] = None,
     site: Optional[Mapping[str, Any]] = None,
+    keys: Optional[partition.Tables] = None,
 ) -> Plan:
     """Findings for everything the profile asks of this topology. ``profile`` is narrowed to the fabric already.
 
     address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: what its GIDs are held to.
     mtus: of the ports, None where nobody asks: only an InfiniBand port has one of its own.
     site: the site's values by their names, typed; None where there is no site, as for the draft of a profile.
+    keys: partition keys of the ports, None where nobody asks.
     """
     rails = match(topology, profile)
     gpus = _gpu_findings(topology, profile)
@@ -205,6 +207,9 @@ def plan(
     findings.extend(_rail_firmware(profile, rails, (site or {}).get("busbar_firmware") or {}))
     if mtus is not None:
         findings.extend(_rail_mtus(profile, rails, mtus, findings))
+    if keys is not None:
+        nics = [rails.nics[rail.number] for rail in profile.rails if rail.number in rails.nics]
+        findings.extend(partition.judge(nics, keys, partition.wanted(site or {}), _down(findings)))
     findings.extend(_rail_addresses(profile, rails, addresses))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id)))
@@ -623,7 +628,7 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
     if ports and isinstance(mtus, Problem):
         fix = "install or run %s on the node and see what it says" % source
         return [RAIL_MTU.judge(source, "unknown", want, str(mtus), source, fix=fix)]
-    down = {one.identity: one for one in so_far if one.check == RAIL_STATE.id and not one.ok}
+    down = _down(so_far)
     findings = []
     for nic, port in ports:
         found = mtus.get((nic.rdma.name, port.number)) if nic.rdma and not isinstance(mtus, Problem) else None
@@ -634,6 +639,11 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
                 have, state = "%s, and the port has at most %d" % (have, found.largest), "unsupported"
         findings.append(RAIL_MTU.judge(nic.label, state, want, have, source, because=down.get(nic.pci)))
     return findings
+
+
+def _down(so_far: Sequence[Finding]) -> Dict[str, Finding]:
+    """PCI address of a NIC -> why its port is not up."""
+    return {one.identity: one for one in so_far if one.check == RAIL_STATE.id and not one.ok}
 
 
 def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) -> Tuple[Finding, ...]:

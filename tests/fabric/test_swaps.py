@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Cables in each other's place are named as a pair, whichever they are: 200 random swaps.
 
-Some are made in ibsim and seen by the real tools (BUSBAR_FABRIC_SWAPS says how many: 200 take some minutes). Of 200
-more ibnetdiscover's output is written from the description, in its own form, and read by the product.
+Some are made in ibsim and seen by the real tools, rails of different planes among them (BUSBAR_FABRIC_SWAPS says how
+many: 200 take some minutes). Of 200 more ibnetdiscover's output is written from the description, in its own form, and
+read by the product.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import ibnetdiscover, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 
-from .description import End, Fabric, netfile
-from .site import HOSTS, Expected, Site, at, compare, site
+from .description import End, Fabric, joined, netfile
+from .planes import Machine, Plane
+from .site import HOSTS, Expected, Site, at, compare, described, read, seen_from
 
 TRIALS = 200
 REAL = int(os.environ.get("BUSBAR_FABRIC_SWAPS", "10"))
@@ -29,29 +31,60 @@ MOVABLE = HOSTS[2:]
 
 @pytest.fixture(scope="module")
 def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("site")) as made:
+    """Both planes in one simulator, so that a cable may go from one to the other; no standbys.
+
+    opensm loses sight of a standby while cables move, and whether it did is no matter of cables.
+    """
+    top = tmp_path_factory.mktemp("site")
+    fabrics = described()
+    plane = Plane(joined(fabrics), top / "joined")
+    try:
+        for each in fabrics:
+            plane.manage(plane.fabric.nodes[min(each.rails.values())])
+        plane.settle()
+        made = Site([plane], Machine(HOSTS[0], [plane], top / HOSTS[0]), fabrics)
+        made.before = look(made)
         yield made
+    finally:
+        plane.stop()
 
 
-def pick(dice: random.Random, fabric: Fabric, planned: bool) -> tuple[End, End, Expected]:
+def look(of: Site) -> list[Sweep]:
+    """Each plane by the rail of node001 that is managed in it, some time after the last sweeps."""
+    now = seen_from(HOSTS[0], read(of.machine.top, ["mlx5_0:1", "mlx5_2:1"]).sweeps)
+    assert len(now) == 2, now
+    return [replace(sweep, at=sweep.at + (600 if of.before else 0)) for sweep in now]
+
+
+ALONE = [Expected("manager", (HOSTS[0],), (f"{HOSTS[0]} rail {rail}", "alone")) for rail in (0, 2)]
+
+
+def pick(dice: random.Random, fabrics: Sequence[Fabric], planned: bool) -> tuple[End, End, Expected]:
     """Two far ends to exchange, and what has to be said of it.
 
-    With a plan any two cables; without one, two rails that then are on each other's leaves.
+    fabrics: of one plane, or of two: then rails of both of them.
+    With a plan any two cables of a plane; without one, two rails that then are on each other's leaves.
     """
-    host_of = {guid: rail for rail, guid in fabric.rails.items()}
-    cables = [
-        (a, z) if a.guid in host_of else (z, a)
-        for a, z in fabric.links()
-        if not {host_of.get(end.guid, (MOVABLE[0], 0))[0] for end in (a, z)} - set(MOVABLE)
-    ]
-    if not planned:
-        cables = [pair for pair in cables if pair[0].guid in host_of]
+    host_of = {guid: rail for fabric in fabrics for rail, guid in fabric.rails.items()}
+    of_fabric = []
+    for fabric in fabrics:
+        cables = [
+            (a, z) if a.guid in host_of else (z, a)
+            for a, z in fabric.links()
+            if not {host_of.get(end.guid, (MOVABLE[0], 0))[0] for end in (a, z)} - set(MOVABLE)
+        ]
+        # An uplink that leads into the other plane makes one of both.
+        rails_only = not planned or len(fabrics) > 1
+        of_fabric.append([pair for pair in cables if pair[0].guid in host_of] if rails_only else cables)
     while True:
-        (a, far_a), (b, far_b) = dice.sample(cables, 2)
+        (a, far_a), (b, far_b) = (
+            map(dice.choice, of_fabric) if len(of_fabric) > 1 else dice.sample(of_fabric[0], 2)
+        )  # fmt: skip
         if planned or host_of[a.guid][1] != host_of[b.guid][1]:
             break
     rails = [host_of[end.guid] for end in (a, b) if end.guid in host_of]
     hosts = tuple({host for host, _ in rails}) or ("node001",)
+    whole = joined(fabrics)
     switches = [end for end in (a, b, far_a, far_b) if end.guid not in host_of]
     return (
         far_a,
@@ -59,25 +92,27 @@ def pick(dice: random.Random, fabric: Fabric, planned: bool) -> tuple[End, End, 
         Expected(
             "swapped",
             hosts,
-            (*(f"{host} rail {rail}" for host, rail in rails), *(at(fabric, end) for end in switches)),
+            (*(f"{host} rail {rail}" for host, rail in rails), *(at(whole, end) for end in switches)),
         ),
     )
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["any two cables of a plan", "rails without a plan"])
 def test_swapped_cables_are_named_by_the_real_tools(fabric: Site, planned: bool) -> None:
+    """Every third of them across the planes."""
     dice = random.Random(20 + planned)
-    for _ in range(REAL // 2):
-        plane = fabric.plane(dice.choice([0, 2]))
-        one, two, expected = pick(dice, fabric.planned[fabric.planes.index(plane)], planned)
-        plane.swap(one, two)
+    [bed] = fabric.planes
+    compare(fabric.judge(look(fabric), planned=planned), ALONE)
+    for trial in range(REAL // 2):
+        among = fabric.planned if trial % 3 == 2 else [dice.choice(fabric.planned)]
+        one, two, expected = pick(dice, among, planned)
+        bed.swap(one, two)
         try:
-            plane.settle()
-            compare(fabric.judge(fabric.look(), planned=planned), [expected])
+            bed.settle()
+            compare(fabric.judge(look(fabric), planned=planned), [expected, *ALONE])
         finally:
-            plane.swap(one, two)
-        plane.settle()
-        fabric.changed = set()
+            bed.swap(one, two)
+        bed.settle()
 
 
 def written(fabric: Fabric, healthy: Sweep) -> Sweep:
@@ -109,18 +144,18 @@ def written(fabric: Fabric, healthy: Sweep) -> Sweep:
 def test_swapped_cables_are_named_200_times_of_200(fabric: Site) -> None:
     """What was written of the healthy fabric is healthy; then two cables of it change places."""
     healthy = [written(plan, sweep) for plan, sweep in zip(fabric.planned, fabric.before, strict=True)]
-    compare(fabric.judge(healthy), [])
+    compare(fabric.judge(healthy), ALONE)
     missed: list[str] = []
     for trial in range(TRIALS):
         dice = random.Random(trial)
         planned = trial % 2 == 0
         number = dice.randrange(len(fabric.planned))
         plan = fabric.planned[number].copy()
-        one, two, expected = pick(dice, plan, planned)
+        one, two, expected = pick(dice, [plan], planned)
         plan.swap(one, two)
         sweeps = [*healthy[:number], written(plan, fabric.before[number]), *healthy[number + 1 :]]
         said = fabric.judge(sweeps, planned=planned)
-        roots = [each for each in said if each.finding.because is None]
+        roots = [each for each in said if each.finding.because is None and each.finding.check != "ib_fabric.manager"]
         if len(roots) != 1 or not expected.fits(roots[0]):
             missed.append(f"trial {trial}: {expected}: {'; '.join(map(str, said))}")
     assert not missed, f"{len(missed)} of {TRIALS}:\n" + "\n".join(missed[:5])

@@ -10,7 +10,14 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, play_nodes
 from ansible_collections.busbar.fabric.plugins.filter.swept_planes import swept_planes
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, fabric_run, site_values, work
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    fabric_record,
+    fabric_run,
+    fabric_subnet,
+    site_values,
+    work,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
 
@@ -217,6 +224,20 @@ def test_findings_are_told_of_their_hosts_and_else_of_who_swept() -> None:
     subjects = {host: [one["subject"] for one in result["findings"]] for host, result in results.items()}
     assert subjects == {"a": ["its own", "of switch", "of "], "b": ["of b", "of b,d"], "c": []}
     assert results["a"]["passed"] == ["ib_fabric.umad[live]@x"]
+
+
+def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
+    def asked(state: str) -> dict[str, Any]:
+        own = partition.RAIL_PARTITION.judge("0000:1b:00.0 mlx5_0", state, "0xffff", "0x7fff", "pkeys").to_dict()
+        result = {"findings": [own], "passed": [], "changed": False}
+        return {**heard(), "roles": json.dumps({"platform": result, "node_lock": {"held": True}})}
+
+    run = Run({"a": asked("drift"), "b": asked("unknown")}, a={}, b={})
+    own = fabric_run.lacking(run)
+    assert own == {"a": "platform.rail_partition[live]@0000:1b:00.0"}
+    finding = fabric_subnet.PARTITION.judge("a rail 0", "drift", "0xffff", "0x7fff", "smpquery", "add it")
+    every = fabric_run.told([Found(hosts=("a", "b"), finding=finding)], {}, ["a", "b"], "ab", own)
+    assert [every[name]["findings"][0]["because"] for name in "ab"] == [own["a"], None]
 
 
 def test_the_verdict_takes_what_was_judged_for_the_host() -> None:

@@ -1,0 +1,125 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""InfiniBand partitions as a host sees them: the table of keys of each port, which the subnet manager fills.
+
+A key's bit 15 says full member; two limited members of one partition cannot talk to each other. No right on the fabric
+is needed to read it. Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband (pkeys); fabric.md 1.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, ReadError
+from .pci import natural_key, parse_decimal
+from .rdma import DEVICES
+from .topology import Nic
+
+FULL = 0x8000
+_KEY = re.compile(r"0x([0-9a-fA-F]{1,4})")
+# Keys that a finding shows.
+_SHOWN = 8
+
+RAIL_PARTITION = Check(
+    "platform.rail_partition",
+    why="a port without the key cannot talk in that partition, and two limited members of it cannot talk to each other:"
+    " jobs fail to connect, or time out",
+    fix="add the port (ibstat on the host shows its Port GUID) to the partition as a full member where the subnet"
+    " manager has them (/etc/opensm/partitions.conf, or UFM), and let it read that again (kill -HUP of opensm); then"
+    " run site.yml --tags platform for this host again",
+    severity="critical",
+)
+"""InfiniBand: has the rail's port all keys of `busbar_fabric_partitions`, as a full member where the key says so; by
+the host itself, whoever sweeps the fabric"""
+
+# Index in the table -> key, without empty places.
+Table = Mapping[int, int]
+# By (device, port); a Problem where a table could not be read.
+Tables = Mapping[Tuple[str, int], Union[Table, Problem]]
+
+
+def wanted(site: Mapping[str, Any]) -> Tuple[int, ...]:
+    """Keys that every rail has to have. site: the site's values by their names."""
+    return tuple(parse_key(key) for key in site.get("busbar_fabric_partitions") or ())
+
+
+def parse_key(text: str) -> int:
+    """``0x8001``; 0 is an empty place. Raises ParseError."""
+    match = _KEY.fullmatch(text.strip())
+    if match is None:
+        raise ParseError("%.80r is no partition key like 0x8001" % text)
+    return int(match.group(1), 16)
+
+
+def read(host: Host, nics: Iterable[Nic]) -> Tables:
+    """Of the InfiniBand ports among these."""
+    found: Dict[Tuple[str, int], Union[Table, Problem]] = {}
+    for nic in nics:
+        if nic.rdma is None or nic.port is None or nic.port.link_layer != "InfiniBand":
+            continue
+        path = "%s/ports/%d/pkeys" % (nic.rdma.source, nic.port.number)
+        found[nic.rdma.name, nic.port.number] = _table(host, path)
+    return found
+
+
+def _table(host: Host, path: str) -> Union[Table, Problem]:
+    table: Dict[int, int] = {}
+    name = path
+    try:
+        entries = sorted(host.listdir(path), key=natural_key)
+        if not entries:
+            return Problem(path, "lists no key")
+        for entry in entries:
+            name = "%s/%s" % (path, entry)
+            text = host.read(name)
+            if text is None:
+                raise ParseError("is gone")
+            key = parse_key(text)
+            if key:
+                table[parse_decimal(entry)] = key
+    except ReadError as error:
+        return error.problem
+    except ParseError as error:
+        return Problem(name, str(error))
+    return table
+
+
+def lacking(keys: Collection[int], asked: Sequence[int]) -> Tuple[str, ...]:
+    """In words each wanted key that these are not enough for: a full member is a limited one, too."""
+    missing = [key for key in asked if key not in keys and not (not key & FULL and key | FULL in keys)]
+    return tuple(
+        "0x%04x%s" % (key, " (a limited member only)" if key & FULL and key & ~FULL in keys else "") for key in missing
+    )
+
+
+def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mapping[str, Finding]) -> List[Finding]:
+    """Of each InfiniBand port of these; nothing where no key is wanted. down: PCI address -> why its port is not up."""
+    want = ", ".join("0x%04x" % key for key in asked)
+    findings = []
+    for nic in nics:
+        if not asked or nic.rdma is None or nic.port is None or nic.port.link_layer != "InfiniBand":
+            continue
+        source = "%s/%s/ports/%d/pkeys" % (DEVICES, nic.rdma.name, nic.port.number)
+        table = tables.get((nic.rdma.name, nic.port.number), Problem(source, "was not read"))
+        fix: Optional[str] = None
+        if isinstance(table, Problem):
+            state, have = "unknown", str(table)
+            fix = "see what grep . %s/* says on the host" % source
+        else:
+            missing = lacking(set(table.values()), asked)
+            state, have = "drift" if missing else "ok", _shown(table)
+            if missing:
+                have = "lacks %s: %s" % (", ".join(missing), have)
+        because = down.get(nic.pci) if state != "ok" else None
+        findings.append(RAIL_PARTITION.judge(nic.label, state, want, have, source, fix, because))
+    return findings
+
+
+def _shown(table: Table) -> str:
+    """NCCL takes the one at index 0, or at that of NCCL_IB_PKEY, so the indices are of use."""
+    said = ["0x%04x at index %d" % (key, index) for index, key in sorted(table.items())]
+    more = ["and %d more" % (len(said) - _SHOWN)] if len(said) > _SHOWN else []
+    return ", ".join(said[:_SHOWN] + more) or "no key at all"
