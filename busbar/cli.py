@@ -102,7 +102,9 @@ def _parser() -> _Parser:
     command.add_argument("--json", action="store_true", help="findings, and the proof of the transport, as JSON")
     text = "a training log with step times, and GPU utilisation where it has it: is it the network at all"
     command.add_argument("--training", metavar="FILE", help=text)
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training))
+    text = "print all findings, quotes and facts, however many"
+    command.add_argument("--all", dest="everything", action="store_true", help=text)
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything))
 
     command = commands.add_parser("drift", help="what differs from the intent tonight, and since when; changes nothing")
     drift.add_drift(command)

@@ -37,10 +37,10 @@ _NOT_READ = {
 }
 
 
-def run(paths: Sequence[str], as_json: bool, training: str | None = None) -> int:
+def run(paths: Sequence[str], as_json: bool, training: str | None = None, everything: bool = False) -> int:
     """Read logs of one job, or of several ("-": standard input), and print what they say.
 
-    training: a training log with step times and, where it has it, GPU utilisation.
+    training: a training log with step times and, where it has it, GPU utilisation.   everything: print all of it.
     """
     reader = nccl_job.Reader()
     code = 0
@@ -69,8 +69,8 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None) -> int
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
-        print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty()))
-    if not log.info and not log.warnings and not log.failures:
+        print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty(), everything))
+    if not log.info and not log.warnings and not log.failures and not log.quotes.all and not log.programs.waiting:
         return 2
     return code or int(any(not finding.ok for finding in findings))
 

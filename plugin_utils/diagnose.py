@@ -18,28 +18,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import table
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import shown, signals
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, split
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.transport import transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
 # Findings that are printed; all of them are in the JSON.
 SHOWN = 40
-# What stands before a note of a kind.
-_NOTES = {"odd": "worth a look, no failure by itself: ", "fallback": "NCCL goes on in another way: "}
-_NOTES |= {"fact": "", "harmless": "harmless: "}
-# What network plugins are, by the name that stands in their lines.
-_PLUGINS = {
-    "FastSocket": "TCP, no RDMA",
-    "GPUDirectTCPX": "TCP that writes into the GPU's memory",
-    "FasTrak": "TCP that writes into the GPU's memory",
-    "OFI": "libfabric",
-    "UCX": "RDMA by UCX",
-    "gIB": "RDMA",
-}
+# Quotes, and sentences of what is shown, that are printed; all of them with --all, and in the JSON.
+QUOTED, SENTENCES = 10, 40
 NODE = Check(
     "nccl_log.node",
     why="the log of a node that did not answer, or not all of it, is missing: what its ranks say is not known",
@@ -74,36 +63,25 @@ def join(registered: Mapping[str, Any]) -> tuple[Log, list[Job], list[Finding]]:
     return reader.log, split(reader.log), findings
 
 
-def render(log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width: int = 100, colour: bool = False) -> str:
-    """What people read: the job in a few lines, the findings worst first, then what is right."""
+def render(
+    log: Log,
+    jobs: Sequence[Job],
+    findings: Sequence[Finding],
+    width: int = 100,
+    colour: bool = False,
+    everything: bool = False,
+) -> str:
+    """What people read: of each job a line, the findings worst first, what is right, then what the log itself says.
+
+    everything: without limits of how much of it is printed.
+    """
     lines = []
-    for number, job in enumerate(jobs):
+    for job in jobs:
         lines += _wrapped(_about(job), width)
-        if number == 0:
-            said = table.told(log.table)
-            if log.starts > 1 and len(jobs) == 1 and job.world is None:
-                said.append(
-                    f"NCCL's release stands here {log.starts} times on a line of its own, which rank 0 of a job prints:"
-                    f" as a rule {log.starts} jobs (a program without MPI on each host), or one that was started again"
-                )
-            lines += [line for fact in said for line in _wrapped(f"  {fact}", width)]
-        older, too_old = nccl_judge.older_driver(log, job)
-        facts = [*_facts(job), *([older] if older and not too_old else [])]
-        lines += [line for fact in facts for line in _wrapped(f"  {fact}", width)]
-        if job.processes and job.nodes != 1:
-            proof = transport(job)
-            lines += _wrapped(
-                "  transport: " + ("proven" if proof.proven else "not proven: " + "; ".join(proof.missing)), width
-            )
-        settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job))]
-        if settings:
-            lines += _wrapped(
-                "  set (by the environment, or a file such as /etc/nccl.conf: the log does not tell which): %s"
-                % ", ".join(settings[:30]) + (" and %d more" % (len(settings) - 30) if len(settings) > 30 else ""),
-                width,
-            )  # fmt: skip
     bad = [finding for finding in findings if not finding.ok]
-    for finding in bad[:SHOWN]:
+    lines += _wrapped(f"verdict: {_verdict(log, bad)}", width)
+    most = len(bad) if everything else SHOWN
+    for finding in bad[:most]:
         severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
         if colour:
             severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
@@ -120,88 +98,66 @@ def render(log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width: in
         lines += _wrapped(f"    do: {finding.fix}", width)
         if finding.source != finding.subject:
             lines += _wrapped(f"    from: {finding.source}", width)
-    if len(bad) > SHOWN:
-        lines += ["", "... and %d more findings; --json has them all" % (len(bad) - SHOWN)]
+    if len(bad) > most:
+        lines += ["", "... and %d more findings; --all prints, and --json has, all of them" % (len(bad) - most)]
     # Of 512 hosts the same is said once.
     good = Counter((finding.have, finding.check) for finding in findings if finding.ok)
     if good:
         lines.append("")
     for (have, check), times in good.items():
         lines += _wrapped(f"ok: {have} [{check}]" + (f", {times} times" if times > 1 else ""), width)
+    lines += _quotes(log, jobs, bad, width, everything)
+    for number, job in enumerate(jobs):
+        of = f" of {job.name}" if len(jobs) > 1 else ""
+        for title, sentences in (
+            ("shown", shown.shown(log, job, number == 0)),
+            ("not shown", shown.not_shown(log, job, number == 0)),
+        ):
+            lines += _block(f"{title}{of}:", sentences, width, everything)
     lines += ["", _summary(log, bad)]
     return "\n".join(printable(line) if not colour else line for line in lines)
 
 
-def _facts(job: Job) -> list[str]:
-    """What is neither good nor bad."""
-    facts = []
-    devices = {(device.name, device.layer) for process in job.processes for device in process.devices.values()}
-    if devices:
-        layers = sorted({layer for _name, layer in devices})
-        called = {"IB": " (InfiniBand)", "": ""}
-        named = [
-            names([name for name, of in devices if of == layer], 8) + called.get(layer, f" ({layer})")
-            for layer in layers
-        ]
-        facts.append("HCAs: " + ", ".join(named))
-    ways: Counter[str] = Counter()
-    given_up = sorted({process.collnet_why for process in job.processes if process.collnet_why})
-    collnet = any(process.collnet_ranks for process in job.processes)
-    for process in job.processes:
-        for (kind, via, _index, gdr, pxn, _sends), count in process.ways:
-            path = {"net": "NET/", "collnet": "COLLNET/", "p2p": "P2P/", "shm": "SHM/"}[kind] + via
-            if kind == "collnet" and given_up and not collnet:
-                continue
-            ways[path + ("/GDRDMA" if gdr else "") + (" over another GPU (PXN)" if pxn else "")] += count
-    if ways:
-        facts.append("connections: " + ", ".join(f"{count} by {path}" for path, count in ways.most_common(6)))
-    shaped = max(((process.shaped_ranks, process.shaped) for process in job.processes), default=(0, 0))
-    if job.world is None and shaped[0]:
-        facts.append("a communicator of %d ranks over %d node%s is named" % (*shaped, "" if shaped[1] == 1 else "s"))
-    plugins = {plugin.name for process in job.processes for plugin in process.plugins if plugin.state == "speaks"}
-    if plugins:
-        kinds = "; ".join(f"{name} is {_PLUGINS[name]}" for name in sorted(plugins) if name in _PLUGINS)
-        facts.append(f"lines of a network plugin: {names(plugins)}" + (f" ({kinds})" if kinds else ""))
-    for text in job.errors:
-        facts.append(f"a line that no rule of this command knows says: {text}")
-    if given_up:
-        which = "not used by all ranks" if collnet else "not used"
-        facts.append(f"CollNet (SHARP) is {which}: {given_up[0]}")
-    rings = sum(1 for process in job.processes if process.rings)
-    if rings:
-        facts.append(f"rings are connected on {rings} of {len(job.processes)} processes")
-    trees = sum(1 for process in job.processes if process.trees)
-    if trees:
-        facts.append(f"trees are connected on {trees} of {len(job.processes)} processes")
-    channels = max((process.channels for process in job.processes), default=0)
-    if channels:
-        facts.append(f"{channels} channels for collectives")
-    if any(process.roce for process in job.processes):
-        facts.append("RoCE: connections use GIDs of IPv4 addresses")
-    split = sum(one.split for one in job.communicators)
-    if split:
-        facts.append(f"{split} of {len(job.communicators)} communicators are made by ncclCommSplit")
-    slowest = max((process.init_seconds for process in job.processes), default=())
-    if slowest:
-        facts.append("an initialisation took %.1f s, %.1f s of it in bootstrap (waiting for others)" % slowest)
-    asked = {"NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"} & _set(job)
-    notes = Counter((note.kind, note.text) for process in job.processes for note in process.notes)
-    for kind in ("odd", "fallback", "fact", "harmless"):
-        for text in sorted(text for of, text in notes if of == kind)[:6]:
-            facts.append(_NOTES[kind] + text)
-    missing = {plugin.kind for process in job.processes for plugin in process.plugins if plugin.state == "missing"}
-    there = {plugin for process in job.processes for plugin in process.plugins if plugin.state == "loaded"}
-    missing -= {plugin.kind for plugin in there if not plugin.name.startswith("internal")}
-    if missing and not asked:
-        facts.append(f"harmless: no plugin for {', '.join(sorted(missing))} is there; NCCL does without")
-    unfit = {plugin.name for process in job.processes for plugin in process.plugins if plugin.state == "unfit"}
-    if unfit:
-        facts.append(f"a network plugin does not fit this NCCL (no {names(unfit)}): NCCL's own networks are used")
-    return facts
+def _verdict(log: Log, bad: Sequence[Finding]) -> str:
+    """The worst finding in a few words."""
+    if not bad:
+        return "nothing in this log is wrong"
+    worst = bad[0]
+    if worst.severity == "minor":
+        return "no failure is in these lines; what they do not tell is below"
+    first = (worst.have or "").partition(";")[0][:200]
+    state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
+    return f"{first}" + (f" ({state})" if state else "")
 
 
-def _set(job: Job) -> set[str]:
-    return {name for process in job.processes for name in process.variables}
+def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, everything: bool) -> list[str]:
+    """Lines of the log that report something, and that no finding quotes."""
+    explained = " ".join(" ".join(f"{finding.have} {finding.source}".split()) for finding in bad)
+    found = shown.quoted(jobs[0], explained) if jobs else []
+    if not everything:
+        worst = sorted(found, key=lambda pair: (not pair[1], signals.KINDS.index(pair[0].kind)))[:QUOTED]
+        kept = [pair for pair in found if any(pair[0] is one for one, _first in worst)]
+    else:
+        kept = found
+    sentences = []
+    for one, first in kept:
+        sentences += shown.quote(jobs[0], one, first)
+    left = len(found) - len(kept) + log.quotes.left_out
+    if left:
+        sentences.append(f"and {left} more kinds of lines" + ("" if everything else ": --all prints them"))
+    return _block("what the log itself says, in its order:", sentences, width, True)
+
+
+def _block(title: str, sentences: Sequence[str], width: int, everything: bool) -> list[str]:
+    if not sentences:
+        return []
+    most = len(sentences) if everything else SENTENCES
+    lines = ["", title]
+    for sentence in sentences[:most]:
+        lines += _wrapped(("      " if sentence.startswith("= ") else "  ") + sentence, width)
+    if len(sentences) > most:
+        lines.append(f"  and {len(sentences) - most} more: --all prints them")
+    return lines
 
 
 def _about(job: Job) -> str:

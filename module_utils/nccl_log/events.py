@@ -106,6 +106,7 @@ class Init:
 
     comm: pointer, of this process alone.   id: commId, of all ranks; "" of a split in 2.23 and later.
     parent, color: of a split; "" else.   bus: PCI bus id as NCCL writes it, ``1c000``.
+    all: by ncclCommInitAll, so that one process has all ranks.
     """
 
     comm: str
@@ -117,6 +118,7 @@ class Init:
     device: int
     bus: str
     done: bool
+    all: bool = False
 
 
 @dataclass(frozen=True)
@@ -301,10 +303,11 @@ class System:
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A GPU in the printed topology (gpu: ``0-1b000``, bandwidth None), or its NVLinks (gpu "", GB/s)."""
+    """A GPU in the printed topology (gpu: ``0-1b000``, bandwidth None), or its NVLinks (gpu "", GB/s; to a switch)."""
 
     gpu: str
     bandwidth: Optional[float]
+    switch: bool = False
 
 
 EVENTS = (

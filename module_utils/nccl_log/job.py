@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
-from . import events, failures, lines, texts, unsigned
+from . import events, failures, lines, signals, texts, trace, unsigned
 from .events import Channel, Event, Graph, Init, Plugin, Shape
 from .failures import Failure
 from .lines import Head
@@ -33,6 +33,14 @@ SLOW_START = 2.0
 # Elements of a set or mapping that processes share.
 ALIKE = 16
 BEYOND = "lines of further processes"
+
+# Lines from the begin on in which each process is noted, whatever it says.
+_BEGIN = 50_000
+# In INFO lines that may report a failure.
+_REPORTS = (b"ailed", b"rror", b"imed out", b"annot ", b"nable to", b"ot supported", b"bort")
+# Kinds of warnings that are none.
+_NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host")
+_TRACED = frozenset(trace.STARTS)
 
 # What Ray appends to a line that other processes wrote alike, within some seconds; theirs it leaves out.
 _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\].*$")
@@ -100,7 +108,7 @@ class Shared:
 class Communicator:
     """key: commId; of a split without one ``PARENT/COLOR``. began, done: rank -> process. nodes: as NCCL counts.
 
-    split: made of another one (ncclCommSplit).
+    split: made of another one (ncclCommSplit).   one_process: one process has all of its ranks (ncclCommInitAll).
     """
 
     key: str
@@ -110,6 +118,7 @@ class Communicator:
     nodes: Optional[int] = None
     local_ranks: int = 0
     split: bool = False
+    one_process: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,11 +230,31 @@ class Reader:
                 continue
             if line[at + 6 : at + 11] == b"INFO ":
                 info += 1
-                if line[at + 11 : at + 15] not in interesting and line.find(b" NCCL ", at + 11) < 0:
+                begin = line[at + 11 : at + 15]
+                if begin not in interesting and begin[:1] != b"/" and line.find(b" NCCL ", at + 11) < 0:
+                    self._passed_over(line, at, order)
                     continue
             self._record(line[: lines.LONGEST], at, order)
         log.lines = order
         log.info += info
+
+    def _passed_over(self, line: bytes, at: int, order: int) -> None:
+        """An INFO line that no rule looks at: it has a process all the same, and may report a failure."""
+        if order < _BEGIN:
+            self._by(line[: lines.LONGEST], at, order)
+        for mark in _REPORTS:
+            if mark in line:
+                self._quote_info(line[: lines.LONGEST], at, order)
+                return
+
+    def _quote_info(self, line: bytes, at: int, order: int) -> None:
+        process = self._by(line, at, order)
+        text = line[at + 11 :].decode("utf-8", "replace").strip()
+        self._quote(process, text, "", order, signals.WARNING)
+
+    def _quote(self, process: Optional[Process], text: str, place: str, order: int, kind: str) -> None:
+        who = ("", "", None) if process is None else (process.host, str(process.key[1] or ""), process.launcher_rank)
+        self.log.quotes.nccl(text, place, who, len(self.log.sources), order, kind)
 
     def _alike(self, line: bytes) -> bytes:
         """The line without what Ray appends to it."""
@@ -262,6 +291,8 @@ class Reader:
                 failed = failures.failure(record.text, record.head.place)
                 if failed is not None:
                     self._failed(failed, record.head, order)
+                    kind = signals.WARNING if failed.kind in _NO_FAILURES else signals.ERROR
+                    self._quote(self._process(record.head, order), record.text, record.head.place, order, kind)
                     self._open, self._open_at = order, len(self.log.failures) - 1
                     if failed.kind == "fallback" and "CollNet" in failed.text:
                         self._said(self._process(record.head, order), events.CollNet(False, failed.text[:200]))
@@ -304,13 +335,26 @@ class Reader:
                 if pair and pair not in process.crossed:
                     _add(process, "crossed", pair)
             return
+        if text[:4] in _TRACED and self._traced(process, text):
+            return
         said = self._events.get(text, events)
         if said is events:
             said = texts.event(text.decode("utf-8", "replace"))
             # What ranks have in common is kept once; a communicator's line is of one rank.
             if len(text) < 1000 and b"comm 0x" not in text:
                 _remember(self._events, text, said)
+        if said is None and any(mark in text for mark in _REPORTS):
+            self._quote(process, text.decode("utf-8", "replace").strip(), "", self._order, signals.WARNING)
         self._said(process, said)
+
+    def _traced(self, process: Process, text: bytes) -> bool:
+        """Takes a line of the trace of collectives."""
+        if b": opCount " not in text[:40]:
+            return False
+        head = lines.head(self._line[: self._line.find(b" NCCL ")].decode("utf-8", "replace"))
+        who = "%s:%s" % (process.host, process.key[1]) if process.host else "a process that is not named"
+        who += ", GPU %d" % head.device if head.device is not None and 0 <= head.device < 64 else ""
+        return self.log.trace.take(text, process.order, process.pointers, who)
 
     def _connected(self, process: Process, rank: int, way: Way) -> None:
         there = process.connections
@@ -412,6 +456,8 @@ class Reader:
                 return
             one = self.log.communicators[key] = Communicator(key, said.ranks)
         one.split = one.split or bool(said.parent)
+        if said.all:
+            one.one_process, one.nodes = True, 1
         if said.rank not in one.began:
             if self._ranks >= RANKS:
                 self._count("ranks")
@@ -459,6 +505,7 @@ class Reader:
             process.gpu = said.gpu
         elif process.gpu and said.bandwidth is not None:
             _put(process, "nvlinks", process.gpu, max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth))
+            process.nvswitch = process.nvswitch or said.switch
 
     def _fact(self, process: Process, said: Event) -> None:
         """What one field takes."""
@@ -520,6 +567,8 @@ class Reader:
         elif isinstance(said, events.Channels):
             process.channels = max(process.channels, said.collective)
             process.nvls_channels = max(process.nvls_channels, said.nvls or 0)
+            if said.nvls is not None:
+                process.nvls_said = max(process.nvls_said or 0, said.nvls)
         elif isinstance(said, events.CollNet):
             key = None if said.rank is None else self._setting_up(process, said.rank)
             if key is not None and said.rank is not None:
@@ -591,6 +640,8 @@ INTERESTING = frozenset(
     + [b"%d " % n + rest for n, rest in [(n, b"co"[: 3 - len(str(n))]) for n in range(1000)]]
     # A call that returned an error.
     + [b"-> %d" % n for n in range(1, 7)]
+    # The trace of collectives.
+    + list(trace.STARTS)
     # The printed topology.
     + [b"+ NV", b"+ PC", b"    "]
 )

@@ -13,6 +13,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 from ..nccl.grammar import strtoll
 from ..nccl.variables import Version
 from .job import Communicator, Key, Log, Process, Reported
+from .quotes import Quote
 
 # Names in a sentence; the rest is counted.
 NAMED = 6
@@ -23,7 +24,7 @@ class Job:
     """name: "job", or "job N" of several.   world: its largest communicator; None where none was begun.
 
     nodes: over how many it runs, as NCCL counts or as all of its ranks say; None where the log does not tell.
-    errors: what other programs say, and no rule knows.
+    quotes: lines of it that report something, in the order of their first appearance.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Job:
     world: Optional[Communicator]
     nodes: Optional[int]
     versions: Tuple[str, ...]
-    errors: Tuple[str, ...] = ()
+    quotes: Tuple[Quote, ...] = ()
 
     @property
     def several(self) -> Optional[bool]:
@@ -183,12 +184,12 @@ def _job(
         world,
         _nodes(processes, communicators, world) or (_listed(log, processes) if number is None else None),
         _sorted(versions),
-        tuple(log.errors) if not number else (),
+        tuple(log.quotes.all) if not number else (),
     )
 
 
 def _empty(log: Log) -> Job:
-    return Job("job", (), (), tuple(log.failures), None, None, _sorted(_unsigned(log)), tuple(log.errors))
+    return Job("job", (), (), tuple(log.failures), None, None, _sorted(_unsigned(log)), tuple(log.quotes.all))
 
 
 def _unsigned(log: Log) -> Set[str]:

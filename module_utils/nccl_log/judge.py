@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding, worst_first
-from . import failure_checks, judge_failures, judge_network, judge_ras, judge_settings
+from . import failure_checks, judge_failures, judge_network, judge_program, judge_ras, judge_settings
 from .failure_checks import RANKS, WARNING
 from .job import Log
 from .jobs import Job, missing, names, numbers, split
@@ -32,11 +32,14 @@ def judge(log: Log) -> List[Finding]:
     """Findings, those that are ok too, worst first."""
     found = _readable(log) + judge_ras.judge(log.ras)
     found += _tests(log)
-    for job in split(log):
-        found += judge_failures.judge(job) or _same_gpu(job)
+    for number, job in enumerate(split(log)):
+        failed = judge_failures.judge(job) or _same_gpu(job)
+        found += failed
         found += _versions(job) + _forms(job) + _driver(log, job) + _ranks(job)
-        found += judge_network.judge(job)
+        network = judge_network.judge(job)
+        found += network
         found += judge_settings.judge(job)
+        found += judge_program.judge(log, job, [*failed, *network]) if number == 0 else []
         found += _level(log, job)
     return _first_first(worst_first(_once(found)))
 
@@ -63,15 +66,26 @@ def _readable(log: Log) -> List[Finding]:
     source = names(log.sources, 3) or "the log"
     if not log.info and not log.warnings:
         have = "%d lines, none with NCCL's own head (HOST:PID:TID [GPU] NCCL INFO)" % log.lines
-        if log.failures:
-            have += "; %d of PyTorch's, a launcher's or the scheduler's say something" % len(log.failures)
+        other = sum(one.count for one in log.quotes.all)
+        if log.failures or other:
+            have += "; %d of PyTorch's, a launcher's, the scheduler's or a program's report something" % max(
+                len(log.failures), other
+            )
         if log.binary:
             have += "; %d hold zero bytes: it is no text" % log.binary
         if log.tests or log.table.rows or log.table.ranks:
             have += "; it is the output of nccl-tests without NCCL's INFO lines: which network is used is not told"
         if log.ras.groups or log.ras.blocks:
             have += "; it is a report of NCCL's RAS"
-        known = log.failures or log.table.rows or log.table.ranks or log.ras.groups or log.ras.blocks
+        known = (
+            log.failures
+            or log.quotes.all
+            or log.programs.waiting
+            or log.table.rows
+            or log.table.ranks
+            or log.ras.groups
+            or log.ras.blocks
+        )
         severity = "minor" if known else None
         return [READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity)]
     found = []

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
+from . import signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
-from .failure_checks import CHECKS, CONNECTION, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
+from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failures import STATUSES
 from .job import Call, Process, Reported
 from .jobs import Job, missing, names, numbers
@@ -69,8 +70,8 @@ def judge(job: Job) -> List[Finding]:
         found.append(_finding(job, reported, follows, None))
     if not any(one.check == CONNECTION.id for one in found):
         found += _retries(job)
-    if not found:
-        found += _bare(job)
+    if not found or (first is None and all(one.check == EXIT.id for one in found)):
+        found = _bare(job) + found
     return found
 
 
@@ -101,7 +102,7 @@ def _came_before(reported: Sequence[Reported], first: Reported) -> bool:
 def _bare(job: Job) -> List[Finding]:
     """Where only exceptions, what NCCL says after another warning, or the calls that returned an error are here."""
     said = [one.failure.text for one in job.failures if _kind(one) == "exception"]
-    said = said or [one.failure.text for one in job.failures if _kind(one) not in ("progress", "left")]
+    said = said or [one.failure.text for one in job.failures if _kind(one) not in ("progress", "left", "exit")]
     traced = _calls(job)
     if not said and not traced:
         return []
@@ -121,9 +122,14 @@ def _bare(job: Job) -> List[Finding]:
     code = str(traced[0][0].result) if traced else ""
     meant = [text for number, words, text in RESULTS if number == code or any(word in have for word in words)]
     have += "; that is: %s" % meant[0] if meant else ""
-    if job.errors:
+    errors = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl and one.text[:150] not in have]
+    errors = [one for one in errors if not one.about or "NCCL" not in one.about]
+    if errors:
         # What no rule knows may be the cause.
-        have += "; this command knows no line of this log that names the cause; other programs say: %s" % job.errors[0]
+        have += (
+            "; this command knows no line of this log that names the cause; other programs say: %s"
+            % errors[0].text[:200]
+        )
     elif not any(_kind(one) in ("warning", "fallback") for one in job.failures):
         have += "; the warning before it, which names the cause, is not in this log"
     fix = "run it again with NCCL_DEBUG=WARN at least, and give this command the logs of all ranks"
@@ -222,7 +228,12 @@ def _first(job: Job) -> Optional[Reported]:
     never = [one for one in job.failures if _kind(one) in ("connect", "closed")]
     if not roots and (in_order(never) or [None])[0] is not None and _kind((in_order(never) or never)[0]) == "connect":
         return (in_order(never) or never)[0]
-    for reported in (known, [one for one in job.failures if _kind(one) == "exit"], roots):
+    # A process that ends after calls or tests had failed follows from them.
+    ended = [one for one in job.failures if _kind(one) == "exit"]
+    before = [one for one in job.failures if _kind(one) in ("consequence", "exception", "test", "watchdog")]
+    if before and ended and (in_order([*before, *ended]) or before)[0] not in ended:
+        ended = []
+    for reported in (known, ended, roots):
         ordered = in_order(reported)
         if ordered:
             return ordered[0]
@@ -456,7 +467,8 @@ def _who(job: Job, reported: Sequence[Reported]) -> str:
             device = None if "async" in one.failure.text else one.device
             who = _with_gpu(job.who(one.process), device)
         elif one.failure.rank is not None:
-            who = "rank %d" % one.failure.rank + (" (%s)" % one.failure.peer if one.failure.kind == "exit" else "")
+            told = one.failure.peer if one.failure.kind == "exit" else ""
+            who = "rank %d" % one.failure.rank + (" (%s)" % told if told else "")
         elif one.failure.kind in ("exit", "cuda", "sharp") and one.failure.peer:
             who = one.failure.peer
         else:

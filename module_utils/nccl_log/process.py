@@ -38,7 +38,8 @@ class Process:
     connections: rank that wrote it -> way -> how many channels.
     crossed: pairs of ranks that are connected by the network.
     peers_off: pairs of GPUs of the node between which there is no direct way, as NCCL names them.
-    nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.
+    nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.   nvswitch: they end at a switch.
+    nvls_said: channels of NVLS; None where no line says how many.
     pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
     calls: the first calls that returned an error, innermost first.   retries: of its TCP connections, the last one.
     timed: (rank, ranks) of communicators that it completed.   gdr_why: why there is no GPUDirect RDMA.
@@ -70,6 +71,8 @@ class Process:
     peers_off: AbstractSet[str] = frozenset()
     nvls: Optional[bool] = None
     nvls_channels: int = 0
+    nvls_said: Optional[int] = None
+    nvswitch: bool = False
     channels: int = 0
     collnet_ranks: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""

@@ -11,6 +11,8 @@ from ..core.finding import Finding
 from .job import Log, read
 from .jobs import Job, split
 from .judge import judge
+from .quotes import Quote
+from .shown import not_shown, shown
 from .transport import transport
 
 
@@ -27,12 +29,33 @@ def report(log: Log, jobs: Sequence[Job], findings: Sequence[Finding]) -> Dict[s
         "lines": log.lines,
         "info": log.info,
         "warnings": log.warnings,
-        "jobs": [_job(job) for job in jobs],
+        "jobs": [_job(log, job, number == 0) for number, job in enumerate(jobs)],
+        "quotes": [_quote(one) for one in log.quotes.all],
         "findings": [finding.to_dict() for finding in findings],
     }
 
 
-def _job(job: Job) -> Dict[str, Any]:
+def _quote(one: Quote) -> Dict[str, Any]:
+    """A line that reports a failure, a death, a wait or a success, or what several have in common."""
+    return {
+        "source": one.source,
+        "line": one.order,
+        "last_line": one.last,
+        "count": one.count,
+        "kind": one.kind,
+        "nccl": one.nccl,
+        "text": one.text,
+        "behind": one.behind,
+        "calls": list(one.calls),
+        "about": one.about,
+        "ranks": sorted(one.ranks),
+        "processes": sorted(one.pids),
+        "hosts": sorted(one.hosts),
+    }
+
+
+def _job(log: Log, job: Job, first: bool) -> Dict[str, Any]:
+    """first: of the log; what no process signed is told with it."""
     proof = transport(job)
     variables = sorted({name for process in job.processes for name in process.variables})
     return {
@@ -41,6 +64,8 @@ def _job(job: Job) -> Dict[str, Any]:
         "hosts": sorted({process.host for process in job.processes}),
         "nccl": list(job.versions),
         "communicators": len(job.communicators),
+        "shown": shown(log, job, first),
+        "not_shown": not_shown(log, job, first),
         "variables": {name: sorted(job.set_to(name)) for name in variables},
         "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
     }

@@ -98,6 +98,7 @@ def _init(m: Match[str]) -> Event:
         int(m.group("device")),
         m.group("bus"),
         m.group("phase") == "COMPLETE",
+        m.string.startswith("ncclCommInitAll "),
     )
 
 
@@ -436,8 +437,15 @@ _CHANNELS = re.compile(
 STARTS = tuple(_KEYED)
 
 
+# Builds of others print whole paths of sources.
+_WHOLE_PATH = re.compile(r"/\S{1,300}?/src/(?P<place>[\w/.+-]{1,120}:\d{1,6}) (?P<arrow>-> \d{1,2}\b.*)")
+
+
 def event(text: str) -> Optional[Event]:
     """What the text of an INFO line says; None of what is not looked at."""
+    if text[:1] == "/":
+        match = _WHOLE_PATH.match(text)
+        return returned(match.group("place"), match.group("arrow")) if match is not None else None
     rules = _KEYED.get(text[:4])
     if rules is not None:
         for pattern, make in rules:
@@ -454,7 +462,7 @@ def event(text: str) -> Optional[Event]:
     if text.lstrip(" ")[:1] == "+":
         match = _NVLINK.match(text)
         if match is not None:
-            return GraphNode("", float(match.group("bw")))
+            return GraphNode("", float(match.group("bw")), text.startswith("NVS", match.end()))
         match = _GPU.match(text)
         return GraphNode(match.group("gpu"), None) if match is not None else None
     return None

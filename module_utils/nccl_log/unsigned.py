@@ -8,26 +8,32 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, List, Optional, Set, Tuple
 
-from . import elsewhere, failures, ras, texts
+from . import elsewhere, failures, programs, ras, signals, texts
 from .failures import Failure
+from .programs import Programs
+from .quotes import Quotes
 from .ras import Report
 from .table import Table
+from .trace import Trace
 
 # Of a line.
 _LONGEST = 2000
 # Lines that others may write between "Last error:" and what it was.
 _TORN = 6
-# Texts of errors that no rule knows; what is beyond them is not kept.
-ERRORS = 3
 _BEFORE = re.compile(r"\s*(?:\([^()]{1,80}\)|\[[^\[\]]{1,60}\]:?)")
 _LAST_ERROR = "Last error:"
-# What may be the cause of something and is no rule's: a line of a program that says error.
-_ERROR = re.compile(r"\b(?:[A-Za-z]{0,40}(?:Error|ERROR|error|Exception)|[Ff]ailed|FAILED|[Ff]ailure)\b.{0,3}[:'] *\S")
 _FRAMES = re.compile(
     r"^\W*(?:nccl[A-Z]\w+: |File \"|raise |Exception raised from|frame #|Traceback|During handling|The above exception)"
 )
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
-_COMPILED_WITH = re.compile(r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})\S{0,40} compiled with CUDA")
+_COMPILED_WITH = re.compile(
+    r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})\S{0,40} compiled with CUDA|"
+    r"\bnccl ?==? ?(?P<used>\d{1,4}\.\d{1,4}\.\d{1,4})\b"
+)
+# One of these is in every line that is looked at.
+_COARSE = (*elsewhere.COARSE, *(mark for mark in signals.COARSE if mark not in elsewhere.COARSE), *programs.COARSE)
+_COARSE += (b'File "', b"](", b"nccl==")
+# A watchdog's line that somebody has broken.
+_BROKEN = re.compile(r"Watchdog caught collective(?!.*timing out)")
 # First four characters of NCCL's texts, and how many lines without a head are kept.
 _BARE = frozenset(start.encode() for start in texts.STARTS if start[:1].isalpha())
 _MOST_BARE = 2000
@@ -45,7 +51,8 @@ class Unsigned:
     binary: lines with a zero byte.   tests: lines of nccl-tests.   libraries: releases that nccl-tests ran with.
     built_for: CUDA releases that the NCCL of those lines was built for.
     starts: how often NCCL's release stands on a line of its own, which rank 0 of a job prints.
-    errors: the first texts of other programs that say error, and that no rule knows.
+    quotes: lines that report a failure, a death, a wait or a success.   programs: what launchers and programs say of
+    the job.   trace: NCCL's trace of collectives.
     table: what nccl-tests printed.   ras: the last report of NCCL's RAS.
     """
 
@@ -56,7 +63,9 @@ class Unsigned:
     rccl: bool = False
     binary: int = 0
     tests: int = 0
-    errors: List[str] = field(default_factory=list)
+    quotes: Quotes = field(default_factory=Quotes)
+    programs: Programs = field(default_factory=Programs)
+    trace: Trace = field(default_factory=Trace)
     table: Table = field(default_factory=Table)
     ras: Report = field(default_factory=Report)
 
@@ -71,8 +80,10 @@ class Others:
         self._marks: Optional[Tuple[bytes, ...]] = None
         # What stands before "Last error:", its line, and how many lines are still looked at.
         self._waits: Tuple[str, int, int] = "", 0, 0
-        self._seen: Set[str] = set()
         self._report = False
+        # Number of the source, and a line that goes on in the next one.
+        self._source = 0
+        self._held: Tuple[str, int] = "", 0
         # Lines that read as NCCL's own texts without a head.
         self.bare: List[bytes] = []
 
@@ -80,11 +91,25 @@ class Others:
         self._block, self._marks = block, None
 
     def end(self) -> None:
+        held, order = self._held
+        self._held = "", 0
+        if held:
+            self._said(held, order)
         self._waits = "", 0, 0
+        self._source += 1
 
     def line(self, line: bytes, order: int) -> None:
+        if self._held[0]:
+            held, since = self._held
+            self._held = "", 0
+            if order == since + 1 and not line.startswith((b"[", b"terminate")):
+                self._said("%s%s" % (held, _text(line)), since)
+                return
+            self._said(held, since)
         if self._waits[2] and self._last_error(line, order):
             return
+        quotes = self._log.quotes
+        taken = quotes.waits(order) and quotes.behind(_text(line), order)
         begin = line[:4]
         if begin in _BARE and len(self.bare) < _MOST_BARE and texts.event(_text(line)) is not None:
             self.bare.append(line[:_LONGEST])
@@ -96,11 +121,15 @@ class Others:
                 return
         if self._marks is None:
             # A log that is NCCL's alone is not searched for them.
-            self._marks = tuple(mark for mark in elsewhere.COARSE if mark in self._block)
-        if not comment and not any(mark in line for mark in self._marks):
-            if b"\0" in line:
-                self._log.binary += 1
-            return
+            self._marks = tuple(mark for mark in _COARSE if mark in self._block)
+        if not comment:
+            for mark in self._marks:
+                if mark in line:
+                    break
+            else:
+                if b"\0" in line:
+                    self._log.binary += 1
+                return
         text = line[:_LONGEST].decode("utf-8", "replace")
         if text.startswith(("# nccl-tests", "# nThread")):
             self._log.tests += 1
@@ -111,12 +140,27 @@ class Others:
             return
         match = texts.VERSION.search(text) or _COMPILED_WITH.search(text)
         if match:
-            self._log.bare_versions.add(match.group("nccl"))
+            own = match.groupdict()
+            self._log.bare_versions.add(own["nccl"] or own["used"])
             self._log.starts += text.startswith("NCCL version ")
-            if match.groupdict().get("cuda"):
-                self._log.built_for.add(match.group("cuda"))
-            self._log.rccl = self._log.rccl or match.groupdict().get("cuda", "") is None
+            if own.get("cuda"):
+                self._log.built_for.add(own["cuda"])
+            self._log.rccl = self._log.rccl or own.get("cuda", "") is None
             return
+        if _BROKEN.search(text):
+            self._held = text, order
+            return
+        # Of the comments of nccl-tests only errors report something.
+        self._said(text, order, taken or (comment and "error:" not in text))
+
+    def _said(self, text: str, order: int, taken: bool = False) -> None:
+        """What a line of a program says of a job. taken: it is a part of what the line before it says."""
+        told = self._log.programs.line(text)
+        if told is not None:
+            self._failed(told, order)
+            return
+        if not taken:
+            self._log.quotes.line(text, self._source, order)
         before, said, behind = text.partition(_LAST_ERROR)
         if said and not behind.strip():
             self._waits = before.rstrip(), order, _TORN
@@ -130,8 +174,6 @@ class Others:
         quoted = elsewhere.said_elsewhere(behind, True) if behind.strip() else None
         if quoted is not None:
             self._failed(quoted, order)
-        elif failed is None:
-            self._error(text)
 
     def _reported(self, line: bytes, begin: bytes) -> bool:
         """Whether a line is one of a report of RAS."""
@@ -162,15 +204,6 @@ class Others:
         failed = replace(failed, text=text.strip()[:400])
         self._failed(failed if failed.rank is not None else elsewhere.ranked(failed, before), order)
         return True
-
-    def _error(self, text: str) -> None:
-        """Keeps a program's line that says error."""
-        if len(self._log.errors) >= ERRORS or not _ERROR.search(text) or _FRAMES.search(text):
-            return
-        alike = _NUMBER.sub("#", text)[:80]
-        if alike not in self._seen:
-            self._seen.add(alike)
-            self._log.errors.append(text.strip()[:200])
 
 
 # How the rest of a broken warning begins.

@@ -240,7 +240,9 @@ def test_what_an_exception_quotes_is_known_with_its_rank() -> None:
     text += "[rank6]: Last error:\n[rank6]: Call to socket failed : Too many open files\n"
     log = found(text)
     assert "on rank 6" in (log["nccl_log.limits"].have or "")
-    assert "2 of PyTorch's, a launcher's or the scheduler's say something" in (log["nccl_log.readable"].have or "")
+    assert "2 of PyTorch's, a launcher's, the scheduler's or a program's report something" in (
+        log["nccl_log.readable"].have or ""
+    )
 
 
 def test_a_failure_says_which_gpu_at_what_and_how_much() -> None:

@@ -1,0 +1,172 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Findings on what programs and launchers report, where no rule on NCCL's failures says it: deaths and errors."""
+
+from __future__ import annotations
+
+import re
+from typing import List, Optional, Sequence
+
+from ..core.check import Check
+from ..core.finding import Finding
+from . import failure_checks, signals
+from .failure_checks import EXIT, MISMATCH, STORE
+from .job import Log
+from .jobs import Job, missing, names, numbers
+from .quotes import Quote
+
+PROGRAM = Check(
+    "nccl_log.program",
+    why="a program reports a failure; the lines do not show that it is NCCL's, or that a network is involved",
+    fix="read it with the lines above it, of the rank that reports it first: the program's own traceback names the call"
+    " that failed",
+    severity="critical",
+)
+"Do the programs of the job report no failure of their own"
+
+# Kinds of failures that say how a process ended.
+_ENDED = ("exit", "oom", "time_limit", "cancelled", "node_failure")
+
+
+def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
+    """others: findings on the same log."""
+    found = _barrier(log, job) + _trace(log, job)
+    worst = next((one for one in [*others, *found] if not one.ok and one.severity == "critical"), None)
+    said = " ".join(" ".join((one.have or "").split()) for one in others)
+    reports = [one for one in job.quotes if not one.nccl and " ".join(one.text[:150].split()) not in said]
+    deaths = [one for one in reports if one.kind == signals.DEATH]
+    errors = [one for one in reports if one.kind == signals.ERROR]
+    # What merely says that a process ended adds nothing to a failure that is known.
+    strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
+    if strong and not any(one.failure.kind in _ENDED for one in job.failures):
+        found.append(_death(job, strong, errors, worst))
+    known = worst or next(
+        (one for one in others if not one.ok and one.severity == "major" and one.state == "drift"), None
+    )
+    if errors and known is None and not (strong and strong[0].order < errors[0].order):
+        found.append(_error(job, errors))
+    return found
+
+
+_STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|asked MPI")
+
+
+def _where(one: Quote) -> str:
+    parts = []
+    if one.ranks:
+        parts.append("rank%s %s" % ("" if len(one.ranks) == 1 else "s", numbers(one.ranks)))
+    if one.pids:
+        parts.append("process %s" % names([pid.lstrip(":") for pid in one.pids], 6))
+    elif one.hosts:
+        parts.append(names(one.hosts, 6))
+    parts.append("line %d" % one.order + (", %d alike" % one.count if one.count > 1 else ""))
+    return "; on %s" % ", ".join(parts) if len(parts) > 1 else "; %s" % parts[0]
+
+
+def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Optional[Finding]) -> Finding:
+    # A crash says more than the launcher that cleans up after it.
+    one = next((said for said in deaths if "signal" in said.about), deaths[0])
+    have = one.text[:220] + _where(one)
+    alike = [said for said in deaths if said is not one and said.about == one.about]
+    processes = {pid.lstrip(":") for said in alike for pid in said.pids} - {pid.lstrip(":") for pid in one.pids}
+    have += "; the same of %s" % names(processes, 6) if processes else ""
+    have += "; %s" % one.about if one.about else ""
+    before = [said for said in job.failures if said.order < one.order]
+    calls = [call for process in job.processes for call in process.calls if call.order < one.order]
+    own = [said for said in errors if said.order < one.order]
+    if before or calls:
+        have += "; it comes after other failures of this log (%s), from which it may follow" % (
+            "%s -> %d" % (calls[0].place, calls[0].result) if calls else before[0].failure.text[:80]
+        )
+    elif own:
+        have += "; before it: %s" % own[0].text[:160]
+    else:
+        have += "; no failure stands before it in this log"
+    kinds = {way[0] for process in job.processes for way, _count in process.ways}
+    if kinds and kinds <= {"p2p", "shm"}:
+        have += "; the connections shown are within the node (%s), no network is involved" % ", ".join(
+            sorted({"P2P" if kind == "p2p" else "shared memory" for kind in kinds})
+        )
+    fix = None
+    if "SIGBUS" in one.about:
+        fix = "`df -h /dev/shm` in the job: start containers with --shm-size=16g or --ipc=host (Kubernetes: an"
+        fix += " emptyDir of medium Memory on /dev/shm); enough room there: `dmesg -T` on the node for errors of memory"
+    why = "a process ended; the others wait for it or lose their connection to it"
+    because = worst if before or calls else None
+    return EXIT.judge(
+        "%s death" % job.name, "drift", "none", have, "line %d" % one.order, fix, why=why, because=because
+    )
+
+
+def _error(job: Job, errors: Sequence[Quote]) -> Finding:
+    one = errors[0]
+    have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
+    have += "; %s" % one.behind[0][:160] if one.behind else ""
+    have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
+    have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
+    have += "; %s" % one.about if one.about else ""
+    later = [said.text[:120] for said in errors[1:3] if said.text[:60] != one.text[:60]]
+    have += "; also: %s" % "; ".join(later) if later else ""
+    nccl = any(said.nccl for said in job.quotes) or job.failures
+    have += "" if nccl else "; no failure of NCCL is in these lines"
+    subject = "%s program" % job.name
+    severity = "critical" if one.about else "major"
+    return PROGRAM.judge(subject, "unknown", "none", have, "line %d" % one.order, _fix(one), severity=severity)
+
+
+def _fix(one: Quote) -> Optional[str]:
+    if "CUDA" in one.about or "Triton" in one.about:
+        return failure_checks.CUDA.fix
+    if "Gloo" in one.about:
+        return (
+            "see what the other ranks did at that time: each rank's own log and a py-spy dump while it hangs; a rank"
+            " that is late (checkpoint, data) needs a longer timeout of init_process_group, one that is gone does not"
+        )
+    return STORE.fix if "store" in one.about else None
+
+
+def _barrier(log: Log, job: Job) -> List[Finding]:
+    """PyTorch's barrier before NCCL begins."""
+    of = log.programs
+    if not of.waiting or max(of.waiting.values()) >= of.expected:
+        return []
+    came = max(of.waiting.values())
+    have = "PyTorch's store-based barrier waits: %d of %d processes had come (worker_count), so %d had not" % (
+        came, of.expected, of.expected - came,
+    )  # fmt: skip
+    have += "; waiting: ranks %s" % numbers(of.waiting)
+    absent = missing(of.waiting, of.expected)
+    have += "; no line is of rank %s: look at its process and its log first" % absent if absent else ""
+    have += "; NCCL has not begun" if not job.communicators else ""
+    why = "a process group is made when all processes have come: who waits is not who is to blame, and no network of"
+    why += " NCCL's is in use yet"
+    return [STORE.judge("%s barrier" % job.name, "drift", "%d processes" % of.expected, have, "store based barrier",
+                        why=why)]  # fmt: skip
+
+
+def _trace(log: Log, job: Job) -> List[Finding]:
+    """Ranks that call different things under one number."""
+    apart = [one for one in log.trace.apart if log.trace.alone(one.group)]
+    if not apart:
+        return []
+    one = apart[0]
+    have = "ranks call different things as one operation (opCount %x) of a communicator %s: %s by %s, %s by %s" % (
+        one.number, one.group, one.one, one.by, one.other, one.by_other,
+    )  # fmt: skip
+    have += "; the same at %s" % ", ".join("%x" % other.number for other in apart[1:4]) if apart[1:] else ""
+    seen = {stream.who for stream in log.trace.streams.values() if stream.group == one.group}
+    size = max(stream.ranks for stream in log.trace.streams.values() if stream.group == one.group)
+    have += "; calls of %d of %d ranks are shown" % (len(seen), size)
+    sure = not one.group.startswith("of ")
+    have += "" if sure else "; the lines name the communicator by its size alone: if it is one, the program's ranks are"
+    have += "" if sure else " out of step"
+    why = (
+        "ranks that call different collectives wait for each other forever, or fail: it is the program's order of calls"
+    )
+    why += " (a branch, another number of steps), and no network"
+    fix = (
+        "compare the calls of all ranks around that number in the program; the first number at which they differ is it"
+    )
+    state = "drift" if sure else "unknown"
+    return [MISMATCH.judge("%s trace" % job.name, state, "the same calls", have, "opCount", fix, why=why,
+                           severity="critical")]  # fmt: skip

@@ -1,0 +1,95 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What programs and launchers print of a job beside its failures: how large it is, where it meets, who has come."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Set
+
+from .failures import Failure
+
+# Of each set.
+_MOST = 4096
+# One of these is in every line that says something of it.
+COARSE = (
+    b"world_size",
+    b"WORLD_SIZE",
+    b"world size",
+    b"_endpoint",
+    b"MASTER_",
+    b"init_method",
+    b"Process name:",
+    b"nnodes",
+)
+COARSE += (b"Exit code:",)
+
+_WORLD = re.compile(r"world[_ ]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
+_OWN_RANK = re.compile(r"(?<![\w-])(?:global_)?rank['\"]?\s*[=:]\s*(\d{1,8})\b", re.IGNORECASE)
+_MEETING = re.compile(
+    r"(?:rdzv_endpoint|init_method|MASTER_ADDR|MASTER_PORT)['\"]?\s*[=:]\s*['\"]?(?P<where>[A-Za-z0-9][\w.:/%\[\]-]{1,200})"
+)
+_BACKEND = re.compile(r"\bbackend['\"]?\s*[=:]\s*['\"]?(\w{2,20})")
+_BARRIER = re.compile(
+    r"store based barrier.{0,80}?rank: (?P<rank>\d{1,8}).{0,120}?world_size=(?P<world>\d{1,8}), "
+    r"(?:worker|num_workers_joined|worker_count)\w*=(?P<came>\d{1,8})"
+)
+_NAME = re.compile(r"Process name: \[?\[(?P<job>[\w.@-]{1,120})(?:,\d{1,8})?\],(?P<rank>\d{1,8})\]|"
+                   r"Process name: \[(?P<prte>[\w.@-]{1,120},)?(?P<other>\d{1,8})\]")  # fmt: skip
+_EXIT = re.compile(r"^\s*Exit code: {1,8}(?P<code>-?\d{1,5})\s*$")
+
+
+@dataclass
+class Programs:
+    """worlds: sizes that programs say.   ranks: which say so.   meeting: where processes find each other, as printed.
+
+    backends: of PyTorch.   waiting: ranks at a barrier of PyTorch's store -> how many had come, as each last said.
+    expected: how many that barrier waits for.
+    """
+
+    worlds: Set[int] = field(default_factory=set)
+    ranks: Set[int] = field(default_factory=set)
+    meeting: Set[str] = field(default_factory=set)
+    backends: Set[str] = field(default_factory=set)
+    waiting: Dict[int, int] = field(default_factory=dict)
+    expected: int = 0
+    # Of Open MPI's block on who ended first: the rank that it names.
+    _first: Optional[int] = None
+
+    def line(self, text: str) -> Optional[Failure]:
+        """Takes a line; a failure where it ends Open MPI's block on the first process that ended."""
+        barrier = _BARRIER.search(text)
+        if barrier is not None:
+            self.expected = max(self.expected, int(barrier.group("world")))
+            if len(self.waiting) < _MOST:
+                self.waiting[int(barrier.group("rank"))] = int(barrier.group("came"))
+            return None
+        name = _NAME.search(text)
+        if name is not None:
+            self._first = int(name.group("rank") or name.group("other"))
+            return None
+        ended = _EXIT.match(text) if self._first is not None else None
+        if ended is not None:
+            rank, self._first = self._first, None
+            said = "the launcher says that the first process to end was rank %s, with exit code %s"
+            return Failure(
+                "exit", said % (rank, ended.group("code")), "exit code %s" % ended.group("code"), "", "", rank
+            )
+        world = _WORLD.search(text)
+        if world is not None:
+            _note(self.worlds, int(world.group(1)))
+            rank_of = _OWN_RANK.search(text)
+            if rank_of is not None:
+                _note(self.ranks, int(rank_of.group(1)))
+        for match in _MEETING.finditer(text[:1000]):
+            _note(self.meeting, match.group("where"))
+        backend = _BACKEND.search(text) if world is not None else None
+        if backend is not None:
+            _note(self.backends, backend.group(1))
+        return None
+
+
+def _note(values: Set, value: object) -> None:  # type: ignore[type-arg]
+    if len(values) < _MOST:
+        values.add(value)

@@ -1,0 +1,218 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a log itself says of failures: its lines, each kind once, with who wrote them, how often, and where first.
+
+A line is kept as it stands, cut, and it is hostile: who prints it makes it printable. Lines that differ by numbers
+alone are one quote, so that a line of 4,096 ranks is told once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Set, Tuple
+
+from . import signals
+
+# Quotes that are kept, characters of each, keys of lines that are known, and ranks or processes of a quote.
+QUOTES, LONGEST, KNOWN, NAMED = 300, 420, 20_000, 4096
+# Lines behind an error that go with it, and characters of all of them.
+_BEHIND, _WITH_IT = 3, 240
+# Sources of calls: prefixes of lines, calls of each.
+_TRACES, _CALLS = 256, 40
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{16,}|\d+")
+_RANK = re.compile(
+    r"\[rank ?(\d{1,8})\]|\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|\[\d{1,7},(\d{1,8})\]<|\brank[=: ]{1,3}(\d{1,8})\b|"
+    r"^(\d{1,7}): "
+)
+_HOSTS = (
+    # Crash handlers and launchers: [HOST:PID ...]; Ray: (NAME pid=1, ip=...).
+    re.compile(
+        r"\[(?P<host>(?!\d{4}-\d\d-)(?![\w.-]{1,200}\.(?:py|cc|cpp|cu|c|h|go|rs):)[\w.-]{0,60}[A-Za-z][\w.-]{0,200}):"
+        r"(?P<pid>\d{1,10})(?:[ :\]])"
+    ),
+    re.compile(r"\([\w. =:-]{0,80}?\bpid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[\w.:-]{1,64}))?\)"),
+    re.compile(r"Worker IP address: (?P<host>[\w.:-]{1,120})"),
+    re.compile(r"(?:^|error: )(?P<host>[A-Za-z][\w.-]{1,120}): (?:[Tt]ask|Test )"),
+    re.compile(r"^ ?\.\. (?P<host>[\w.-]{1,120}) pid (?P<pid>\d{1,10})"),
+    re.compile(r"\bPID (?P<pid>\d{1,10}) on node (?P<host>[\w.-]{1,120})"),
+    re.compile(r"\bon (?:host|node) (?P<host>[\w.-]{1,120})"),
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]{1,300})", line (?P<line>\d{1,8}), in (?P<name>\S{1,80})')
+_KERNEL = re.compile(r"(?P<name>[A-Za-z_]\w{2,120})\[[^\]]{0,120}\]\($")
+# Calls that stand between those of interest.
+_WRAPPERS = {"wrapper", "inner", "<lambda>", "__call__", "_call_impl", "_wrapped_call_impl", "decorate_context", "_fn"}
+_WRAPPERS |= {"wrapped", "inner_wrapper", "_wrapper", "run_method", "_bootstrap", "<module>"}
+_TABLE = re.compile(r"^[\s|=+*^~-]*$")
+
+
+@dataclass
+class Quote:
+    """A line, or what several lines have in common. kind, about: as in signals.Class.   nccl: NCCL wrote it.
+
+    source, order: of the first one, as in Reported.   last: order of the last one.   count: how many.
+    behind: the lines that follow it and go with it.   calls: of a traceback, the outermost first.
+    kernel: of the program, at whose launch an exception came.
+    """
+
+    kind: str
+    text: str
+    about: str
+    source: int
+    order: int
+    nccl: bool = False
+    place: str = ""
+    count: int = 1
+    last: int = 0
+    ranks: Set[int] = field(default_factory=set)
+    hosts: Set[str] = field(default_factory=set)
+    pids: Set[str] = field(default_factory=set)
+    behind: List[str] = field(default_factory=list)
+    calls: Tuple[str, ...] = ()
+    kernel: str = ""
+
+
+class Quotes:
+    """``line`` for lines of programs, ``nccl`` for NCCL's own; ``all`` in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        # Key of a line -> its quote; None of what is no report of anything.
+        self._known: Dict[str, Optional[Quote]] = {}
+        self._kept: List[Quote] = []
+        self._traces: Dict[str, List[str]] = {}
+        # The quote that lines behind it may belong to, the line after which, and how many more.
+        self._open: Optional[Quote] = None
+        self._after, self._left = 0, 0
+        self.left_out = 0
+
+    @property
+    def all(self) -> List[Quote]:
+        return sorted(self._kept, key=lambda one: (one.source, one.order))
+
+    def waits(self, order: int) -> bool:
+        """Whether the line of this number may be a part of a quote."""
+        return self._open is not None and order == self._after + 1
+
+    def behind(self, text: str, order: int) -> bool:
+        """Takes the line behind a quote as its part, where it is one."""
+        said, own = self._open, text.strip()
+        if said is None:
+            return False
+        mine = text[:1] in " \t" or said.text.endswith(":") or said.behind
+        if not mine or not own or _TABLE.match(own) or signals.NOISE.search(own) or _FRAME.search(own):
+            self._open = None
+            return False
+        if said.count == 1 and sum(map(len, said.behind)) < _WITH_IT:
+            said.behind.append(own[:_WITH_IT])
+        self._after, self._left = order, self._left - 1
+        if self._left <= 0:
+            self._open = None
+        return True
+
+    def line(self, text: str, source: int, order: int) -> Optional[Quote]:
+        """Takes a program's line; its quote where it reports something."""
+        frame = _FRAME.search(text)
+        if frame is not None:
+            self._call(text[: frame.start()].strip(), "%s" % frame.group("name"))
+            return None
+        kernel = _KERNEL.search(text.rstrip())
+        if kernel is not None:
+            self._call(text[: kernel.start()].strip(), "kernel %s" % kernel.group("name"))
+            return None
+        own = text.strip()
+        # No host has a name of numbers alone, and what is before them is kept by the rest of the line.
+        key = _NUMBER.sub("#", own[:LONGEST])
+        if key in self._known:
+            said = self._known[key]
+            if said is not None:
+                self._again(said, own, order)
+            return said
+        kind = signals.classify(own[:LONGEST])
+        said = None if kind is None else Quote(kind.kind, own[:LONGEST], kind.about, source, order, last=order)
+        if said is not None:
+            self._who(said, own)
+            self._trace(said, own)
+        self._keep(key, said)
+        if said is not None and said.kind in (signals.ERROR, signals.DEATH):
+            self._open, self._after, self._left = said, order, _BEHIND
+        return said
+
+    def nccl(
+        self, text: str, place: str, who: Tuple[str, str, Optional[int]], source: int, order: int, kind: str
+    ) -> None:
+        """Takes what NCCL says of a failure. who: host, pid, and rank or None."""
+        key = "\0%s %s" % (place, _NUMBER.sub("#", text[:LONGEST]))
+        said = self._known.get(key)
+        if said is None:
+            said = Quote(kind, text[:LONGEST], "", source, order, True, place, last=order)
+            self._keep(key, said)
+        else:
+            said.count += 1
+            said.last = order
+        host, pid, rank = who
+        _note(said.hosts, host)
+        _note(said.pids, "%s:%s" % (host, pid) if pid else "")
+        if rank is not None and len(said.ranks) < NAMED:
+            said.ranks.add(rank)
+
+    def _keep(self, key: str, said: Optional[Quote]) -> None:
+        if len(self._known) >= KNOWN:
+            self._known = {known: quote for known, quote in self._known.items() if quote is not None}
+        if said is not None and len(self._kept) >= QUOTES:
+            self.left_out += 1
+            said = None
+        if said is not None:
+            self._kept.append(said)
+        if len(self._known) < KNOWN:
+            self._known[key] = said
+
+    def _again(self, said: Quote, text: str, order: int) -> None:
+        said.count += 1
+        said.last = order
+        self._open = None
+        if said.count <= NAMED:
+            self._who(said, text)
+
+    def _who(self, said: Quote, text: str) -> None:
+        match = _RANK.search(text)
+        if match is not None and len(said.ranks) < NAMED:
+            said.ranks.add(int(next(group for group in match.groups() if group is not None)))
+        for pattern in _HOSTS:
+            found = pattern.search(text)
+            if found is not None:
+                whose = found.groupdict()
+                _note(said.hosts, whose.get("host") or "")
+                pid = whose.get("pid")
+                _note(said.pids, "%s:%s" % (whose.get("host") or "", pid) if pid else "")
+                return
+
+    def _call(self, prefix: str, name: str) -> None:
+        prefix = prefix[-80:]
+        calls = self._traces.get(prefix)
+        if calls is None:
+            if len(self._traces) >= _TRACES:
+                self._traces.clear()
+            calls = self._traces[prefix] = []
+        if name not in _WRAPPERS and calls[-1:] != [name]:
+            calls.append(name[:80])
+            del calls[:-_CALLS]
+
+    def _trace(self, said: Quote, text: str) -> None:
+        """The calls above an exception, of the same prefix."""
+        match = signals.EXCEPTION.search(text)
+        if match is None:
+            return
+        prefix = text[: match.start("type")].strip()[-80:]
+        calls = self._traces.pop(prefix, None)
+        if calls is None and len(self._traces) == 1:
+            calls = self._traces.pop(next(iter(self._traces)))
+        if calls:
+            kernels = [name[len("kernel ") :] for name in calls if name.startswith("kernel ")]
+            said.kernel = kernels[-1] if kernels else ""
+            said.calls = tuple(name for name in calls if not name.startswith("kernel "))[-6:]
+
+
+def _note(names: Set[str], name: str) -> None:
+    if name and len(names) < 64:
+        names.add(name)

@@ -1,0 +1,382 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a log shows of a job, and what it does not, in sentences: of healthy logs and cut ones, too."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Dict, List, Set, Tuple
+
+from . import judge, signals, table
+from .job import Log, Process
+from .jobs import Job, names, numbers
+from .quotes import Quote
+from .transport import SOCKETS, device_name, transport
+
+# What stands before a note of a kind.
+_NOTES = {"odd": "worth a look, no failure by itself: ", "fallback": "NCCL goes on in another way: "}
+_NOTES.update({"fact": "", "harmless": "harmless: "})
+# What network plugins are, by the name that stands in their lines.
+_PLUGINS = {
+    "FastSocket": "TCP, no RDMA",
+    "GPUDirectTCPX": "TCP that writes into the GPU's memory",
+    "FasTrak": "TCP that writes into the GPU's memory",
+    "OFI": "libfabric",
+    "UCX": "RDMA by UCX",
+    "gIB": "RDMA",
+}
+# Names of plugins for which NCCL looks where no variable names one.
+_USUAL = re.compile(r"^(?:lib(?:nccl|rccl)-(?:net|tuner|profiler|env|gin|rma)\.so)?$")
+_KINDS = {"net": "NET/", "collnet": "COLLNET/", "p2p": "P2P/", "shm": "SHM/"}
+# Hosts, processes of a host, and communicators in a list.
+_HOSTS, _PROCESSES, _COMMUNICATORS = 6, 8, 4
+
+
+def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
+    """What the log tells of a job. whole: it is the first job, with which what nobody signed is told."""
+    said = [*_seen(job), *_releases(log, job)]
+    if whole:
+        said += [*_programs(log), *table.told(log.table), *log.trace.told()]
+        if log.starts > 1 and job.world is None:
+            said.append(
+                "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: as a rule %d"
+                " jobs (a program without MPI on each host), or one that was started again" % (log.starts, log.starts)
+            )
+    said += [*_communicators(job), *_meeting(job), *_ways(job), *_nodes(job), *_plugins(job), *_notes(job)]
+    if whole:
+        said += _successes(job)
+    return said
+
+
+def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
+    """What the log does not tell of a job."""
+    said: List[str] = []
+    if job.processes:
+        said += transport(job).missing if job.nodes != 1 else ()
+        done = any(one.done for one in job.communicators)
+        if job.communicators and not done:
+            said.append("that a communicator was completed (Init COMPLETE)")
+        elif done and whole and not (log.table.rows or log.trace.streams or job.failures):
+            said.append("what came after the initialisation: collectives, their speed, the result and end of the job")
+        if not job.communicators and not job.failures:
+            said.append(
+                "which ranks began, and that any completed (Init START, Init COMPLETE): the log is cut, or of a part"
+            )
+    if whole and log.processes and not job.versions:
+        said.append("which release of NCCL it is")
+    if whole and job.failures and all(one.failure.kind in _AFTER for one in job.failures):
+        said.append("the first error itself: what is here follows from it, or only reports it")
+    if whole and not log.table.rows and (log.table.ranks or log.tests):
+        said.append("a row of nccl-tests' table: no bandwidth")
+    if log.cut_off and whole:
+        said.append("the end of %s: its last line is cut off" % names(log.cut_off, 2))
+    return said
+
+
+# Kinds of failures that only report another one.
+_AFTER = ("consequence", "exception", "test", "watchdog", "progress", "exit", "stuck", "left", "closed", "store")
+
+
+def _who(job: Job, process: Process) -> str:
+    text = job.who(process)
+    gpus = sorted(process.gpus)
+    return text + (" GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if gpus else "")
+
+
+def _seen(job: Job) -> List[str]:
+    """Processes of each host with their GPUs; GPUs that two processes of a host have in common."""
+    hosts: Dict[str, List[Process]] = {}
+    for process in job.processes:
+        hosts.setdefault(process.host or "a host that is not named", []).append(process)
+    if not hosts or (len(job.processes) == 1 and not job.processes[0].host and job.processes[0].key[1] is None):
+        return []
+    text = []
+    for host, processes in sorted(hosts.items())[:_HOSTS]:
+        listed = [_who(job, one) for one in processes[:_PROCESSES]]
+        more = " and %d more" % (len(processes) - _PROCESSES) if len(processes) > _PROCESSES else ""
+        text.append("%s%s" % (", ".join(listed), more) if len(hosts) > 1 or len(processes) <= _PROCESSES
+                    else "%d processes on %s: %s%s" % (len(processes), host, ", ".join(listed), more))  # fmt: skip
+    said = [
+        "seen: %s" % "; ".join(text) + (" and %d more hosts" % (len(hosts) - _HOSTS) if len(hosts) > _HOSTS else "")
+    ]
+    for host, processes in sorted(hosts.items())[:_HOSTS]:
+        on: Dict[int, List[Process]] = {}
+        for process in processes:
+            if len(process.gpus) == 1 and process.key[1] is not None:
+                on.setdefault(next(iter(process.gpus)), []).append(process)
+        shared = {gpu: own for gpu, own in on.items() if len(own) > 1}
+        several = len({job.rank_of(one) for own in shared.values() for one in own} - {None}) > 1
+        buses = {bus for own in shared.values() for one in own for bus in one.buses.values()}
+        if shared and not (several and len(buses) > 1):
+            gpu, own = next(iter(shared.items()))
+            said.append(
+                "worth a look: processes %s of %s all use device %d: the same GPU, unless each sees another one under"
+                " that number (CUDA_VISIBLE_DEVICES); or they are programs of their own that do not know each other,"
+                " such as nccl-tests built without MPI and started by mpirun"
+                % (", ".join(str(one.key[1]) for one in own[:6]), host, gpu)
+            )
+    return said
+
+
+def _releases(log: Log, job: Job) -> List[str]:
+    said = []
+    built = {process.cuda for process in job.processes if process.cuda} or log.built_for
+    drivers = {process.driver for process in job.processes if process.driver}
+    parts = []
+    if job.versions:
+        parts.append("%s %s" % ("RCCL" if log.rccl else "NCCL", ", ".join(job.versions)))
+    elif log.rccl:
+        parts.append("RCCL (AMD's build of NCCL), its release is not told")
+    if built:
+        parts.append("built for CUDA %s" % names(built))
+    if drivers:
+        parts.append("driver of CUDA %s" % ", ".join("%d.%d" % (n // 1000, n % 1000 // 10) for n in sorted(drivers)))
+    if len(parts) > 1 or (parts and log.rccl):
+        said.append("releases: %s" % ", ".join(parts))
+    older, too_old = judge.older_driver(log, job)
+    return said + ([older] if older and not too_old else [])
+
+
+def _programs(log: Log) -> List[str]:
+    of = log.programs
+    parts = []
+    if of.worlds:
+        parts.append("a world of %s ranks" % ", ".join(map(str, sorted(of.worlds)[:4])))
+    if of.ranks:
+        parts.append("ranks that say so: %s" % numbers(of.ranks))
+    if of.meeting:
+        parts.append("processes meet at %s" % names(of.meeting, 4))
+    if of.backends:
+        parts.append("backend %s" % names(of.backends, 3))
+    return ["programs say: %s" % "; ".join(parts)] if parts else []
+
+
+def _communicators(job: Job) -> List[str]:
+    said = []
+    ordered = sorted(job.communicators, key=lambda one: (-one.ranks, one.key))
+    for one in ordered[:_COMMUNICATORS]:
+        begun = numbers(one.began) if len(one.began) < one.ranks else "all"
+        text = "communicator %s of %d ranks%s: begun by %s" % (
+            one.key, one.ranks, " (one process has all of them)" if one.one_process else "", begun,
+        )  # fmt: skip
+        text += ", Init COMPLETE of %s" % ("all" if len(one.done) == one.ranks else numbers(one.done) or "none")
+        if one.nodes is not None:
+            text += ", over %d node%s" % (one.nodes, "" if one.nodes == 1 else "s")
+            text += " (%d ranks on each)" % one.local_ranks if one.local_ranks else ""
+        said.append(text)
+    if len(ordered) > _COMMUNICATORS:
+        said.append("and %d more communicators" % (len(ordered) - _COMMUNICATORS))
+    split = sum(one.split for one in job.communicators)
+    if split:
+        said.append("%d of %d communicators are made by ncclCommSplit" % (split, len(job.communicators)))
+    shaped = max(((process.shaped_ranks, process.shaped) for process in job.processes), default=(0, 0))
+    if job.world is None and shaped[0]:
+        said.append("a communicator of %d ranks over %d node%s is named" % (*shaped, "" if shaped[1] == 1 else "s"))
+    slowest = max((process.init_seconds for process in job.processes), default=())
+    if slowest:
+        said.append("an initialisation took %.1f s, %.1f s of it in bootstrap (waiting for others)" % slowest[:2])
+    return said
+
+
+def _meeting(job: Job) -> List[str]:
+    """By which interfaces and addresses ranks find each other, and which interfaces TCP has."""
+    said = []
+    found: Dict[Tuple[str, str], List[str]] = {}
+    for process in job.processes:
+        if process.bootstrap is not None:
+            family = "IPv6" if process.bootstrap.address.count(":") > 1 else "IPv4"
+            found.setdefault((process.bootstrap.interface, family), []).append(process.bootstrap.address)
+    for (interface, family), addresses in sorted(found.items())[:4]:
+        said.append("bootstrap (how ranks find each other): %s, %s %s" % (interface, family, names(addresses, 3)))
+    listed = {tuple(process.interfaces) for process in job.processes if len(process.interfaces) > 1}
+    for interfaces in sorted(listed)[:2]:
+        said.append("NET/Socket lists %s" % ", ".join("[%d] %s" % pair for pair in list(enumerate(interfaces))[:8]))
+    return said
+
+
+def _ways(job: Job) -> List[str]:
+    said = []
+    devices = {(device.name, device.layer) for process in job.processes for device in process.devices.values()}
+    if devices:
+        layers = sorted({layer for _name, layer in devices})
+        called = {"IB": " (InfiniBand)", "": ""}
+        named = [
+            names([name for name, of in devices if of == layer], 8) + called.get(layer, " (%s)" % layer)
+            for layer in layers
+        ]
+        said.append("HCAs: " + ", ".join(named))
+    ways: Counter = Counter()  # type: ignore[type-arg]
+    over: Counter = Counter()  # type: ignore[type-arg]
+    given_up = sorted({process.collnet_why for process in job.processes if process.collnet_why})
+    collnet = any(process.collnet_ranks for process in job.processes)
+    for process in job.processes:
+        for (kind, via, index, gdr, pxn, _sends), count in process.ways:
+            if kind == "collnet" and given_up and not collnet:
+                continue
+            path = _KINDS[kind] + via
+            ways[path + ("/GDRDMA" if gdr else "") + (" over another GPU (PXN)" if pxn else "")] += count
+            if kind == "net":
+                over[device_name(process, via, index)] += count
+    if ways:
+        said.append("connections: " + ", ".join("%d by %s" % (count, path) for path, count in ways.most_common(6)))
+        plain = [path for path in ways if path.startswith("NET/") and "GDRDMA" not in path and SOCKETS not in path]
+        if plain and not any("GDRDMA" in path for path in ways):
+            said.append("GPUDirect RDMA is not used on the connections shown (no /GDRDMA behind via NET)")
+    if over:
+        text = "of those over the network %s" % ", ".join("%d on %s" % (n, name) for name, n in over.most_common(8))
+        said.append(
+            text + (": one device carries all that is shown" if len(over) == 1 and sum(over.values()) > 1 else "")
+        )
+    rings = sum(1 for process in job.processes if process.rings)
+    trees = sum(1 for process in job.processes if process.trees)
+    for what, count in (("rings", rings), ("trees", trees)):
+        if count:
+            said.append(
+                "%s are connected (Connected all %s) on %d of %d processes" % (what, what, count, len(job.processes))
+            )
+    if given_up:
+        said.append("CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0]))
+    if any(process.roce for process in job.processes):
+        said.append("RoCE: connections use GIDs of IPv4 addresses")
+    return said + _channels(job)
+
+
+def _channels(job: Job) -> List[str]:
+    channels = max((process.channels for process in job.processes), default=0)
+    if not channels:
+        return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
+    text = "%d channels for collectives" % channels
+    nvls = {process.nvls_said for process in job.processes} - {None}
+    if nvls:
+        most = max(number or 0 for number in nvls)
+        text += ", %d for NVLS (NVLink SHARP)" % most + ("" if most else ": it is not in use")
+    if any(process.nvls is False for process in job.processes):
+        text += "; NVLS multicast is not available on these GPUs"
+    return [text]
+
+
+def _nodes(job: Job) -> List[str]:
+    """The topology that was printed."""
+    said = []
+    for process in job.processes:
+        if process.system is None and not process.nvlinks:
+            continue
+        text = "topology of %s: " % (process.host or "a host that is not named")
+        parts = []
+        if process.system is not None:
+            parts.append("at most %g GB/s from a GPU" % process.system)
+        if process.nvlinks:
+            speeds = sorted(set(process.nvlinks.values()))
+            speed = " to ".join("%g" % value for value in speeds[:: max(len(speeds) - 1, 1)])
+            parts.append("NVLinks of %s GB/s%s on %d GPU%s" % (
+                speed, " to NVSwitch" if process.nvswitch else "", len(process.nvlinks),
+                "" if len(process.nvlinks) == 1 else "s",
+            ))  # fmt: skip
+        said.append(text + ", ".join(parts))
+    return said[:3]
+
+
+def _plugins(job: Job) -> List[str]:
+    said = []
+    plugins = {plugin for process in job.processes for plugin in process.plugins}
+    speaks = {plugin.name for plugin in plugins if plugin.state == "speaks"}
+    if speaks:
+        kinds = "; ".join("%s is %s" % (name, _PLUGINS[name]) for name in sorted(speaks) if name in _PLUGINS)
+        said.append("lines of a network plugin: %s" % names(speaks) + (" (%s)" % kinds if kinds else ""))
+    there = {plugin for plugin in plugins if plugin.state == "loaded"}
+    absent = {plugin.kind for plugin in plugins if plugin.state == "missing"}
+    absent -= {plugin.kind for plugin in there if not plugin.name.startswith("internal")}
+    asked = {"NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"} & _set(job)
+    if absent and not asked:
+        said.append("harmless: no plugin for %s is there; NCCL does without" % ", ".join(sorted(absent)))
+    odd = {plugin.name for plugin in plugins if plugin.state == "missing" and not _USUAL.match(plugin.name)}
+    if odd:
+        text = "not found: %s" % names(odd, 4)
+        if any("-./" in name or ".so.so" in name or "-/" in name for name in odd):
+            text += " (NCCL puts lib...- and .so around what is no whole path: give the whole path, or a bare name that"
+            text += " LD_LIBRARY_PATH finds)"
+        said.append(text + "; communication does without a profiler or tuner")
+    loaded = {"%s %s" % (plugin.kind, plugin.name) for plugin in there}
+    if loaded:
+        said.append("plugins loaded: %s" % names(loaded, 6))
+    unfit = {plugin.name for plugin in plugins if plugin.state == "unfit"}
+    if unfit:
+        said.append("a network plugin does not fit this NCCL (no %s): NCCL's own networks are used" % names(unfit))
+    return said
+
+
+def _notes(job: Job) -> List[str]:
+    said = []
+    notes = {(note.kind, note.text) for process in job.processes for note in process.notes}
+    for kind in ("odd", "fallback", "fact", "harmless"):
+        said += [_NOTES[kind] + text for text in sorted(text for of, text in notes if of == kind)[:6]]
+    settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job))]
+    if settings:
+        said.append(
+            "set (by the environment, or a file such as /etc/nccl.conf: the log does not tell which): %s"
+            % ", ".join(settings[:30]) + (" and %d more" % (len(settings) - 30) if len(settings) > 30 else "")
+        )  # fmt: skip
+    return said
+
+
+def _set(job: Job) -> Set[str]:
+    return {name for process in job.processes for name in process.variables}
+
+
+def _successes(job: Job) -> List[str]:
+    good = [one for one in job.quotes if one.kind == signals.SUCCESS]
+    said = [
+        "a program says: %s%s" % (one.text[:160], ", %d times" % one.count if one.count > 1 else "") for one in good[:5]
+    ]
+    if good and not job.failures:
+        said.append("a failure, if there is one, is later than these lines, or in others")
+    return said
+
+
+def quoted(job: Job, explained: str) -> List[Tuple[Quote, bool]]:
+    """Lines that report a failure and that findings do not quote, with whether it is the first report of all.
+
+    explained: what the findings say. Worst kinds stay where the log has too many.
+    """
+    reports = [one for one in job.quotes if one.kind != signals.SUCCESS]
+    first = next((one for one in reports if one.kind in (signals.ERROR, signals.DEATH)), None)
+    return [
+        (one, one is first)
+        for one in reports
+        if " ".join(one.text[:120].split()) not in explained or one.calls or one.behind
+    ]
+
+
+def quote(job: Job, one: Quote, first: bool) -> List[str]:
+    """A quote as it is printed: the line and who wrote it, then what it is."""
+    head = "line %d" % one.order
+    head += " (the earliest report of a failure here)" if first else ""
+    if one.nccl:
+        who = names(one.pids or one.hosts, 3)
+        head += ", NCCL%s%s" % (" on %s" % who if who else "", ", %s" % one.place if one.place else "")
+    elif one.count > 1:
+        who = []
+        if len(one.ranks) > 1:
+            who.append("ranks %s" % numbers(one.ranks))
+        if len(one.hosts) > 1:
+            who.append("on %s" % names(one.hosts, 8))
+        if len(one.pids) > 1:
+            who.append("processes %s" % names([pid.lstrip(":") for pid in one.pids], 8))
+        head += " and %d more alike, up to line %d%s" % (
+            one.count - 1, one.last, ": %s" % ", ".join(who) if who else "",
+        )  # fmt: skip
+    if one.nccl and one.count > 1:
+        head += ", %d times, up to line %d" % (one.count, one.last)
+    text = " | ".join([one.text, *one.behind])
+    said = ["%s: %s" % (head, text if len(text) <= 400 else text[:400] + "...")]
+    if one.about:
+        said.append("= %s" % one.about)
+    if one.calls:
+        said.append("= called from: %s" % " > ".join(one.calls))
+    if one.kernel:
+        said.append("= at the launch of the program's kernel %s" % one.kernel)
+    return said
+
+
+__all__ = ["not_shown", "quote", "quoted", "shown"]

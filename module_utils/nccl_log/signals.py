@@ -1,0 +1,489 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Classes of lines by which programs of any kind report a failure, a death, a wait or a success: tables of our words.
+
+A class says what such a line is, and what it may come from. It concludes nothing: a line of a program is quoted, and
+what it means for the job is told with "may" and "commonly" where the line does not prove it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, NamedTuple, Optional, Pattern, Tuple
+
+# Kinds, worst first; "success" and "fact" are no failures.
+DEATH, ERROR, WAITS, WARNING, SUCCESS = "death", "error", "waits", "warning", "success"
+KINDS = (DEATH, ERROR, WAITS, WARNING, SUCCESS)
+
+# Numbers of Linux's signals by which processes of a job end, and what is known of each.
+SIGNALS: Dict[int, str] = {
+    1: "SIGHUP: the terminal or the launcher went away",
+    2: "SIGINT: interrupted by a user, or passed on by a launcher",
+    3: "SIGQUIT: ended from outside, or asked for its stacks",
+    4: "SIGILL: an instruction that this CPU does not have: commonly a build for another CPU",
+    6: "SIGABRT: the process ended itself (abort, a failed check, an exception in C++): its lines before tell why",
+    7: "SIGBUS (bus error): memory behind a mapping is not there: commonly /dev/shm is full or too small (containers:"
+    " --shm-size, --ipc=host), less often a file that was cut off or faulty memory",
+    8: "SIGFPE: a division by zero or the like in native code",
+    9: "SIGKILL: killed from outside: commonly out of memory of the host (dmesg) or of the cgroup or pod, else the"
+    " scheduler, the launcher or a user",
+    10: "SIGUSR1: of the scheduler or of a program, no crash",
+    11: "SIGSEGV: a crash in native code, which may follow from an earlier failure: look at the lines before it",
+    13: "SIGPIPE: the other end of a pipe or connection was closed",
+    15: "SIGTERM: ended from outside: commonly the launcher ends the others after the first failure, or the scheduler",
+    24: "SIGXCPU: the limit of CPU time",
+    31: "SIGSYS: a system call that the sandbox does not allow",
+}
+# Exit codes that are no signals.
+CODES: Dict[int, str] = {
+    126: "the program may not be executed",
+    127: "the program, or a library of it, was not found",
+}
+
+# A name of an exception in Python, at the begin of what it says.
+EXCEPTION = re.compile(
+    r"(?:^|[\s:\])|])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure)|"
+    r"Fatal Python error)(?:\([\w-]{0,20}\))?: ?(?P<text>\S.*)?$"
+)
+# What Python, PyTorch and launchers print around a failure, which says nothing of it.
+NOISE = re.compile(
+    r"^\W*(?:File \"|raise \w|Exception raised from|frame #|Traceback|During handling|The above exception|"
+    r"CUDA kernel errors might|For debugging consider|Compile with .?TORCH_USE|Device-side assertion tracking)|"
+    r"OMP_NUM_THREADS|(?:Future|Deprecation|User|Runtime|Resource|Syntax|ImportW?)Warning\b|Permanently added|"
+    r"site-packages/\S+:\d+: \w*Warning|\+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in |INTENDED_(?:USER|SYSTEM)_EXIT|"
+    r"^\s*(?:if|elif|else|return|except|raise|def|assert)\b|"
+    r"^\W*Last error: *$|Out of bounds values|Avg bus bandwidth|error_file *:|(?:^|\s)at \S+\.\w+:\d+ *$|"
+    r"handle_exception|-W ?error|errors='|on_error|error_rate|failfast|see all help / error messages|sent help message",
+    re.IGNORECASE,
+)
+
+
+class Class(NamedTuple):
+    """kind: one of KINDS.   about: what such a line is, and what it may come from; "" where the line says it."""
+
+    kind: str
+    about: str
+
+
+# What a line has, its class. The first that fits decides. SIGNAL and CODE are numbers of the tables above.
+_ROWS: Tuple[Tuple[str, str, str], ...] = (
+    # Deaths by a signal.
+    (DEATH, r"Caught signal (?P<signal>\d{1,2})\b", "a crash handler (UCX, Open MPI) reports the end of a process"),
+    (
+        DEATH,
+        r"Signal: [A-Za-z ]{3,40} \((?P<signal>\d{1,2})\)",
+        "Open MPI's crash handler reports the end of a process",
+    ),
+    (DEATH, r"[Rr]eceived signal (?:SIG\w{3,6} ?)?\(?(?P<signal>\d{1,2})\b", "the end of a process by a signal"),
+    (DEATH, r"(?:exited on|killed by|terminated by|got|by) signal:? ?\(?(?P<signal>\d{1,2})\b", "the end of a process"),
+    (DEATH, r"(?:exited on|killed by|terminated (?:by|with)) signal (?P<name>SIG[A-Z]{3,5})\b", "the end of a process"),
+    (DEATH, r"[Ss]ignal (?P<signal>\d{1,2}) \(SIG[A-Z]{3,5}\)", "the end of a process"),
+    (
+        DEATH,
+        r"Fatal Python error: (?P<word>Segmentation fault|Bus error|Aborted|Illegal instruction)",
+        "Python's crash handler reports the end of a process",
+    ),
+    (
+        DEATH,
+        r"\b(?P<word>Segmentation fault|Bus error|Aborted|Killed|Illegal instruction|Floating point exception)"
+        r"(?:\s+\(core dumped\)|\s*$)",
+        "a shell or launcher reports the end of a process",
+    ),
+    (
+        DEATH,
+        r"\*\*\* (?:Aborted|SIG[A-Z]{3,5}) .{0,60}(?:at \d+|received by PID)",
+        "glog's crash handler reports the end of a process; the stack below it says where",
+    ),
+    # Memory of the host.
+    (
+        DEATH,
+        r"OOMKilled|oom[-_]kill|[Oo]ut of memory: Killed process|Memory cgroup out of memory",
+        "the kernel ended a process for memory of the host or of its cgroup, pod or job",
+    ),
+    (
+        DEATH,
+        r"(?:killed|kills?|terminated) .{0,60}(?:low on memory|memory pressure|memory limit|out of memory)",
+        "a process was ended for memory of the host: the node, pod or job had none left",
+    ),
+    (DEATH, r"[Ee]xceeded (?:job|step) memory limit", "the scheduler ended it at the job's memory limit"),
+    # Ray.
+    (
+        DEATH,
+        r"A worker died or was killed",
+        "Ray lost a worker process and does not know why: its own log (worker-*.err,"
+        " worker-*.out and raylet.out of that node) tells; commonly a crash, out of memory of the host, or ended from"
+        " outside",
+    ),
+    (
+        DEATH,
+        r"ActorDied|ActorUnavailable|actor (?:is )?(?:died|dead)|RayActorError|WorkerCrashed|LocalRayletDied|NodeDied|"
+        r"owner has died|worker (?:has )?died|node .{0,60}(?:marked dead|has died)",
+        "Ray reports that an actor, worker or node is gone: its own log says how it ended; others that wait for it"
+        " fail later",
+    ),
+    # Kubernetes and containers.
+    (
+        DEATH,
+        r"CrashLoopBackOff|\bEvicted\b|\bPod .{0,80}(?:[Ff]ailed|deleted|evicted)|[Cc]ontainer .{0,60}(?:died|killed)|"
+        r"[Tt]erminated.{0,40}[Rr]eason: ?\w+",
+        "Kubernetes or the container's runtime reports the end of a container or pod:"
+        " kubectl describe pod, and its log with --previous",
+    ),
+    # Slurm.
+    (DEATH, r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|NODE FAILURE|PREEMPTION)", ""),
+    (
+        DEATH,
+        r"(?:srun|slurmstepd|slurmd): error: .{0,200}(?:\*\*\* |task|[Ee]xit|[Kk]ill|abort|[Nn]ode|oom)",
+        "Slurm reports the end of a task or step; the others are ended after it",
+    ),
+    (DEATH, r"srun: (?:Job step aborted|Terminating|Force Terminat)", "Slurm ends the other tasks after the first one"),
+    # MPI launchers.
+    (DEATH, r"MPI_ABORT was invoked|MPI_Abort", "a rank asked MPI to end all of the job: its own lines before say why"),
+    (
+        DEATH,
+        r"(?:mpirun|mpiexec|prterun|prte|orterun) (?:has )?(?:detected|noticed|has exited)",
+        "Open MPI ends the job because a process ended: the block below names the first one to do so",
+    ),
+    (
+        DEATH,
+        r"(?:ORTE|PRTE|PMIx?|daemon).{0,60}(?:lost communication|unexpectedly failed|has lost|died)",
+        "the launcher lost a node or its daemon there",
+    ),
+    (
+        DEATH,
+        r"BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES|=\s+EXIT CODE: (?P<code>\d{1,3})",
+        "MPICH's launcher reports the end of a process",
+    ),
+    # torchrun and others that start processes.
+    (
+        DEATH,
+        r"exitcode *: ?(?P<code>-?\d{1,3})\b|[Ee]xit ?[Cc]ode:? {0,8}(?P<other>-?[1-9]\d{0,2})\b|"
+        r"exit(?:ed with)?(?: exit)?(?: status| code) (?P<third>-?[1-9]\d{0,2})\b|"
+        r"exitCode\"?: (?P<fourth>-?[1-9]\d{0,2})\b",
+        "a process ended with this exit code",
+    ),
+    (
+        DEATH,
+        r"ChildFailedError|Root Cause \(first observed failure\)",
+        "torchrun ends the others after the first failure: its block names rank, host and time of the first one",
+    ),
+    (DEATH, r"SignalException: Process \d+ got signal: (?P<signal>\d{1,2})", "torchrun was itself ended by a signal"),
+    (
+        DEATH,
+        r"Sending process \d+ closing signal (?P<name>SIG\w{3,5})",
+        "torchrun ends this process after another one failed: no failure of its own",
+    ),
+    (
+        DEATH,
+        r"[Ee]ngine core .{0,40}(?:failed|died)|EngineDead|EngineCore (?:encountered|failed)|[Ww]orker proc \S* ?died|"
+        r"WorkerProc (?:initialization )?failed|[Bb]ackground loop has errored",
+        "the serving engine ends because one of its workers did: the first exception above it is that worker's",
+    ),
+    # C++.
+    (
+        DEATH,
+        r"terminate called (?:after throwing an instance of|without an active|recursively)",
+        "C++ ends the process for an exception that nobody caught",
+    ),
+    (ERROR, r"\bwhat\(\):\s*\S", "the text of the exception by which a C++ program ends"),
+    (DEATH, r"Unhandled exception", "the process ends for an exception that nobody caught"),
+    (
+        ERROR,
+        r"\bCheck failed: |Assertion .{1,200} failed|assertion failed|panicked at|CHECK failed",
+        "a check in the program failed, and as a rule its process ends there",
+    ),
+    # Gloo, c10d, stores.
+    (
+        WAITS,
+        r"store based barrier.{0,200}worker_count",
+        "PyTorch waits until all processes have come to make a process"
+        " group: NCCL has not begun; worker_count below world_size: some have not come yet",
+    ),
+    (
+        ERROR,
+        r"gloo/\S{1,120}\.cc:\d+\].{0,40}[Tt]imed out",
+        "Gloo (TCP between CPUs, no NCCL) waited for another rank, which"
+        " did not come: it may be late, stuck or gone; who waits is not who is to blame",
+    ),
+    (
+        ERROR,
+        r"gloo/\S{1,120}\.cc:\d+\].{0,80}(?:closed by peer|reset by peer|refused)",
+        "Gloo (TCP between CPUs, no NCCL) lost another rank: that one's log says why",
+    ),
+    (
+        ERROR,
+        r"gloo/\S{1,120}\.cc:\d+\]|\bGloo\b.{0,80}(?:fail|error|timeout)",
+        "an error of Gloo: TCP between CPUs, no NCCL",
+    ),
+    (
+        ERROR,
+        r"(?:client|server) socket has (?:timed out|failed)|connection to the C10d store has failed|DistNetworkError|"
+        r"DistStoreError|Rendezvous\w{0,30}Error|RendezvousTimeout|wait timeout after|Broken pipe.{0,40}TCPStore|"
+        r"TCPStore.{0,80}(?:fail|error|time)",
+        "PyTorch's processes meet at a TCP store (MASTER_ADDR, or the rendezvous'"
+        " endpoint) before NCCL: it was not reached, ended, or some came too late",
+    ),
+    (
+        ERROR,
+        r"recvValue failed|sendBytes failed|recvVector failed|SocketImpl\(",
+        "the TCP store of PyTorch was lost: commonly rank 0's process ended first",
+    ),
+    # PyTorch's watchdog.
+    (
+        ERROR,
+        r"Watchdog caught collective|Timeout at NCCL work|detected by watchdog at work",
+        "PyTorch's watchdog gave up: it says who waited, not who is to blame",
+    ),
+    (
+        ERROR,
+        r"[Ww]atchdog.{0,60}got stuck|Heartbeat monitor timed out",
+        "PyTorch's watchdog thread did not get on: a call of CUDA or NCCL hangs, or a lock (Python's GIL)",
+    ),
+    (
+        WARNING,
+        r"might run on corrupted/incomplete data|taking the entire process down",
+        "PyTorch's standing words after a timeout or failure: they prove no corrupted data",
+    ),
+    (
+        WAITS,
+        r"[Ff]light ?[Rr]ecorder|preparing to dump debug info|dump(?:ing|ed)? (?:debug|NCCL|flight)",
+        "PyTorch writes its flight recorder, which holds the last collectives of each rank",
+    ),
+    (
+        WARNING,
+        r"has NOT been destroyed before|destroy_process_group\(\) was not called",
+        "standing words at a process's end: no cause of a failure",
+    ),
+    # NVIDIA.
+    (
+        ERROR,
+        r"Triton Error \[CUDA\]: .{1,120}",
+        "CUDA failed at the launch of a Triton kernel of the program: such errors come"
+        " late, the kernel that made it may be an earlier one (CUDA_LAUNCH_BLOCKING=1)",
+    ),
+    (ERROR, r"NVRM: Xid", "the GPU's driver reports a fault"),
+    (
+        ERROR,
+        r"OutOfMemoryError|CUDA out of memory|hipErrorOutOfMemory|RESOURCE_EXHAUSTED|No available memory",
+        "the GPU's memory is full, as the program says",
+    ),
+    (
+        ERROR,
+        r"(?:CUDA|cuda|HIP|hip|ROCm) ?(?:[Ee]rror|failure)\b|cudaError\w+|hipError\w+|CUDA_ERROR_\w+",
+        "a call of CUDA or HIP failed; errors of kernels come late, at a later call",
+    ),
+    (WARNING, r"pid \d+: Test failure", "nccl-tests' own stack of the failure above it"),
+    (
+        ERROR,
+        r"CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuBLAS|cuDNN error",
+        "a CUDA library failed: it may follow from an earlier failure, or from memory that is full",
+    ),
+    (ERROR, r"Test (?:NCCL|CUDA) failure", "nccl-tests ends here: its warning before it names the cause"),
+    (
+        ERROR,
+        r"nccl\w*(?:Unhandled|System|Internal|Remote|Invalid)\w*|NCCL error|NCCL operation \S+ failed",
+        "the program's report of a failed call of NCCL: NCCL's own warning before it names the cause",
+    ),
+    # Networks below NCCL.
+    (
+        ERROR,
+        r"UCX +(?:ERROR|FATAL|DIAG)|ucx_\w+.{0,40}(?:failed|error)|\bucp_\w+.{0,60}failed",
+        "an error of UCX, which MPI or a plugin uses: it need not be NCCL's network",
+    ),
+    (WARNING, r"libfabric:.{1,200}<(?:warn|info|trace|debug)>", "a message of libfabric, below AWS's plugin or MPI"),
+    (
+        ERROR,
+        r"libfabric:|fi_\w+(?:\(\))?.{0,40}(?:failed|error)|\befa\b.{0,60}(?:error|fail)",
+        "a message of libfabric, below AWS's plugin or MPI",
+    ),
+    (ERROR, r"(?:ibv|rdma|mlx5|hfi|qib)_?\w*.{0,60}(?:failed|error|denied)", "an error of an RDMA library or driver"),
+    (
+        ERROR,
+        r"(?:GASNet|NVSHMEM|nvshmem).{0,80}(?:error|fail|abort)|nvshmem\w*:\d+: .{0,20}non-zero",
+        "an error of NVSHMEM, which a program uses beside NCCL",
+    ),
+    (ERROR, r"\[deepspeed\].{0,80}(?:error|fail)|DeepSpeed.{0,40}(?:error|fail)", ""),
+    # In general.
+    (
+        ERROR,
+        r"[Pp]ermission denied|[Oo]peration not permitted",
+        "the process may not do this: a device, file or right that it, or its container, does not have",
+    ),
+    (ERROR, r"No space left on device", "a file system is full; /dev/shm counts as one"),
+    (
+        ERROR,
+        r"[Tt]oo many open files|[Rr]esource temporarily unavailable",
+        "a limit of the process (`ulimit -n`, `ulimit -u`)",
+    ),
+    (ERROR, r"[Cc]annot allocate memory|std::bad_alloc|MemoryError", "memory of the host, or a limit of it"),
+    (
+        ERROR,
+        r"cannot open shared object file|undefined symbol|version `\S+' not found|ImportError|ModuleNotFoundError",
+        "a library or module that is not there or does not fit",
+    ),
+    (
+        ERROR,
+        r"[Cc]onnection (?:refused|reset|closed|timed out|aborted)|[Bb]roken pipe|[Nn]o route to host|"
+        r"[Nn]etwork is unreachable|[Hh]ost is down",
+        "a TCP connection failed or was lost: who reports it is not who is to blame",
+    ),
+    (
+        ERROR,
+        r"Name or service not known|[Nn]ame resolution|getaddrinfo|cannot be retrieved\. err=",
+        "a host's name that does not resolve here",
+    ),
+    (
+        ERROR,
+        r"[Tt]imed ?out|\bTimeout(?:Error|Exception|Expired)?\b.{0,3}[:(]|\b[Tt]imeout (?:after|of|waiting|exceeded)|"
+        r"DEADLINE_EXCEEDED",
+        "something did not come in time: who waited is named, not who is to blame",
+    ),
+    (
+        WAITS,
+        r"[Ww]aiting for .{0,60}(?:rank|worker|process|node|replica|actor|GPU|engine|peer)|still waiting|"
+        r"No available node types|not ready yet",
+        "a program waits for others",
+    ),
+)
+_COMPILED: Tuple[Tuple[str, Pattern[str], str], ...] = tuple(
+    (kind, re.compile(text), about) for kind, text, about in _ROWS
+)
+# What an error is called where no class knows it, at most this far into the line.
+_ERROR = re.compile(
+    r"\b(?:[A-Za-z]{0,40}(?:Error|ERROR|error|Exception)|[Ff]ailed|FAILED|[Ff]ailure|FATAL|[Ff]atal|CRITICAL|"
+    r"[Uu]nable to|[Cc]annot|[Cc]ould not|not supported|aborted|ABORT)\b"
+)
+_WARN = re.compile(
+    r"\b(?:WARN(?:ING)?|[Ww]arning)\b.{0,400}?\b(?:n?ccl|NCCL|RCCL|rank|[Tt]ime|socket|device|GPU|distributed|process.group|"
+    r"CUDA|cuda|RDMA|rdma|network|memory|peer|P2P|[Cc]ustom allreduce|shm|[Rr]endezvous)",
+)
+# A program's own word for how bad it is.
+_LEVEL = re.compile(r"(?:^|[\s:\[|])(?:WARN(?:ING)?|[Ww]arning)\b")
+_SUCCESS = re.compile(
+    r"\b(?:is|are|was|were) (?:successful|OK)\b|\b[Ss]ucceeded\b|"
+    r"\b(?:completed|finished|done|initiali[sz]ed) successfully\b|"
+    r"\b[Ss]uccessfully (?:completed|finished|initiali[sz]ed|trained)\b|\bPASSED\b|\bsuccess(?:ful)?[!.]|\bSUCCESS\b|"
+    r"\b[Tt]raining (?:is )?(?:complete|finished|done)"
+)
+_NAMES = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
+    "SIGSEGV": 11, "SIGPIPE": 13, "SIGTERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9,
+    "Illegal instruction": 4, "Floating point exception": 8,
+}  # fmt: skip
+# One of these is in every line that a class may know: they are looked for in a block first.
+COARSE = (
+    *(
+        b"rror",
+        b"ignal",
+        b"illed",
+        b"bort",
+        b"BORT",
+        b"died",
+        b"Died",
+        b"imeout",
+        b"imed out",
+        b"xception",
+        b"atal",
+        b"ATAL",
+    ),
+    *(
+        b"dump",
+        b"egmentation",
+        b"us error",
+        b"panic",
+        b"ssert",
+        b"what()",
+        b"Fail",
+        b"fail",
+        b"FAIL",
+        b"WARN",
+        b"arning",
+    ),
+    *(b"uccess", b"UCCESS", b"PASS", b"xit", b"EXIT", b"EXHAUSTED", b"aiting", b"nable", b"annot", b"enied", b"efused"),
+    *(
+        b"memory",
+        b"OOM",
+        b"oom",
+        b"Xid",
+        b"CRITICAL",
+        b"Evicted",
+        b"BackOff",
+        b"NOT been",
+        b"not support",
+        b"terminate",
+    ),
+    *(
+        b"imitted",
+        b"permitted",
+        b"nreachable",
+        b"losed",
+        b" reset",
+        b"dead",
+        b"lost ",
+        b"ecorder",
+        b"DEADLINE",
+        b"detected",
+    ),
+    *(
+        b"noticed",
+        b"BAD TERM",
+        b"corrupted",
+        b"raining",
+        b"Interrupt",
+        b"worker_count",
+        b"No space",
+        b"not found",
+        b"SIG",
+        b"ould not",
+    ),
+)
+
+
+def meaning(number: int) -> str:
+    """What an exit code says: ``137`` and ``-9`` are signal 9; "" of a code that programs choose themselves."""
+    if number in CODES:
+        return CODES[number]
+    signal = -number if number < 0 else number - 128
+    if signal in SIGNALS:
+        return "signal %d, %s" % (signal, SIGNALS[signal])
+    return ""
+
+
+def classify(text: str) -> Optional[Class]:
+    """The class of a line that is none of NCCL's; None of what is no report of a failure, a wait or a success."""
+    if NOISE.search(text):
+        return None
+    for kind, pattern, about in _COMPILED:
+        match = pattern.search(text)
+        if match is not None:
+            number = _number(match.groupdict())
+            if number is None:
+                return Class(kind, about)
+            if number == 0:
+                return None
+            return Class(kind, "; ".join(part for part in (about, _meant(match.groupdict(), number)) if part))
+    if EXCEPTION.search(text):
+        return Class(ERROR, "an exception in Python, with its type")
+    if _SUCCESS.search(text):
+        return Class(SUCCESS, "")
+    if _LEVEL.search(text):
+        return Class(WARNING, "")
+    if _ERROR.search(text):
+        return Class(ERROR, "")
+    if _WARN.search(text):
+        return Class(WARNING, "")
+    return None
+
+
+def _number(said: Dict[str, Optional[str]]) -> Optional[int]:
+    name = said.get("name") or said.get("word")
+    if name:
+        return _NAMES.get(name, 0) or None
+    digits = [said[key] for key in ("signal", "code", "other", "third", "fourth") if said.get(key)]
+    return int(digits[0] or 0) if digits else None
+
+
+def _meant(said: Dict[str, Optional[str]], number: int) -> str:
+    if said.get("signal") or said.get("name") or said.get("word"):
+        return "signal %d, %s" % (number, SIGNALS[number]) if number in SIGNALS else ""
+    return meaning(number)

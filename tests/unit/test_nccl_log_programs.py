@@ -1,0 +1,232 @@
+"""What programs and launchers say beside NCCL: quoted with who wrote it, told as what it is, and never as more."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge, quotes, signals
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+
+HEAD = "alpha:7:8 [0] NCCL INFO "
+
+
+def read(text: str) -> job.Log:
+    return job.read([text.encode()])
+
+
+def found(text: str) -> dict[str, str]:
+    return {finding.check: finding.have or "" for finding in judge.judge(read(text)) if not finding.ok}
+
+
+def printed(text: str, everything: bool = False) -> str:
+    log = read(text)
+    return " ".join(render(log, split(log), judge.judge(log), 100, everything=everything).split())
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "about"),
+    [
+        ("[alpha:41   :0:44] Caught signal 7 (Bus error: nonexistent physical address)", "death", "/dev/shm"),
+        ("[alpha:00041] Signal: Segmentation fault (11)", "death", "signal 11"),
+        ("srun: error: alpha: task 3: Exited with exit code 137", "death", "Slurm"),
+        (
+            "mpirun noticed that process rank 2 with PID 9 on node alpha exited on signal 9 (Killed).",
+            "death",
+            "SIGKILL",
+        ),
+        ("  Exit code:    139", "death", "signal 11"),
+        ("bash: line 1: 77 Bus error               (core dumped) ./train", "death", "signal 7"),
+        ("(raylet) A worker died or was killed while executing a task by an unexpected error.", "death", "Ray"),
+        ("    reason: OOMKilled", "death", "memory"),
+        ("  what():  [1] is not ready", "error", "C++"),
+        ("RuntimeError: Triton Error [CUDA]: misaligned address", "error", "Triton"),
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:5] Timed out waiting 5000ms for send", "error", "Gloo"),
+        ("my.own.package.ShapeError: no such shape", "error", "exception in Python"),
+        ("worker 3 could not do it", "error", ""),
+        ("WARNING: the device of rank 3 is slow", "warning", ""),
+        ("the test is successful", "success", ""),
+    ],
+)
+def test_each_class_of_line_is_told_as_what_it_is(line: str, kind: str, about: str) -> None:
+    known = signals.classify(line.strip())
+    assert known is not None
+    assert (known.kind, about in known.about) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '  File "/x/errors.py", line 5, in fail',
+        "frame #3: c10::Error::Error() + 0x57 (0x7fd in libc10.so)",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "x/y.py:3: FutureWarning: this will be an error",
+        "process 4 has exit code 0",
+        "epoch 3 of 5",
+        "    raise ValueError(text)",
+    ],
+)
+def test_what_reports_nothing_is_passed_over(line: str) -> None:
+    assert signals.classify(line.strip()) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(137, "signal 9"), (-11, "signal 11"), (139, "signal 11"), (134, "signal 6"), (3, ""), (127, "not")],
+)
+def test_exit_codes_of_signals(code: int, said: str) -> None:
+    assert said in signals.meaning(code)
+    assert bool(said) == bool(signals.meaning(code))
+
+
+def test_a_crash_is_a_finding_with_all_its_processes_and_no_certain_cause() -> None:
+    crash = "[alpha:{0} :0:{0}] Caught signal 7 (Bus error: nonexistent physical address)\n"
+    text = HEAD + "Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" + crash.format(41) + crash.format(42)
+    have = found(text)["nccl_log.exit"]
+    assert "alpha:41" in have
+    assert "alpha:42" in have
+    assert "commonly /dev/shm is full" in have
+    assert "no network is involved" in have
+
+
+def test_a_crash_behind_a_failure_of_nccl_is_not_the_first() -> None:
+    text = (
+        "alpha:7:8 [2] NCCL INFO transport.cc:166 -> 2\n"
+        "alpha:7:8 [2] proxy.cc:1 NCCL WARN [Proxy Service 2] Failed to execute operation Connect from rank 2,"
+        " retcode 3\n"
+        "[alpha:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)\n"
+    )
+    said = found(text)
+    assert "it comes after other failures of this log (transport.cc:166 -> 2)" in said["nccl_log.exit"]
+    assert "the first failure" not in said["nccl_log.exit"]
+    assert "Failed to execute operation Connect" in said["nccl_log.warning"]
+
+
+def test_the_first_process_that_mpirun_names_did_not_fail_first() -> None:
+    block = "mpirun detected that a process exited\n\n  Process name: [[4491,1],251]\n  Exit code:    3\n"
+    text = "alpha: Test NCCL failure common.cu:1 'unhandled cuda error / '\n" + block
+    said = found(text)
+    assert "exit code 3; on rank 251" in said["nccl_log.exit"]
+    assert "unhandled cuda error" in said["nccl_log.warning"]
+    assert "not in this log" in said["nccl_log.warning"]
+
+
+def test_an_exception_is_told_with_the_calls_above_it_of_its_own_rank() -> None:
+    text = (
+        '[rank2]:   File "/x/train.py", line 9, in save\n[rank1]:   File "/x/train.py", line 3, in other\n'
+        '[rank2]:   File "/y/c10d.py", line 4, in barrier\n'
+        "[rank2]: RuntimeError: [/g/gloo/transport/tcp/buffer.cc:8] Timed out waiting 90ms for recv operation\n"
+    )
+    have = found(text)["nccl_log.program"]
+    assert "on rank 2" in have
+    assert "called from save > barrier" in have
+    assert "no failure of NCCL is in these lines" in have
+    assert "who waits is not who is to blame" in have
+
+
+def test_the_kernel_at_whose_launch_an_exception_came() -> None:
+    text = (
+        "ERROR w.py:5]     _scale_rows[(M, )](\nERROR w.py:5] RuntimeError: Triton Error [CUDA]: misaligned address\n"
+    )
+    assert "at the launch of the program's kernel _scale_rows" in found(text)["nccl_log.program"]
+
+
+def test_ranks_at_a_store_based_barrier_and_who_is_not_there() -> None:
+    line = "Waiting in store based barrier to initialize process group for rank: {}, key: k"
+    line += " (world_size=4, worker_count=3, t)\n"
+    have = found("".join(line.format(rank) for rank in (0, 1, 3)))["nccl_log.store"]
+    assert "3 of 4 processes had come" in have
+    assert "waiting: ranks 0-1,3" in have
+    assert "no line is of rank 2" in have
+    assert "nccl_log.store" not in found(line.replace("worker_count=3", "worker_count=4").format(0))
+
+
+def test_lines_that_differ_by_numbers_are_quoted_once_with_their_ranks() -> None:
+    text = "".join(f"[rank{rank}]: the queue of worker {rank} could not be opened\n" for rank in range(7))
+    log = read(text)
+    [one] = log.quotes.all
+    assert (one.count, one.ranks, one.order, one.last) == (7, set(range(7)), 1, 7)
+    assert "on ranks 0-6, line 1, 7 alike" in found(text)["nccl_log.program"]
+
+
+def test_no_more_quotes_are_kept_and_printed_than_there_is_room_for() -> None:
+    words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "klmnopqr" for c in "stuvwx"]
+    text = "".join(f"the {word} failed here\n" for word in words)
+    log = read(text)
+    assert len(log.quotes.all) == quotes.QUOTES
+    assert log.quotes.left_out == len(words) - quotes.QUOTES
+    few, all_of_it = printed(text), printed(text, everything=True)
+    assert "more kinds of lines: --all prints them" in few
+    assert few.count("failed here") < 20 < quotes.QUOTES - 5 < all_of_it.count("failed here")
+
+
+def test_what_a_program_prints_cannot_write_to_the_terminal() -> None:
+    said = printed("the \x1b[31mqueue\x07 failed: \u202e\n" + "x" * 100_000 + " failed\n")
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "\u202e" not in said
+    assert "x" * 500 not in said
+
+
+TRACED = (
+    "alpha:{pid}:{pid} [{gpu}] NCCL INFO {op}: opCount {n:x} sendbuff 0x7f5 recvbuff 0x7f6 count {count} datatype 7 op"
+    " 0 root 0 comm 0x55b{pid} [nranks=2] stream 0x55\n"
+)
+
+
+def test_ranks_that_call_other_collectives_under_one_number() -> None:
+    one = TRACED.format(pid=7, gpu=0, op="AllReduce", n=40, count=16)
+    have = found(one + TRACED.format(pid=9, gpu=1, op="AllGather", n=40, count=16))["nccl_log.mismatch"]
+    assert "opCount 28" in have
+    assert "AllReduce of 16 float32 by alpha:7, GPU 0" in have
+    assert "AllGather of 16 float32 by alpha:9, GPU 1" in have
+    assert "if it is one" in have
+    # Two communicators of one process cannot be told apart.
+    third = TRACED.format(pid=9, gpu=1, op="AllReduce", n=1, count=16).replace("comm 0x55b9", "comm 0x66")
+    assert "nccl_log.mismatch" not in found(one + TRACED.format(pid=9, gpu=1, op="AllGather", n=40, count=16) + third)
+
+
+def test_ranks_that_agree() -> None:
+    text = "".join(TRACED.format(pid=pid, gpu=0, op="AllGather", n=15, count=4) for pid in (7, 9))
+    assert "nccl_log.mismatch" not in found(text)
+    said = printed(text)
+    assert "2 AllGather" in said
+    assert "the ranks shown agree in operation, count and type" in said
+    assert "seen: alpha:7 GPU 0, alpha:9 GPU 0" in said
+
+
+def test_what_is_shown_of_a_healthy_log_and_what_is_not() -> None:
+    text = (
+        "vLLM is using nccl==2.21.5\nworld_size=2 rank=1 init_method=tcp://alpha:2000 backend=nccl\n"
+        + HEAD + "Bootstrap : Using eth3:2001:db8::7<0>\n"
+        + HEAD + "16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer\n"
+        + HEAD + "ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x7 - Init COMPLETE\n"
+        + "All of it is successful!\n"
+    )  # fmt: skip
+    said = printed(text)
+    for fact in (
+        "NCCL 2.21.5",
+        "a world of 2 ranks; ranks that say so: 1; processes meet at tcp://alpha:2000; backend nccl",
+        "eth3, IPv6 2001:db8::7",
+        "0 for NVLS (NVLink SHARP): it is not in use",
+        "of 2 ranks: begun by 0, Init COMPLETE of 0",
+        "a program says: All of it is successful!",
+        "ranks 1 of 2 are not in this log",
+        "what came after the initialisation",
+    ):
+        assert fact in said, fact
+    assert "verdict: no failure is in these lines" in said
+
+
+def test_one_process_that_has_all_ranks_runs_on_one_node() -> None:
+    text = HEAD + "Using network Socket\n" + HEAD + "Failed to open libibverbs.so[.1]\n" + HEAD
+    text += "ncclCommInitAll comm 0x5 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1000 commId 0x7 - Init START\n"
+    said = printed(text)
+    assert "over 1 node" in said
+    assert "one process has all of them" in said
+    assert "install libibverbs" not in said
+
+
+def test_a_watchdog_line_that_somebody_has_broken() -> None:
+    text = "[rank1]:[E1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST,\n"
+    have = found(text + " Timeout(ms)=1800000) ran for 1800010 milliseconds before timing out.\n")["nccl_log.watchdog"]
+    assert "after 1800 s on BROADCAST number 4" in have
