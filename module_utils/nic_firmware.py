@@ -27,6 +27,7 @@ from .firmware.pending import Record, Waiting
 from .firmware.reset_levels import PCI_RESET, Levels
 from .firmware.tools import Answer
 from .firmware.wanted import Usual, Wanted
+from .machine import lockdown
 from .machine.profile import NicSetting, Profile
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
@@ -35,6 +36,10 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
 BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
 _RUN = advice.run("nic_firmware")
+_LOCKED = (
+    "; the kernel is locked down (%s), which keeps tools from PCI configuration space: use NVIDIA's with their signed"
+    " driver (mst start), or boot without Secure Boot"
+)
 _POWER_CYCLE = "take the node out of service, switch it off and on at its BMC, then " + _RUN
 
 SETTINGS = Check(
@@ -121,7 +126,7 @@ class Told:
 class Have:
     """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> what a tool said to a change.
 
-    told: by the card's address; empty where the tool is missing.
+    told: by the card's address; empty where the tool is missing.   locked: the kernel's lockdown, "" where it has none.
     """
 
     hypervisor: str
@@ -132,6 +137,7 @@ class Have:
     record: Union[Record, Problem] = field(default_factory=Record)
     missing: Optional[Problem] = None
     failed: Mapping[str, str] = field(default_factory=dict)
+    locked: str = ""
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,10 @@ def read(
         raise ReadError(BOOT_ID, "is not there: whether a node was rebooted cannot be told")
     problems: List[Problem] = []
     record = attempt(lambda: pending.read(host), pending.STORE, problems) or problems[0]
-    return Have("", found, absent, told, boot, record, None, dict(failed))
+    # Only what does not answer, and what waits, has to do with it.
+    asked_for = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
+    locked = lockdown.read(host) if asked_for else ""
+    return Have("", found, absent, told, boot, record, None, dict(failed), locked)
 
 
 def _told(host: Host, card: Card) -> Told:
@@ -273,6 +282,8 @@ def plan(have: Have) -> Plan:
         told = have.told[card.address]
         if isinstance(told.answer, Problem):
             fix = "run as root and see what %s says; what one card does not answer is left alone" % told.answer.source
+            if have.locked:
+                fix += _LOCKED % have.locked
             findings.append(
                 SETTINGS.judge(card.label, "unknown", _want(card.wanted), str(told.answer), told.answer.source, fix)
             )
@@ -384,7 +395,7 @@ def _live(
         )
     because = None if persisted.ok else persisted
     tried = _tried(have, card)
-    against = _against(card, told, tried)
+    against = _against(have, card, told, tried)
     if not against and isinstance(told.levels, Levels):
         levels = tuple(level for level in told.levels.resets if level > max(tried, default=-1))
         costs = "driver" if PCI_RESET in levels else "link"
@@ -409,12 +420,14 @@ def _tried(have: Have, card: Card) -> Tuple[int, ...]:
     return waiting.tried if waiting is not None and waiting.boot == have.boot else ()
 
 
-def _against(card: Card, told: Told, tried: Sequence[int]) -> str:
+def _against(have: Have, card: Card, told: Told, tried: Sequence[int]) -> str:
     """Why the card is not reset by itself; "" where it can be."""
     if card.bluefield:
         return "since a reset can take a BlueField's mode"
     if card.others:
         return "since a reset would take %s, too, which nobody has declared" % ", ".join(card.others[:3])
+    if have.locked:
+        return "since the kernel is locked down (%s), where no tool resets it" % have.locked
     if not isinstance(told.levels, Levels):
         return "since no reset level is known: %s" % told.levels
     if not told.levels.resets:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import stat
 from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
@@ -22,7 +21,7 @@ from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, attempt
 from .core.plan import Command, FileChange, Plan
-from .machine import pci, virtualization
+from .machine import lockdown, pci, virtualization
 from .machine.pci import PciDevice
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
@@ -32,7 +31,6 @@ UNIT = "/etc/systemd/system/busbar-pcie-path.service"
 DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf"
 SCRIPT = "/usr/local/libexec/busbar/pcie-path"
 OWN = (SCRIPT, UNIT, DROPIN)
-LOCKDOWN = "/sys/kernel/security/lockdown"
 
 CONFIG_SIZE = 4096
 # Bits of the ACS control word, by the names that lspci gives them.
@@ -329,17 +327,6 @@ def parse_device_control(config: bytes) -> DeviceControl:
     raise ParseError("has no PCI Express capability")
 
 
-def parse_lockdown(text: str) -> str:
-    """The word in brackets in /sys/kernel/security/lockdown: ``integrity`` in ``none [integrity] confidentiality``.
-
-    "" for none. Raises ParseError where no known word is in brackets.
-    """
-    match = re.search(r"\[(none|integrity|confidentiality)\]", text)
-    if match is None:
-        raise ParseError("%r names no lockdown like [none]" % text[:80])
-    return match.group(1).replace("none", "")
-
-
 def _check_length(config: bytes, needed: int) -> None:
     """Raises ParseError where fewer bytes than needed are there, or where the device does not answer.
 
@@ -405,8 +392,7 @@ def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
         nics=tuple(_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
         files={path: host.read_system(path) for path in OWN},
         devices=host.hardware(pci.DEVICES),
-        # Where the lockdown cannot be read, a write that it forbids fails with the kernel's reason.
-        locked=pci.read_value(host, LOCKDOWN, parse_lockdown, []) or "",
+        locked=lockdown.read(host),
         passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
     )
 

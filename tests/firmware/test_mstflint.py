@@ -8,6 +8,7 @@ The lab's own have to say and do the same. What needs a card is written from the
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -73,6 +74,21 @@ def test_the_labs_mstfwreset_takes_what_debians_takes(
     assert (firmware_tools.main(["mstfwreset", *arguments], lab), 2) == (real.returncode, real.returncode)
     assert capsys.readouterr().err.startswith("usage: mstfwreset")
     assert real.stderr.startswith("usage: mstfwreset")
+
+
+def test_with_secure_boot_the_labs_mstfwreset_says_what_debians_says(
+    lab: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mokutil = tmp_path / "bin" / "mokutil"
+    mokutil.parent.mkdir()
+    mokutil.write_text("#!/bin/sh\necho SecureBoot enabled\n")
+    mokutil.chmod(0o755)
+    path = {**os.environ, "PATH": f"{mokutil.parent}:{os.environ['PATH']}"}
+    arguments = ["-d", NOWHERE, "-l", "3", "-y", "reset"]
+    real = subprocess.run(["mstfwreset", *arguments], capture_output=True, text=True, check=False, env=path)
+    Path(lab + firmware_tools.NODE).write_text(json.dumps({"release": "old", "secure_boot": True}))
+    assert (firmware_tools.main(["mstfwreset", *arguments], lab), real.returncode) == (1, 1)
+    assert capsys.readouterr().out == real.stdout == "-E- The tool supports only reset-level 4 on UEFI Secure Boot.\n"
 
 
 def test_the_labs_mstflint_says_what_debians_says(lab: str, capsys: pytest.CaptureFixture[str]) -> None:

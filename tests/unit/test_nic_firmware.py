@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile, for_fabric
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
@@ -106,11 +106,11 @@ def card(address: str) -> dict[str, Any]:
     }
 
 
-def release(root: Path | str, which: str) -> None:
+def release(root: Path | str, which: str, secure_boot: bool = False) -> None:
     """The tools are of a release that has JSON, or of Debian's that has none."""
     path = Path(root) / firmware_tools.NODE.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"release": which}))
+    path.write_text(json.dumps({"release": which, "secure_boot": secure_boot}))
 
 
 @pytest.fixture
@@ -306,6 +306,28 @@ def test_a_reset_that_fails_says_what_the_tool_said_and_is_not_tried_again(role:
         result = role.run()
         assert (states(result), resets(role.node)) == ({live(): "withheld"}, [3])
         assert "Firmware reset failed" in result["findings"][0]["have"]
+
+
+@pytest.mark.parametrize("locked", ["none [integrity] confidentiality\n", "[none] integrity confidentiality\n"])
+def test_with_secure_boot_no_card_is_reset_and_one_reboot_brings_it(role: Role, locked: str) -> None:
+    """The tool refuses any reset but a reboot there; where the kernel is locked down nobody asks it to."""
+    node = role.node
+    path = Path(node.hardware_root + lockdown.LOCKDOWN)
+    path.parent.mkdir(parents=True)
+    path.write_text(locked)
+    release(node.hardware_root, "old", secure_boot=True)
+    wrong(node)
+    asked = any("fwreset" in str(command) for command in role.plan().commands)
+    assert asked is (locked[0] == "[")
+    for _run in range(2):
+        result = role.run("reboot")
+        assert (states(result), resets(node), len(result["reboot_required"])) == ({live(): "drift"}, [], 1)
+        said = "only reset-level 4 on UEFI Secure Boot" if asked else "the kernel is locked down (integrity)"
+        assert said in result["findings"][0]["have"]
+    node.reboot()
+    assert states(role.run("reboot")) == {}
+    node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
+    assert ("mst start" in str(found(role.plan(), live()).fix)) is not asked
 
 
 def test_a_live_patch_that_brings_nothing_is_followed_by_the_next_level(role: Role) -> None:

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
@@ -156,9 +156,9 @@ def test_any_bytes_are_a_register_or_an_error_and_the_boot_script_agrees(space: 
     [("[none] integrity confidentiality", ""), ("none [integrity] confidentiality", "integrity")],
 )
 def test_lockdown(text: str, mode: str) -> None:
-    assert pcie_path.parse_lockdown(text) == mode
+    assert lockdown.parse(text) == mode
     with pytest.raises(ParseError, match="no lockdown"):
-        pcie_path.parse_lockdown("none integrity")
+        lockdown.parse("none integrity")
 
 
 # -- bits ------------------------------------------------------------------------------------------------------------
@@ -445,9 +445,9 @@ def test_acs_stays_where_a_gpu_is_handed_to_virtual_machines(node: Node) -> None
 
 def test_a_locked_kernel_is_told_apart_and_gets_no_unit(node: Node) -> None:
     put(root_of(node), port(0, 0), config(acs=REDIRECTING))
-    lockdown = root_of(node) / pcie_path.LOCKDOWN[1:]
-    lockdown.parent.mkdir(parents=True)
-    lockdown.write_text("none [integrity] confidentiality\n")
+    path = root_of(node) / lockdown.LOCKDOWN[1:]
+    path.parent.mkdir(parents=True)
+    path.write_text("none [integrity] confidentiality\n")
     plan, writes = planned(have(node), WANT)
     (found,) = [finding for finding in plan.findings if not finding.ok]
     assert (found.state, plan.changed, writes) == ("unsupported", False, [])

@@ -304,6 +304,8 @@ def mstfwreset(root: str, arguments: list[str]) -> int:
         raise Stop(2, *_USAGE, "mstfwreset: error: the following arguments are required: --device/-d")
     if state.get("virtual"):
         raise Stop(1, "-E- The tool is not supported on virtual machines.")
+    if state.get("secure_boot") and command == "r" and level != 4:
+        raise Stop(1, "-E- The tool supports only reset-level 4 on UEFI Secure Boot.")
     card = _card(state, address)
     if card is None:
         raise Stop(1, f"-E- Failed to Identify Device: {address}, No such file or directory", ".")

@@ -1,0 +1,28 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The kernel's lockdown, which Secure Boot brings: nobody then writes PCI registers from user space, root neither."""
+
+from __future__ import annotations
+
+import re
+
+from ..core.host import Host, ParseError
+from . import pci
+
+LOCKDOWN = "/sys/kernel/security/lockdown"
+
+
+def read(host: Host) -> str:
+    """``integrity`` or ``confidentiality``; "" for none, and where it cannot be read: whoever writes is told then."""
+    return pci.read_value(host, LOCKDOWN, parse, []) or ""
+
+
+def parse(text: str) -> str:
+    """The word in brackets in /sys/kernel/security/lockdown: ``integrity`` in ``none [integrity] confidentiality``.
+
+    "" for none. Raises ParseError where no known word is in brackets.
+    """
+    match = re.search(r"\[(none|integrity|confidentiality)\]", text)
+    if match is None:
+        raise ParseError("%r names no lockdown like [none]" % text[:80])
+    return match.group(1).replace("none", "")
