@@ -117,22 +117,25 @@ def reboot(lab: Path, boot: int) -> None:
 
 
 def test_killed_at_random_moments_settings_are_old_or_new_and_no_card_is_reset_twice(lab: Path, start: Start) -> None:
-    """The moments are spread over as long as the first run took, which nobody killed."""
+    """The moments are spread from shortly before the first write to the end, as a run had them that nobody killed."""
     record = lab / "node01/sys/var/lib/busbar/nic_firmware/pending.json"
     rng = random.Random(20)
-    longest, within = 0.0, 0
+    first, longest, within = 0.0, 0.0, 0
     for number in range(KILLS + 1):
         reboot(lab, 2 * number)
         break_all(lab)
         begun = time.monotonic()
         process = start()
         if number:
-            time.sleep(rng.uniform(0.0, longest))
+            time.sleep(rng.uniform(0.9 * first, longest))
             within += process.poll() is None and record.exists()
             process.kill()
             process.communicate()
             tools_end(lab)
         else:
+            while process.poll() is None and not record.exists():
+                time.sleep(0.01)
+            first = time.monotonic() - begun
             assert answer(process)["repaired"]
             longest = time.monotonic() - begun
         for card in cards(lab):
