@@ -160,6 +160,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     found = apply.converge(host, check_mode, look, hands, mends)
     if not check_mode:
         nic_firmware.remember(host, seen[-1])
+        found["changed"] = nic_firmware.changed(plans[0], seen[0], seen[-1])
     return dict(found, diff=nic_firmware.diff(seen[0]), notes=nic_firmware.notes(seen[0]))
 
 

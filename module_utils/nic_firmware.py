@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Uni
 from .change import apply
 from .core import advice
 from .core.check import Check
-from .core.finding import Finding
+from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
 from .core.plan import Command, Plan
 from .firmware import pending, tools, wanted
@@ -52,8 +52,9 @@ SETTINGS = Check(
 SUPPORTED = Check(
     "nic_firmware.supported",
     why="a setting that the card does not have, hides, or lets nobody write cannot be brought to what is wanted",
-    fix="take it out of nic_firmware_settings (or the profile's nic_firmware) for nodes with this card, or update its"
-    " firmware; a PCI setting may show with ADVANCED_PCI_SETTINGS: 1",
+    fix="see what the card shows: mstconfig -d %s query; correct its name, take it out of nic_firmware_settings (or"
+    " the profile's nic_firmware) for nodes with this card, or update its firmware; a PCI setting may show with"
+    " ADVANCED_PCI_SETTINGS: 1",
     aspect="persisted",
 )
 "Has the card every setting that `nic_firmware_settings` or the profile names, and can it be written"
@@ -293,7 +294,8 @@ def plan(have: Have) -> Plan:
         writes += [command for command in judged.commands if isinstance(command, Write)]
         resets += [command for command in judged.commands if isinstance(command, Reset)]
         reboot += judged.reboot
-    return Plan(tuple(findings), (), (*writes, *resets), tuple(reboot))
+    # A name that no card has is one mistake.
+    return Plan(one_cause(findings, ("unsupported",)), (), (*writes, *resets), tuple(reboot))
 
 
 def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
@@ -313,7 +315,8 @@ def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
     if any(one.declared for one in card.wanted):
         state = "unsupported" if refused else "ok"
         said = "; ".join(refused) or "all are there"
-        findings.append(SUPPORTED.judge(card.label, state, "each setting that is declared", said, answer.source))
+        want, fix = "each setting that is declared", SUPPORTED.fix % card.address
+        findings.append(SUPPORTED.judge(card.label, state, want, said, answer.source, fix))
     if not usable:
         return Plan(tuple(findings))
     writes, persisted = _persisted(have, card, usable, answer)
@@ -567,6 +570,12 @@ def mended(planned: Plan) -> Set[str]:
     """Ids of the findings that the commands of a plan do away with, where the tools do what they are told."""
     writes = {SETTINGS.at(one.address, "persisted") for one in planned.commands if isinstance(one, Write)}
     return writes | {SETTINGS.at(one.address) for one in planned.commands if isinstance(one, Reset)}
+
+
+def changed(planned: Plan, before: Have, after: Have) -> bool:
+    """Whether a run of the plan's commands has changed a card: it is set otherwise, or was reset."""
+    resets = any(isinstance(one, Reset) and one.address not in after.failed for one in planned.commands)
+    return resets or any(after.told.get(address, told).answer != told.answer for address, told in before.told.items())
 
 
 def diff(have: Have) -> List[Dict[str, str]]:

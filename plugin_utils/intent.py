@@ -17,11 +17,13 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
@@ -361,7 +363,7 @@ def _perftest_errors(values: Mapping[str, Any]) -> list[str]:
 def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
     errors = []
     try:
-        nic_settings.parse(values["nic_firmware_settings"])
+        errors += _against_fabric(nic_settings.parse(values["nic_firmware_settings"]), values)
     except ParseError as error:
         errors.append(str(error))
     for address in values["nic_firmware_devices"]:
@@ -369,6 +371,36 @@ def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
             pci.parse_address(address)
         except ParseError as error:
             errors.append(f"nic_firmware_devices: {error}")
+    return errors
+
+
+def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any]) -> list[str]:
+    """What is said in two places says the same: nobody but the site knows which of the two is meant."""
+    fabric, wanted = values["busbar_fabric"], {}
+    if fabric:
+        number, word = {"infiniband": (1, "IB"), "ethernet": (2, "ETH")}[fabric]
+        wanted["LINK_TYPE"] = (nv_settings.Value(word, number, word), f"busbar_fabric is {fabric}")
+    try:
+        chain = resolve(values["busbar_roce"], roce_chain.settings(values), roce_chain.PREFIX)
+    except ParseError:
+        # Told elsewhere.
+        chain = Chain()
+    for name, asked in (("CNP_DSCP", chain.cnp_dscp), ("CNP_802P_PRIO", chain.cnp_priority)):
+        if asked is not None:
+            of = {"CNP_DSCP": "cnp_dscp", "CNP_802P_PRIO": "cnp_priority"}[name]
+            wanted[name] = (nv_settings.Value(str(asked), asked, ""), f"busbar_roce.{of} is {asked}")
+    errors = [
+        f"nic_firmware_settings.{name} is {settings[name].value}, but {other}"
+        for name, (value, other) in wanted.items()
+        if name in settings and not value.is_as(settings[name].value)
+    ]
+    mask = settings.get("ROCE_CC_PRIO_MASK")
+    bits = None if mask is None else nv_settings.parse_number(str(mask.value))
+    if bits is not None and chain.priority is not None and not bits >> chain.priority & 1:
+        errors.append(
+            f"nic_firmware_settings.ROCE_CC_PRIO_MASK is {bits}, without the bit of busbar_roce.priority"
+            f" {chain.priority}: congestion control would never slow RDMA down"
+        )
     return errors
 
 

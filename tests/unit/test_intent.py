@@ -132,6 +132,18 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
             "nic_firmware_settings.LINK_TYPE is '-y', expected a number from 0 to 4294967295 or a word such as ETH",
         ),
         (
+            {"nic_firmware_settings": {"LINK_TYPE": "IB"}, "busbar_fabric": "ethernet"},
+            "nic_firmware_settings.LINK_TYPE is IB, but busbar_fabric is ethernet",
+        ),
+        (
+            {"nic_firmware_settings": {"CNP_DSCP": 4, "LINK_TYPE": "0x2", "ROCE_CC_PRIO_MASK": 8}},
+            "nic_firmware_settings.CNP_DSCP is 4, but busbar_roce.cnp_dscp is 48",
+        ),
+        (
+            {"nic_firmware_settings": {"ROCE_CC_PRIO_MASK": "0x30"}},
+            "nic_firmware_settings.ROCE_CC_PRIO_MASK is 48, without the bit of busbar_roce.priority 3: .*",
+        ),
+        (
             {"nic_firmware_devices": ["ens1"]},
             "nic_firmware_devices: 'ens1' is not a PCI address like 0000:1b:00.0",
         ),

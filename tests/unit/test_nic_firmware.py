@@ -163,6 +163,7 @@ class Role:
         found = apply.converge(self.node, check, look, hands, mends)
         if not check:
             nic_firmware.remember(self.node, seen[-1])
+            found["changed"] = nic_firmware.changed(plans[0], seen[0], seen[-1])
         return found
 
 
@@ -348,6 +349,9 @@ def test_a_card_that_refuses_to_be_written_costs_no_other_one_anything(role: Rol
     )
     assert "Bad parameter" in result["findings"][0]["have"]
     assert result["reboot_required"] == []
+    assert result["changed"]
+    # Nothing has come of it, however often it is tried.
+    assert not role.run()["changed"]
 
 
 def test_a_card_that_does_not_answer_is_unknown_and_costs_no_other_one_anything(role: Role) -> None:
@@ -376,7 +380,9 @@ def test_a_setting_that_is_hidden_or_read_only_is_unsupported(
     role = Role(node, infiniband, hgx_h100, {"PCI_WR_ORDERING": 0, "MEMIC_BAR_SIZE": 3, "ATS_ENABLED": 0})
     plan = role.plan()
     assert set(role.bad().values()) == {"unsupported"}
-    one = found(plan, f"nic_firmware.supported[persisted]@{RAIL_0}")
+    one, other = (found(plan, f"nic_firmware.supported[persisted]@{address}") for address in (RAIL_0, RAIL_1))
+    assert (one.because, other.because) == (None, one.id)
+    assert f"mstconfig -d {RAIL_0} query" in one.fix
     assert one.have == "MEMIC_BAR_SIZE: 0, read-only; PCI_WR_ORDERING: not shown"
     assert not plan.changed
     assert not any("mstfwreset" in call for call in node.calls)
