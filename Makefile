@@ -14,7 +14,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric drift newest test test-vm demo lab bench localise repair gate clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-vm demo lab bench localise repair gate clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -34,7 +34,7 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 	$(BIN)/ansible-lint --offline -q
 
 ifneq ($(IN_MEMORY),)
-unit faults site drift: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
+unit faults site drift el: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
 endif
 
 unit: setup ## pure core, modules, structure: no root, no network
@@ -78,6 +78,9 @@ cluster: setup ## jobs over four nodes by the real mpirun, ssh and srun; as root
 fabric: setup ## InfiniBand by the real ibsim, opensm and infiniband-diags, LLDP by lldpd, NICs' firmware by mstflint; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/fabric tests/lldp tests/firmware
 
+el: setup ## what EL's nodes need: the real dnf, rpm, createrepo_c and nmcli of Debian; as root, installs them where they lack
+	$(BIN)/pytest -q tests/el
+
 drift: setup ## busbar drift end to end and its report in Chromium (installed as root): about five minutes on two cores
 	$(BIN)/pytest -q -n $(JOBS) tests/drift tests/report
 
@@ -95,7 +98,7 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 
 test: setup ## everything that CI runs
 	@# Each of these keeps one core busy, the others all of them. The longest begins first.
-	$(MAKE) --jobs=$(JOBS) --output-sync=target cluster collection slurm fabric lint nccl
+	$(MAKE) --jobs=$(JOBS) --output-sync=target cluster collection slurm fabric el lint nccl
 	$(MAKE) unit faults site containers molecule drift newest
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks

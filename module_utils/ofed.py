@@ -10,8 +10,9 @@ Sources: host.md 4.1, 6; field.md F1, F9-F14, F30, F44; dkms(8), depmod.d(5), sy
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .core import advice
 from .core.check import Check
@@ -28,7 +29,10 @@ MASK = Command(("systemctl", "mask", "--runtime", OPENIBD), "packages must not r
 UNMASK = Command(("systemctl", "unmask", "--runtime", OPENIBD), "openibd may be started again")
 RESTART = Command(("systemctl", "restart", OPENIBD), "load the driver that is installed", "driver", 300.0)
 UMAD_TEXT = "# Written by Busbar (role mofed): the fabric manager needs it on this platform.\nib_umad\n"
-_KERNEL_MODULE = "mlnx-ofed-kernel"
+# In DKMS: of Debian's packages and of EL's.
+_KERNEL_MODULES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
+# The packages that bring the driver.
+_DRIVER = re.compile(r"mlnx-ofed-kernel-dkms|mlnx-ofa_kernel(-dkms)?|kmod-mlnx-ofa_kernel")
 _BUILD_TIMEOUT = 3600.0
 # Metapackages of each flavour: what they pull in goes or stays with them.
 _METAS = {
@@ -219,7 +223,7 @@ def _installed(case: _Case) -> Plan:
     conflict, superfluous = _conflict(case)
     users, more, refused = _dependents(case)
     package, missing = _package(case)
-    names = [*([want.package] if missing else []), *more]
+    names = [*([_spec(case)] if missing else []), *more]
     ready = want.manage and not refused and all(f.state in ("ok", "drift") for f in repository.findings)
     lists = ready and (names or (repository.changes and want.flavour != "inbox"))
     first = [packages.refresh(case.system)] if lists else []
@@ -227,6 +231,7 @@ def _installed(case: _Case) -> Plan:
     if ready and superfluous:
         work.append(packages.remove(case.system, superfluous, "remove what another OFED has left"))
     if ready and names:
+        work += packages.release(case.system, [want.package, *_drivers(case.packages.locked)], case.packages)
         work.append(packages.install(case.system, names, "install %s" % " ".join(names)))
     work = [command for command in work if command.argv not in case.failed]
     if work and have.systemd:
@@ -237,7 +242,7 @@ def _installed(case: _Case) -> Plan:
         repository,
         Plan(headers.findings, commands=(*first, *headers.commands)),
         Plan((conflict, *package, *users), commands=tuple(work)),
-        _hold(case, bool(names and work), package),
+        _hold(case, bool(missing and work), package),
         _mask_left(case),
     )
 
@@ -283,14 +288,23 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
         # Somebody's own way of installing it: what it says of itself counts.
         good = not want.version or have.release.startswith(want.version)
         text = "no package, but ofed_info says %s" % have.release
-    words = next((said for argv, said in case.failed.items() if "update" in argv or want.package in argv), None)
+    refresh = packages.refresh(case.system).argv
+    words = next((said for argv, said in case.failed.items() if argv == refresh or _spec(case) in argv), None)
     if words is not None and not good:
         tool = "apt-get" if case.system.kind == "apt" else "dnf"
         text = "%s; installing it failed: %s" % (text, words)
-        fix = "run %s install %s by hand, read what it says, then run this again" % (tool, want.package)
+        fix = "run %s install %s by hand, read what it says, then run this again" % (tool, shlex.quote(_spec(case)))
     wanted = " ".join(filter(None, (want.package, want.version)))
     finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, _MANAGER, fix)
     return (finding,), not good and want.manage and words is None
+
+
+def _spec(case: _Case) -> str:
+    return packages.of_release(case.system, case.want.package, case.want.version)
+
+
+def _drivers(names: Iterable[str]) -> List[str]:
+    return sorted(name for name in names if _DRIVER.fullmatch(name))
 
 
 def _conflict(case: _Case) -> Tuple[Finding, List[str]]:
@@ -311,14 +325,25 @@ def _hold(case: _Case, coming: bool, package: Sequence[Finding]) -> Plan:
     want = case.want
     if want.flavour == "inbox" or not want.manage:
         return Plan()
-    names = [name for name in (want.package, "mlnx-ofed-kernel-dkms") if name in case.packages.installed]
+    names = [name for name in (want.package, *_drivers(case.packages.installed)) if name in case.packages.installed]
     loose = [name for name in names if name not in case.packages.held]
     good = bool(names) and not loose
     text = "held" if good else "%s not held" % ", ".join(loose) if names else "absent"
     because = None if names else package[0].id
-    finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, _MANAGER, because=because)
     targets = [*([want.package] if coming and want.package not in names else []), *loose]
-    return Plan((finding,), commands=packages.hold(case.system, targets) if targets else ())
+    commands = packages.hold(case.system, targets, case.packages) if targets else ()
+    words = next((case.failed[command.argv] for command in commands if command.argv in case.failed), None)
+    fix = _RUN
+    if words is not None and not good:
+        text, commands = "%s (%s)" % (text, words), ()
+        fix = "run %s by hand, read what it says, then run this again" % _by_hand(case, targets)
+    finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, _MANAGER, fix, because=because)
+    return Plan((finding,), commands=commands)
+
+
+def _by_hand(case: _Case, names: Sequence[str]) -> str:
+    commands = packages.hold(case.system, names, case.packages)
+    return " && ".join(" ".join(map(shlex.quote, command.argv)) for command in commands)
 
 
 def _mask_left(case: _Case) -> Plan:
@@ -346,7 +371,7 @@ def _dependents(case: _Case) -> Tuple[List[Finding], List[str], bool]:
             refused = refused or not good
         else:
             package = {"nfs": "mlnx-nfsrdma", "nvme": "mlnx-nvme"}[user.kind]
-            wanted = package + "-dkms" if case.system.kind == "apt" else "kmod-" + package
+            wanted = "kmod-" + package if _has_kmods(case) else package + "-dkms"
             good = wanted in case.packages.installed
             state = "ok" if good else "drift"
             text = wanted if good else "%s is absent" % wanted
@@ -354,6 +379,16 @@ def _dependents(case: _Case) -> Tuple[List[Finding], List[str], bool]:
             more += [] if good or not want.manage or wanted in more else [wanted]
         findings.append(DEPENDENTS.judge(user.what, state, wanted, text, fix=fix))
     return findings, more, refused
+
+
+def _has_kmods(case: _Case) -> bool:
+    """Whether OFED's modules come built from the vendor: on EL, before DOCA 3.2."""
+    if case.system.kind == "apt":
+        return False
+    drivers = [name for name in case.packages.installed if name.startswith(("kmod-mlnx-ofa", "mlnx-ofa_kernel-dkms"))]
+    if drivers:
+        return "mlnx-ofa_kernel-dkms" not in drivers
+    return case.want.flavour == "mlnx-ofed" or natural_key(case.want.version) < natural_key("3.2")
 
 
 # -- modules of the kernels ------------------------------------------------------------------------------------------
@@ -402,7 +437,7 @@ def _built(case: _Case, kernel: str) -> Plan:
     commands: List[Command] = []
     logs: List[str] = []
     # OFED before NVIDIA: its symbols have to be there when nvidia-peermem is built.
-    newest = sorted(_newest(case).items(), key=lambda item: (item[0] == "nvidia", item[0] != _KERNEL_MODULE))
+    newest = sorted(_newest(case).items(), key=lambda item: (item[0] == "nvidia", item[0] not in _KERNEL_MODULES))
     if not newest:
         return Plan()
     for name, version in newest:
@@ -452,7 +487,8 @@ def _module(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
     found = case.have.modules.get(kernel)
     of_ofed = case.want.flavour != "inbox"
     good = found is not None and found.inbox != of_ofed
-    built = any((b.name, b.kernel, b.state) == (_KERNEL_MODULE, kernel, "installed") for b in case.builds)
+    ours = [b for b in case.builds if b.name in _KERNEL_MODULES]
+    built = any((b.kernel, b.state) == (kernel, "installed") for b in ours)
     mend = not good and of_ofed and built and case.want.manage
     finding = MODULE.judge(
         kernel,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
@@ -18,12 +19,17 @@ from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Command
 
 VERSIONLOCK = "/etc/dnf/plugins/versionlock.list"
+VERSIONLOCK_PLUGIN = "python3-dnf-plugin-versionlock"
 # Building drivers takes its time.
 INSTALL_TIMEOUT = 3600.0
 _DPKG = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}\t${Package}\t${Version}\n")
 _RPM = ("rpm", "-qa", "--queryformat", "%{NAME}\t%{VERSION}-%{RELEASE}\n")
 _APT_GET = ("apt-get", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Options::=--force-confold")
 _HELD = "--allow-change-held-packages"
+# name-epoch:version-release.arch. A name alone locks no version.
+_LOCK = re.compile(r"(?P<name>.+)-(?:(?:[0-9]+|\*):)?(?P<version>[^-:]+-[^-]+)")
+# Whatever is the default there: a repository that does not answer is an error, and its old lists do not count.
+_FRESH = ("--refresh", "--repo=busbar-mofed", "--setopt=busbar-mofed.skip_if_unavailable=False")
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,14 @@ class System:
 
 @dataclass(frozen=True)
 class Packages:
-    """installed: name -> version.   held: names that no upgrade takes along."""
+    """installed: name -> version.   held: names that no upgrade takes along.
+
+    locked: names that dnf's versionlock has, whatever version is locked: no other can be installed.
+    """
 
     installed: Mapping[str, str]
     held: Tuple[str, ...]
+    locked: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,10 +96,17 @@ def parse_rpm(text: str, versionlock: str) -> Packages:
         if len(fields) != 2 or not fields[0]:
             raise ParseError("%r, expected a name and a version" % line[:80])
         installed[fields[0]] = fields[1]
-    locks = [line.strip() for line in versionlock.splitlines() if line.strip() and not line.startswith(("#", "!"))]
-    # name-epoch:version-release.arch, the last of them perhaps a star.
-    names = {re.sub(r"-(?:\d+:)?[^-]+-[^-]+$", "", lock) for lock in locks}
-    return Packages(installed, tuple(name for name in installed if name in names))
+    lines = [line.strip() for line in versionlock.splitlines()]
+    found = [_LOCK.fullmatch(line) for line in lines if line and not line.startswith(("#", "!"))]
+    locks = [(match["name"], match["version"]) for match in found if match is not None]
+    # A lock on another version than the one that is installed keeps nothing: at the next change that one comes.
+    held = [name for name, version in locks if name in installed and _is_version(installed[name], version)]
+    return Packages(installed, tuple(dict.fromkeys(held)), tuple(dict.fromkeys(name for name, _version in locks)))
+
+
+def _is_version(version: str, pattern: str) -> bool:
+    """pattern: of a lock, whose architecture (mostly a star) may follow."""
+    return any(fnmatchcase(version, each) for each in (pattern, pattern.rpartition(".")[0]))
 
 
 def read_system(host: Host) -> System:
@@ -160,7 +177,7 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
 
 
 def refresh(system: System) -> Command:
-    argv = ("dnf", "-y", "makecache", "--repo=busbar-mofed") if system.kind == "dnf" else (*_APT_GET, "update")
+    argv = ("dnf", "-y", *_FRESH, "makecache") if system.kind == "dnf" else (*_APT_GET, "update")
     return Command(argv, "read what the repository offers", timeout=INSTALL_TIMEOUT)
 
 
@@ -174,15 +191,31 @@ def remove(system: System, names: Sequence[str], why: str) -> Command:
     return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
 
 
-def hold(system: System, names: Sequence[str]) -> Tuple[Command, ...]:
+def of_release(system: System, name: str, version: str) -> str:
+    """A package as it is named to be installed: dnf has no pins, and takes what is not newer only by its version."""
+    return "%s-%s*" % (name, version) if system.kind == "dnf" and version else name
+
+
+def hold(system: System, names: Sequence[str], found: Packages) -> Tuple[Command, ...]:
     """Commands after which no upgrade takes these packages along."""
     why = "no upgrade may take the driver along"
     if system.kind == "apt":
         return (Command(("apt-mark", "hold", *names), why),)
-    return (
-        install(system, ["python3-dnf-plugin-versionlock"], why),
-        Command(("dnf", "-y", "versionlock", "add", *names), why),
-    )
+    plugin = () if VERSIONLOCK_PLUGIN in found.installed else (install(system, [VERSIONLOCK_PLUGIN], why),)
+    return (*plugin, *release(system, names, found), _versionlock("add", names, why))
+
+
+def release(system: System, names: Sequence[str], found: Packages) -> Tuple[Command, ...]:
+    """Commands after which other versions of these packages can be installed. apt does that with a hold, too."""
+    locked = [name for name in names if name in found.locked]
+    if system.kind == "apt" or not locked:
+        return ()
+    return (_versionlock("delete", locked, "dnf installs no other version than the one that is locked"),)
+
+
+def _versionlock(action: str, names: Sequence[str], why: str) -> Command:
+    # What is installed tells the versions: repositories that do not answer are no matter.
+    return Command(("dnf", "-y", "--disablerepo=*", "versionlock", action, *names), why, timeout=INSTALL_TIMEOUT)
 
 
 def headers(system: System, kernel: str) -> str:

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages impo
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Want
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
-APT = System("apt", "ubuntu24.04")
+APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
 RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
 URL = "https://mirror/doca/3.2.1/ubuntu24.04/x86_64/"
 WANT = Want("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, False)
@@ -275,6 +275,70 @@ def test_file_systems_over_rdma_get_their_counterpart(kind: str, package: str) -
     assert any(line.endswith(f"install {package}") for line in words(plan))
     known = Packages({"doca-ofed": "3.2.1-1", package: "25.10"}, ("doca-ofed",))
     assert roots(ofed.plan(healthy(users=(User(kind, "somewhere"),), packages=known), WANT)) == []
+
+
+def on_el(**changes: Any) -> Have:
+    """As a node of EL 9 with DOCA 3.2.1."""
+    names = {"doca-ofed": "3.2.1-044000.el9", "mlnx-ofa_kernel": "25.10-1", "mlnx-ofa_kernel-dkms": "25.10-1"}
+    names[packages.VERSIONLOCK_PLUGIN] = "4.3.0-13.el9"
+    files: dict[str, str | None] = dict.fromkeys([*packages.paths(DNF, "mofed"), ofed_state.UMAD_LIST])
+    files.update(packages.render(DNF, packages.Repository("mofed", URL, KEY, {})))
+    builds = [replace(b, name=b.name.replace("mlnx-ofed-kernel", "mlnx-ofa_kernel")) for b in healthy().builds or ()]
+    locked = ("doca-ofed", "mlnx-ofa_kernel", "mlnx-ofa_kernel-dkms")
+    known = {"system": DNF, "packages": Packages(names, locked, locked), "builds": tuple(builds), "files": files}
+    return healthy(**(known | changes))
+
+
+def test_packages_and_modules_of_el_have_names_of_their_own() -> None:
+    plan = ofed.plan(on_el(), WANT)
+    assert (roots(plan), words(plan)) == ([], [])
+    loose = ofed.plan(on_el(packages=Packages({"doca-ofed": "3.2.1-1", "mlnx-ofa_kernel-dkms": "25.10-1"}, ())), WANT)
+    assert words(loose)[-1].endswith("versionlock add doca-ofed mlnx-ofa_kernel-dkms")
+    inbox = ofed.plan(on_el(modules={RUNNING: _inbox(RUNNING), NEXT: _own(NEXT)}), WANT)
+    assert words(inbox) == [f"depmod {RUNNING}"]
+    added = tuple(replace(b, state="added") for b in reversed(on_el().builds or ()))
+    built = [line.split()[-5:-2] for line in words(ofed.plan(on_el(builds=added), WANT)) if "install" in line]
+    assert built[:2] == [["mlnx-ofa_kernel", "-v", VERSION], ["nvidia", "-v", "580.82.07"]]
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "package"),
+    [
+        ("3.2.1", "mlnx-ofa_kernel-dkms", "mlnx-nvme-dkms"),
+        ("3.1.0", "kmod-mlnx-ofa_kernel", "kmod-mlnx-nvme"),
+        ("3.1.0", "", "kmod-mlnx-nvme"),
+        ("3.10.0", "", "mlnx-nvme-dkms"),
+    ],
+)
+def test_modules_of_el_come_built_before_doca_3_2_and_as_sources_since(version: str, driver: str, package: str) -> None:
+    names = Packages({driver: "25.10-1"} if driver else {}, ())
+    plan = ofed.plan(on_el(packages=names, users=(User("nvme", "a disk"),)), replace(WANT, version=version))
+    assert one(plan, "ofed.dependents").want == package
+
+
+def test_the_lock_of_another_release_is_taken_away_before_this_one_is_installed() -> None:
+    old = Packages({"doca-ofed": "3.1.0-1"}, ("doca-ofed",), ("doca-ofed", "mlnx-ofa_kernel", "kernel"))
+    plan = ofed.plan(on_el(packages=old), WANT)
+    lines = words(plan)
+    delete = next(n for n, line in enumerate(lines) if line.endswith("versionlock delete doca-ofed mlnx-ofa_kernel"))
+    assert delete < lines.index("dnf -y install doca-ofed-3.2.1*")
+
+
+def test_a_repository_of_dnf_that_does_not_answer_is_asked_once() -> None:
+    have = on_el(packages=Packages({}, ()))
+    refresh = next(command for command in ofed.plan(have, WANT).commands if "makecache" in command.argv)
+    plan = ofed.plan(have, WANT, {refresh.argv: "ended with 1 and said: Error: Failed to download metadata"})
+    assert "Failed to download metadata" in (one(plan, "ofed.packages").have or "")
+    assert "'doca-ofed-3.2.1*'" in one(plan, "ofed.packages").fix
+    assert words(plan) == []
+
+
+def test_a_lock_that_cannot_be_made_is_told_with_its_words_and_not_tried_again() -> None:
+    have = on_el(packages=Packages({"doca-ofed": "3.2.1-1"}, ()))
+    first = next(command for command in ofed.plan(have, WANT).commands if packages.VERSIONLOCK_PLUGIN in command.argv)
+    plan = ofed.plan(have, WANT, {first.argv: "ended with 1 and said: Error: Unable to find a match"})
+    assert "Unable to find a match" in (one(plan, "ofed.hold").have or "")
+    assert words(plan) == []
 
 
 def test_lustre_keeps_ofed_from_being_installed_until_somebody_has_built_its_client() -> None:

@@ -34,10 +34,37 @@ def test_another_system_is_an_error(text: str) -> None:
         packages.system_of(os_release.parse(text))
 
 
-def test_versionlock_names_what_is_held() -> None:
-    lock = "# Added lock on Mon Jan  1 00:00:00 2024\ndoca-ofed-0:3.2.1-1.el9.*\n!not-0:1-1.*\n"
-    found = packages.parse_rpm("doca-ofed\t3.2.1-1.el9\nmlnx-ofed-kernel-dkms\t25.10-1\n", lock)
-    assert found.held == ("doca-ofed",)
+@pytest.mark.parametrize(
+    ("lock", "held", "locked"),
+    [
+        ("# Added lock on Mon Jan  1 00:00:00 2024\ndoca-ofed-0:3.2.1-1.el9.*\n", True, True),
+        ("doca-ofed-3.2.1-1.el9.noarch\n", True, True),
+        ("doca-ofed-0:3.2.*-*\n", True, True),
+        # Of another release: it keeps nothing, and the one that is asked for cannot be installed.
+        ("doca-ofed-0:3.1.0-1.el9.*\n", False, True),
+        # Without a version it is a lock on all of them, and kept from nothing.
+        ("doca-ofed\n", False, False),
+        ("!doca-ofed-0:3.2.1-1.el9.*\n", False, False),
+    ],
+)
+def test_versionlock_holds_the_version_that_it_names(lock: str, held: bool, locked: bool) -> None:
+    found = packages.parse_rpm("doca-ofed\t3.2.1-1.el9\nmlnx-ofa_kernel-dkms\t25.10-1\n", lock)
+    assert (found.held, found.locked) == (("doca-ofed",) * held, ("doca-ofed",) * locked)
+
+
+def test_a_release_is_asked_of_dnf_by_its_version_since_it_has_no_pins() -> None:
+    assert packages.of_release(DNF, "doca-ofed", "3.2.1") == "doca-ofed-3.2.1*"
+    assert packages.of_release(DNF, "doca-ofed", "") == packages.of_release(APT, "doca-ofed", "3.2.1") == "doca-ofed"
+
+
+def test_an_old_lock_goes_before_a_new_one_comes_since_versionlock_adds_none_beside_it() -> None:
+    found = packages.Packages({packages.VERSIONLOCK_PLUGIN: "4.3.0-13.el9"}, (), ("doca-ofed",))
+    commands = packages.hold(DNF, ["doca-ofed", "mlnx-ofa_kernel"], found)
+    assert [command.argv[2:] for command in commands] == [
+        ("--disablerepo=*", "versionlock", "delete", "doca-ofed"),
+        ("--disablerepo=*", "versionlock", "add", "doca-ofed", "mlnx-ofa_kernel"),
+    ]
+    assert packages.hold(DNF, ["x"], packages.Packages({}, ()))[0].argv[-1] == packages.VERSIONLOCK_PLUGIN
 
 
 @settings(max_examples=100)

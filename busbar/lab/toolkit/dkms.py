@@ -199,7 +199,10 @@ class Dkms:
             write(self.node.path(f"/usr/src/ofa_kernel/{ARCH}/{kernel}/Module.symvers"), "".join(text))
 
     def _unbuild(self, name: str, version: str, kernel: str) -> None:
-        if any(line[4] != "-" for line in self._modules(name, version)):
+        # rpm installs the new version before it removes the old one: what lies there then is the new one's.
+        others = (other for found, other in self.packages() if found == name and other != version)
+        mine = not any(self.installed(name, other, kernel) for other in others)
+        if mine and any(line[4] != "-" for line in self._modules(name, version)):
             headers = self.node.path("/usr/src/ofa_kernel")
             shutil.rmtree(headers / ARCH / kernel, ignore_errors=True)
             if not any((headers / ARCH).iterdir()):
