@@ -25,6 +25,12 @@ options:
     description: Seconds granted to each call of nvidia-smi.
     type: float
     default: 20
+  states_only:
+    description:
+      - Only C(nvidia-smi -q -x), once, the kernel's log and the Fabric Manager are asked, and nothing that is judged by
+        its growth alone; of what slows a GPU for a moment nothing is said. The gate asks so between two jobs.
+    type: bool
+    default: false
   record:
     description: Whether the counters of this question are kept.
     type: bool
@@ -87,6 +93,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 SPEC = {
     "power_limit": {"type": "int", "default": 0},
     "tool_timeout": {"type": "float", "default": 20},
+    "states_only": {"type": "bool", "default": False},
     "record": {"type": "bool", "default": True},
     **module.PROFILE,
     **module.ROOTS,
@@ -100,7 +107,7 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     asked = profile.asked(given)
     machine = topology.read(host, ask_nvidia_smi=False)
-    have = node.read(host, machine, asked, given["tool_timeout"])
+    have = node.read(host, machine, asked, given["tool_timeout"], given["states_only"])
     found = judge.plan(have, machine, judge.Wanted(asked, given["power_limit"] or None))
     if given["record"]:
         found = judge.keep(host, have, found)

@@ -16,9 +16,21 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 # Roles that have critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.
-ROLES = {"platform": True, "mofed": False, "host_limits": False, "nvidia_peermem": True, "nccl_conf": False}
+ROLES = {
+    "platform": True,
+    "mofed": False,
+    "host_limits": False,
+    "nvidia_peermem": True,
+    "nccl_conf": False,
+    # The last: where nvidia-smi hangs the others have had their turn.
+    "node_health": False,
+}
 # Instead of what the role says.
-_INSTEAD: dict[str, dict[str, Any]] = {"platform": {"cross_checks": [], "nccl_topo_file": ""}}
+_INSTEAD: dict[str, dict[str, Any]] = {
+    "platform": {"cross_checks": [], "nccl_topo_file": ""},
+    # Growth, and the record of it, are the nightly check's.
+    "node_health": {"states_only": True, "record": False},
+}
 _HEAD = """\
 #!/usr/bin/python3 -IS
 # Written by Busbar (role gate): checks this node between two jobs.

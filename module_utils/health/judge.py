@@ -92,7 +92,9 @@ _ACTIONS = {
     xid.POWER: "power the node off and see that the power cables of the GPU at {0} are connected;",
 }
 # A reset leaves no line of its own in the log.
-_COUNTS = "; the line counts for a day, or until the node is booted or the driver loaded anew"
+_COUNTS = (
+    "; the line counts for a day, or until the node is booted, the driver loaded anew, or what Xid 154 asks for done"
+)
 # Words of fabric/health that mean nothing is wrong; others that we know do.
 _WELL = ("full", "false", "no", "none", "healthy", "normal")
 _ILL = ("degraded", "true", "yes", "unhealthy", "limited capacity")
@@ -114,6 +116,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
         return Plan(tuple(_aer(have, topology, wanted.profile)))
     names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
     troubles = _xids(have, names)
+    fallen = next((one.pci for one in _troubles(have) if one.root.action == xid.REBOOT), "")
     found = list(troubles.values())
     if have.log.problem is not None:
         subject = have.log.problem.source
@@ -125,7 +128,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     fastest = max((speed or 0 for links in (have.speeds or {}).values() for speed in links.values()), default=0)
     for pci, gpu in (have.gpus or {}).items():
         name, growth = names.get(pci, pci), _grown(have, now, gpu.uuid)
-        found += judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci))
+        found += judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci), troubles.get(fallen))
         speeds = (have.speeds or {}).get(gpu.uuid or "")
         if speeds:
             found.append(judge_gpu.speeds(gpu, name, speeds, fastest))

@@ -104,12 +104,13 @@ NVLINK_ERRORS = Check(
 )
 "Have the errors and recoveries of no NVLink grown since the last night"
 
+_REBOOT = "drain the node and reboot it;"
 # What gpu_recovery_action may say, in lower case, beside "none": what to do.
 _RECOVERY = {
     "reset": RESET,
     "gpu reset required": RESET,
-    "reboot": "drain the node and reboot it;",
-    "node reboot required": "drain the node and reboot it;",
+    "node reboot required": _REBOOT,
+    "reboot": _REBOOT,
     "drain p2p": "let the jobs of this GPU end and give it none that use peer access, then reset it:"
     " nvidia-smi --gpu-reset -i {0};",
     "drain and reset": RESET,
@@ -117,12 +118,22 @@ _RECOVERY = {
 
 
 def judge(
-    gpu: smi.Gpu, name: str, growth: Growth, power_limit: Optional[float], trouble: Optional[Finding]
+    gpu: smi.Gpu,
+    name: str,
+    growth: Growth,
+    power_limit: Optional[float],
+    trouble: Optional[Finding],
+    lost: Optional[Finding] = None,
 ) -> List[Finding]:
-    """name: the subject.   power_limit: watts that the site asks for.   trouble: its Xid, that others follow from."""
+    """name: the subject.   power_limit: watts that the site asks for.   trouble: its Xid, that others follow from.
+
+    lost: the Xid of a GPU that has fallen off the bus: the driver then asks all others for the node's reboot.
+    """
     cause = trouble if trouble is not None and not trouble.ok else None
-    found = [_recovery(gpu, name, cause)]
-    cause = cause or (found[0] if not found[0].ok else None)
+    reboots = _RECOVERY.get((gpu.recovery or "").lower()) == _REBOOT
+    found = [_recovery(gpu, name, cause or (lost if reboots else None))]
+    if not found[0].ok and found[0].because is None:
+        cause = found[0]
     source = " ".join(smi.COMMAND)
     if gpu.lost:
         found.append(GPU_ANSWERS.judge(name, "unknown", "values", "; ".join(gpu.lost[:5]), source, because=cause))

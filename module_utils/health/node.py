@@ -65,12 +65,13 @@ def read(
     topology: Topology,
     profile: Profile,
     timeout: Optional[float] = None,
+    states_only: bool = False,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Have:
     """timeout: seconds for each call of nvidia-smi; None for the host's own.   clock: seconds of the epoch.
 
-    pause: waits between two looks at what slows a GPU.
+    pause: waits between two looks at what slows a GPU.   states_only: as the module's option.
     """
     problems: List[Problem] = []
     now = clock()
@@ -79,21 +80,22 @@ def read(
     before = record.baseline(kept, now, boot_id) if boot_id else None
     # An Xid counts from the last record on, and for a day at least.
     window = max(limits.WINDOW, now - before.at if before else 0.0)
+    before = None if states_only else before
     log = kernel_log.read(host, xid.WORDS, now - window, now)
     gpus: Optional[Dict[str, smi.Gpu]] = None
     speeds, errors = None, None
     if topology.gpus and topology.driver is not None:
         try:
-            gpus = _gpus(host, timeout, pause)
-            if _has_nvlink(topology, profile, gpus):
+            gpus = _gpus(host, timeout, None if states_only else pause)
+            if not states_only and _has_nvlink(topology, profile, gpus):
                 speeds = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
                 errors = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
         except ReadError as error:
             problems.append(error.problem)
         except ParseError as error:
             problems.append(Problem(" ".join(smi.COMMAND), str(error)))
-    nics = [nic.pci for nic in match(topology, profile).nics.values()]
-    counted, unread = aer.read(host, _functions(topology, nics))
+    nics = [] if states_only else [nic.pci for nic in match(topology, profile).nics.values()]
+    counted, unread = aer.read(host, [] if states_only else _functions(topology, nics))
     return Have(
         now=now,
         boot_id=boot_id,
@@ -134,9 +136,14 @@ def _kept(host: Host) -> Tuple[Optional[record.Kept], Optional[Problem]]:
         return None, Problem(record.FILE, str(error))
 
 
-def _gpus(host: Host, timeout: Optional[float], pause: Callable[[float], None]) -> Dict[str, smi.Gpu]:
-    """Raises ReadError, ParseError. Asked again only where a GPU is slowed: for a moment any may be."""
+def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float], None]]) -> Dict[str, smi.Gpu]:
+    """Raises ReadError, ParseError. Asked again only where a GPU is slowed: for a moment any may be.
+
+    pause: None where nobody waits to look again, and nothing is said of it.
+    """
     found = _listed(host, timeout)
+    if pause is None:
+        return {pci: replace(gpu, reasons=frozenset()) for pci, gpu in found.items()}
     looks = [found]
     while len(looks) < _POLLS and any(gpu.reasons for gpu in looks[-1].values()):
         pause(_APART)

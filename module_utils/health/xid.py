@@ -86,6 +86,8 @@ _ELSEWHERE: Mapping[int, Tuple[int, ...]] = {
     74: (45, 43),
 }
 _TOGETHER = 60.0
+# Of an Xid 154: the driver asks for something.
+_ASKS = re.compile(r"recovery action changed from .{1,80} to 0x0*[1-9a-f]", re.IGNORECASE)
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})(?: GPU-I:[0-9]{1,4})?\): ([0-9]{1,5}), ?(.*)")
 # nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46 ...
 _SXID = re.compile(r"nvidia-nvswitch[0-9]{1,3}: SXid \(PCI:([0-9a-fA-F:.]{7,20})\): ([0-9]{1,6}), (Fatal|Non-fatal)\b")
@@ -164,7 +166,7 @@ def events(log: Log, window: float) -> Tuple[Event, ...]:
 def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Trouble, ...]:
     """One for each GPU and switch with an event that asks for more than to start the program again.
 
-    settled: GPUs for which the driver asks for nothing any more: an Xid that asks for a reset is over then.
+    settled: GPUs for which the driver asks for nothing any more: an Xid that the driver knows to end is over then.
     """
     done = set(settled)
     by_pci: Dict[str, List[Event]] = {}
@@ -177,12 +179,24 @@ def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Troub
         # One that is not in the table is told where nothing known is graver.
         grave = [event for event in first if event.action not in (NOTHING, RESTART)]
         if pci in done:
-            grave = [event for event in grave if event.action != RESET or event.switch]
+            grave = [event for event in grave if not _ends(event, own)]
         if grave:
             roots[pci] = max(grave, key=lambda event: _rank(event.action))
     return tuple(
         Trouble(pci, root, _counted(by_pci[pci]), _elsewhere(by_pci, pci, root)) for pci, root in sorted(roots.items())
     )
+
+
+def _ends(event: Event, own: Sequence[Event]) -> bool:
+    """Whether the driver's "None" says that nothing is left of this, though a reset leaves no line in the log.
+
+    It answers for memory errors (NVIDIA's GPU memory error management), and for whatever it has announced by an Xid 154
+    beside it: that it asks for nothing now means that somebody has done it since.
+    """
+    if event.switch:
+        return False
+    asked = any(other.number == 154 and _ASKS.search(other.text) and _together(event, other) for other in own)
+    return event.action == RESET or event.number == 48 or (event.action == WORKFLOW and asked)
 
 
 def _rank(action: Optional[str]) -> int:

@@ -90,7 +90,8 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             site = {key: value for key, value in values.items() if key.startswith("busbar_")}
             arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5, "site": site}
         elif name == "node_health":
-            arguments["tool_timeout"] = 0.5
+            # A record is of one moment, and so would be what the note says of its age.
+            arguments |= {"tool_timeout": 0.5, "record": False}
         elif name == "ofed":
             arguments["repository_top"] = values["mofed_repository_url"]
         elif name == "netdev_mtu":

@@ -33,7 +33,7 @@ CRITICAL = [
 ]
 # One for each role that the gate asks, one that nobody can tell, and one of which only what cannot be told is minor.
 FEW = {"gpu-missing", "ofed-other-version", "rdma-plugin-gone", "peermem-unloaded", "conf-removed"}
-FEW |= {"peermem-nameless", "checkpoint-cut"}
+FEW |= {"peermem-nameless", "checkpoint-cut", "gpu-gsp-timeout"}
 Check = Callable[..., dict[str, Any]]
 Answer = Callable[..., dict[str, Any]]
 

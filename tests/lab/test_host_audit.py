@@ -35,9 +35,7 @@ def run_module() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def steps(on_node: Callable[..., dict[str, Any]]) -> Steps:
-    # The record of node_health is the one file that it would write.
-    kept = {"node_health": {"record": False}}
-    return lambda node: [on_node(module, node, **kept.get(module, {})) for module in MODULES]
+    return lambda node: [on_node(module, node) for module in MODULES]
 
 
 def ask(steps: list[dict[str, Any]], within: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -229,14 +229,63 @@ def test_a_gpu_that_only_nvidia_smi_lacks_is_told(infiniband: Topology, hgx_h100
     assert finding.subject == f"{addresses(infiniband)[6]} GPU6"
 
 
-def test_the_driver_has_the_last_word_on_a_reset(infiniband: Topology, hgx_h100: Profile) -> None:
-    events = (said(infiniband, 119),)
-    assert bad(healthy(infiniband, events=events), infiniband, hgx_h100) == []
+@pytest.mark.parametrize("number", [48, 119])
+def test_a_driver_that_says_nothing_of_recovery_ends_no_xid(
+    infiniband: Topology, hgx_h100: Profile, number: int
+) -> None:
     old = gpus(infiniband, {2: {"gpu_recovery_action": None}})
-    assert one(healthy(infiniband, gpus=old, events=events), infiniband, hgx_h100).check == "node_health.xid"
-    wants = gpus(infiniband, {2: {"gpu_recovery_action": "Reset"}})
-    found = bad(healthy(infiniband, gpus=wants, events=events), infiniband, hgx_h100)
+    have = healthy(infiniband, gpus=old, events=(said(infiniband, number),))
+    assert one(have, infiniband, hgx_h100).check == "node_health.xid"
+
+
+CHANGED = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+
+
+@pytest.mark.parametrize(
+    ("number", "beside", "counts"),
+    [
+        # What is left of a memory error the driver itself says.
+        (48, None, False),
+        (119, None, False),
+        # Of a link it says nothing unless it has announced something.
+        (74, None, True),
+        (149, None, True),
+        (74, (3595.0, CHANGED), False),
+        (74, (3595.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"), True),
+        # Hours before it was something else.
+        (74, (9000.0, CHANGED), True),
+        # Off the bus it is until the node is booted.
+        (79, (3595.0, CHANGED), True),
+    ],
+)
+def test_an_xid_ends_where_the_driver_that_knew_of_it_asks_for_nothing_any_more(
+    infiniband: Topology, hgx_h100: Profile, number: int, beside: tuple[float, str] | None, counts: bool
+) -> None:
+    events = [said(infiniband, number)]
+    if beside is not None:
+        events.append(said(infiniband, 154, age=beside[0], text=beside[1]))
+    found = bad(healthy(infiniband, events=tuple(events)), infiniband, hgx_h100)
+    assert {finding.check for finding in found} == ({"node_health.xid"} if counts else set())
+    # As long as it asks for it the line counts in any case, and this follows from it.
+    asking = gpus(infiniband, {2: {"gpu_recovery_action": "Reset"}})
+    found = bad(healthy(infiniband, events=tuple(events), gpus=asking), infiniband, hgx_h100)
     assert [finding.check for finding in found if finding.because is None] == ["node_health.xid"]
+
+
+def test_a_gpu_off_the_bus_has_the_driver_ask_all_others_for_a_reboot(infiniband: Topology, hgx_h100: Profile) -> None:
+    others: dict[int, dict[str, str | None]] = {number: {"gpu_recovery_action": "Reboot"} for number in (0, 1, 3)}
+    others[3]["remapped_rows/remapped_row_pending"] = "Yes"
+    others[4] = {"gpu_recovery_action": "Reset"}
+    have = healthy(infiniband, gpus=gpus(infiniband, others), events=(said(infiniband, 79),))
+    found = bad(have, infiniband, hgx_h100)
+    (root,) = (finding for finding in found if finding.check == "node_health.xid")
+    asked = [finding for finding in found if finding.check == "node_health.recovery_action"]
+    # What else a GPU has is its own.
+    assert [finding.because for finding in asked] == [*[root.id] * 3, None]
+    assert [finding.because for finding in found if finding.check == "node_health.row_remap"] == [None]
+    # Without such a GPU each speaks for itself.
+    alone = bad(replace(have, events=()), infiniband, hgx_h100)
+    assert [finding.because for finding in alone if finding.check == "node_health.recovery_action"] == [None] * 4
 
 
 def test_an_xid_of_no_table_is_unknown(infiniband: Topology, hgx_h100: Profile) -> None:

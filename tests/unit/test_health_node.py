@@ -112,6 +112,18 @@ def test_a_gpu_that_is_slowed_is_looked_at_three_times(machine: Path, infiniband
     assert not any(gpu.reasons for gpu in have.gpus.values())
 
 
+def test_the_gate_asks_for_states_alone(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    asked(machine, infiniband, hgx_h100, 1000.0)
+    (machine / "calls").unlink()
+    slow = SLOWED[2]
+    answers(machine, infiniband, {2: {**slow, "gpu_recovery_action": "Reset", "pci/replay_counter": str(10**7)}})
+    host, pauses = Host(str(machine), str(machine)), list[float]()
+    have = node.read(host, infiniband, hgx_h100, None, True, lambda: 1000.0 + NIGHT, pauses.append)
+    assert ((machine / "calls").read_text().splitlines(), pauses) == (["-q -x"], [])
+    found = judge.plan(have, infiniband, judge.Wanted(hgx_h100)).findings
+    assert [finding.check for finding in found if not finding.ok] == ["node_health.recovery_action"]
+
+
 def hangs(root: Path, _topology: Topology) -> None:
     tool(root, "usr/bin/nvidia-smi", "echo Unable to determine the device handle; exit 15")
 
