@@ -15,6 +15,8 @@ description:
   - Lints the text against the variables that the jobs' own libraries read, and lets each library's parser read it
     back in a private mount namespace before the file is touched.
   - Leaves the file untouched and names the rail when a rail has no device.
+  - On a machine of Azure, OCI, AWS or Google Cloud, variables of the image's own file stay that neither profile nor
+    site declares, unless the linter has something against them; RV(notes) names both.
 attributes:
   check_mode:
     support: full
@@ -144,7 +146,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import apply,
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, image_conf, proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, parse_version
 
@@ -219,10 +221,18 @@ class Task:
             address_family=given["address_family"],
             management_interface=given["management_interface"],
             extra={name: str(value) for name, value in given["extra"].items()},
+            image=self.image(),
         )
+        self.want = want
         versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
         self.derivation = conf.derive(self.machine, self.profile, want, versions)
         self.proofs = [] if self.derivation.blockers else [(one.path, self.prove(one)) for one in self.libraries]
+
+    def image(self) -> image_conf.Image:
+        """What of the file that is there, and not the suite's, is to stay. Raises ReadError."""
+        cloud = self.machine.virtualization.cloud
+        text = attempt(lambda: self.host.read_system(self.given["path"]), self.given["path"], []) if cloud else None
+        return image_conf.read(text, conf.HEADER[0], cloud, self.libraries, self.version, self.hcas)
 
     def scan(self) -> None:
         """Of the jobs' libraries; of those in the standard places where none is listed and no version is declared."""
@@ -245,7 +255,8 @@ class Task:
     def look(self) -> Plan:
         path = self.given["path"]
         have = conf.read(self.host, path)
-        have = conf.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
+        owner = image_conf.judge_owner(self.host, path, self.machine.virtualization.cloud)
+        have = conf.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
         self.environment = have.environment
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
         plans = [self.unreadable, conf.plan(have, self.derivation, path, *judged)]
@@ -260,6 +271,7 @@ class Task:
         """Of the last look."""
         judged = (self.derivation.meant, self.given["accepted"], self.libraries, self.version, self.hcas)
         said = [*self.environment.notes, *environment.judge(self.environment, *judged)[1]]
+        said += image_conf.notes(self.want.image, self.want.extra, self.derivation.meant)
         if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
             return said
         unproven = (

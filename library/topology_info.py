@@ -90,6 +90,11 @@ doubts:
   type: list
   elements: str
   returned: when O(draft) is set
+notes:
+  description: Sentences for the verdict, such as what of a virtual machine is its host's to say.
+  type: list
+  elements: str
+  returned: success
 findings:
   description: What is not ok, as in C(docs/findings.md).
   type: list
@@ -130,6 +135,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
+    cloud,
     netdev_address,
     nvidia_smi_topo,
     partition,
@@ -228,7 +234,7 @@ def main() -> None:
         if given["guids"]:
             boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, [])
             more["fabric"] = {"boot_id": boot_id, "rails": rails.guids(rails.match(machine, want), want)}
-    result = dict(plan.result(), **more)
+    result = dict(plan.result(), notes=cloud.notes(machine), **more)
     if given["draft"]:
         # Asked of one node at a time, and never by the audit, which is not sent it.
         from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts

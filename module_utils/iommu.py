@@ -95,7 +95,7 @@ def read(host: Host) -> State:
                 found.append(error.problem)
     if not types:
         found.append(Problem(pci.DEVICES, "has neither a GPU nor a NIC in it"))
-    return State(parse_cpu(text), machine.is_vm, machine.hypervisor, types, tuple(found))
+    return State(parse_cpu(text), machine.is_vm, machine.owner, types, tuple(found))
 
 
 def _type(host: Host, address: str) -> Optional[str]:

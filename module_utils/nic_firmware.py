@@ -212,7 +212,7 @@ def read(
     """
     found, absent = cards(topology, profile, rails, asked)
     if topology.virtualization.is_vm:
-        return Have(topology.virtualization.hypervisor, found, absent)
+        return Have(topology.virtualization.owner, found, absent)
     if not found:
         return Have("", (), absent)
     told: Dict[str, Told] = {}

@@ -237,7 +237,7 @@ class Want:
 class Have:
     """What a node has.
 
-    is_vm, hypervisor: as machine.virtualization tells them.
+    is_vm, hypervisor: as machine.virtualization tells them, the second with its cloud.
     bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
     files: path of each file of OWN -> its text, None where it is absent.
     devices: the directory in which sysfs has the PCI devices of this machine.
@@ -380,14 +380,14 @@ def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
         if problem.source == machine.source == virtualization.VENDOR:
             raise ReadError(problem.source, problem.message)
     if machine.is_vm:
-        return Have(True, machine.hypervisor, (), (), {})
+        return Have(True, machine.owner, (), (), {})
     gpus = [gpu.device for gpu in topology.gpus]
     peers = [nic.device for nic in nics]
     bridges = [_function(host, address, address, parse_acs) for address in bridges_between(gpus, peers)]
     bridges += [Function(one.address, one.address, problem=_LOST) for one in (*gpus, *peers) if not one.ancestors]
     return Have(
         is_vm=False,
-        hypervisor=machine.hypervisor,
+        hypervisor=machine.owner,
         bridges=tuple(bridges),
         nics=tuple(_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
         files={path: host.read_system(path) for path in OWN},

@@ -74,13 +74,24 @@ def parse_bars(data: object, name: str) -> tuple[Bar, ...]:
     bars: list[Bar] = []
     keys = set()
     for number, entry in enumerate(data, 1):
-        bar = _bar(entry, "%s, entry %d" % (name, number))
-        key = (_run(bar), bar.size, bar.busbw is None)
-        if key in keys:
-            raise ParseError("%s, entry %d: there is a bar for the same run above" % (name, number))
-        keys.add(key)
-        bars.append(bar)
+        where = "%s, entry %d" % (name, number)
+        for one in _of_each_platform(entry, where):
+            bar = _bar(one, where)
+            key = (_run(bar), bar.size, bar.busbw is None)
+            if key in keys:
+                raise ParseError(f"{where}: there is a bar for the same run above")
+            keys.add(key)
+            bars.append(bar)
     return tuple(bars)
+
+
+def _of_each_platform(entry: object, where: str) -> list[object]:
+    """The entry for each platform of its list: machines of the same board share a bar. Raises ParseError."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("platform"), list):
+        return [entry]
+    if not entry["platform"]:
+        raise ParseError(f"{where}: platform is an empty list")
+    return [{**entry, "platform": platform} for platform in entry["platform"]]
 
 
 def _run(bar: Bar) -> tuple[str, bool, str, str, str]:

@@ -151,7 +151,9 @@ def hardware(machine: Machine) -> dict[str, str]:
             for name in sorted(machine.modules)
         ),
     }
-    if machine.fabric_manager != "stopped" and not machine.hypervisor:
+    # A guest runs one where it was given the switches.
+    switches = any(function.driver == "nvidia-nvswitch" for function in machine.functions)
+    if machine.fabric_manager != "stopped" and (switches or not machine.hypervisor):
         found[f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"] = "3120\n"
     return found
 

@@ -294,6 +294,8 @@ class Machine:
     rules: dict[str, str] = field(default_factory=dict)
     # Whether netplan sets the rails up, and not files of systemd-networkd.
     netplan: bool = False
+    # What a cloud's image brings: path below the system root -> text.
+    image: dict[str, str] = field(default_factory=dict)
     # How often it was booted since it is there.
     boots: int = 1
     # What of the firmware of a card is not as delivered, by the address of its first port (firmware.py).

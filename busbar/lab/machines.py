@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Simulated GPU nodes to start from: HGX machines with InfiniBand and with RoCE, and a virtual machine.
+"""Simulated GPU nodes to start from: HGX machines with InfiniBand and with RoCE, and virtual machines.
 
 What differs from host to host (MAC addresses, GUIDs, serial numbers) is made from the host's name.
 Sources: host.md 1, 2 and 7; the captured outputs that the models' fields name.
@@ -563,3 +563,78 @@ def h200_vm(hostname: str = "vm01") -> Machine:
     machine.netdevs.append(Netdev("eth0", "0000:00:03.0", mac, 1500, -1, bus_device="virtio2"))
     machine.routes = [Route("eth0", "0.0.0.0/0", "192.0.2.1"), Route("eth0", "192.0.2.0/24")]
     return machine
+
+
+_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
+_AZURE_TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
+
+
+def azure_nd_h100_v5(hostname: str = "azure01") -> Machine:
+    """Azure's ND H100 v5: GPUs, NVSwitches and virtual functions of InfiniBand, each in a PCI domain of its own.
+
+    The image brings a topology file and an nccl.conf. Virtual functions show no link; how far a NIC is from a GPU,
+    nothing shows.
+    """
+    machine = Machine(
+        hostname,
+        platform="azure-nd-h100-v5",
+        site={"busbar_platform": "azure-nd-h100-v5", "busbar_fabric": "infiniband"},
+        cpu="Intel(R) Xeon(R) Platinum 8480C",
+        nodes=[Node(0, "0-47", 980000000), Node(1, "48-95", 980000000)],
+        hypervisor=True,
+        dmi={
+            "sys_vendor": "Microsoft Corporation",
+            "product_name": "Virtual Machine",
+            "chassis_asset_tag": _AZURE_TAG,
+        },
+        cmdline="BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic root=PARTUUID=4f1c ro console=ttyS0",
+        netdevs=[Netdev(*_LOOPBACK)],
+    )
+    machine.modules = {**_MODULES, "ib_ipoib": None, "nvidia": machine.driver_version}
+    machine.modules["nvidia_peermem"] = machine.driver_version
+    machine.ofed = ofed.INSTALLED
+    machine.load_ofed(machine.ofed)
+
+    def passed(domain: str, node: int) -> str:
+        machine.host_bridges.append(HostBridge(f"pci{domain}:00", node))
+        return f"pci{domain}:00"
+
+    for number, domain in enumerate(("0001", "0002", "0003", "0008", "0009", "000a", "000b", "000c")):
+        _gpu(machine, _H100, number, f"{domain}:00:00.0", passed(domain, number // 4))
+    for number in range(4):
+        domain = f"00{0xD + number:02x}"
+        ids = (NVIDIA, "0x22a3")
+        _add(machine, f"{domain}:00:00.0", passed(domain, number // 2), "0x068000", ids, "nvidia-nvswitch", None)
+    for rail in range(8):
+        domain = f"010{rail + 1}"
+        address = f"{domain}:00:00.0"
+        _add(machine, address, passed(domain, rail // 4), INFINIBAND, (MELLANOX, "0x101e"), "mlx5_core", NO_LINK)
+        mac = _mac(hostname, rail, 0, oui="00:15:5d")
+        rdma = _rdma(machine, _VIRTUAL, f"mlx5_ib{rail}", address, mac, rail, 400)
+        hardware = "00:00:01:49:fe:80:00:00:00:00:00:00:" + _grouped(rdma.node_guid.replace(":", ""), 2)
+        machine.netdevs.append(Netdev(f"ib{rail}", address, hardware, 4092, 400000, kind=32))
+    machine.netdevs.append(Netdev("eth0", None, _mac(hostname, 9, 0, oui="00:22:48"), 1500, 100000))
+    machine.routes = [Route("eth0", "0.0.0.0/0", "10.0.0.1"), Route("eth0", "10.0.0.0/24")]
+    settings = {"IB_PCI_RELAXED_ORDERING": "1", "TOPO_FILE": _AZURE_TOPOLOGY, "IGNORE_CPU_AFFINITY": "1"}
+    machine.image = {
+        _AZURE_TOPOLOGY: topology_file(machine),
+        "/etc/nccl.conf": "".join(f"NCCL_{name}={value}\n" for name, value in settings.items()),
+    }
+    return machine
+
+
+def topology_file(machine: Machine, speed: str = "32.0 GT/s PCIe") -> str:
+    """What a cloud tells NCCL of such a guest: GPU and NIC of each rail below a made-up switch. speed: of all links."""
+    link = f'link_speed="{speed}" link_width="16"'
+    lines = ['<system version="1">']
+    for node in machine.nodes:
+        lines.append(f'  <cpu numaid="{node.number}" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">')
+        for gpu in [gpu for gpu in machine.gpus if machine.function(gpu.address).numa_node == node.number]:
+            lines += [
+                f'    <pci busid="ffff:ff:{gpu.number + 1:02x}.0" class="0x060400" {link}>',
+                f'      <pci busid="{gpu.address}" class="0x030200" {link}/>',
+                f'      <pci busid="{machine.rail(gpu.number).address}" class="0x020700" {link}/>',
+                "    </pci>",
+            ]
+        lines.append("  </cpu>")
+    return "\n".join([*lines, "</system>", ""])

@@ -636,6 +636,7 @@ def system(machine: Machine) -> Tree:
             **kernel_modules.tools(),
             **container_hosts.files(),
             **environment_faults.FILES,
+            **machine.image,
             MARK: SIMULATED,
         },
         links={f"/etc/systemd/system/multi-user.target.wants/{gpu_health.UNIT}": f"{UNITS}/{gpu_health.UNIT}"},

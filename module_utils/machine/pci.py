@@ -50,8 +50,10 @@ _NIC_CLASSES = (0x0200, 0x0207)  # Ethernet, InfiniBand
 _NVSWITCH_CLASS = 0x0680
 _LANES = (1, 2, 4, 8, 12, 16, 32)
 _MELLANOX = 0x15B3
-# A guest sees a virtual function without its physfn: the device ID is what is left (mlx5_core's table).
-_MLX5_VF_IDS = (0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E)
+# A guest sees a virtual function without its physfn: the device ID is what is left (mlx5_core's table; the last is
+# BlueField's).
+_MLX5_VF_IDS = (0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E, 0xA2D3)
+_AMAZON, _EFA_IDS = 0x1D0F, range(0xEFA0, 0xEFB0)
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
@@ -127,6 +129,11 @@ def is_nic_class(class_code: int) -> bool:
 def is_mlx5_vf(device: PciDevice) -> bool:
     """A ConnectX virtual function by its device ID, which is how a guest sees it."""
     return device.vendor == _MELLANOX and device.device in _MLX5_VF_IDS
+
+
+def is_efa(device: PciDevice) -> bool:
+    """An Elastic Fabric Adapter of AWS: RDMA by a protocol of its own (SRD), which has no queue pairs of RC."""
+    return device.vendor == _AMAZON and device.device in _EFA_IDS
 
 
 def path_class(a: PciDevice, b: PciDevice) -> str:
@@ -256,13 +263,15 @@ def _with_link(host: Host, device: PciDevice, problems: List[Problem]) -> PciDev
     if physfn is not None:
         # The link is the physical function's: a virtual function reads as "Unknown" and width 0.
         return replace(device, physfn=physfn, driver=driver)
+    # So may one in a guest, which has no physfn there: that is no problem of the node then.
+    said = [] if is_mlx5_vf(device) else problems
     return replace(
         device,
         driver=driver,
-        current_speed_gts=read_value(host, path + "/current_link_speed", parse_speed, problems),
-        current_width=read_value(host, path + "/current_link_width", _parse_width, problems),
-        max_speed_gts=read_value(host, path + "/max_link_speed", parse_speed, problems),
-        max_width=read_value(host, path + "/max_link_width", _parse_width, problems),
+        current_speed_gts=read_value(host, path + "/current_link_speed", parse_speed, said),
+        current_width=read_value(host, path + "/current_link_width", _parse_width, said),
+        max_speed_gts=read_value(host, path + "/max_link_speed", parse_speed, said),
+        max_width=read_value(host, path + "/max_link_width", _parse_width, said),
     )
 
 

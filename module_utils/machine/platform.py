@@ -14,7 +14,7 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
-from . import partition, pcie_link
+from . import cloud, partition, pcie_link
 from .gpu import Gpu
 from .netdev_address import ADDRESSES, Address
 from .pci import PciDevice
@@ -200,9 +200,10 @@ def plan(
     gpus = _gpu_findings(topology, profile)
     roots = {finding.check: finding for finding in gpus if not finding.ok and finding.because is None}
     findings = list(gpus)
-    for rail in profile.rails:
-        gids = (address_family, addresses)
-        findings.extend(_rail_findings(topology, rail, rails, gids, roots.get(GPU_COUNT.id)))
+    # What lies near what, its topology file says there: nccl_conf.topo_file.
+    hidden = profile.topology_file and topology.virtualization.is_vm
+    for rail in profile.rails if not hidden else [replace(rail, paths={}) for rail in profile.rails]:
+        findings += _rail_findings(topology, rail, rails, (address_family, addresses), roots.get(GPU_COUNT.id))
     findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
     findings.extend(_rail_firmware(profile, rails, (site or {}).get("busbar_firmware") or {}))
     if mtus is not None:
@@ -213,7 +214,7 @@ def plan(
     findings.extend(_rail_addresses(profile, rails, addresses))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id)))
-    return Plan(findings=_one_cause_for_no_nic(topology, profile, findings))
+    return Plan(findings=cloud.with_efa(topology, _one_cause_for_no_nic(topology, profile, findings)))
 
 
 def all_missing(topology: Topology, profile: Profile, *checks: Check) -> List[Finding]:

@@ -71,11 +71,13 @@ class Profile:
     gpus: GpuProfile
     rails: Tuple[Rail, ...]
     nic_firmware: Mapping[str, NicSetting] = field(default_factory=dict)  # by name; firmware/wanted.py judges them
+    # NCCL's topology file of this type of virtual machine: it, and not sysfs, says what lies near what.
+    topology_file: str = ""
 
 
 def parse(data: object, name: str) -> Profile:
     """The profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
-    keys = {"description", "gpus", "rail_defaults", "rails", "nic_firmware"}
+    keys = {"description", "gpus", "rail_defaults", "rails", "nic_firmware", "topology_file"}
     top = _mapping(data, "profile %s" % name, keys, {"description", "gpus", "rails"})
     gpus = _gpus(top["gpus"])
     defaults = top.get("rail_defaults", {})
@@ -88,7 +90,10 @@ def parse(data: object, name: str) -> Profile:
     if slots and len(slots) != len(rails):
         raise ParseError("rails: %d of %d rails name a pci address; name all or none" % (len(slots), len(rails)))
     settings = _nic_firmware(top.get("nic_firmware", {}))
-    return Profile(name, _text(top["description"], "description"), gpus, rails, settings)
+    file = _path(top["topology_file"], "topology_file") if "topology_file" in top else ""
+    if file and not slots:
+        raise ParseError("topology_file is of guests that hide paths: every rail has to name its pci address")
+    return Profile(name, _text(top["description"], "description"), gpus, rails, settings, file)
 
 
 def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
@@ -107,7 +112,7 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
             raise ParseError(
                 "busbar_fabric must be set to infiniband or ethernet: profile %s exists with both" % profile.name
             )
-        rails.append(Rail(rail.number, rail.pci, rail.paths, rail.rate_gbps, layers, rail.pcie, rail.numa))
+        rails.append(replace(rail, link_layers=layers))
     return replace(profile, rails=tuple(rails))
 
 
@@ -221,6 +226,14 @@ def _text(data: object, where: str) -> str:
     if not isinstance(data, str) or not data.strip():
         raise ParseError("%s is %r, expected text" % (where, data))
     return str(data)
+
+
+def _path(data: object, where: str) -> str:
+    text = _text(data, where)
+    # It becomes a line of nccl.conf.
+    if not text.startswith("/") or not text.isprintable() or len(text) > 500 or "=" in text:
+        raise ParseError("%s is %.80r, expected an absolute path" % (where, text))
+    return text
 
 
 def _number(data: object, where: str, unit: str) -> float:

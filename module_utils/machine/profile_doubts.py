@@ -100,16 +100,19 @@ def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Prof
         return None
     layers = [nic.port.link_layer for nic in topology.nics if nic.port is not None]
     fabric = next((name for name, layer in FABRICS.items() if layer == _most(layers)), None)
-    fits: List[Tuple[int, int, str, Profile]] = []
+    here = {gpu.pci for gpu in topology.gpus}
+    fits: List[Tuple[bool, int, int, str, Profile]] = []
     for name in sorted(shipped):
         profile = parse(shipped[name], name)
         alike = sum(gpu.model in profile.gpus.models for gpu in topology.gpus)
-        if alike and len(profile.rails) > 1:
-            fits.append((-alike, abs(profile.gpus.count - len(topology.gpus)), name, profile))
+        # One that names slots is of one machine; where these are another's, it is no measure for this one.
+        named = bool(profile.gpus.pci)
+        if alike and len(profile.rails) > 1 and (not named or here & set(profile.gpus.pci)):
+            fits.append((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name, profile))
     if not fits:
         return None
     try:
-        return for_fabric(min(fits)[3], fabric)
+        return for_fabric(min(fits)[4], fabric)
     except ParseError:
         return None
 

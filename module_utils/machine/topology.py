@@ -14,14 +14,14 @@ from ..core.host import Host, Problem
 from . import gpu, netdev, pci, rdma, virtualization
 from .gpu import Driver, Gpu
 from .netdev import DefaultRoute, Netdev
-from .pci import PATH_CLASSES, PciDevice, address_key, is_mlx5_vf, is_nic_class, path_class
+from .pci import PATH_CLASSES, PciDevice, address_key, is_efa, is_mlx5_vf, is_nic_class, path_class
 from .rdma import Port, RdmaDevice, rocev2
 from .virtualization import Virtualization
 
 # Without the host bridge in between: GPUDirect RDMA is used by default.
 _NEAR = ("X", "PIX", "PXB")
 # What a NIC is for, decided from facts in this order; the first that applies wins.
-ROLES = ("vf", "management", "bond", "down", "compute", "storage")
+ROLES = ("efa", "vf", "management", "bond", "down", "compute", "storage")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Topology:
     problems: Tuple[Problem, ...]
     # Above GPUs and NICs, by address.
     bridges: Mapping[str, PciDevice] = field(default_factory=dict)
+    # Addresses of Elastic Fabric Adapters, with a driver or without.
+    efa: Tuple[str, ...] = ()
 
 
 def read(host: Host, ask_nvidia_smi: bool = True) -> Topology:
@@ -120,7 +122,8 @@ def join(
         path = paths[nearest.pci, device.address] if nearest else None
         where = "nearest GPU %s (%s)" % (nearest.pci, path) if nearest else "no GPU on this machine"
         role, reason = (
-            _vf(device)
+            _foreign(device)
+            or _vf(device)
             or _management(interfaces, carried)
             or _bond(rdma_device, interfaces, bonds)
             or _down(rdma_device, interfaces, where)
@@ -137,6 +140,7 @@ def join(
         software_rdma=without_pci,
         problems=tuple(said),
         bridges={address: device for address, device in devices.items() if address in above},
+        efa=tuple(sorted((one.address for one in devices.values() if is_efa(one)), key=address_key)),
     )
 
 
@@ -197,6 +201,10 @@ def _carried(routes: Sequence[DefaultRoute], netdevs: Sequence[Netdev]) -> Dict[
                 carried[name] = says
                 pending.extend(lower.get(name, ()))
     return carried
+
+
+def _foreign(device: PciDevice) -> Optional[Tuple[str, str]]:
+    return ("efa", "an Elastic Fabric Adapter, which is neither InfiniBand nor RoCE") if is_efa(device) else None
 
 
 def _vf(device: PciDevice) -> Optional[Tuple[str, str]]:

@@ -1,17 +1,22 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Virtual machine or bare metal: decides whether PCI topology, ACS and IOMMU are ours to judge."""
+"""Virtual machine or bare metal, and whose: decides whether PCI topology, ACS and IOMMU are ours to judge.
+
+Sources: systemd's detect-virt; cloud-init's ds-identify (asset tags of chassis); PCI ids of the clouds' own devices in
+the kernel's drivers ena, efa, gve and mana.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import List, Optional, Tuple
 
-from ..core.host import Host, Problem
-from .pci import parse_text, read_value
+from ..core.host import Host, Problem, attempt
+from .pci import DEVICES, parse_hex, parse_text, read_value
 
 VENDOR = "/sys/class/dmi/id/sys_vendor"
 PRODUCT = "/sys/class/dmi/id/product_name"
+ASSET_TAG = "/sys/class/dmi/id/chassis_asset_tag"
 CPUINFO = "/proc/cpuinfo"
 HYPERVISOR = "/sys/hypervisor/type"
 # Start of sys_vendor, start of product_name, hypervisor. Bare-metal machines of the two clouds say the same.
@@ -26,6 +31,13 @@ _DMI = (
     ("Google", "Google Compute Engine", "google"),
 )
 _CLOUDS_WITH_BARE_METAL = ("amazon", "google")
+AZURE, OCI, AWS, GCP = "Azure", "OCI", "AWS", "Google Cloud"
+# A cloud's machines of metal say the same as its virtual ones.
+_ASSET_TAGS = {"7783-7084-3265-9085-8269-3286-77": AZURE, "OracleCloud.com": OCI, "Amazon EC2": AWS}
+_CLOUD_OF = {"amazon": AWS, "google": GCP}
+# Vendors of devices that exist in one cloud only: MANA, ENA and EFA, gVNIC. A container may hide the DMI.
+_DEVICES = {(0x1414, 0x00BA): AZURE, (0x1AE0, 0x0042): GCP}
+_AMAZON = 0x1D0F
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,13 @@ class Virtualization:
     # "kvm", "vmware", "xen", "hyper-v", "amazon", "google", "unknown"; "none" on bare metal
     hypervisor: str
     source: str  # the file that decided
+    # AZURE, OCI, AWS or GCP; "" where nothing shows one of them
+    cloud: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Whose the host below a guest is, for people: ``Azure, hyper-v`` or ``kvm``."""
+        return "%s, %s" % (self.cloud, self.hypervisor) if self.cloud else self.hypervisor
 
 
 def parse_hypervisor_flag(text: str) -> Optional[bool]:
@@ -53,27 +72,56 @@ def hypervisor_of(vendor: str, product: str) -> Optional[str]:
     return None
 
 
+def cloud_of(vendor: str, product: str, asset_tag: str) -> str:
+    """The cloud whose DMI strings these are; "" for none of those that are known."""
+    if asset_tag in _ASSET_TAGS:
+        return _ASSET_TAGS[asset_tag]
+    return _CLOUD_OF.get(hypervisor_of(vendor, product) or "", "")
+
+
 def read(host: Host) -> Tuple[Virtualization, Tuple[Problem, ...]]:
     """The CPU flag decides, except where the DMI strings name a hypervisor that may hide it."""
     problems: List[Problem] = []
-    flag = read_value(host, CPUINFO, parse_hypervisor_flag, problems)
     vendor = read_value(host, VENDOR, parse_text, problems)
     product = read_value(host, PRODUCT, parse_text, problems) or ""
+    tag = read_value(host, ASSET_TAG, parse_text, []) or ""
+    found = _of(host, vendor, product, problems)
+    cloud = cloud_of(vendor or "", product, tag)
+    # Machines of metal have ten times the devices, and their DMI is not hidden.
+    return replace(found, cloud=cloud or (_by_devices(host) if found.is_vm else "")), tuple(problems)
+
+
+def _by_devices(host: Host) -> str:
+    """The cloud that one of the guest's PCI devices is of. What cannot be read of them is for others to say."""
+    unread: List[Problem] = []
+    for name in attempt(lambda: host.listdir(DEVICES), DEVICES, unread) or []:
+        vendor, device = (
+            read_value(host, "%s/%s/%s" % (DEVICES, name, file), parse_hex, unread) for file in ("vendor", "device")
+        )
+        if vendor == _AMAZON:
+            return AWS
+        if vendor is not None and device is not None and (vendor, device) in _DEVICES:
+            return _DEVICES[vendor, device]
+    return ""
+
+
+def _of(host: Host, vendor: Optional[str], product: str, problems: List[Problem]) -> Virtualization:
+    flag = read_value(host, CPUINFO, parse_hypervisor_flag, problems)
     xen = read_value(host, HYPERVISOR, parse_text, problems) == "xen"
     named = hypervisor_of(vendor or "", product)
     if flag:
-        return Virtualization(True, named or ("xen" if xen else "unknown"), CPUINFO), tuple(problems)
+        return Virtualization(True, named or ("xen" if xen else "unknown"), CPUINFO)
     if named in _CLOUDS_WITH_BARE_METAL and (flag is False or ".metal" in product):
         named = None
     if named is not None:
-        return Virtualization(True, named, VENDOR if vendor else PRODUCT), tuple(problems)
+        return Virtualization(True, named, VENDOR if vendor else PRODUCT)
     if flag is False:
-        return Virtualization(False, "none", CPUINFO), tuple(problems)
+        return Virtualization(False, "none", CPUINFO)
     if xen:
-        return Virtualization(True, "xen", HYPERVISOR), tuple(problems)
+        return Virtualization(True, "xen", HYPERVISOR)
     if vendor is not None:
-        return Virtualization(False, "none", VENDOR), tuple(problems)
+        return Virtualization(False, "none", VENDOR)
     problems.append(
         Problem(VENDOR, "nothing there, in %s or in %s says whether this is a guest" % (CPUINFO, HYPERVISOR))
     )
-    return Virtualization(False, "none", VENDOR), tuple(problems)
+    return Virtualization(False, "none", VENDOR)

@@ -32,6 +32,7 @@ from . import grammar, values
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .environment import Environment
+from .image_conf import Image
 from .library import Library
 from .proof import Proof
 from .reader import NOBODY
@@ -139,6 +140,7 @@ class Want:
     address_family: str = "ipv4"  # of the rails' RoCE v2 addresses
     management_interface: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
+    image: Image = field(default_factory=Image)  # what the cloud's image has set
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class Derivation:
 class Have:
     """nccl.conf as it is (text and mode None where there is no file), and what NCCL gets before it.
 
-    problems: findings for the files that cannot be read.   topo_file: of a guest that needs one, what is to be said.
+    problems: findings for the files that cannot be read.   topo_file: what is to be said of it, where it counts.
+    owner: of the file on a cloud's image.
     """
 
     text: Optional[str]
@@ -165,6 +168,7 @@ class Have:
     environment: Environment = nccl_environment.NOTHING
     problems: Tuple[Finding, ...] = ()
     topo_file: Optional[Finding] = None
+    owner: Tuple[Finding, ...] = ()
 
 
 # -- what the file should say ----------------------------------------------------------------------------------------
@@ -182,12 +186,12 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     variables: List[Variable] = []
     numbers = sorted(rails.nics)
     if numbers:
-        names = [_hca(rails, number) for number in numbers]
+        hcas = [_hca(rails, number) for number in numbers]
         blockers.extend(_odd_names(rails))
         variables.append(
             Variable(
                 "NCCL_IB_HCA",
-                "=" + ",".join(names),
+                "=" + ",".join(hcas),
                 "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names"
                 " exact; without it mlx5_1 also takes in mlx5_10." % profile.name,
             )
@@ -206,9 +210,22 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     level = _gdr_level(profile, rails, want)
     if numbers and level is not None:
         variables.append(Variable("NCCL_NET_GDR_LEVEL", *level))
+    if numbers and profile.topology_file and topology.virtualization.is_vm:
+        variables.append(
+            Variable(
+                nccl_topo_file.NAME,
+                profile.topology_file,
+                "This virtual machine does not show which NIC is near which GPU; the cloud's file says it (profile %s)."
+                % profile.name,
+            )
+        )
     variables = [variable for variable in variables if variable.name not in want.extra]
     for name, value in sorted(want.extra.items()):
         variables.append(Variable(name, value, "Set by the site in nccl_conf_extra."))
+    names = {variable.name for variable in variables}
+    for name, value in sorted(want.image.kept.items()):
+        if name not in names:
+            variables.append(Variable(name, value, want.image.reason))
     if blockers:
         return Derivation((), tuple(blockers))
     return Derivation(tuple(variables))
@@ -396,14 +413,17 @@ def read(host: Host, path: str) -> Have:
 
 
 def with_topo_file(have: Have, host: Host, topology: Topology, profile: Profile, derivation: Derivation) -> Have:
-    """The same with what is to be said of NCCL_TOPO_FILE, in a guest that needs one."""
-    nics = [nic for _number, nic in sorted(match(topology, profile).nics.items())]
+    """The same with what is to be said of NCCL_TOPO_FILE, where it is named or a guest needs one."""
+    rails = match(topology, profile)
     # Whoever has set a level has decided: LOC means no GPUDirect RDMA, and SYS does without a file.
-    if derivation.blockers or "NCCL_NET_GDR_LEVEL" in derivation.meant or not nccl_topo_file.is_flat(topology, nics):
+    needed = "NCCL_NET_GDR_LEVEL" not in derivation.meant and nccl_topo_file.is_flat(
+        topology, list(rails.nics.values())
+    )
+    if derivation.blockers or not (needed or nccl_topo_file.NAME in derivation.meant):
         return have
     present = grammar.settings(grammar.parse(have.text or ""))
     there = nccl_topo_file.read(host, derivation.meant, present, have.environment)
-    return replace(have, topo_file=nccl_topo_file.judge(there, topology, nics))
+    return replace(have, topo_file=nccl_topo_file.judge(there, topology, profile, rails))
 
 
 def plan(
@@ -430,6 +450,7 @@ def plan(
     findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
     findings += [have.topo_file] if have.topo_file is not None else []
+    findings += have.owner
     unsafe = [f for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
     unsafe += [f for f in findings if f.check == PROOF.id and f.state == "drift"]
     # What an image's maker has put there is not taken away before somebody has said so.

@@ -1,12 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NCCL_TOPO_FILE in a guest whose PCI tree is flat: is it named, is it there, and is it of this machine.
+"""NCCL_TOPO_FILE: is it named where a guest's PCI tree is flat, is it there, and is it of this machine.
 
 Where the hypervisor hides the switches, every NIC seems to lie behind the host bridge from every GPU. NCCL's default
 ends before that (PXB), so it copies all data through the host. The cloud's topology file says what lies where, and
 NCCL then uses GPUDirect RDMA, with virtual functions, too. What it costs to be without GPUDirect RDMA: two virtual
 machines of 8 A100 at about 4 instead of 186 GB/s (Azure/AKS issue 3507).
-Sources: NCCL src/graph/topo.cc (default path), paths.cc (level); Azure/aks-rdma-infiniband pull request 36.
+Sources: NCCL src/graph/topo.cc (default path), paths.cc (level); Azure/aks-rdma-infiniband pull request 36; nccl#749
+(a link that the file makes slower than it is slows all).
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from typing import List, Mapping, Optional, Sequence
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, ReadError, attempt
+from ..machine import pcie_link
+from ..machine.pci import PciDevice, nccl_class
+from ..machine.profile import PcieLink, Profile
+from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology, is_near
 from . import topology as nccl_topology
 from .environment import Environment
@@ -34,8 +39,9 @@ TOPO_FILE = Check(
     " carries, only a measurement shows: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
     aspect="persisted",
 )
-"""In a guest that shows no GPU and NIC below one bridge: is the cloud's `NCCL_TOPO_FILE` named, there, and of this
-machine's devices"""
+"""In a guest that shows no GPU and NIC below one bridge, and wherever profile or site name a `NCCL_TOPO_FILE`: is it
+there, has it this machine's GPUs and rails, are its links no slower than they are, and its paths those of the
+profile"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def read(host: Host, meant: Mapping[str, str], present: Mapping[str, str], envir
     # The first definition counts, and the environment comes before the file.
     named = [(one.value, "%s:%d" % (one.source, one.line)) for one in environment.settings if one.name == NAME]
     if NAME in meant:
-        named.append((meant[NAME], "nccl_conf_extra"))
+        named.append((meant[NAME], "profile or nccl_conf_extra"))
     path, by = next(((path, by) for path, by in named if path), (None, ""))
     problems: List[Problem] = []
     if path is None and attempt(lambda: host.read_system(DEFAULT), DEFAULT, problems) is not None:
@@ -85,8 +91,7 @@ def _picture(host: Host, path: str) -> nccl_topology.NcclTopology:
     return nccl_topology.parse(text)
 
 
-def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
-    """Of a flat guest. rails: the NICs of its rails."""
+def judge(have: Have, topology: Topology, profile: Profile, rails: Rails) -> Finding:
     add = "name the cloud's file in nccl_conf_extra (%s; on Azure's images /opt/microsoft/*-topo.xml)" % NAME
     if have.dropped is not None:
         why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % have.dropped
@@ -99,7 +104,7 @@ def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
         fix = "%s, as it is on the node (now named by %s), then run site.yml --tags nccl_conf" % (add, have.named)
         state = "drift" if have.problem.message == ABSENT else "unknown"
         return _judged(state, str(have.problem), have.path, fix)
-    wrong = _differences(have.picture, topology, rails) if have.picture is not None else []
+    wrong = _differences(have.picture, topology, profile, rails) if have.picture is not None else []
     if wrong:
         of_type = "the one of this type of machine (now named by %s)" % have.named
         fix = "%s: %s; then run site.yml --tags nccl_conf" % (add, of_type)
@@ -107,22 +112,55 @@ def judge(have: Have, topology: Topology, rails: Sequence[Nic]) -> Finding:
     return _judged("ok", "names every GPU and rail of this machine", have.path, "")
 
 
-def _differences(picture: nccl_topology.NcclTopology, topology: Topology, rails: Sequence[Nic]) -> List[str]:
-    """A sentence for each kind of device that the file lists otherwise than sysfs does. Links between devices are not
-    compared: they are what the guest cannot see."""
-    here = {gpu.pci for gpu in topology.gpus}
+def _differences(picture: nccl_topology.NcclTopology, topology: Topology, profile: Profile, rails: Rails) -> List[str]:
+    """A sentence for each kind of thing that the file says otherwise than the machine or the profile. Paths only where
+    the profile names the file: what the guest shows of them is what the file is there to correct."""
+    here = {gpu.pci: gpu for gpu in topology.gpus}
     listed = {gpu.busid for gpu in picture.gpus}
+    nics = [nic for _number, nic in sorted(rails.nics.items())]
+    slow = [
+        "%s over %s where it can %s" % (pci, link, can)
+        for pci, gpu in here.items()
+        for can in [_most(gpu.device)]
+        for link in picture.links.get(pci, ())
+        if can is not None and pcie_link.gbps(link) < pcie_link.gbps(can)
+    ]
+    far = []
+    for rail in profile.rails:
+        nic = rails.nics.get(rail.number)
+        net = nccl_topology.net_of(picture, nic) if nic is not None else None
+        if nic is None or net is None:
+            continue
+        slow += [
+            "%s over %s, and the rail carries %g Gbit/s" % (nic.label, link, rail.rate_gbps)
+            for link in picture.links.get(net.busid or "", ())
+            if pcie_link.gbps(link) < rail.rate_gbps
+        ]
+        for index, path in sorted(rail.paths.items()) if profile.topology_file else ():
+            gpu = (rails.gpus or {}).get(index)
+            seen = picture.paths.get((gpu.pci, net.label)) if gpu is not None else None
+            if gpu is not None and seen is not None and seen != nccl_class(path):
+                far.append("%s %s to GPU%d, which the profile has at %s" % (nic.label, seen, index, path))
     said = []
     for what, names in (
-        ("has no GPU", sorted(here - listed)),
-        ("has a GPU that is not here:", sorted(listed - here)),
-        ("has no rail", [nic.label for nic in rails if not nccl_topology.lists(picture, nic)]),
+        ("has no GPU", sorted(set(here) - listed)),
+        ("has a GPU that is not here:", sorted(listed - set(here))),
+        ("has no rail", [nic.label for nic in nics if not nccl_topology.lists(picture, nic)]),
+        ("has", slow),
+        ("has", far),
     ):
         if names:
             said.append("it %s %s%s" % (what, names[0], " and %d more" % (len(names) - 1) if names[1:] else ""))
     return said
 
 
+def _most(device: PciDevice) -> Optional[PcieLink]:
+    """What the device and its slot can; None where the machine does not say."""
+    if device.max_speed_gts is None or not device.max_width:
+        return None
+    return PcieLink(device.max_speed_gts, device.max_width)
+
+
 def _judged(state: str, have: str, source: str, fix: str) -> Finding:
-    want = "the topology file of this type of virtual machine"
+    want = "the topology file of this type of machine"
     return TOPO_FILE.judge(NAME, state, want, have[:300], source, fix)

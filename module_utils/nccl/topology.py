@@ -10,15 +10,17 @@ Source: NCCL src/graph/{xml,topo,paths}.cc (2.30).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, Optional, Tuple
 from xml.etree.ElementTree import Element
 
 from ..core.host import ParseError
 from ..machine.gpu import parse_markup
 from ..machine.pci import nccl_class, parse_address
+from ..machine.profile import PcieLink
 from ..machine.topology import Nic, Topology, is_far_for_want_of_numa
 
+_SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9])?) GT/s")
 _INTEGER = re.compile(r"^-?[0-9]{1,18}$")
 # Deeper than any PCI hierarchy: a bus number has eight bits.
 _MAX_DEPTH = 256
@@ -52,6 +54,9 @@ class NcclTopology:
     # (GPU bus id, label of the net) -> PIX, PXB, PHB or SYS as the file nests them. NCCL makes one switch of a
     # two-level Broadcom switch only after it wrote the file: its log can say PIX where this says PXB.
     paths: Dict[Tuple[str, str], str]
+    # Bus id of each GPU and NIC -> links from itself up to the CPU, as the file says them; those it is silent on are
+    # left out, and NCCL reads them from sysfs.
+    links: Dict[str, Tuple[PcieLink, ...]] = field(default_factory=dict)
 
 
 def parse(text: str) -> NcclTopology:
@@ -62,28 +67,48 @@ def parse(text: str) -> NcclTopology:
         raise ParseError("<system> has the <cpu> of %d machines, expected those of one" % len(hosts))
     gpus: List[Tuple[NcclGpu, Tuple[int, ...]]] = []
     nets: List[Tuple[NcclNet, Tuple[int, ...]]] = []
+    links: Dict[str, Tuple[PcieLink, ...]] = {}
     for number, cpu in enumerate(system.findall("cpu")):
         nets.extend((net, (number,)) for net in _nets(cpu, None))
-        for pci, above in _devices(cpu, (number,)):
+        for pci, above, up in _devices(cpu, (number,), ()):
             kind = pci.get("class", "")
             if pci.find("gpu") is not None or kind.startswith("0x03"):
                 gpus.extend((gpu, above) for gpu in _gpus(pci))
             elif pci.find("nic") is not None or kind.startswith("0x02"):
                 nets.extend((net, above) for net in _nets(pci, _busid(pci)) or [_unnamed(pci)])
+            else:
+                continue
+            links[_busid(pci)] = up
     return NcclTopology(
         gpus=tuple(gpu for gpu, _above in gpus),
         nets=tuple(net for net, _above in nets),
         paths={(gpu.busid, net.label): _path(a, b) for gpu, a in gpus for net, b in nets},
+        links=links,
     )
 
 
-def _devices(parent: Element, above: Tuple[int, ...]) -> Iterator[Tuple[Element, Tuple[int, ...]]]:
-    """Every <pci> below, with what is above it: the number of its CPU, then of each switch within the one before."""
+def _devices(
+    parent: Element, above: Tuple[int, ...], up: Tuple[PcieLink, ...]
+) -> Iterator[Tuple[Element, Tuple[int, ...], Tuple[PcieLink, ...]]]:
+    """Every <pci> below, with what is above it: the number of its CPU, then of each switch within the one before.
+
+    Then the links from it up to the CPU, its own first; up: those of the parent.
+    """
     if len(above) > _MAX_DEPTH:
         raise ParseError("<pci> are nested more than %d deep" % _MAX_DEPTH)
     for number, pci in enumerate(parent.findall("pci")):
-        yield pci, above
-        yield from _devices(pci, (*above, number))
+        link = _link(pci)
+        links = (link, *up) if link is not None else up
+        yield pci, above, links
+        yield from _devices(pci, (*above, number), links)
+
+
+def _link(pci: Element) -> Optional[PcieLink]:
+    """None where the file says nothing of it, or nothing that is a link."""
+    speed, width = _SPEED.match(pci.get("link_speed", "")), pci.get("link_width", "")
+    if speed is None or re.match(r"^[0-9]{1,3}$", width) is None or not int(width):
+        return None
+    return PcieLink(float(speed.group(1)), int(width))
 
 
 def _path(a: Tuple[int, ...], b: Tuple[int, ...]) -> str:
@@ -167,6 +192,12 @@ def lists(nccl: NcclTopology, nic: Nic) -> bool:
     name = nic.rdma.name if nic.rdma else None
     # With Data Direct NCCL calls the device mlx5_0_dma.
     return name in names or "%s_dma" % name in names or any(_is_at(net, nic) for net in nccl.nets)
+
+
+def net_of(nccl: NcclTopology, nic: Nic) -> Optional[NcclNet]:
+    """The entry that is this NIC's and no other's; None where there is none."""
+    name = nic.rdma.name if nic.rdma else None
+    return next((net for net in nccl.nets if _is_at(net, nic) or (name is not None and net.name == name)), None)
 
 
 def _nic_of(net: NcclNet, topology: Topology) -> Optional[Nic]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")
-PLATFORMS = ("hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200")
+PLATFORMS = ("azure-nd-h100-v5", "hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200", "oci-bm-gpu-h100-8")
 G = 1 << 30
 ENTRY: dict[str, Any] = {
     "platform": "mine",
@@ -37,6 +37,9 @@ def platform(name: str) -> profile.Profile:
 def test_a_bar_is_read_as_it_is_written() -> None:
     assert parse_bars([ENTRY], "bars.yml") == (Bar("mine", False, "node", "all_reduce", 8 * G, 348.0, 366.7, "me"),)
     assert parse_bars([], "bars.yml") == ()
+    both = parse_bars([{**ENTRY, "platform": ["mine", "yours"]}], "bars.yml")
+    assert [bar.platform for bar in both] == ["mine", "yours"]
+    assert replace(both[1], platform="mine") == both[0]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,9 @@ def test_a_bar_is_read_as_it_is_written() -> None:
         ({"collective": "allreduce"}, "collective is 'allreduce', expected one of all_reduce"),
         ({"source": " "}, "source is ' ', expected text"),
         ({"provenance": "me"}, "unknown key 'provenance'"),
+        ({"platform": []}, "platform is an empty list"),
+        ({"platform": ["mine", 4]}, "platform is 4, expected text"),
+        ({"platform": ["mine", "mine"]}, "there is a bar for the same run above"),
     ],
 )
 def test_a_wrong_bar_is_named_with_its_entry_and_key(change: dict[str, Any], message: str) -> None:

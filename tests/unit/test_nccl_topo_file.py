@@ -12,8 +12,10 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topo_file, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Want
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import DEFAULT, TOPO_FILE
 
@@ -47,6 +49,11 @@ def xml(topology: Topology, without: int | None = None, other: bool = False) -> 
         bridge = f'<pci busid="ffff:ff:{number:02x}.0" class="0x060400">'
         rows.append(f'{bridge}<pci busid="{busid}" class="0x030200"/>{rail}</pci>')
     return f'<system version="1"><cpu numaid="0" arch="x86_64">{"".join(rows)}</cpu></system>'
+
+
+def said(guest: Topology, profile: Profile, text: str) -> str:
+    found = topo_file.judge(topo_file.Have(FILE, "x", topology.parse(text)), guest, profile, match(guest, profile))
+    return f"{found.state}: {found.have}"
 
 
 def judged(
@@ -116,3 +123,61 @@ def test_a_guest_that_shows_its_switches_needs_none(tmp_path: Path, guest: Topol
     assert judged(tmp_path, shown, slots, Want(), {})[0] == []
     real = replace(guest, virtualization=replace(guest.virtualization, is_vm=False))
     assert judged(tmp_path, real, slots, Want(), {})[0] == []
+
+
+def test_a_link_that_the_file_makes_slower_than_it_is_slows_all(guest: Topology, slots: Profile) -> None:
+    """GPUs are held to what they can, and rails to their rate: virtual functions show no link."""
+    text = xml(guest)
+    gpu, nic = guest.gpus[3], guest.nics[3]
+    for pci, speed, width, says in (
+        (gpu.pci, "32.0 GT/s PCIe", "16", "ok"),
+        (gpu.pci, "16.0 GT/s PCIe", "16", f"drift: it has {gpu.pci} over 16 GT/s x16 where it can 32 GT/s x16"),
+        (gpu.pci, "Unknown", "16", "ok"),
+        (gpu.pci, "32 GT/s", "8", "drift"),
+        (nic.pci, "32.0 GT/s PCIe", "16", "ok"),
+        (
+            nic.pci,
+            "16.0 GT/s PCIe",
+            "16",
+            f"drift: it has {nic.label} over 16 GT/s x16, and the rail carries 400 Gbit/s",
+        ),
+        (nic.pci, "16.0 GT/s PCIe", "x", "ok"),
+        (nic.pci, "64.0 GT/s PCIe", "0", "ok"),
+    ):
+        link = f'busid="{pci}" link_speed="{speed}" link_width="{width}"'
+        assert said(guest, slots, text.replace(f'busid="{pci}"', link)).startswith(says), (pci, speed, width)
+    # Above both: the switch that the file makes up.
+    above = text.replace('busid="ffff:ff:03.0"', 'busid="ffff:ff:03.0" link_speed="8.0 GT/s PCIe" link_width="16"')
+    assert said(guest, slots, above) == f"drift: it has {gpu.pci} over 8 GT/s x16 where it can 32 GT/s x16 and 1 more"
+    silent = replace(gpu, device=replace(gpu.device, max_width=None))
+    gpus = tuple(silent if one is gpu else one for one in guest.gpus)
+    slow = text.replace(f'busid="{gpu.pci}"', f'busid="{gpu.pci}" link_speed="2.5 GT/s PCIe" link_width="1"')
+    assert said(replace(guest, gpus=gpus), slots, slow).startswith("ok")
+
+
+def test_the_profile_that_names_the_file_says_what_lies_near_what(
+    tmp_path: Path, guest: Topology, slots: Profile
+) -> None:
+    rails = tuple(replace(rail, paths={rail.number: "PIX"}) for rail in slots.rails)
+    named = replace(slots, rails=rails, topology_file=FILE)
+    assert said(guest, named, xml(guest)).startswith("ok")
+    # Each NIC below the switch of another rail's GPU.
+    crossed = replace(named, rails=tuple(replace(rail, paths={(rail.number + 1) % 8: "PIX"}) for rail in rails))
+    assert said(guest, crossed, xml(guest)).startswith(f"drift: it has {guest.nics[0].label} PHB to GPU1, which")
+    assert said(guest, replace(crossed, topology_file=""), xml(guest)).startswith("ok")
+    (finding,), _written = judged(tmp_path, guest, named, Want(), {FILE: xml(guest)})
+    assert (finding.state, finding.source) == ("ok", FILE)
+    meant = nccl_conf.derive(guest, named, Want(), [NEW]).meant
+    assert meant["NCCL_TOPO_FILE"] == FILE
+    assert nccl_conf.derive(guest, named, NAMED, [NEW]).meant["NCCL_TOPO_FILE"] == FILE
+    real = replace(guest, virtualization=replace(guest.virtualization, is_vm=False))
+    assert "NCCL_TOPO_FILE" not in nccl_conf.derive(real, named, Want(), [NEW]).meant
+
+
+def test_a_file_that_the_site_names_for_a_machine_of_metal_is_judged_too(
+    tmp_path: Path, guest: Topology, slots: Profile
+) -> None:
+    real = replace(guest, virtualization=replace(guest.virtualization, is_vm=False))
+    real = replace(real, nics=tuple(replace(nic, role="compute") for nic in real.nics))
+    (finding,), _written = judged(tmp_path, real, slots, NAMED, {FILE: xml(guest, other=True)})
+    assert (finding.state, "it has no GPU" in str(finding.have)) == ("drift", True)

@@ -34,14 +34,15 @@ def edited(path: str, value: object) -> dict[str, Any]:
 
 
 def test_the_shipped_platforms_are_there() -> None:
-    assert PROFILES == ["custom", "hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200"]
+    hgx = ["hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200"]
+    assert ["azure-nd-h100-v5", "custom", *hgx, "oci-bm-gpu-h100-8"] == PROFILES
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_shipped_profile_is_valid(name: str) -> None:
     profile = parse(yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text()), name)
     assert profile.name == name
-    if name != "custom":
+    if name.startswith("hgx-"):
         assert (profile.gpus.count, len(profile.rails)) == (8, 8)
         assert {rail.link_layers for rail in for_fabric(profile, "ethernet").rails} == {("Ethernet",)}
 
@@ -55,6 +56,8 @@ def test_every_shipped_profile_is_valid(name: str) -> None:
         ("gpus.count", 1, "names GPU 1, but gpus.count is 1"),
         ("gpus.models", "NVIDIA H200", "gpus.models is str, expected a list"),
         ("gpus.modles", ["x"], "unknown key modles"),
+        ("topology_file", "topo.xml", "topology_file is 'topo.xml', expected an absolute path"),
+        ("topology_file", "/topo.xml\nNCCL_P2P_DISABLE=1", "expected an absolute path"),
         ("gpus.nvlink_fabric", "yes", "expected true or false"),
         ("nic_firmware", ["x"], "nic_firmware is list, expected a mapping"),
         ("nic_firmware", {"ATS_ENABLED": 0}, "nic_firmware.ATS_ENABLED is int, expected a mapping"),

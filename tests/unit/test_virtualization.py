@@ -17,8 +17,12 @@ METAL = "processor\t: 0\nmodel name\t: hypervisor 9000\nflags\t\t: fpu vme lahf_
 ARM = "processor\t: 0\nFeatures\t: fp asimd\n"
 
 
-def machine(root: Path, cpuinfo: str | None, vendor: str = "", product: str = "", xen: str = "") -> Host:
+AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
+
+
+def machine(root: Path, cpuinfo: str | None, vendor: str = "", product: str = "", xen: str = "", tag: str = "") -> Host:
     for path, text in (
+        ("sys/class/dmi/id/chassis_asset_tag", tag),
         ("proc/cpuinfo", cpuinfo),
         ("sys/class/dmi/id/sys_vendor", vendor),
         ("sys/class/dmi/id/product_name", product),
@@ -67,8 +71,48 @@ def test_guest(tmp_path: Path, cpuinfo: str | None, vendor: str, product: str, x
 )
 def test_bare_metal(tmp_path: Path, cpuinfo: str, vendor: str, product: str, source: str) -> None:
     found, problems = virtualization.read(machine(tmp_path, cpuinfo, vendor, product))
-    assert found == virtualization.Virtualization(False, "none", source)
+    cloud = "AWS" if vendor.startswith("Amazon") else ""
+    assert found == virtualization.Virtualization(False, "none", source, cloud)
     assert problems == ()
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "vendor", "product", "tag", "owner"),
+    [
+        pytest.param(GUEST, "Microsoft Corporation", "Virtual Machine", AZURE_TAG, "Azure, hyper-v", id="azure"),
+        pytest.param(GUEST, "Microsoft Corporation", "Virtual Machine", "1234", "hyper-v", id="hyper-v at home"),
+        pytest.param(GUEST, "QEMU", "Standard PC", "OracleCloud.com", "OCI, kvm", id="oci"),
+        pytest.param(METAL, "Supermicro", "SYS-821GE", "OracleCloud.com", "OCI, none", id="metal of oci"),
+        pytest.param(GUEST, "Amazon EC2", "p5.48xlarge", "Amazon EC2", "AWS, amazon", id="aws"),
+        pytest.param(GUEST, "Google", "Google Compute Engine", "", "Google Cloud, google", id="google"),
+        pytest.param(METAL, "Dell Inc.", "PowerEdge XE9680", "To be filled", "none", id="one's own"),
+    ],
+)
+def test_a_cloud_by_its_dmi(tmp_path: Path, cpuinfo: str, vendor: str, product: str, tag: str, owner: str) -> None:
+    found, problems = virtualization.read(machine(tmp_path, cpuinfo, vendor, product, tag=tag))
+    assert (found.owner, problems) == (owner, ())
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "cloud"),
+    [
+        ("0x1d0f", "0xec20", "AWS"),
+        ("0x1d0f", "0xefa2", "AWS"),
+        ("0x1414", "0x00ba", "Azure"),
+        ("0x1ae0", "0x0042", "Google Cloud"),
+        ("0x1414", "0x008e", ""),
+        ("what", "0x0042", ""),
+    ],
+)
+def test_a_cloud_by_its_devices_where_a_container_hides_the_dmi(
+    tmp_path: Path, vendor: str, device: str, cloud: str
+) -> None:
+    for root, cpuinfo in ((tmp_path / "guest", GUEST), (tmp_path / "metal", METAL)):
+        for address, ids in (("0000:00:01.0", ("0x8086", "0x1237")), ("0000:00:05.0", (vendor, device))):
+            for name, text in zip(("vendor", "device"), ids, strict=True):
+                line(root / "sys/bus/pci/devices" / address / name, text)
+        found, problems = virtualization.read(machine(root, cpuinfo))
+        assert (found.cloud, problems) == (cloud if cpuinfo == GUEST else "", ())
 
 
 @pytest.mark.parametrize("cpuinfo", [None, ARM])

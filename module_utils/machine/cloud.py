@@ -1,0 +1,58 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a machine of a cloud cannot say of itself, and the one network among them that this suite knows nothing of.
+
+Sources: health.md 5; Azure/azhpc-images, oracle-quickstart/oci-hpc; the kernel's driver efa.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import List, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding
+from .topology import Topology
+from .virtualization import OCI
+
+EFA = Check(
+    "platform.efa",
+    why="an Elastic Fabric Adapter speaks a protocol of AWS's own (SRD) through libfabric, and nothing that this suite"
+    " asks of InfiniBand or RoCE holds for it: whatever else is ok here proves nothing of the node's network",
+    fix="take the node out of gpu_nodes, and hold it to AWS's own checks (aws-ofi-nccl, fi_info -p efa)",
+    severity="critical",
+)
+"""Has the node no Elastic Fabric Adapter of AWS, of whose network this suite can say nothing; asked where there is
+one"""
+
+
+def with_efa(topology: Topology, findings: Sequence[Finding]) -> Tuple[Finding, ...]:
+    """The findings of the platform; where there are EFAs, first that, and rails that are not there follow from it."""
+    if not topology.efa:
+        return tuple(findings)
+    found = "%d Elastic Fabric Adapters, the first at %s" % (len(topology.efa), topology.efa[0])
+    root = EFA.judge("efa", "unsupported", "ConnectX or BlueField", found, "/sys/bus/pci/devices")
+    rails = (
+        replace(one, because=root.id)
+        if one.check.startswith("platform.rail_") and not one.ok and one.because is None
+        else one
+        for one in findings
+    )
+    return (root, *rails)
+
+
+def notes(topology: Topology) -> List[str]:
+    """Sentences for the verdict: what is not asked on this machine, because it is somebody else's to say."""
+    machine = topology.virtualization
+    if machine.is_vm:
+        return [
+            "a virtual machine (%s): PFC, ETS and ECN of its ports, NIC firmware settings, PHY counters, ACS, IOMMU and"
+            " ATS and, where it sees no NVSwitch, the Fabric Manager are its host's: not asked for here, and not proven"
+            % machine.owner
+        ]
+    if machine.cloud == OCI:
+        return [
+            "bare metal of OCI: its agent (Compute RDMA GPU plugins) sets the rails' addresses and may set their QoS"
+            " again; let one of both do that"
+        ]
+    return []

@@ -1,0 +1,122 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The nccl.conf that a cloud's image brings: what of it stays, and whether something writes it anew at every boot.
+
+The maker of the image knows what its machines need, and the site need not have heard of it. So, on a machine of a cloud
+that is recognised, variables stay that neither profile nor site declares and that nothing speaks against. Elsewhere
+whatever the inventory does not ask for is somebody's edit, and goes.
+Source: Azure/azhpc-images components/customizations/ndv5.sh and setup_sku_customizations.sh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ReadError
+from ..core.systemd_files import unit_files, wanted_at_boot
+from . import grammar
+from . import lint as nccl_lint
+from .library import Library
+from .variables import Version
+
+# Begins the comment above each variable that was kept, so that the next run knows it from somebody's edit.
+MARK = "Kept from the nccl.conf of the image"
+# Services of images that write /etc/nccl.conf at each boot, and empty it when they stop.
+WRITERS = ("sku-customizations.service",)
+OWNER = Check(
+    "nccl_conf.owner",
+    why="a service of the image writes nccl.conf anew at every boot, without the rails and all else that was put there",
+    fix="systemctl disable %s on the node (without --now: to stop it unloads nvidia_peermem and stops the Fabric"
+    " Manager); it empties the file once more when the node goes down, so run site.yml for this host after its next"
+    " boot",
+    severity="minor",
+    aspect="persisted",
+)
+"On a cloud's image: is nccl.conf written by nothing else at boot"
+
+
+@dataclass(frozen=True)
+class Image:
+    """cloud: whose image, "" where none is known.   kept: name -> value.   dropped: name -> why it does not stay."""
+
+    cloud: str = ""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        return "%s (%s). Declare it in nccl_conf_extra, and every node is held to it." % (MARK, self.cloud)
+
+
+def read(
+    text: Optional[str],
+    header: str,
+    cloud: str,
+    libraries: Sequence[Library] = (),
+    version: Optional[Version] = None,
+    hcas: Sequence[str] = (),
+) -> Image:
+    """Of the nccl.conf that is there. header: the first line of a file that the suite has written."""
+    if not text or not cloud:
+        return Image(cloud)
+    kept: Dict[str, str] = {}
+    dropped: Dict[str, str] = {}
+    for name, value in _settings(text, header).items():
+        said = nccl_lint.lint_variable(name, value, "nccl.conf", libraries, version, hcas, place="file")
+        if not value.isprintable() or not value or not name.isprintable():
+            dropped[ascii(name)[1:-1]] = "its value is no line of text"
+        elif said:
+            dropped[name] = said[0].why
+        else:
+            kept[name] = value
+    return Image(cloud, kept, dropped)
+
+
+def _settings(text: str, header: str) -> Dict[str, str]:
+    """Name -> value: all that the image's own file sets; of one of the suite's, what stands below MARK."""
+    lines = grammar.parse(text)
+    if all(line.raw != header for line in lines):
+        return grammar.settings(lines)
+    found: Dict[str, str] = {}
+    marked = False
+    for line in lines:
+        if line.raw.startswith("# " + MARK):
+            marked = True
+        elif line.name is not None and line.value is not None:
+            if marked:
+                found.setdefault(line.name, line.value)
+            marked = False
+    return found
+
+
+def judge_owner(host: Host, path: str, cloud: str) -> Tuple[Finding, ...]:
+    """Of the file that NCCL reads on a machine of a cloud."""
+    if not cloud or path != "/etc/nccl.conf":
+        return ()
+    want, source = "nothing", ", ".join(WRITERS)
+    for unit in WRITERS:
+        try:
+            if unit_files(host, unit) and wanted_at_boot(host, unit):
+                return (OWNER.judge(path, "not_owned", want, "%s (%s)" % (unit, cloud), source, OWNER.fix % unit),)
+        except ReadError as error:
+            return (OWNER.judge(path, "unknown", want, str(error), source, "look at systemctl status %s" % unit),)
+    return (OWNER.judge(path, "ok", want, want, source),)
+
+
+def notes(image: Image, extra: Mapping[str, str], written: Mapping[str, str]) -> List[str]:
+    """extra: what the site declares.   written: all that nccl.conf is to hold."""
+    stays = ["%s=%s" % pair for pair in sorted(image.kept.items()) if written.get(pair[0]) == pair[1]]
+    stays = [one for one in stays if one.partition("=")[0] not in extra]
+    said = []
+    if stays:
+        names = ", ".join(stays)
+        said.append(
+            "nccl.conf keeps of the image's own (%s): %s; nccl_conf_extra would declare it" % (image.cloud, names)
+        )
+    for name, why in sorted(image.dropped.items()):
+        if name not in written:
+            said.append("nccl.conf does not keep %s, which the image (%s) sets: %s" % (name[:80], image.cloud, why))
+    return said
