@@ -13,6 +13,7 @@ from .failures import Failure, failure
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<number>\d{1,20}), )?OpType=(?P<op>\w{1,60})"
 )
+_WORK = re.compile(r"Timeout at NCCL work: (?P<number>\d{1,20})")
 # The rank of the job, and that of a process group, which is what an exception's own text may mean.
 _JOB_RANK = re.compile(r"\[rank(\d{1,8})\]")
 _SAYS_RANK = re.compile(r"\[(?:[^\]]* )?Rank (\d{1,8})\]|^\s*\[(\d{1,8})\] is setting up")
@@ -74,12 +75,14 @@ _TEST = re.compile(r"(?:(?P<host>[\w.-]{1,120}): )?Test (?P<lib>NCCL|CUDA) failu
 def _watchdog(line: str) -> Optional[Failure]:
     match = _WATCHDOG.search(line)
     if match is None:
-        return None
+        work = _WORK.search(line)
+        return Failure("watchdog", line[:400], "collective number %s" % work.group("number")) if work else None
     number = match.group("number")
     return Failure("watchdog", line[:400], match.group("op") + (" number %s" % number if number else ""))
 
 
-def _progress(line: str) -> Optional[Failure]:
+def progress(line: str) -> Optional[Failure]:
+    """How far a rank came in a process group, as a line of PyTorch's says it."""
     match = _PROGRESS.search(line)
     if match is None:
         return None
@@ -98,6 +101,9 @@ def _died(line: str) -> Optional[Failure]:
 
 def _cuda(line: str) -> Optional[Failure]:
     match = _CUDA.search(line)
+    if match and match.group("error").startswith("unhandled cuda error"):
+        # NCCL's own word for it: the warning before it names the error.
+        return Failure("exception", _text(line), "unhandled cuda error")
     return Failure("cuda", _text(line), match.group("error").strip()) if match else None
 
 
@@ -176,7 +182,8 @@ def _text(line: str) -> str:
 # What stands in a line -> what is made of the line. The first that makes something of it decides.
 _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     ("Watchdog caught", _watchdog),
-    ("last enqueued", _progress),
+    ("Timeout at NCCL work", _watchdog),
+    ("last enqueued", progress),
     ("terminated with exception", _died),
     ("has NOT been destroyed before we destruct", _left),
     *((mark, _outside) for mark in ("oom", "OOMKilled", "Killed process", "CANCELLED AT", "ode failure on")),
@@ -192,7 +199,8 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     ("Duplicate GPU detected", lambda line: failure(_text(line))),
     *((mark, _memory) for mark in ("torch.OutOfMemoryError", "Error: CUDA out of memory")),
     ("NCCL warning(error)", _quoted),
-    *((mark, lambda line: failure(_text(line))) for mark in ("mismatch between collectives", "bus error encountered")),
+    ("mismatch between collectives", lambda line: Failure("mismatch", _text(line), "PyTorch")),
+    ("bus error encountered", lambda line: failure(_text(line))),
     *((mark, _cuda) for mark in ("CUDA error", "uda failure")),
     *((mark, _store) for mark in ("store->get", "client socket has", "DistStoreError", "waiting for clients")),
     *((mark, _store) for mark in ("on SocketImpl", "server socket has", "RendezvousConnection", "RendezvousTimeout")),

@@ -74,6 +74,10 @@ POSSIBLE = {
     ("cuda", "named symbol not found"): "this NCCL has no kernels for this GPU, or for the CUDA that is loaded",
     ("cuda", "no kernel image is available for execution on the device"): "this NCCL has no kernels for this GPU",
     (
+        "plugin_waits",
+        "",
+    ): "the peer is late, stuck or gone, or data is lost on the way; the lines do not tell which",
+    (
         "connect",
         "",
     ): "an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a firewall or no route"

@@ -236,6 +236,33 @@ _OOM = (
 )
 # Why and fix of kinds (and codes) that have their own, under a check of several kinds.
 OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
+    ("plugin_waits", ""): (
+        "GCP's plugin for TCP that writes into the GPU's memory (GPUDirectTCPX, or FasTrak) waits for what a peer"
+        " should send: a report of waiting, no crash and no refused connection; who waits is not who is to blame",
+        "see what the peers that it names did at that time: their own logs, whether their process runs, and the receive"
+        " daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
+    ),
+    ("plugin_warning", ""): (
+        "a warning of the plugin that brings the network, which this command has no rule for: it may be no failure",
+        "read it with the plugin's lines above it; see whether NCCL goes on, and what the peers' logs say at that time",
+    ),
+    ("fallback", "cuMem"): (
+        "NCCL's or RCCL's memory by cuMem is not available here: NCCL goes on with the older way, no failure by itself",
+        "nothing for the job; NCCL_CUMEM_ENABLE=0 does not ask for it",
+    ),
+    ("mismatch", "PyTorch"): (
+        "PyTorch itself compared the ranks' calls before they reached NCCL, and they differ: the program's ranks are"
+        " out of step (a branch, another number of steps, a collective that not all ranks call), and no network makes"
+        " that",
+        "look in the program for what only some ranks call: the traceback of each rank names its call; the first"
+        " difference is the place to look",
+    ),
+    ("no_interface", ""): (
+        "this process found no interface that it may use, before it spoke to any other rank: as a rule what"
+        " NCCL_SOCKET_IFNAME asks for is not there or not up in the job or container",
+        "`ip -br address` in the job itself; NCCL_SOCKET_IFNAME has to name an interface that is up and has an address"
+        " on every node, or be left out",
+    ),
     ("connect", ""): (
         "a TCP connection between two ranks was never made: nothing is known to have been closed",
         "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), see what the peer's log says"
@@ -444,8 +471,10 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "see whether the node named there is up: `sinfo -R`, its console, and BMC",
     ),
     ("stuck", ""): (
-        "PyTorch's own watchdog thread did not get on: a call of CUDA or NCCL hangs, or Python holds its lock",
-        "py-spy dump of the process while it hangs, `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
+        "PyTorch's own watchdog thread did not get on: a call of CUDA or NCCL hangs, or Python holds its lock; who says"
+        " so is not who is to blame",
+        "py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks"
+        " (TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
     ),
 }
 CHECKS = {
@@ -481,6 +510,8 @@ CHECKS = {
     "watchdog": WATCHDOG,
     "exit": EXIT,
     "net_plugin": NET_PLUGIN,
+    "plugin_waits": NET_PLUGIN,
+    "plugin_warning": NET_PLUGIN,
     "no_pci_device": DEVICE,
     "driver_functions": WARNING,
     "nvml": WARNING,
@@ -517,6 +548,7 @@ CHECKS = {
 }
 # What is no failure by itself: the first failure is another one, where there is one.
 MERELY = (
+    *("plugin_warning", "plugin_waits"),
     *("warning", "no_pci_device", "driver_functions", "nvml", "value", "gdrcopy", "rccl_host", "confidential"),
     *(
         "internal",
@@ -536,6 +568,8 @@ MERELY = (
 MINOR = ("event", "ras", "libfabric", "value", "gdrcopy", "rccl_host", "fallback")
 # What is not told to be wrong.
 OPEN = (
+    "plugin_warning",
+    "plugin_waits",
     "warning",
     "driver_functions",
     "nvml",

@@ -98,7 +98,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("verbs", r"NET/IB ?: (?P<code>\w{1,8} failed in ncclIbRoceGetVersionNum)"),
     (
         "duplicate_gpu",
-        r"Duplicate GPU detected ?: rank (?P<rank>\d{1,8}) and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})",
+        r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})",
     ),
     ("duplicate_gpu", r"Multiple Ranks are using the same GPU"),
     (
@@ -207,6 +207,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML \w*nodes",
     ),
     ("sharp", SHARP),
+    ("fallback", r"(?P<code>cuMem) (?:support requires|is not supported|not supported|host allocations)"),
     ("fallback", r"(?P<code>Cannot initialize CollNet|falling back to simple order)"),
     ("topology", r"Attribute \w{1,40} of node \w{1,40} not found"),
     (
@@ -254,6 +255,12 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r" index",
     ),
     ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed"),
+    (
+        # GPUDirectTCPX and FasTrak of GCP.
+        "plugin_waits",
+        r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, "
+        r"nanos (?P<code>\d{1,20})",
+    ),
     # Of a network that a plugin brings: NET/OFI. Last: what NCCL's own rules know says more.
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
 )
@@ -274,6 +281,13 @@ _HARMLESS = re.compile(
 )
 
 
+# What stands in the place of a warning of a plugin, and the plugin.
+_PLUGIN_PLACES = (
+    ("tcpxresult", "GPUDirectTCPX"), ("tcpx", "GPUDirectTCPX"), ("fastrak", "FasTrak"), ("nccl_ofi", "OFI"),
+    ("nccl_net_ofi", "OFI"), ("nccl_ucx", "UCX"), ("ucx_plugin", "UCX"), ("gib_", "gIB"), ("fastsocket", "FastSocket"),
+)  # fmt: skip
+
+
 def failure(text: str, place: str = "") -> Optional[Failure]:
     """What a warning says; a Failure of kind "warning" where no rule knows it; None of what is harmless.
 
@@ -292,6 +306,9 @@ def failure(text: str, place: str = "") -> Optional[Failure]:
             return Failure(kind, text[:400], code, said.get("peer") or "", said.get("device") or "", rank)
     if _HARMLESS.search(text):
         return None
+    plugin = next((name for word, name in _PLUGIN_PLACES if word in place.lower()), "")
+    if plugin and not _GOES_ON.search(text):
+        return Failure("plugin_warning", text[:400], plugin)
     return Failure("fallback" if _GOES_ON.search(text) else "warning", text[:400])
 
 

@@ -338,6 +338,8 @@ class Reader:
         if text[:4] in _TRACED and self._traced(process, text):
             return
         said = self._events.get(text, events)
+        if text[:1] == b"/" and (b"/rccl/" in text or b"/hipify/" in text):
+            self.log.rccl = True
         if said is events:
             said = texts.event(text.decode("utf-8", "replace"))
             # What ranks have in common is kept once; a communicator's line is of one rank.
@@ -399,6 +401,7 @@ class Reader:
     def _failed(self, failed: Failure, head: Optional[Head], order: int) -> None:
         process = self._process(head, order) if head is not None else None
         self.log.rccl = self.log.rccl or failed.kind == "rccl_host" or "HIP failure" in failed.text
+        self.log.rccl = self.log.rccl or (head is not None and ("/rccl/" in head.place or "hipify" in head.place))
         if len(self.log.failures) >= FAILURES:
             self._count("failures")
             return

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import signals
+from . import judge_watchdog, signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failures import STATUSES
@@ -28,9 +28,8 @@ _BY_CODE = (
     *("completion", "cuda", "port", "net_plugin", "fabric_manager", "verbs", "registration", "xid", "rccl_host"),
     "limits",
 )
-_BY_TEXT = ("warning", "value", "topology", "system")
+_BY_TEXT = ("warning", "plugin_warning", "value", "topology", "system")
 _NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d+)\b")
-_TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,12})")
 _RANKS = re.compile(r"\brank (\d{1,8})\b")
 _SIZE = re.compile(r"\(size \d+\)|\b\d+ bytes")
 _LINK_LOCAL = ("169.254.", "fe80:")
@@ -116,14 +115,16 @@ def _bare(job: Job) -> List[Finding]:
             call.result,
             _with_gpu(job.who(process), call.device),
         )
-        have += ", and on %d more processes" % len(others) if others else ""
+        have += ", and on %s" % names([job.who(one) for _call, one in traced if one.key in others], 4) if others else ""
+        have += _other_gpus(job, traced)
         stage = _stage([one.place for one, by in traced if by is process and one.device == call.device])
         have += "; %s" % stage if stage else ""
+    have += _test_hosts(job)
     code = str(traced[0][0].result) if traced else ""
     meant = [text for number, words, text in RESULTS if number == code or any(word in have for word in words)]
     have += "; that is: %s" % meant[0] if meant else ""
     errors = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl and one.text[:150] not in have]
-    errors = [one for one in errors if not one.about or "NCCL" not in one.about]
+    errors = [one for one in errors if not one.about or "NCCL" not in one.about.replace("nccl-", "NCCL")]
     if errors:
         # What no rule knows may be the cause.
         have += (
@@ -134,6 +135,29 @@ def _bare(job: Job) -> List[Finding]:
         have += "; the warning before it, which names the cause, is not in this log"
     fix = "run it again with NCCL_DEBUG=WARN at least, and give this command the logs of all ranks"
     return [WARNING.judge(job.name, "unknown", "no failure", have, "", fix, severity="critical")]
+
+
+def _test_hosts(job: Job) -> str:
+    """Hosts on which nccl-tests reports the failure of a call."""
+    hosts = {one.failure.peer for one in job.failures if _kind(one) == "test"} - {""}
+    ranks = {one.failure.rank for one in job.failures if _kind(one) == "exception"} - {None}
+    text = "; reported on %s" % names(hosts, 12) if hosts else ""
+    return text + ("; reported by rank %s" % numbers(rank for rank in ranks if rank is not None) if ranks else "")
+
+
+def _other_gpus(job: Job, traced: Sequence[Tuple[Call, Process]]) -> str:
+    """What calls of other GPUs of the same process returned, where that is another result."""
+    first, process = traced[0]
+    seen = {first.result}
+    text = ""
+    for call, by in traced:
+        if by is process and call.result not in seen and len(seen) < 4:
+            seen.add(call.result)
+            meant = next((words for number, _said, words in RESULTS if number == str(call.result)), "")
+            text += "; %s -> %d%s (%s)" % (
+                call.place, call.result, " on GPU %d" % call.device if call.device is not None else "", meant,
+            )  # fmt: skip
+    return text
 
 
 def _calls(job: Job) -> List[Tuple[Call, Process]]:
@@ -181,6 +205,16 @@ def _stage_of(one: Reported) -> str:
             if call.source == one.source and call.device == one.device and call.order > one.order
         ]
     return _stage([one.place, *after]) if one.place or after else ""
+
+
+def _ends_start(one: Reported) -> str:
+    """Whether calls behind a failure carry it up to the initialisation of a communicator."""
+    calls = one.process.calls if one.process is not None else ()
+    up = [call for call in calls if call.source == one.source and call.order > one.order and call.device == one.device]
+    last = next((call for call in reversed(up) if call.place.partition(":")[0].endswith("init.cc")), None)
+    if last is None:
+        return ""
+    return "with it the initialisation of the communicator fails (%s -> %d)" % (last.place, last.result)
 
 
 def _with_gpu(who: str, device: Optional[int]) -> str:
@@ -245,7 +279,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     check = CHECKS[kind]
     ordered = in_order(reported) or reported
     one = ordered[0]
-    parts = [_what(one, code) if kind != "watchdog" else _gave_up(job, reported)]
+    parts = [_what(one, code) if kind != "watchdog" else judge_watchdog.gave_up(job, reported)]
     if first is not None and len(job.failures) > len(reported):
         earlier = [one for one in in_order(job.failures) or [] if _kind(one) == "warning"]
         lost = [one for one in job.failures if _kind(one) == "closed"]
@@ -268,6 +302,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     stage = _stage_of(one)
     if stage:
         parts.append(stage)
+    parts.append(_ends_start(one))
     parts += _sizes(job, reported)
     where = _where(reported)
     if where:
@@ -279,6 +314,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         ranks = [int(rank) for one in reported for rank in _RANKS.findall(one.failure.text)]
         parts.append("ranks %s" % numbers(ranks) if ranks else "")
     if kind in ("completion", "queue_pair"):
+        parts += _gids(reported)
         parts.append(_two_layers(job))
         parts.append(_link_local(job, reported))
     if kind == "sharp":
@@ -298,14 +334,24 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         last = one.process.retries
         parts.append("NCCL tries again" + (" (%d of %d)" % (last.tried, last.most) if last.most else ""))
     if kind == "watchdog":
-        parts.append(_behind(job))
-        parts += _waits(job, reported)
+        if not judge_watchdog.out_of_step(parts[0]):
+            parts.append(judge_watchdog.behind(job))
+        parts += judge_watchdog.waits(job, reported)
+    if kind == "mismatch":
+        parts += _fingerprints(one.failure.text)
+    if kind == "plugin_waits":
+        peers = ", ".join(sorted({"%s on %s" % (one.failure.peer, one.failure.device) for one in reported})[:6])
+        waited = max(int(one.failure.code) for one in reported) / 1e9
+        parts.append("GPUDirectTCPX or FasTrak waits: not received from %s, for up to %.0f s" % (peers, waited))
+    if kind == "stuck":
+        parts += judge_watchdog.outstanding(reported)
     if kind in ("no_interface", "address"):
         parts += ["NCCL_SOCKET_IFNAME=%s" % value for value in list(job.set_to("NCCL_SOCKET_IFNAME"))[:3]]
     if kind == "exit":
         parts.append("the first of %d to end" % len(reported) if len(reported) > 1 else "")
     if kind in OPEN:
         parts[0] += "; not known to Busbar" if kind == "warning" else ""
+        parts[0] += "; a warning of the plugin %s" % one.failure.code if kind == "plugin_warning" else ""
     proven = next((cause for of, words, cause in PROVEN if of == kind and words in one.failure.text), "")
     if proven:
         parts.append("cause: %s" % proven)
@@ -321,6 +367,11 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, "")) or (None, None)
     if kind in ("warning", "system"):
         fix = _look_next(one)
+    if kind == "watchdog" and judge_watchdog.out_of_step(have):
+        fix = (
+            "compare the collectives of all ranks around that number: TORCH_NCCL_TRACE_BUFFER_SIZE (flight recorder) or"
+        )
+        fix += " TORCH_DISTRIBUTED_DEBUG=DETAIL shows them; the first one that differs is the program's place to look"
     return check.judge(subject, state, "none", have, _source(one), fix, because=cause, severity=severity, why=why)
 
 
@@ -336,6 +387,54 @@ def _sizes(job: Job, reported: Sequence[Reported]) -> List[str]:
     shown = sizes[0].strip("()").replace("size ", "") if sizes else ""
     # The first warning is printed.
     return [] if not shown or shown in said[0] else ["%s bytes" % shown.replace(" bytes", "")]
+
+
+_FINGERPRINT = re.compile(
+    r"[Rr]ank (?P<rank>\d{1,8}) is running (?:collective|inconsistent collective): CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(?P<number>\d{1,18}),? ?)?OpType=(?P<op>\w{1,40})"
+)
+
+
+def _fingerprints(text: str) -> List[str]:
+    """What PyTorch says of two ranks that called different things."""
+    said = [match.groupdict() for match in _FINGERPRINT.finditer(text)]
+    if not said:
+        return []
+    parts = [
+        "rank %s is at number %s with %s" % (one["rank"], one["number"] or "unknown", one["op"]) for one in said[:4]
+    ]
+    numbers_of = {int(one["number"]) for one in said if one["number"]}
+    if len(numbers_of) > 1:
+        apart = max(numbers_of) - min(numbers_of)
+        parts.append("they are out of step by %d collective%s: a rank called one more or less" % (
+            apart, "" if apart == 1 else "s",
+        ))  # fmt: skip
+    return parts
+
+
+_GIDS = re.compile(r"localGid (?P<local>\S{2,60}) remoteGids? ?(?P<remote>\S{2,60})")
+
+
+def _gids(reported: Sequence[Reported]) -> List[str]:
+    """The pairs of addresses between which RDMA failed; of IPv4 addresses whether they are of one subnet of /24."""
+    pairs = []
+    for one in reported:
+        match = _GIDS.search(one.failure.text)
+        pair = tuple(sorted(gid.replace("::ffff:", "").rstrip(",;)") for gid in match.groups())) if match else None
+        if pair is not None and pair not in pairs:
+            pairs.append(pair)
+    if not pairs:
+        return []
+    parts = ["between GIDs %s" % ", ".join(" and ".join(pair) for pair in pairs[:3])]
+    far = [pair for pair in pairs if all(_IPV4.match(gid) for gid in pair)]
+    far = [pair for pair in far if pair[0].rpartition(".")[0] != pair[1].rpartition(".")[0]]
+    if far:
+        parts.append("these are of two subnets, if subnets are /24: as of two rails, between which there has to be a"
+                     " (or NCCL_CROSS_NIC=0 on rails that are not connected)")  # fmt: skip
+    return parts
+
+
+_IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$")
 
 
 def _two_layers(job: Job) -> str:
@@ -401,64 +500,6 @@ def _link_local(job: Job, reported: Sequence[Reported]) -> str:
     return ""
 
 
-def _waits(job: Job, reported: Sequence[Reported]) -> List[str]:
-    """What the numbers of a timed out collective say of how far the ranks came."""
-    parts = []
-    numbers_of = {int(one.failure.code.rpartition(" ")[2]) for one in reported if " number " in one.failure.code}
-    begun = any(one.done for one in job.communicators)
-    if numbers_of == {1}:
-        text = "it is the first collective of its process group: between these ranks communication has not worked yet"
-        if begun:
-            text += ", though a communicator's initialisation completed, so TCP works and data does not flow"
-            text += " (P2P between GPUs, the network's path), or a rank does something else"
-        else:
-            text += " (initialisation, a path between GPUs or nodes, or a rank that did not come)"
-        parts.append(text)
-    waiting = {one.failure.rank for one in reported}
-    gone = [one for one in job.failures if _kind(one) == "left" and one.failure.rank not in waiting]
-    aborted = [one for one in job.processes if one.ended == "Abort" and not set(job.ranks_of(one)) & waiting]
-    if gone and gone[0].order < min(one.order for one in reported):
-        who = "a rank" if gone[0].failure.rank is None else "rank %d" % gone[0].failure.rank
-        text = "before it %s ended its process without destroying its process group" % who
-        text += ", and its communicator was aborted" if aborted else ""
-        parts.append(
-            text + ": who waits for that rank waits for nothing; look at the program there first, not the network"
-        )
-    elif aborted:
-        parts.append("the communicator of %s was aborted" % names([job.who(one) for one in aborted], 3))
-    return parts
-
-
-def _gave_up(job: Job, reported: Sequence[Reported]) -> str:
-    """What the ranks wait for: of each its earliest collective, for those after it wait for that."""
-    earliest: Dict[Optional[int], Tuple[int, str]] = {}
-    for one in reported:
-        number = int((one.failure.code.rpartition(" ")[2]) if " number " in one.failure.code else 0)
-        rank = one.failure.rank
-        earliest[rank] = min(earliest.get(rank, (number, one.failure.code)), (number, one.failure.code))
-    waits: Dict[Tuple[int, str], List[int]] = {}
-    for rank, wait in earliest.items():
-        waits.setdefault(wait, []).extend([] if rank is None else [rank])
-    limits = {match.group(1) for match in (_TIMEOUT.search(one.failure.text) for one in reported) if match}
-    after = " after %d s" % (int(min(limits)) // 1000) if len(limits) == 1 else ""
-    text = "PyTorch's watchdog gave up%s on " % after
-    if len(waits) == 1:
-        return text + next(iter(waits))[1]
-    said = [
-        "%s (rank %s)" % (code, numbers(ranks)) if ranks else code for (_number, code), ranks in sorted(waits.items())
-    ]
-    text += "different collectives: %s" % "; ".join(said[:4])
-    text += "; and %d more" % (len(said) - 4) if len(said) > 4 else ""
-    groups = _groups(job)
-    said_groups = {rank: groups[rank] for ranks in waits.values() for rank in ranks if rank in groups}
-    if len(set(said_groups.values())) > 1:
-        which = ", ".join("rank %d of %s" % pair for pair in sorted(said_groups.items())[:6])
-        return text + "; these are of several process groups (%s), whose numbers say nothing of each other" % which
-    if said_groups:
-        return text + "; in one process group the lowest number is who is behind"
-    return text + "; in one process group the lowest number is who is behind, and the log does not tell the groups"
-
-
 def _who(job: Job, reported: Sequence[Reported]) -> str:
     said = []
     for one in reported:
@@ -479,7 +520,7 @@ def _who(job: Job, reported: Sequence[Reported]) -> str:
         return "seen %d times" % len(reported) if len(reported) > 1 else ""
     if reported[0].failure.kind == "watchdog" and len(said) > 1:
         ranks = [one.failure.rank for one in reported if one.failure.rank is not None]
-        ranks += _groups(job) if len({(one.failure.code) for one in reported}) == 1 else ()
+        ranks += judge_watchdog.groups(job) if len({(one.failure.code) for one in reported}) == 1 else ()
         text = "waiting: ranks %s" % numbers(ranks)
         if job.world is not None:
             rest = missing(ranks, job.world.ranks)
@@ -490,59 +531,6 @@ def _who(job: Job, reported: Sequence[Reported]) -> str:
     if len(said) <= 4:
         return "on %s" % "; ".join(said) + (", %d times" % len(reported) if len(reported) > len(said) else "")
     return "first on %s, %d times on %d processes or GPUs" % (said[0], len(reported), len(said))
-
-
-def _groups(job: Job) -> Dict[int, str]:
-    """Rank -> the process group of which PyTorch tells its progress."""
-    said = [one.failure for one in job.failures if one.failure.kind == "progress" and one.failure.rank is not None]
-    return {one.rank: one.code.partition(" of ")[2] for one in said if one.rank is not None}
-
-
-def _behind(job: Job) -> str:
-    """Who has enqueued least, in the group where that differs most: it never reached what the others wait for."""
-    groups: Dict[str, Dict[int, int]] = {}
-    completed: Dict[str, Dict[int, List[int]]] = {}
-    for one in job.failures:
-        if one.failure.kind == "progress" and one.failure.rank is not None:
-            said, _of, group = one.failure.code.partition(" of ")
-            enqueued, _blank, done = said.partition(" ")
-            groups.setdefault(group, {})[one.failure.rank] = int(enqueued)
-            completed.setdefault(group, {}).setdefault(int(done), []).append(one.failure.rank)
-    apart = {group: said for group, said in groups.items() if len(set(said.values())) > 1}
-    if not apart:
-        same = _same_point(job, groups, completed)
-        if same:
-            return same
-        ends = [(group, done, ranks) for group, by in completed.items() for done, ranks in by.items()]
-        return "; ".join("in group %s rank %s completed %d" % (g, numbers(ranks), done) for g, done, ranks in ends[:3])
-    group, said = max(apart.items(), key=lambda pair: max(pair[1].values()) - min(pair[1].values()))
-    least, most = min(said.values()), max(said.values())
-    ranks = numbers(rank for rank, number in said.items() if number == least)
-    return "in group %s rank %s enqueued %d collectives, others up to %d: look there first" % (
-        group,
-        ranks,
-        least,
-        most,
-    )
-
-
-def _same_point(job: Job, groups: Dict[str, Dict[int, int]], completed: Dict[str, Dict[int, List[int]]]) -> str:
-    """What it means where all ranks that tell their progress in a group are at one point."""
-    said = []
-    for group, by in groups.items():
-        done = completed[group]
-        if len(done) != 1 or len(set(by.values())) != 1:
-            continue
-        last, enqueued = next(iter(done)), next(iter(by.values()))
-        text = "in group %s rank %s completed %d and had enqueued up to %d" % (group, numbers(by), last, enqueued)
-        if len(by) > 1:
-            text += ": these are all at the same point and none of them is behind; a rank that is not shown is, or the"
-            text += " transfer itself hangs"
-        elif enqueued == last + 1:
-            text += ": it has nothing behind the collective that it waits for: it waits for another rank, which is not"
-            text += " shown, or for the transfer"
-        said.append(text)
-    return "; ".join(said[:3])
 
 
 def _where(reported: Sequence[Reported]) -> str:
@@ -599,4 +587,5 @@ def _source(one: Reported) -> str:
     place = "line %d" % one.order + (", %s" % one.place if one.place else "")
     if one.process is None:
         return place
-    return "%s, %s" % (place, one.failure.text[:60])
+    # Where the finding has its own words, all of the line.
+    return "%s, %s" % (place, one.failure.text[: 60 if one.failure.kind != "completion" else 300])

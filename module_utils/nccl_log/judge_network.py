@@ -122,7 +122,28 @@ def _network(job: Job) -> List[Finding]:
         have += "; without effect: %s" % names(useless)
     state = "drift" if job.several else "unknown"
     severity = None if job.several else "major"
+    host = one_host(job)
+    if host:
+        severity = "minor"
+        have = have.replace(
+            ", over %s" % over,
+            "; all lines are of one host (%s), and between its GPUs the network has no weight: it matters only if the"
+            " job has other nodes" % host,
+            1,
+        )
+        fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
     return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix, severity=severity)]
+
+
+def one_host(job: Job) -> str:
+    """The one host that all lines are of, with several GPUs and all ranks that a communicator has; else ""."""
+    hosts = {process.host for process in job.processes}
+    gpus = {(process.key, gpu) for process in job.processes for gpu in process.gpus}
+    if job.nodes is not None or len(hosts) != 1 or len({gpu for _key, gpu in gpus}) < 2:
+        return ""
+    if job.world is not None and job.world.ranks > len(gpus):
+        return ""
+    return next(iter(hosts))
 
 
 def _plugins(job: Job) -> List[Finding]:
@@ -227,6 +248,7 @@ def _interfaces(job: Job) -> List[Finding]:
     bad: Dict[Tuple[str, str], List[Process]] = {}
     good: Set[str] = set()
     tunnels: Dict[str, List[Process]] = {}
+    leads = False
     for process in job.processes:
         used = {}
         if process.bootstrap is not None:
@@ -241,6 +263,10 @@ def _interfaces(job: Job) -> List[Finding]:
                 bad.setdefault((name, why), []).append(process)
             elif name.startswith(_TUNNELS):
                 tunnels.setdefault(name, []).append(process)
+                first = next(iter(process.interfaces), name)
+                leads = (
+                    leads or name == first or (process.bootstrap is not None and process.bootstrap.interface == name)
+                )
             else:
                 good.add(name)
     found = []
@@ -266,11 +292,20 @@ def _interfaces(job: Job) -> List[Finding]:
     for name, processes in sorted(tunnels.items()):
         have = "%s on %s, by its name a tunnel or VPN" % (name, names(process.host for process in processes))
         have += ": it may not reach all nodes, and all data of the job goes through it"
-        if SOCKETS not in job.networks:
+        if not leads:
+            have = have.replace("all data of the job goes", "it is listed behind another one, so data may go")
+        elif SOCKETS not in job.networks:
             have = have.replace("and all data of the job goes", "and what ranks tell each other goes")
         subject = "%s %s" % (job.name, name)
         found.append(
-            INTERFACE.judge(subject, "unknown", "reaches other nodes", have, "Bootstrap: Using", severity="major")
+            INTERFACE.judge(
+                subject,
+                "unknown",
+                "reaches other nodes",
+                have,
+                "Bootstrap: Using",
+                severity="minor" if one_host(job) or not leads else "major",
+            )
         )
     if good and not found:
         found.append(INTERFACE.judge(job.name, "ok", "reaches other nodes", names(good), "Bootstrap: Using"))
@@ -512,7 +547,11 @@ def _local(job: Job) -> List[Finding]:
     if direct and not any(one.failure.kind == "peer_access" for one in job.failures):
         return [LOCAL.judge(job.name, "ok", want, "P2P", "Channel ... via P2P")]
     if apart:
-        have = "%s, as with most GeForce" % apart[0]
+        have = "%s: NCCL takes shared memory or the network, which is slower and no failure by itself" % apart[0]
+        have += (
+            "; possible causes: GPUs whose model has none (most GeForce), a virtual machine, IOMMU or ACS, containers"
+        )
+        have += "; the lines do not tell"
         return [LOCAL.judge(job.name, "unknown", want, have, "P2P is disabled", _FIX_P2P, severity="minor")]
     return []
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import List, Set
 
 from ..core.check import Check
@@ -57,8 +58,19 @@ def _variables(job: Job) -> List[Finding]:
             faults = [
                 finding for finding in faults if not finding.check.endswith(("unknown_variable", "dead_variable"))
             ]
-            found += [finding for finding in faults if finding.severity != "minor"][:1]
+            faults = [finding for finding in faults if finding.severity != "minor"][:1]
+            if name == "NCCL_IB_HCA" and _all_named(job, value):
+                continue
+            # Advice on speed is no failure.
+            found += [replace(one, severity="minor") if one.check.endswith("advice") else one for one in faults]
     return found
+
+
+def _all_named(job: Job, value: str) -> bool:
+    """Whether each HCA that NCCL uses is named in full: that a name is the begin of others then does not matter."""
+    named = {part.partition(":")[0] for part in value.lstrip("=^").split(",")}
+    seen = {part for one in job.processes for device in one.devices.values() for part in device.name.split("+")}
+    return bool(seen) and seen <= named
 
 
 def _effects(job: Job) -> List[Finding]:
@@ -79,7 +91,15 @@ def _effects(job: Job) -> List[Finding]:
         states = {plugin.state for plugin in plugins if plugin.kind == kind and plugin.name not in ("IB", "Socket")}
         if wanted and not states & {"loaded"} and states & {"missing", "failed"}:
             fix = "put the plugin's directory into LD_LIBRARY_PATH, or take %s out" % name
-            say(name, "no such plugin was loaded", fix, "major")
+            if kind == "NET":
+                say(name, "no such plugin was loaded", fix, "major")
+            else:
+                have = "no line says that it was loaded; without it NCCL's own is used, which is no failure (`Failed"
+                say(
+                    name,
+                    have + " to find nccl..._vN symbol` says that the library is there and lacks that interface)",
+                    fix,
+                )
     if job.number("NCCL_NVLS_ENABLE") == 1 and any(process.nvls is False for process in job.processes):
         say(
             "NCCL_NVLS_ENABLE",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Optional
 
 # No line of NCCL's is longer (its buffer has 1,024 to 4,096 bytes, and prefixes are short); the rest is not kept.
@@ -32,6 +32,8 @@ _HEAD = re.compile(
 _PROCESS = re.compile(r"(?P<host>[^\s:]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$")
 # A head of which all but the place was cut off.
 _PLACE = re.compile(r"(?:^|\s)(?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7})$")
+# Plugins in C++ print the function in the place of a file.
+_FUNCTION = re.compile(r"(?:^|\s)(?P<place>(?:[\w:]{1,60} )?(?P<name>[\w:~]{2,120})(?:\([^()]{0,160}\))?:\d{1,7})$")
 # Sites that build NCCL themselves write ``[RANK/RANKS][TIME] [FILE:LINE] [HOST:pid=PID]`` and the like.
 _SITE = re.compile(
     r"(?:\[(?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7})\] ?)?"
@@ -139,7 +141,11 @@ def head(before: str) -> Head:
         )
     match = _HEAD.search(before) or _PROCESS.search(before)
     if match is None:
-        bare = _PLACE.search(before)
+        bare = _PLACE.search(before) or _FUNCTION.search(before)
+        prefix = before[: bare.start("place")].rstrip() if bare else ""
+        own = _HEAD.search(prefix) if prefix.endswith("]") else None
+        if bare is not None and own is not None:
+            return replace(head(prefix), place=bare.group("place"))
         return Head(place=bare.group("place") if bare else "", rank=_rank(before), **_time(before))
     said = match.groupdict()
     stuck = _STUCK_RANK.match(said["host"] or "")

@@ -99,7 +99,7 @@ class Quotes:
         said, own = self._open, text.strip()
         if said is None:
             return False
-        mine = text[:1] in " \t" or said.text.endswith(":") or said.behind
+        mine = (text[:1] in " \t" and own[:1] != "[") or said.text.endswith(":") or said.behind
         if not mine or not own or _TABLE.match(own) or signals.NOISE.search(own) or _FRAME.search(own):
             self._open = None
             return False

@@ -29,6 +29,12 @@ _PLUGINS = {
 # Names of plugins for which NCCL looks where no variable names one.
 _USUAL = re.compile(r"^(?:lib(?:nccl|rccl)-(?:net|tuner|profiler|env|gin|rma)\.so)?$")
 _KINDS = {"net": "NET/", "collnet": "COLLNET/", "p2p": "P2P/", "shm": "SHM/"}
+# Why there is no RDMA device.
+_ABSENT = (
+    ("device", "NET/IB found no RDMA device with an active port"),
+    ("libibverbs", "libibverbs cannot be opened: no RDMA by NCCL itself"),
+    ("interface", "NET/IB found no IP interface for its control messages"),
+)
 # Hosts, processes of a host, and communicators in a list.
 _HOSTS, _PROCESSES, _COMMUNICATORS = 6, 8, 4
 
@@ -206,6 +212,28 @@ def _ways(job: Job) -> List[str]:
             for layer in layers
         ]
         said.append("HCAs: " + ", ".join(named))
+    absent = {why for process in job.processes for why in process.absent}
+    for why, text in _ABSENT:
+        if why in absent and not devices:
+            hosts = names(
+                (process.host or "a host that is not named" for process in job.processes if why in process.absent), 4
+            )
+            said.append("%s, on %s" % (text, hosts))
+    used: Dict[str, Set[str]] = {}
+    for process in job.processes:
+        for name in process.networks:
+            used.setdefault(name, set()).add(process.host or "a host that is not named")
+    if used:
+        said.append(
+            "network: " + "; ".join("%s on %s" % (name, names(hosts, 4)) for name, hosts in sorted(used.items()))
+        )
+    able = {one for process in job.processes for one in process.gdr_devices.items()}
+    for can, text in ((True, "could do GPUDirect RDMA"), (False, "cannot do GPUDirect RDMA, as NCCL says")):
+        listed = [name for name, is_able in able if is_able is can]
+        if listed:
+            said.append("%s %s (what is used the connections say)" % (names(listed, 8), text))
+    if any(process.dmabuf for process in job.processes):
+        said.append("DMA-BUF is available")
     ways: Counter = Counter()  # type: ignore[type-arg]
     over: Counter = Counter()  # type: ignore[type-arg]
     given_up = sorted({process.collnet_why for process in job.processes if process.collnet_why})

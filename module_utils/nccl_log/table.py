@@ -12,21 +12,39 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 RANKS, ROWS = 100_000, 2_000
 # Rows of hardly different bandwidth, how far apart their sizes are, and how alike they are, to be called flat.
 _FLAT, _APART, _ALIKE = 3, 64, 0.85
+# Bytes from which on a size shows bandwidth, and how much less than others an outlier has.
+_BANDWIDTH, _OUTLIER = 1 << 20, 0.75
 # What a launcher puts before a line.
 _LABEL = rb"(?:\[\d{1,7}(?:,\d{1,7})?\](?:<stdout>)?: ?|\d{1,7}: )?"
 ROW = re.compile(
     _LABEL + rb"\s*(\d{1,18})\s+\d{1,18}\s+(?:u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})\s+"
-    rb"(?:[a-z]\w{0,20}\s+)?(?:-?\d{1,8}\s+)?([\d.]{1,14})\s+([\d.]{1,12})\s+([\d.]{1,12})\s+([\w.+/-]{1,12})"
-    rb"(?:\s+[\d.]{1,14}\s+[\d.]{1,12}\s+([\d.]{1,12})\s+([\w.+/-]{1,12}))?"
+    rb"(?P<op>[a-z]\w{0,20}\s+)?(?:-?\d{1,8}\s+)?(?P<time>[\d.]{1,14})\s+(?P<alg>[\d.]{1,12})\s+(?P<out>[\d.]{1,12})\s+(?P<wrong>[\w.+/-]{1,12})"
+    rb"(?:\s+[\d.]{1,14}\s+[\d.]{1,12}\s+(?P<inside>[\d.]{1,12})\s+(?P<wrong_in>[\w.+/-]{1,12}))?"
 )
 _RANK = re.compile(
-    r"#\s+Rank\s+(?P<rank>\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+(?P<pid>\d{1,10})\s+on\s+(?P<host>\S{1,255})\s+device\s+"
+    r"(?:#|^)\s+Rank\s+(?P<rank>\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+(?P<pid>\d{1,10})\s+on\s+(?P<host>\S{1,255})\s+device\s+"
     r"(?P<device>\d{1,4})\s+\[(?P<bus>[\w:.]{1,20})\]\s*(?P<gpu>.{0,80})"
 )
 _NAME = re.compile(r"# Collective test (?P<how>starting|concluded): (?P<name>[\w.-]{1,60})")
 _WRONG = re.compile(r"#\s*Out of bounds values\s*: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*: (?P<busbw>[\d.e+]{1,16})(?: (?P<verdict>FAILED))?")
 _BEGIN = re.compile(r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})")
+
+
+class Row(NamedTuple):
+    """size: bytes.   out, inside: busbw in GB/s out of place and in place; None where that column is not there.
+
+    op: of a reduction, ``sum``.
+    """
+
+    size: int
+    out: float
+    inside: Optional[float]
+    op: str
+
+    @property
+    def best(self) -> float:
+        return max(self.out, self.inside or 0.0)
 
 
 class Placed(NamedTuple):
@@ -41,10 +59,10 @@ class Placed(NamedTuple):
 
 @dataclass
 class Table:
-    """ranks: of the list.   runs: how many lists began.   rows: (size in bytes, the better busbw in GB/s).
+    """ranks: of the list.   runs: how many lists began.   twice: several runs print here.
 
-    wrong: values of all rows that were wrong; None where nothing was checked.   last: size, busbw out of place and in
-    place of the last row.   bounds: what the end says of wrong values.   average: GB/s over all sizes.
+    wrong: values of all rows that were wrong; None where nothing was checked.   unchecked: rows of which nothing was.
+    bounds: what the end says of wrong values.   average: GB/s over all sizes.
     missed: it is below the bandwidth that the environment asks for (NCCL_TESTS_MIN_BW).
     """
 
@@ -52,9 +70,9 @@ class Table:
     runs: int = 0
     twice: bool = False
     name: str = ""
-    rows: List[Tuple[int, float]] = field(default_factory=list)
+    rows: List[Row] = field(default_factory=list)
     wrong: Optional[int] = None
-    last: Tuple[int, float, float] = (0, 0.0, 0.0)
+    unchecked: int = 0
     bounds: str = ""
     average: Optional[float] = None
     concluded: bool = False
@@ -70,16 +88,19 @@ class Table:
         if match is None:
             return False
         try:
-            size, out = int(match.group(1)), float(match.group(4))
-            inside = float(match.group(6) or 0)
+            inside = match.group("inside")
+            op = (match.group("op") or b"").decode().strip()
+            row = Row(int(match.group(1)), float(match.group("out")), float(inside) if inside else None, op)
         except ValueError:
             return False
         if len(self.rows) < ROWS:
-            self.rows.append((size, max(out, inside)))
-        self.last = size, out, inside
-        for said in (match.group(5), match.group(7)):
-            if said is not None and said.isdigit():
-                self.wrong = (self.wrong or 0) + int(said)
+            self.rows.append(row)
+        counted = [
+            said for said in (match.group("wrong"), match.group("wrong_in")) if said is not None and said.isdigit()
+        ]
+        for said in counted:
+            self.wrong = (self.wrong or 0) + int(said)
+        self.unchecked += not counted
         return True
 
     def comment(self, text: str) -> bool:
@@ -108,14 +129,37 @@ class Table:
     @property
     def flat(self) -> Optional[Tuple[int, float]]:
         """The least size from which on the busbw hardly grows, and it; None where it still grows or little is there."""
-        if len(self.rows) < _FLAT + 1 or [size for size, _busbw in self.rows] != sorted({s for s, _b in self.rows}):
+        sizes = [row.size for row in self.rows]
+        if len(self.rows) < _FLAT + 1 or sizes != sorted(set(sizes)):
             return None
-        last = self.rows[-1][1]
+        last = self.rows[-1].best
         begin = len(self.rows)
-        while begin and last > 0.5 and _ALIKE * last <= self.rows[begin - 1][1] <= last / _ALIKE:
+        while begin and last > 0.5 and _ALIKE * last <= self.rows[begin - 1].best <= last / _ALIKE:
             begin -= 1
-        wide = len(self.rows) - begin >= _FLAT and self.rows[-1][0] >= _APART * self.rows[begin][0]
-        return (self.rows[begin][0], last) if wide else None
+        wide = len(self.rows) - begin >= _FLAT and self.rows[-1].size >= _APART * self.rows[begin].size
+        return (self.rows[begin].size, last) if wide else None
+
+    @property
+    def outliers(self) -> List[str]:
+        """Rows of a bandwidth that their neighbours do not have, or in place far from out of place, in words."""
+        found = []
+        for before, row, after in zip([None, *self.rows], self.rows, [*self.rows[1:], None]):
+            if row.size < _BANDWIDTH:
+                continue
+            if row.inside is not None and min(row.out, row.inside) < _OUTLIER * max(row.out, row.inside):
+                found.append("%s: %g GB/s out of place, %g in place" % (size(row.size), row.out, row.inside))
+            elif _below(before, row, after):
+                found.append("%s: %g GB/s, the sizes beside it %g and %g" % (
+                    size(row.size), row.best, before.best, after.best,
+                ))  # fmt: skip
+        return found
+
+
+def _below(before: Optional[Row], row: Row, after: Optional[Row]) -> bool:
+    """Whether a row has much less bandwidth than those of the sizes beside it."""
+    if before is None or after is None or not before.size < row.size < after.size:
+        return False
+    return row.best < _OUTLIER * min(before.best, after.best)
 
 
 def _number(text: str) -> Optional[float]:
@@ -154,25 +198,41 @@ def told(table: Table) -> List[str]:
         gpus = sorted({one.gpu for one in table.ranks.values() if one.gpu})
         text += "; %s" % ", ".join(gpus[:3]) if gpus else ""
         said.append(text + ("; several runs print here with other ranks" if table.twice else ""))
+        if len(table.ranks) == 1 and 0 in table.ranks:
+            said.append(
+                "one rank alone: nothing is communicated, so busbw is 0 by definition, and no fault; start it with two"
+                " ranks or more (-g 2 on a node; over nodes mpirun or srun, and nccl-tests built with MPI=1)"
+            )
     if not table.rows and not table.concluded:
         return said
     text = "nccl-tests%s: " % (" (%s)" % table.name if table.name else "")
     text += "" if table.rows else "no size is in this log"
     if table.rows:
-        best = max(table.rows, key=lambda row: row[1])
-        text += "%d size%s up to %s" % (
-            len(table.rows), "" if len(table.rows) == 1 else "s", size(max(row[0] for row in table.rows)),
-        )  # fmt: skip
-        text += "; at %s busbw %g GB/s out of place, %g in place" % (size(table.last[0]), *table.last[1:])
-        text += "; the best is %g GB/s at %s" % (best[1], size(best[0])) if best[1] > max(table.last[1:]) else ""
+        best, last = max(table.rows, key=lambda row: row.best), table.rows[-1]
+        sizes = {row.size for row in table.rows}
+        if len(sizes) < len(table.rows):
+            text += "%d rows of " % len(table.rows)
+        text += "%d size%s up to %s" % (len(sizes), "" if len(sizes) == 1 else "s", size(max(sizes)))
+        ops = sorted({row.op for row in table.rows if row.op and row.op != "none"})
+        text += "; reduction %s" % ", ".join(ops) if ops else ""
+        text += " (others, if the test has them, are not in these rows)" if len(ops) == 2 else ""
+        inside = "in place is not in the row" if last.inside is None else "%g in place" % last.inside
+        text += "; at %s busbw %g GB/s out of place, %s" % (size(last.size), last.out, inside)
+        text += "; the best is %g GB/s at %s" % (best.best, size(best.size)) if best.best > last.best else ""
+        outliers = table.outliers
+        if outliers:
+            text += "; worth a look, measure it again: %s" % ", ".join(outliers[:3])
+            text += " and %d more" % (len(outliers) - 3) if len(outliers) > 3 else ""
         flat = table.flat
         if flat:
             text += "; flat at about %.1f GB/s from %s on: the table does not tell what limits it" % (
                 flat[1], size(flat[0])
             )  # fmt: skip
-        if max(row[0] for row in table.rows) < 1 << 20:
+        if max(sizes) < _BANDWIDTH:
             text += "; such small sizes show no bandwidth"
-        text += "; wrong values: %s" % ("not checked" if table.wrong is None else table.wrong)
+        text += "; wrong values: %s" % (
+            "not checked (N/A)" if table.wrong is None else "%d in these rows" % table.wrong
+        )
     if table.concluded or table.bounds:
         text += "; it ran to its end: out of bounds values %s" % (table.bounds.strip() or "not shown")
         if table.average is not None:

@@ -237,6 +237,11 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"NET/Plugin ?: Failed to find (?P<name>ncclNet\w* symbol \([^)]*\))",
         lambda m: Plugin("NET", "unfit", m.group("name")),
     ),
+    (
+        "TUNE PROF NET/ ENV/",
+        r"(?P<kind>TUNER|PROFILER|NET|ENV)/Plugin ?: Plugin name set by env to (?P<name>\S{1,300}?)\.?\s*$",
+        lambda m: Variable("NCCL_%s_PLUGIN" % m.group("kind"), m.group("name")),
+    ),
     ("TUNE", r"TUNER/Plugin ?: (?:Failed to find|Plugin load returned)", lambda m: Plugin("TUNER", "missing", "")),
     (
         "PROF",
@@ -438,7 +443,7 @@ STARTS = tuple(_KEYED)
 
 
 # Builds of others print whole paths of sources.
-_WHOLE_PATH = re.compile(r"/\S{1,300}?/src/(?P<place>[\w/.+-]{1,120}:\d{1,6}) (?P<arrow>-> \d{1,2}\b.*)")
+_WHOLE_PATH = re.compile(r"/\S{1,300}/src/(?P<place>[\w/.+-]{1,120}:\d{1,6}) (?P<arrow>-> \d{1,2}\b.*)")
 
 
 def event(text: str) -> Optional[Event]:

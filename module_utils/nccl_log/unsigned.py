@@ -115,7 +115,8 @@ class Others:
             self.bare.append(line[:_LONGEST])
         comment = False
         if self._report or begin in _REPORT or begin[:1] in _TABLE:
-            comment = b"# " in line[:24]
+            # Of some logs the # is gone.
+            comment = b"# " in line[:24] or (begin[:1] == b" " and b"  Rank " in line[:16])
             # None of these words is among the marks.
             if self._reported(line, begin) or (not comment and self._log.table.row(line)):
                 return

@@ -431,7 +431,7 @@ def test_variables_of_which_nothing_came() -> None:
     )
     missing = "PROFILER/Plugin: Could not find: libnccl-profiler-inspector.so"
     log = found(ranks(*HEALTHY, "NCCL_PROFILER_PLUGIN set by environment to inspector", missing))
-    assert log["nccl_log.variable_effect"].have == "NCCL_PROFILER_PLUGIN=inspector: no such plugin was loaded"
+    assert "no line says that it was loaded" in (log["nccl_log.variable_effect"].have or "")
     assert "nccl_log.variable_effect" not in found(ranks(*HEALTHY, missing))
     log = found(ranks(*HEALTHY).replace("Connected all rings", "NCCL_ALGO set by environment to Ring\nx", 1)
                 + "node1:101:1 [0] NCCL INFO NCCL_ALGO set by environment to Tree\n"

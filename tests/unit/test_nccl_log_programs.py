@@ -230,3 +230,99 @@ def test_a_watchdog_line_that_somebody_has_broken() -> None:
     text = "[rank1]:[E1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST,\n"
     have = found(text + " Timeout(ms)=1800000) ran for 1800010 milliseconds before timing out.\n")["nccl_log.watchdog"]
     assert "after 1800 s on BROADCAST number 4" in have
+
+
+def test_ranks_that_wait_for_other_collectives_under_one_number_are_out_of_step() -> None:
+    line = "[rank{0}]:[E1] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=812, OpType={1},"
+    line += " NumelIn=5, NumelOut=5, Timeout(ms)=600000) ran for 600026 milliseconds before timing out.\n"
+    have = found(line.format(7, "BROADCAST") + line.format(3, "ALLREDUCE"))["nccl_log.watchdog"]
+    assert "called different things" in have
+    assert "out of step" in have
+    assert "lowest number" not in have
+    assert "out of step" not in found(line.format(7, "BROADCAST") + line.format(3, "BROADCAST"))["nccl_log.watchdog"]
+
+
+def test_a_timeout_whose_operation_is_not_named() -> None:
+    text = (
+        "[rank3]:[E2] [PG ID 2 PG GUID 3 Rank 3] Timeout at NCCL work: 32, last enqueued NCCL work: 32, last completed"
+    )
+    have = found(text + " NCCL work: 31.\n")["nccl_log.watchdog"]
+    assert "collective number 32; on rank 3; in group ID 2 PG GUID 3 rank 3 completed 31" in have
+    assert "only rank 3 is shown waiting" in have
+
+
+def test_a_heartbeat_that_stopped_on_two_ranks() -> None:
+    text = "".join(
+        f"[rank{rank}]:[E1] [PG 5 Rank 0] Heartbeat monitor timed out! Ends after it. workMetaList_.size()={left}\n"
+        for rank, left in ((0, 3), (4, 2))
+    )
+    have = found(text)["nccl_log.watchdog"]
+    assert "3 operations outstanding on rank 0; 2 operations outstanding on rank 4" in have
+    assert "only buys time" in have
+
+
+def test_a_mismatch_that_pytorch_found() -> None:
+    text = "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective:"
+    text += " CollectiveFingerPrint(SequenceNumber=5OpType=BARRIER), but Rank 2 is running collective:"
+    text += " CollectiveFingerPrint(SequenceNumber=4OpType=BARRIER).\n"
+    have = found(text)["nccl_log.mismatch"]
+    assert "rank 1 is at number 5 with BARRIER; rank 2 is at number 4 with BARRIER" in have
+    assert "out of step by 1 collective:" in have
+
+
+def test_the_addresses_between_which_rdma_failed() -> None:
+    text = (
+        "alpha:7:8 [1] transport/net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 192.0.2.9<4> with status=12"
+        " opcode=1 len=0 vendor err 129 localGid ::ffff:10.1.{}.2 remoteGids::ffff:10.1.1.4 hca mlx5_1\n"
+    )
+    assert (
+        "between GIDs 10.1.1.4 and 10.1.2.2; these are of two subnets" in found(text.format(2))["nccl_log.completion"]
+    )
+    assert "two subnets" not in found(text.format(1))["nccl_log.completion"]
+
+
+ROW = "{:>12} {:>10}     float     {}      -1    125.8    1.59  {:>7}      0{}\n"
+
+
+def test_rows_of_nccl_tests_that_stand_out_or_are_cut() -> None:
+    rows = [(1 << 28, 84.0, 86.0), (1 << 29, 86.0, 85.0), (1 << 30, 87.0, 52.0), (1 << 31, 88.0, None)]
+    text = "".join(
+        ROW.format(size, size // 4, "sum", out, "" if inside is None else f"    125.1    1.60   {inside}   N/A")
+        for size, out, inside in rows
+    )
+    said = printed(text)
+    assert "1 GiB: 87 GB/s out of place, 52 in place" in said
+    assert "at 2 GiB busbw 88 GB/s out of place, in place is not in the row" in said
+    twice = printed("".join(ROW.format(4096, 1024, op, 1.0, "") for op in ("max", "min")))
+    assert "2 rows of 1 size up to 4 KiB; reduction max, min" in twice
+
+
+def test_a_list_of_one_rank_without_its_comment_sign() -> None:
+    said = printed(" Using devices\n  Rank  0 Group  0 Pid    127 on alpha device  0 [0x00] NVIDIA X1\n")
+    assert "one rank alone: nothing is communicated, so busbw is 0 by definition" in said
+
+
+def test_a_plugin_that_prints_its_function_for_a_place() -> None:
+    text = (
+        "[0] tcpxResult_t tcpxCommProgress(tcpxComm*):1231 NCCL WARN 0xa:0xb, nic 0, eth9, 192.0.2.1<39><-192.0.2.5<46>"
+    )
+    have = found(text + " rx rx ctrl timeout cnt 733, nanos 10000000585\n")["nccl_log.net_plugin"]
+    assert "not received from 192.0.2.5 on eth9, for up to 10 s" in have
+    other = "alpha:7:8 [0] nccl_net_ofi_some_call:12 NCCL WARN the queue is odd\n"
+    assert "a warning of the plugin OFI" in found(other)["nccl_log.net_plugin"]
+
+
+def test_the_network_of_one_host_has_no_weight() -> None:
+    text = "".join(f"alpha:{7 + gpu}:8 [{gpu}] NCCL INFO Using network Socket\n" for gpu in (0, 1))
+    finding = {one.check: one for one in judge.judge(read(text))}["nccl_log.network"]
+    assert (finding.severity, "between its GPUs the network has no weight" in (finding.have or "")) == ("minor", True)
+    other = text.replace("alpha:8", "beta:8")
+    assert {one.check: one for one in judge.judge(read(other))}["nccl_log.network"].severity == "major"
+
+
+def test_calls_of_a_build_that_prints_whole_paths() -> None:
+    text = "alpha:7:9 [0] NCCL INFO /usr/src/x/rccl/build/hipify/src/transport/p2p.cc:473 -> 3\n"
+    text += "alpha:7:7 [1] NCCL INFO /usr/src/x/rccl/build/hipify/src/group.cc:437 -> 1\n"
+    have = found(text)["nccl_log.warning"]
+    assert "p2p.cc:473 -> 3 on alpha:7, GPU 0; group.cc:437 -> 1 on GPU 1 (a call of CUDA failed)" in have
+    assert "RCCL" in printed(text)

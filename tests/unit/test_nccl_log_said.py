@@ -129,7 +129,7 @@ def waits(text: str) -> str:
 
 def test_what_the_numbers_of_a_timeout_tell() -> None:
     assert "it is the first collective of its process group" in waits(WATCHDOG.format(2, 1))
-    assert "first collective" not in waits(WATCHDOG.format(2, 7))
+    assert "first collective of" not in waits(WATCHDOG.format(2, 7))
     alone = WATCHDOG.format(1, 7) + PROGRESS.format(1, 7, 7, 6)
     assert "nothing behind the collective that it waits for: it waits for another rank" in waits(alone)
     assert "nothing behind" not in waits(alone.replace("enqueued NCCL work: 7", "enqueued NCCL work: 9"))
