@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..machine.profile import NicSetting, Profile
-from .nv_settings import NAME, WORD, Want
+from .nv_settings import NAME, WORD, Want, parse_number
 
 # What a card has once for each port. The tool's names end in _P1, _P2.
 OF_A_PORT = frozenset(
@@ -62,6 +62,8 @@ WHY = {
     "INTERNAL_CPU_MODEL": "decides who owns a BlueField's ports, its own processor (1) or the host (0)",
     "INTERNAL_CPU_OFFLOAD_ENGINE": "1 makes a BlueField-3 a plain NIC",
 }
+# The reason why these are to be 0.
+_OF_NONE = ("PCI_WR_ORDERING", "ATS_ENABLED", "SRIOV_EN", "NUM_OF_VFS")
 _DECLARED = "the site declares it"
 
 
@@ -99,7 +101,9 @@ def parse(settings: Mapping[Any, Any]) -> Dict[str, NicSetting]:
     found: Dict[str, NicSetting] = {}
     for name, value in _typed(settings, "nic_firmware_settings").items():
         base = name.rpartition("_P")[0] if name.rpartition("_P")[0] in OF_A_PORT else name
-        found[name] = NicSetting(value, WHY.get(base, _DECLARED))
+        # Whoever wants ATS has a reason of their own.
+        other = base in _OF_NONE and parse_number(str(value)) != 0
+        found[name] = NicSetting(value, _DECLARED if other else WHY.get(base, _DECLARED))
     return found
 
 

@@ -527,6 +527,11 @@ def test_what_is_said_of_one_port_counts_for_more() -> None:
     ]
 
 
+def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> None:
+    why = [one.why for one in wanted.parse({"ATS_ENABLED": 1, "SRIOV_EN": 0, "LINK_TYPE_P2": "ETH"}).values()]
+    assert why == ["the site declares it", wanted.WHY["SRIOV_EN"], wanted.WHY["LINK_TYPE"]]
+
+
 def test_what_is_usual_on_roce_has_the_sites_congestion_notifications() -> None:
     of = wanted.of_card([], {1: "Ethernet", 2: "InfiniBand"}, Usual(cnp_dscp=48, cnp_priority=6))
     assert [one.argument for one in of if one.name[-2:] in ("P1", "P2")] == [
