@@ -41,6 +41,10 @@ options:
     description: The site's C(busbar_roce), of which O(recommended) uses C(cnp_dscp) and C(cnp_priority).
     type: dict
     default: {}
+  firmware:
+    description: The site's C(busbar_firmware), PSID to version. A reset may load it where it was burned.
+    type: dict
+    default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
@@ -118,6 +122,7 @@ SPEC = {
     "recommended": {"type": "bool", "default": False},
     "devices": {"type": "list", "elements": "str", "default": []},
     "roce": {"type": "dict", "default": {}},
+    "firmware": {"type": "dict", "default": {}},
     **module.PROFILE,
     **module.DISRUPTION,
     **module.ROOTS,
@@ -135,7 +140,9 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     if given["recommended"]:
         roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
         usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
-    asked = nic_firmware.Asked(wanted.parse(given["settings"]), usual, devices, wanted.of_profile(expected))
+    asked = nic_firmware.Asked(
+        wanted.parse(given["settings"]), usual, devices, wanted.of_profile(expected), given["firmware"]
+    )
     if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.
         return dict(apply.converge(host, True, Plan), diff=[], notes=[])

@@ -61,11 +61,12 @@ SUPPORTED = Check(
 IMAGE = Check(
     "nic_firmware.image",
     why="whatever resets the card, a reboot as well, loads the firmware that was burned, be it meant or not",
-    fix="say which firmware is meant, in busbar_firmware; on a drained node: mstfwreset -d %s -y reset for the burned"
-    " one, or burn the running one again (mstflint -d %s -i FILE burn); then " + _RUN,
+    fix="declare the firmware that is meant in busbar_firmware; or, on a drained node: mstfwreset -d %s -y reset for"
+    " the burned one, or burn the running one again (mstflint -d %s -i FILE burn); then " + _RUN,
     aspect="persisted",
 )
-"Is the firmware in the card's flash the running one; asked where its settings wait for a reset, which would load it"
+"""Is the firmware in the card's flash the running one, or that of `busbar_firmware`; asked where its settings wait for
+a reset, which would load it"""
 TOOL = Check(
     "nic_firmware.tool",
     why="only NVIDIA's tools read and write what a NIC keeps in its flash",
@@ -85,12 +86,14 @@ class Asked:
     """settings: the site's, as wanted.parse gives them.   usual: what any training node should have, None: not asked.
 
     devices: PCI addresses of cards besides the rails'.   of_profile: its settings, as wanted.of_profile gives them.
+    firmware: PSID -> version that the site declares.
     """
 
     settings: Mapping[str, NicSetting]
     usual: Optional[Usual] = None
     devices: Tuple[str, ...] = ()
     of_profile: Mapping[str, NicSetting] = field(default_factory=dict)
+    firmware: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class Have:
     """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> what a tool said to a change.
 
     told: by the card's address; empty where the tool is missing.   locked: the kernel's lockdown, "" where it has none.
+    firmware: as in Asked.
     """
 
     hypervisor: str
@@ -139,6 +143,7 @@ class Have:
     missing: Optional[Problem] = None
     failed: Mapping[str, str] = field(default_factory=dict)
     locked: str = ""
+    firmware: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,7 @@ def read(
     # Only what does not answer, and what waits, has to do with it.
     asked_for = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
     locked = lockdown.read(host) if asked_for else ""
-    return Have("", found, absent, told, boot, record, None, dict(failed), locked)
+    return Have("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
 
 
 def _told(host: Host, card: Card) -> Told:
@@ -381,7 +386,7 @@ def _live(
             fix = "update the card's firmware, which does not tell what it runs with; after a reboot it is what the"
             return judged("unknown", fix=fix + " next boot's settings were"), (), (), None
         return judged("ok"), (), (), None
-    image = _image(card, told)
+    image = _image(card, told, have.firmware)
     if persisted.state == "unknown" or isinstance(have.record, Problem):
         cause = persisted if persisted.state == "unknown" else TOOL.at(pending.STORE)
         return judged("unknown", "what the next boot brings is not known", because=cause), (), (), image
@@ -440,8 +445,8 @@ def _against(have: Have, card: Card, told: Told, tried: Sequence[int]) -> str:
     return ""
 
 
-def _image(card: Card, told: Told) -> Optional[Finding]:
-    """On the firmware that a reset would load; None where nobody has looked."""
+def _image(card: Card, told: Told, declared: Mapping[str, str]) -> Optional[Finding]:
+    """On the firmware that a reset would load; None where nobody has looked. declared: PSID -> version."""
     fix = IMAGE.fix.replace("%s", card.address)
     if isinstance(told.image, Problem):
         return IMAGE.judge(
@@ -454,11 +459,11 @@ def _image(card: Card, told: Told) -> Optional[Finding]:
         )
     if told.image is None:
         return None
-    state = "drift" if told.image.pending else "ok"
+    meant = declared.get(told.image.psid)
+    state = "drift" if told.image.pending and told.image.following != meant else "ok"
     said = "%s in flash, %s runs" % (told.image.following, told.image.running)
-    return IMAGE.judge(
-        card.label, state, "the running firmware", said, "%s -d %s query" % (tools.FLINT[0], card.address), fix
-    )
+    source = "%s -d %s query" % (tools.FLINT[0], card.address)
+    return IMAGE.judge(card.label, state, meant or "the running firmware", said, source, fix)
 
 
 def _want(settings: Sequence[Wanted]) -> str:

@@ -20,7 +20,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import Hos
 FIRMWARE = Check(
     "consistency.firmware",
     why="two firmwares behave differently under congestion: the slowest rail sets the pace of all",
-    fix="mlxfwmanager --query on both kinds; bring this one to the fleet's firmware while drained",
+    fix="mstflint -d ADDRESS query on both kinds; bring this one to the fleet's firmware while drained:"
+    " mstflint -d ADDRESS -i FILE burn, then mstfwreset -d ADDRESS -y reset or a reboot",
 )
 """Is the firmware of the rails' NICs the declared one, else that of most hosts of the kind; a tie is `unknown`, as for
 all of these"""

@@ -143,8 +143,8 @@ RAIL_NUMA = Check(
 RAIL_FIRMWARE = Check(
     "platform.rail_firmware",
     why="two firmwares behave differently under congestion, and the slowest rail sets the pace of all",
-    fix="on a drained node: mlxfwmanager -u, with the image of the declared version, then mlxfwreset or a reboot; "
-    + _RECHECK,
+    fix="on a drained node: mstflint -d ADDRESS -i FILE burn (or mlxfwmanager -u) with the image of the declared"
+    " version, then mstfwreset -d ADDRESS -y reset or a reboot; " + _RECHECK,
 )
 "Has the rail's NIC the firmware that `busbar_firmware` declares for its PSID; without a declaration nothing is asked"
 RAIL_MTU = Check(
