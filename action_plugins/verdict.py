@@ -138,9 +138,11 @@ class _Found:
             if role in roles and verdict.played(role, variables):
                 results.setdefault(role, told)
         busbw = _busbw(results.get("nccl_benchmark") or {})
+        health = _health(results.get("node_health") or {})
         # What was worked on afterwards has its end from that, and not from a question that it gave no answer to.
         worked = any(f"{role}_result" in raw for role in roles)
-        self.more[host] = {"intent": _intent(raw, audit), "end": None if worked else _end(audit), "busbw": busbw}
+        end = None if worked else _end(audit)
+        self.more[host] = {"intent": _intent(raw, audit), "end": end, "busbw": busbw, "health": health}
         self.simulated = self.simulated or raw.get("busbar_hardware_root", "/") != "/"
 
 
@@ -224,6 +226,12 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for run in benchmark.get("runs") or []
         if run.get("busbw") is not None
     }
+
+
+def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The devices of a node that something has grown on since the last night, or is wrong with."""
+    devices = role.get("devices") or []
+    return devices if answer.is_valid(answer.health_devices, devices) else []
 
 
 def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:

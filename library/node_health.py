@@ -65,6 +65,23 @@ notes:
   type: list
   elements: str
   returned: success
+devices:
+  description:
+    - GPUs, rails' NICs and bridges of which a counter has grown since the last night, or with which something is wrong,
+      for the report. C(seconds) is null where there is nothing to compare with; C(slowed) counters are microseconds.
+  type: list
+  elements: dict
+  returned: success
+  sample:
+    - pci: 0000:9a:00.0
+      name: GPU5
+      seconds: 86400.0
+      grown: {slowed hw_thermal_slowdown: 340000000, replays: 2}
+      product: NVIDIA H100 80GB HBM3
+      serial: "1654922006536"
+      part: 2330-885-A1
+      firmware: 96.00.5E.00.01
+      slot: "12"
 commands:
   description: Empty; nothing is changed.
   type: list
@@ -87,7 +104,7 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, told
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
 
 SPEC = {
@@ -111,7 +128,8 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     found = judge.plan(have, machine, judge.Wanted(asked, given["power_limit"] or None))
     if given["record"]:
         found = judge.keep(host, have, found)
-    return dict(found.result(), notes=judge.notes(have))
+    devices = told.devices(host, have, machine, asked, found.findings)
+    return dict(found.result(), notes=judge.notes(have), devices=devices)
 
 
 if __name__ == "__main__":

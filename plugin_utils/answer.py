@@ -576,6 +576,20 @@ neighbour = record(
     description=_said,
 )
 
+# What a GPU or PCIe function of a node has counted since the last night, and which device it is.
+health_device = record(
+    pci=text(20, _PCI),
+    name=text(40, line=True),
+    seconds=maybe(number(0, 1e9)),
+    grown=table(whole(0, 1 << 64), text(80, line=True), 100),
+    product=maybe(_said),
+    serial=maybe(_said),
+    part=maybe(_said),
+    firmware=maybe(_said),
+    slot=maybe(_said),
+)
+health_devices = many(health_device, 1000)
+
 
 def a_sweep(value: Any) -> None:
     """Of an InfiniBand plane; its own reader types and bounds all of it."""
@@ -616,6 +630,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "gate_info": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
+    "node_health": {"devices": health_devices},
     "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},

@@ -43,6 +43,7 @@ from . import (
     part,
     prometheus,
     report,
+    rma_page,
     runner,
     signals,
     text,
@@ -118,6 +119,12 @@ def _judged(command: argparse._ActionsContainer) -> None:
 def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", dest="number", type=_positive, metavar="N", help="default: the last one that ended")
     command.add_argument("--list", action="store_true", help="name the runs of the history")
+    command.add_argument(
+        "--rma",
+        type=Path,
+        metavar="DIRECTORY",
+        help="a page for each device that something is wrong with, for its vendor",
+    )
     command.add_argument("--nodes", metavar="GROUP", help="only the names of a group's nodes, for --limit @FILE")
     _outputs(command)
     merged = command.add_argument_group(
@@ -574,8 +581,22 @@ def _emit(
         output.sweep(getattr(arguments, name))
         # node_exporter is another user, and what it reads names no value that a node has.
         output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
-    if "-" not in targets.values():
+    if getattr(arguments, "rma", None):
+        _pages(arguments, data, nights, found)
+    elif "-" not in targets.values():
         print(text.rendered(data), end="")
+
+
+def _pages(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History, found: beside.Beside) -> None:
+    pages, left_out = rma_page.written(data, nights.run(data["run"]["id"]), nights, found)
+    arguments.rma.mkdir(parents=True, exist_ok=True)
+    for name, page in pages.items():
+        output.write(str(arguments.rma / name), page, arguments.mode)
+        print(arguments.rma / name)
+    if left_out:
+        print(f"and {left_out} more devices: --rma writes {rma_page.PAGES} pages of a night")
+    if not pages:
+        print("nothing is wrong with any device of that night: no page was written")
 
 
 def _commit(path: Path) -> str | None:

@@ -21,7 +21,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
 
 from .. import private
 from . import lock, waivers
@@ -50,6 +50,7 @@ SCHEMA = (
         PRIMARY KEY (run, host, finding)) WITHOUT ROWID;
     """,
     "ALTER TABLE host ADD COLUMN notes INTEGER REFERENCES json (id)",
+    "ALTER TABLE host ADD COLUMN health INTEGER REFERENCES json (id)",
 )
 # In the order of Run's own fields.
 _RUN = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
@@ -177,7 +178,7 @@ class History:
         with self._transaction():
             for host, result in hosts.items():
                 self._db.execute(
-                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         run,
                         host,
@@ -187,6 +188,7 @@ class History:
                         self._once(sorted(result.passed)),
                         self._once(result.busbw),
                         self._once(result.notes) if result.notes else None,
+                        self._once(result.health) if result.health else None,
                     ),
                 )
                 self._findings(run, result, marks.get(host, {}))
@@ -231,7 +233,8 @@ class History:
             said = "what its hosts said is not kept any more (--keep-days)"
             self._db.execute(f"UPDATE run SET state = 'pruned', message = ? WHERE {old}", (said, newest))
             used = "SELECT body FROM finding UNION SELECT passed FROM host UNION SELECT busbw FROM host"
-            used += " UNION SELECT notes FROM host WHERE notes IS NOT NULL"
+            for column in ("notes", "health"):
+                used += f" UNION SELECT {column} FROM host WHERE {column} IS NOT NULL"
             self._db.execute(f"DELETE FROM json WHERE id NOT IN ({used})")
         self._db.execute("PRAGMA foreign_keys = ON")
 
@@ -284,8 +287,9 @@ class History:
                     findings.setdefault(host, []).append(from_dict(json.loads(body)))
             passed = _Passed(self._db)
             rows = self._db.execute(
-                "SELECT h.host, h.ended, h.intent, h.passed, b.text, n.text FROM host h JOIN json b ON b.id = h.busbw"
-                " LEFT JOIN json n ON n.id = h.notes WHERE h.run = ?",
+                "SELECT h.host, h.ended, h.intent, h.passed, b.text, n.text, d.text FROM host h"
+                " JOIN json b ON b.id = h.busbw LEFT JOIN json n ON n.id = h.notes LEFT JOIN json d ON d.id = h.health"
+                " WHERE h.run = ?",
                 (run,),
             )
             hosts = {
@@ -297,8 +301,9 @@ class History:
                     intent if intent is None else _is(intent, str),
                     _busbw(busbw),
                     tuple(_is(note, str) for note in json.loads(notes or "[]")),
+                    _health(health),
                 )
-                for host, end, intent, number, busbw, notes in rows
+                for host, end, intent, number, busbw, notes, health in rows
             }
         return hosts, marks
 
@@ -329,8 +334,8 @@ class History:
                 nights.setdefault(host, []).append(Past(number, intent, passed[ids], marks.get((number, host), {})))
         return nights
 
-    def trail(self, run: Run, count: int) -> list[tuple[Run, dict[str, Any], dict[str, tuple[str, Any]]]]:
-        """The last nights of the inventory up to this run, oldest first: run, summary, host -> class and busbw."""
+    def trail(self, run: Run, count: int) -> list[tuple[Run, dict[str, Any], dict[str, tuple[str, Any, Any]]]]:
+        """The last nights of the inventory up to this run, oldest first: run, summary, host -> class, busbw, health."""
         rows = self._db.execute(
             f"SELECT {_RUN}, summary FROM run WHERE state = 'done' AND inventory = ? AND id < ?"
             " ORDER BY id DESC LIMIT ?",
@@ -339,12 +344,40 @@ class History:
         found = []
         for row in reversed(rows):
             of_run = self._db.execute(
-                "SELECT h.host, h.class, j.text FROM host h JOIN json j ON j.id = h.busbw WHERE h.run = ?", (row[0],)
+                "SELECT h.host, h.class, j.text, d.text FROM host h JOIN json j ON j.id = h.busbw"
+                " LEFT JOIN json d ON d.id = h.health WHERE h.run = ?",
+                (row[0],),
             )
             with _sound(self.path):
-                hosts = {host: (_among(name, CLASSES), _busbw(busbw)) for host, name, busbw in of_run}
+                hosts = {
+                    host: (_among(name, CLASSES), _busbw(busbw), _health(health))
+                    for host, name, busbw, health in of_run
+                }
                 found.append((self._run(row[:-1]), _summary(row[-1]), hosts))
         return found
+
+    def of_device(self, run: Run, host: str, identity: str) -> list[tuple[str, Finding]]:
+        """What the nights of the inventory up to this run said of one device of a host, oldest first, with the start of
+        each."""
+        rows = self._db.execute(
+            "SELECT r.started, j.text FROM finding f JOIN run r ON r.id = f.run JOIN json j ON j.id = f.body"
+            " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND f.host = ? AND f.carried = 0"
+            " ORDER BY r.id, f.place",
+            (run.inventory, run.id, host),
+        )
+        with _sound(self.path):
+            said = [(_is(started, str), from_dict(json.loads(body))) for started, body in rows]
+        return [(started, finding) for started, finding in said if finding.identity == identity]
+
+    def health_of(self, run: Run, host: str, count: int) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
+        """Start of the last nights up to this run that asked the host, oldest first, and the devices it told of."""
+        rows = self._db.execute(
+            "SELECT r.started, d.text FROM host h JOIN run r ON r.id = h.run LEFT JOIN json d ON d.id = h.health"
+            " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND h.host = ? ORDER BY r.id DESC LIMIT ?",
+            (run.inventory, run.id, host, count),
+        ).fetchall()
+        with _sound(self.path):
+            return [(_is(started, str), _health(text)) for started, text in reversed(rows)]
 
     def before(self, moment: str, run: Run) -> int | None:
         """Number of the last night before a run that began at or before a moment, as runs write it."""
@@ -482,6 +515,17 @@ def _busbw(text: str) -> dict[str, dict[str, Any]]:
         _is(values["busbw"], int, float)
         _is(values["bar"], int, float, type(None))
     return found
+
+
+def _health(text: str | None) -> tuple[dict[str, Any], ...]:
+    found = _is(json.loads(text or "[]"), list)
+    for device in found:
+        for name in ("pci", "name"):
+            _is(device[name], str)
+        _is(device["seconds"], int, float, type(None))
+        for count in _is(device["grown"], dict).values():
+            _is(count, int)
+    return tuple(found)
 
 
 def _summary(text: str, whole: bool = True) -> dict[str, Any]:

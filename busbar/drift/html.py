@@ -29,12 +29,17 @@ COLUMNS = 24
 DETAILS = 6000
 
 
-def render(report: Mapping[str, Any]) -> str:
-    """The page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
+def standing(data: Mapping[str, Any], template: str) -> str:
+    """A page without a script. data: ``r`` of the template."""
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'"
+    page: str = _template(template).render(r=data, style=style, policy=policy)
+    return page
+
+
+def _template(name: str) -> Any:
     import jinja2  # here, so that the other commands start without it
 
-    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -42,8 +47,15 @@ def render(report: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(name)
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     details, left_out = _details(report)
-    return environment.get_template("report.html.j2").render(
+    page: str = _template("report.html.j2").render(
         r=report,
         style=style,
         script=script,
@@ -53,6 +65,7 @@ def render(report: Mapping[str, Any]) -> str:
         grid=_grid(report),
         strip=_strip(report["history"]),
         trends=_trends(report["busbw"]["runs"]),
+        health_trends=[(row, _line(row["trend"])) for row in (report["health"] or {}).get("counters", ())],
         classes=CLASSES,
         unanswered=OPEN,
         maps=[heat_map.drawn(each) for each in (report["localised"] or {}).get("maps", ())],
@@ -63,6 +76,7 @@ def render(report: Mapping[str, Any]) -> str:
         span=actions.span,
         bad_results=[state for state in STATES if state != "ok"],
     )
+    return page
 
 
 def _digest(text: str) -> str:
@@ -180,6 +194,12 @@ def _strip(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
         bars.append({"x": place * 12, "parts": parts, "night": night})
     return {"width": max(12 * len(bars), 12), "bars": bars}
+
+
+def _line(values: Sequence[float]) -> str:
+    """Points of a line from 0 to the largest value, 200 by 40."""
+    step, high = 200.0 / max(len(values) - 1, 1), max(values) or 1.0
+    return " ".join(f"{i * step:.1f},{38 - 36 * value / high:.1f}" for i, value in enumerate(values))
 
 
 def _trends(runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -73,6 +73,7 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
                 "intent": host.intent,
                 "busbw": host.busbw,
                 "notes": host.notes,
+                "health": host.health,
             }
             for name, host in hosts.items()
         },

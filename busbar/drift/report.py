@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
-from . import at_gate, repair, waivers
+from . import at_gate, health, repair, waivers
 from .compare import NIGHTS, Changes, Mark
 from .groups import Group, Row, fold, roots
 from .run import CLASSES, HostResult, Run
@@ -33,15 +33,17 @@ FLEET = 8
 SCORE = 3.5
 SHARE = 0.98
 
-Trail = Sequence[tuple[Run, Mapping[str, Any], Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]]]]
+# Of a host: its class, its busbw and its devices.
+Past = tuple[str, Mapping[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+Trail = Sequence[tuple[Run, Mapping[str, Any], Mapping[str, Past]]]
 
 
 @dataclass(frozen=True)
 class Night:
     """All that a report is made of. started: number of every run -> its start. since: number of the run compared with.
 
-    trail: the nights before, oldest first: run, summary, host -> class and busbw. again: the command that shows this
-    night once more.
+    trail: the nights before, oldest first: run, summary, host -> class, busbw, devices. again: the command that shows
+    this night once more.
     """
 
     run: Run
@@ -90,6 +92,7 @@ def build(night: Night) -> dict[str, Any]:
         **folded,
         "outliers": _outliers(night, groups) + figures.pop("outliers"),
         "busbw": figures,
+        "health": health.build([(run.started, _devices(hosts)) for run, _summary, hosts in night.trail], night.hosts),
         # What lies on the control node, and is read when the report is written.
         "cluster": None,
         "localised": None,
@@ -101,6 +104,10 @@ def build(night: Night) -> dict[str, Any]:
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
     data["hosts"] = {name: _host(night, name, classes[name], of_group) for name in sorted(night.hosts)}
     return data
+
+
+def _devices(hosts: Mapping[str, Past]) -> dict[str, health.Devices]:
+    return {name: devices for name, (_class, _busbw, devices) in hosts.items() if devices}
 
 
 def _notes(night: Night) -> list[dict[str, Any]]:
@@ -267,7 +274,7 @@ def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str],
                 "group": of_group.get((name, finding.id)),
             }
         )
-    nights = [hosts.get(name, ("", {}))[0] for _, _, hosts in night.trail[1 - NIGHTS :]]
+    nights = [hosts.get(name, ("", {}, ()))[0] for _, _, hosts in night.trail[1 - NIGHTS :]]
     return {
         "class": kind,
         "end": host.end,
@@ -397,7 +404,7 @@ def _busbw(night: Night) -> dict[str, Any]:
     trends = {}
     for host, of_host in tonight.items():
         if lead in of_host:
-            past = [hosts.get(host, ("", {}))[1].get(lead or "", {}).get("busbw") for _, _, hosts in night.trail]
+            past = [hosts.get(host, ("", {}, ()))[1].get(lead or "", {}).get("busbw") for _, _, hosts in night.trail]
             trends[host] = [*past[1 - 2 * NIGHTS :], of_host[lead]["busbw"]]
     outliers = [
         {

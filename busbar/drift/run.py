@@ -22,6 +22,7 @@ class HostResult:
     """end: one of ENDS. passed: ids of the checks that are ok. intent: a hash of what was wanted, None where unknown.
 
     busbw: run of the benchmark -> busbw and bar (GB/s), finished (seconds since 1970), simulated.
+    health: devices that something has grown on since the night before, or is wrong with, as node_health tells them.
     notes: what limits the result without being wrong, such as another run that works on the node.
     """
 
@@ -32,6 +33,7 @@ class HostResult:
     intent: str | None = None
     busbw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    health: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def judged(self) -> bool:

@@ -201,7 +201,22 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
         intent=intent,
         busbw=busbw,
         notes=tuple(clean(note, hidden) for note in notes),
+        health=tuple(_device(item) for item in typed(answer.get("health", []), list, "health")),
     )
+
+
+def _device(item: object) -> dict[str, Any]:
+    """Raises ValueError."""
+    data = typed(item, dict, "health")
+    grown = {}
+    for name, count in typed(data.get("grown"), dict, "health.grown").items():
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 64:
+            raise ValueError(f"health.grown is {count!r:.80}, expected a count")
+        grown[printable(name)] = count
+    said: dict[str, Any] = {name: printable(typed(data.get(name), str, f"health.{name}")) for name in ("pci", "name")}
+    for name in ("product", "serial", "part", "firmware", "slot"):
+        said[name] = None if data.get(name) is None else printable(typed(data[name], str, f"health.{name}"))
+    return {**said, "seconds": _number(data.get("seconds"), "health.seconds"), "grown": grown}
 
 
 def _finding(item: object, hidden: tuple[str, ...]) -> Finding:

@@ -127,7 +127,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     now = counters(have)
     fastest = max((speed or 0 for links in (have.speeds or {}).values() for speed in links.values()), default=0)
     for pci, gpu in (have.gpus or {}).items():
-        name, growth = names.get(pci, pci), _grown(have, now, gpu.uuid)
+        name, growth = names.get(pci, pci), grown(have, now, gpu.uuid)
         found += judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci), troubles.get(fallen))
         speeds = (have.speeds or {}).get(gpu.uuid or "")
         if speeds:
@@ -270,7 +270,8 @@ def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> 
     return found or [GPU_COUNT.judge("gpus", "ok", want, "%d" % len(have.gpus), command)]
 
 
-def _grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
+def grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
+    """Of a GPU since the counters that it is held to, and over how many seconds; ({}, 0) without any."""
     before = have.before
     if before is None or uuid is None or not before.same_driver(now, "nvidia"):
         return {}, 0.0

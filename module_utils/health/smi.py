@@ -70,11 +70,15 @@ class Gpu:
     protected_mib: memory that confidential computing protects.   fabric: state, status, cliqueId, clusterUuid.
     fabric_health: element -> value.   persistence: persistence mode.
     lost: "element: what it said" of each that could not be asked.
+    serial, part, firmware: as whoever replaces the GPU is asked for them; firmware is the VBIOS.
     """
 
     pci: str
     uuid: Optional[str] = None
     product: Optional[str] = None
+    serial: Optional[str] = None
+    part: Optional[str] = None
+    firmware: Optional[str] = None
     architecture: Optional[str] = None
     recovery: Optional[str] = None
     flags: Mapping[str, bool] = field(default_factory=dict)
@@ -179,6 +183,9 @@ def _gpu(element: Element) -> Gpu:
         pci=parse_address(element.get("id", "")),
         uuid=said.text("uuid"),
         product=said.text("product_name"),
+        serial=said.text("serial"),
+        part=said.text("gpu_part_number", "board_part_number"),
+        firmware=said.text("vbios_version"),
         architecture=said.text("product_architecture"),
         recovery=said.text("gpu_recovery_action"),
         flags={name: value for name, value in flags.items() if value is not None},

@@ -29,6 +29,19 @@ from busbar.drift.run import HostResult, Run
 BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")
 
 
+GPU5: dict[str, Any] = {
+    "pci": "0000:9a:00.0",
+    "name": "GPU5",
+    "seconds": 43200.0,
+    "product": "H100",
+    "serial": "1654922006536",
+    "grown": {"replays": 2, "link 3 recoveries": 4, "link 11 recoveries": 1},
+    "part": None,
+    "firmware": "96.00",
+    "slot": "12",
+}
+
+
 def begun(nights: History, day: int, inventory: str = "/i") -> Run:
     run = Run(0, f"2026-11-{day:02}T02:00:00Z", None, "running", inventory, None, "0", "u", None, False, "minor")
     return Run(**{**run.__dict__, "id": nights.begin(run)})
@@ -44,17 +57,18 @@ def host(
     end: str = "complete",
     name: str = "n1",
     notes: tuple[str, ...] = (),
+    health: tuple[dict[str, Any], ...] = (),
 ) -> HostResult:
     figures = {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0}}
-    return HostResult(name, end, findings, frozenset(passed.split()), "one", figures, notes)
+    return HostResult(name, end, findings, frozenset(passed.split()), "one", figures, notes, health)
 
 
 def test_a_night_comes_back_as_it_was_told(tmp_path: Path) -> None:
     with History.create(tmp_path / "sub" / "d.sqlite") as nights:
-        told = night(nights, 1, host(BAD, notes=("a note",)), host(name="n2"))
+        told = night(nights, 1, host(BAD, notes=("a note",), health=(GPU5,)), host(name="n2"))
         run = nights.run(None)
         again = command.built(run, None, nights)
-        assert nights.hosts(run.id)[0]["n1"] == host(BAD, notes=("a note",))
+        assert nights.hosts(run.id)[0]["n1"] == host(BAD, notes=("a note",), health=(GPU5,))
     assert {**again, "run": {**again["run"], "ended": None}} == {**told, "run": {**told["run"], "ended": None}}
     assert (tmp_path / "sub" / "d.sqlite").stat().st_mode & 0o777 == 0o600
 
@@ -269,7 +283,8 @@ def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path
     with History.create(path) as nights:
         told = night(nights, 1, host(BAD))
     connection = sqlite3.connect(path)
-    connection.execute("ALTER TABLE host DROP COLUMN notes")
+    for column in ("notes", "health"):
+        connection.execute(f"ALTER TABLE host DROP COLUMN {column}")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     before = path.read_bytes()
@@ -283,7 +298,7 @@ def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path
 COLUMNS = {
     "run": "id started ended state inventory scope version user revision simulated fail_on waivers message summary",
     "json": "id text",
-    "host": "run host ended class intent passed busbw notes",
+    "host": "run host ended class intent passed busbw notes health",
     "finding": "run host finding body first origin carried place",
 }
 
@@ -293,7 +308,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "d"
     with History.create(path) as nights:
         for day in (1, 2):
-            night(nights, day, host(BAD, notes=("a run works on it",)), host(name="n2"))
+            night(nights, day, host(BAD, notes=("a run works on it",), health=(GPU5,)), host(name="n2"))
     return path
 
 

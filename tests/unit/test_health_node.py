@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, record
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, record, told
 from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import UNIT
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 from tests import smi_answers
 from tests.trees import contents, line, pci_function, put, tool
@@ -72,6 +73,46 @@ def test_each_tool_is_asked_once_and_only_the_record_is_written(
     assert kept is not None
     assert (kept.last.boot_id, len(kept.last.gpus)) == ("boot-1", 8)
     assert kept.last.driver_loaded == {"nvidia": "56758272 0xffffffffc1200000"}
+
+
+def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(
+    machine: Path, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    def told_of(now: float) -> list[dict[str, object]]:
+        host = Host(str(machine), str(machine))
+        have = node.read(host, infiniband, hgx_h100, clock=lambda: now, pause=lambda _seconds: None)
+        plan = judge.keep(host, have, judge.plan(have, infiniband, judge.Wanted(hgx_h100)))
+        return told.devices(host, have, infiniband, hgx_h100, plan.findings)
+
+    assert told_of(1000.0) == []
+    slot = infiniband.gpus[3].pci.rpartition(".")[0]
+    line(machine / "sys/bus/pci/slots/12/address", slot)
+    slowed = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
+    busy: dict[str, str | None] = {f"{slowed}sw_power_cap": "9000000 us"}
+    answers(
+        machine,
+        infiniband,
+        {
+            2: busy,
+            3: {**busy, "pci/replay_counter": "5", "serial": "1654", "vbios_version": "96.00"},
+            5: {"gpu_power_readings/current_power_limit": "400.00 W"},
+        },
+    )
+    third, fifth = told_of(1000.0 + NIGHT)
+    assert third == {
+        "pci": infiniband.gpus[3].pci,
+        "name": "GPU3",
+        "seconds": NIGHT,
+        "grown": {"replays": 2},
+        "product": "NVIDIA H200",
+        "serial": "1654",
+        "part": None,
+        "firmware": "96.00",
+        "slot": "12",
+    }
+    assert (fifth["name"], fifth["grown"], fifth["slot"]) == ("GPU5", {}, None)
+    assert answer.is_valid(answer.health_devices, [third, fifth])
+    assert not answer.is_valid(answer.health_devices, [{**third, "pci": "../../etc"}])
 
 
 def test_growth_from_night_to_night(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:

@@ -1,0 +1,109 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The health of the fleet for the report: what its counters grew by, night by night, and the worst devices. Pure.
+
+Growth, never totals: of two nights that are not a day apart by what a day would have brought.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .run import HostResult
+
+_DAY = 86400.0
+# Rows of each table, devices that a counter names, counters that a device names, nights that make a device bad.
+ROWS, NAMED, COUNTERS, WEEK = 15, 3, 4, 7
+_LINK = re.compile(r"link [0-9]+ (.*)")
+Devices = Sequence[Mapping[str, Any]]
+
+
+def build(
+    before: Sequence[tuple[str, Mapping[str, Devices]]], hosts: Mapping[str, HostResult]
+) -> dict[str, Any] | None:
+    """None where nobody told of any device. Keys: docs/drift.md.
+
+    before: start of each earlier night -> host -> its devices, oldest first.   hosts: of this night.
+    """
+    tonight = {name: host.health for name, host in hosts.items() if host.health}
+    nights = [*(of_hosts for _start, of_hosts in before), tonight]
+    if not any(nights):
+        return None
+    daily = [{(host, one["pci"]): per_day(one) for host, of in night.items() for one in of} for night in nights]
+    counters = sorted({name for grown in daily[-1].values() for name in grown})
+    rows = [_counter(name, daily) for name in counters]
+    rows.sort(key=lambda row: (-row["devices"], row["counter"]))
+    worst = sorted(_devices(hosts, tonight, daily[-WEEK:]), key=lambda row: row["order"])
+    return {
+        "nights": len(nights),
+        "counters": rows[:ROWS],
+        "counters_left_out": len(rows[ROWS:]),
+        "worst": [{name: value for name, value in row.items() if name != "order"} for row in worst[:ROWS]],
+        "worst_left_out": len(worst[ROWS:]),
+    }
+
+
+def per_day(device: Mapping[str, Any]) -> dict[str, float]:
+    """Counter -> growth of a day; of all NVLinks together. {} where there is nothing that it could have grown since."""
+    found: dict[str, float] = {}
+    if not device["seconds"]:
+        return found
+    for name, count in device["grown"].items():
+        of_link = _LINK.fullmatch(name)
+        kind = f"NVLink {of_link.group(1)}" if of_link else name
+        found[kind] = found.get(kind, 0.0) + count * _DAY / device["seconds"]
+    return found
+
+
+def shown(counter: str, value: float) -> str:
+    """``340 s`` of what slowed a GPU, which is told in microseconds; else the count."""
+    if counter.startswith("slowed "):
+        return f"{value / 1e6:,.3g} s" if value < 1e9 else f"{value / 1e6:,.0f} s"
+    return f"{value:,.0f}" if value >= 1 else f"{value:.2g}"
+
+
+def _counter(name: str, daily: Sequence[Mapping[tuple[str, str], Mapping[str, float]]]) -> dict[str, Any]:
+    tonight = {device: grown[name] for device, grown in daily[-1].items() if name in grown}
+    most = sorted(tonight.items(), key=lambda item: (-item[1], item[0]))[:NAMED]
+    return {
+        "counter": name,
+        "devices": len(tonight),
+        "total": shown(name, sum(tonight.values())),
+        "worst": [{"host": host, "pci": pci, "grown": shown(name, value)} for (host, pci), value in most],
+        "trend": [sum(grown.get(name, 0.0) for grown in night.values()) for night in daily],
+    }
+
+
+def _devices(
+    hosts: Mapping[str, HostResult],
+    tonight: Mapping[str, Devices],
+    week: Sequence[Mapping[tuple[str, str], Mapping[str, float]]],
+) -> Iterator[dict[str, Any]]:
+    """Those with which something is wrong, then those that grew in most nights, then those that grew most."""
+    for host, devices in tonight.items():
+        of_device: dict[str, list[str]] = {}
+        for finding in hosts[host].findings:
+            if finding.state == "drift":
+                of_device.setdefault(finding.identity, []).append(finding.check)
+        for one in devices:
+            grown = week[-1][host, one["pci"]]
+            nights = sum(bool(night.get((host, one["pci"]))) for night in week)
+            most = sorted(grown.items(), key=lambda item: -item[1])
+            wrong = list(dict.fromkeys(of_device.get(one["pci"], ())))
+            if not wrong and not grown:
+                continue
+            size = sum(math.log1p(value) for value in grown.values())
+            yield {
+                "host": host,
+                "pci": one["pci"],
+                "name": one["name"],
+                "serial": one["serial"],
+                "nights": nights,
+                "wrong": wrong,
+                "grown": [f"{name} {shown(name, value)}" for name, value in most[:COUNTERS]],
+                "more": len(most[COUNTERS:]),
+                "order": (-len(wrong), -nights, -size, host, one["pci"]),
+            }

@@ -1,0 +1,75 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the report is told of a node's GPUs and PCIe functions: how their counters grew since the last night, and which
+device it is. Only of devices that something has grown on, or is wrong with.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Dict, List, Sequence, Tuple
+
+from ..core.finding import Finding, printable
+from ..core.host import Host, attempt
+from ..machine.profile import Profile
+from ..machine.rails import match
+from ..machine.topology import Topology
+from . import judge, record
+from .node import Have
+
+SLOTS = "/sys/bus/pci/slots"
+# Of one device that are told, the largest first.
+_COUNTERS = 50
+# Grows under every load: a GPU that is used is held to its power limit.
+_NORMAL = "slowed sw_power_cap"
+
+
+def devices(host: Host, have: Have, topology: Topology, profile: Profile, findings: Sequence[Finding]) -> List[Any]:
+    """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot.
+
+    seconds: since the counters that it is held to, None where there are none.   grown: counter -> growth above 0;
+    of ``slowed ...`` microseconds.   slot: as the chassis numbers it. What nobody knows is None.
+    """
+    names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
+    names.update({nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()})
+    wrong = {one.identity for one in findings if not one.ok}
+    listed = have.gpus or {}
+    now = judge.counters(have)
+    found = []
+    for pci in sorted({*names, *listed, *have.aer}):
+        gpu = listed.get(pci)
+        grown, seconds = judge.grown(have, now, gpu.uuid) if gpu is not None else ({}, 0.0)
+        errors, since = _errors(have, pci)
+        counts = {name: n for name, n in (*grown.items(), *errors.items()) if n and name != _NORMAL}
+        if not counts and pci not in wrong:
+            continue
+        found.append(
+            {
+                "pci": pci,
+                "name": names.get(pci, "bridge"),
+                "seconds": (seconds or since) or None,
+                "grown": dict(sorted(counts.items(), key=lambda one: -one[1])[:_COUNTERS]),
+                "product": gpu.product if gpu else None,
+                "serial": gpu.serial if gpu else None,
+                "part": gpu.part if gpu else None,
+                "firmware": gpu.firmware if gpu else None,
+            }
+        )
+    slots = _slots(host) if found else {}
+    return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0])) for one in found]
+
+
+def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:
+    """What AER has counted since the last night."""
+    before = have.before
+    if before is None or pci not in before.pci:
+        return {}, 0.0
+    grown = record.grown(before.pci[pci], have.aer.get(pci, {}))
+    return {"PCIe %s" % kind: n for kind, n in grown.items()}, have.now - before.at
+
+
+def _slots(host: Host) -> Dict[str, str]:
+    """``0000:17:00`` -> slot. A machine whose firmware names none has no such folder."""
+    names = attempt(partial(host.listdir, SLOTS), SLOTS, []) or []
+    said = {name: attempt(partial(host.read, "%s/%s/address" % (SLOTS, name)), SLOTS, []) for name in names}
+    return {address.strip(): printable(name)[:40] for name, address in said.items() if address}

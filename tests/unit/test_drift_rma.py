@@ -1,0 +1,157 @@
+"""The health of the fleet in the report, and the page of a device that something is wrong with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, rma_record
+
+from busbar.cli import main
+from busbar.drift import health
+from busbar.drift.beside import Beside
+from busbar.drift.history import History
+from busbar.drift.rma_page import Device, page, wrong
+from busbar.drift.run import HostResult
+
+from .test_drift_history import GPU5, night
+
+PCI, EVIL = "0000:9a:00.0", "<script>alert(1)</script>"
+HOT = judge_gpu.THROTTLE.judge(f"{PCI} GPU5", "drift", "not slowed", f"slowed 340 s {EVIL}", "nvidia-smi")
+
+
+def device(**more: Any) -> dict[str, Any]:
+    return {**GPU5, **more}
+
+
+def told(name: str, *devices: dict[str, Any], findings: tuple[Finding, ...] = ()) -> HostResult:
+    return HostResult(name, "complete", findings, frozenset({"a.b[live]@c"}), "one", {}, (), devices)
+
+
+def test_growth_is_of_a_day_and_all_links_are_one_counter() -> None:
+    assert health.per_day(GPU5) == {"replays": 4.0, "NVLink recoveries": 10.0}
+    assert health.per_day(device(seconds=None)) == {}
+    assert health.shown("slowed hw_thermal_slowdown", 340e6) == "340 s"
+    assert health.shown("replays", 0.5) == "0.5"
+
+
+def test_counters_of_the_fleet_have_a_trend_and_the_worst_device_is_first() -> None:
+    before = [("2026-11-01T02:00:00Z", {"n1": (device(grown={"replays": 1}),)}), ("2026-11-02T02:00:00Z", {})]
+    often = device(pci="0000:1b:00.0", name="GPU0", grown={"replays": 900})
+    data = health.build(before, {"n1": told("n1", GPU5, findings=(HOT,)), "n2": told("n2", often), "n3": told("n3")})
+    assert data is not None
+    of_counter = {row["counter"]: row for row in data["counters"]}
+    assert of_counter["replays"]["trend"] == [2.0, 0.0, 1804.0]
+    assert (of_counter["replays"]["devices"], of_counter["replays"]["total"]) == (2, "1,804")
+    assert [(one["host"], one["grown"]) for one in of_counter["replays"]["worst"]] == [("n2", "1,800"), ("n1", "4")]
+    # What is wrong weighs more than what has grown most.
+    assert [(one["host"], one["nights"], one["wrong"]) for one in data["worst"]] == [
+        ("n1", 2, ["node_health.throttle"]),
+        ("n2", 1, []),
+    ]
+
+
+def test_where_nothing_grew_there_is_no_section() -> None:
+    assert health.build([("2026-11-01T02:00:00Z", {})], {"n1": told("n1")}) is None
+
+
+def test_what_is_left_out_of_a_table_is_counted() -> None:
+    devices = [device(pci=f"0000:{number:02x}:00.0", grown={f"counter {number}": 1}) for number in range(20)]
+    data = health.build([], {"n1": told("n1", *devices)})
+    assert data is not None
+    assert (len(data["worst"]), data["worst_left_out"], data["counters_left_out"]) == (15, 5, 5)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Three nights of which the last two say that GPU5 is hot, an attempt, and a record of the node."""
+    with History.create(tmp_path / "d.sqlite") as nights:
+        night(nights, 1, told("n1", device(grown={"replays": 1})))
+        night(nights, 2, told("n1", GPU5, findings=(HOT,)))
+        night(nights, 3, told("n1", GPU5, findings=(HOT, replace(HOT, subject="0000:1b:00.0 GPU0"))), told("n2"))
+    tried = action_log.Entry(at=1e9, run="r", host="n1", action="role", outcome="done", role="platform", why=EVIL)
+    tried = replace(tried, check=HOT.check, subject=HOT.subject, finding=HOT.id)
+    action_log.append(tmp_path, [tried, replace(tried, host="n2")])
+    part = {**dict.fromkeys(("product", "serial", "uuid", "vbios")), "pci": PCI, "part": "2330-885-A1"}
+    board = {"product": "XE9680", "serial": "SVC1"}
+    hardware = {"boot_id": None, "board": board, "driver": None, "gpus": [part], "nics": [], "problems": []}
+    plan: dict[str, Any] = {"items": [], "boot_id": None}
+    data = rma_record.record("n1", 1.7e9, "r", "kept out", plan, hardware, [])
+    rma_record.write(tmp_path, data)
+    return tmp_path
+
+
+def test_a_page_has_the_part_the_nights_and_what_was_tried(site: Path) -> None:
+    with History.open(site / "d.sqlite") as nights:
+        run = nights.run(None)
+        said = page(Device("n1", PCI), run, nights, Beside(site, run.started))
+    assert dict(said["parts"]) == {
+        "product": "H100",
+        "serial number": "1654922006536",
+        "part number": "2330-885-A1",
+        "firmware": "96.00",
+        "slot": "12",
+    }
+    assert dict(said["board"])["serial"] == "SVC1"
+    assert said["first"] == "2026-11-02T02:00:00Z"
+    assert [(row["night"][8:10], len(row["findings"]), row["grown"]) for row in said["nights"]] == [
+        ("03", 1, ["NVLink recoveries 10", "replays 4"]),
+        ("02", 1, ["NVLink recoveries 10", "replays 4"]),
+        ("01", 0, ["replays 2"]),
+    ]
+    assert [(one["what"], one["outcome"]) for one in said["attempts"]] == [("role platform", "done")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text(json.dumps({"host": "n1", "at": 1, "hardware": {"gpus": 7}})),
+        lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), "host": "n2"})),
+        lambda path: path.unlink(),
+    ],
+)
+def test_a_record_that_is_none_or_another_nodes_tells_nothing(site: Path, damage: Any) -> None:
+    damage(next((site / "rma").iterdir()))
+    with History.open(site / "d.sqlite") as nights:
+        run = nights.run(None)
+        said = page(Device("n1", PCI), run, nights, Beside(site, run.started))
+    assert "part number" not in dict(said["parts"])
+    assert not said["board"]
+
+
+def test_the_command_writes_a_page_for_each_device_and_what_nodes_said_stays_text(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["report", "--history", str(site / "d.sqlite"), "--results", str(site), "--rma", str(site / "pages")]
+    assert main(arguments) == 0
+    files = sorted(path.name for path in (site / "pages").iterdir())
+    assert files == ["n1-0000-1b-00-0.html", "n1-0000-9a-00-0.html"]
+    assert capsys.readouterr().out.split() == [str(site / "pages" / name) for name in files]
+    text = (site / "pages" / files[1]).read_text()
+    assert EVIL not in text
+    assert "&lt;script&gt;" in text
+    assert (site / "pages" / files[1]).stat().st_mode & 0o777 == 0o600
+    assert main([*arguments, "--run", "1"]) == 0
+    assert "no page was written" in capsys.readouterr().out
+
+
+def test_the_report_has_the_section_and_names_the_command(site: Path) -> None:
+    assert main(["report", "--history", str(site / "d.sqlite"), "--html", str(site / "r.html")]) == 0
+    text = (site / "r.html").read_text()
+    assert 'id="health"' in text
+    assert "busbar report --run 3 --rma DIRECTORY" in text
+
+
+def test_only_devices_with_an_address_have_a_page() -> None:
+    said = {"check": "node_health.kernel_log", "state": "drift", "subject": "../../etc/passwd"}
+    other = {"check": "nccl_conf.file", "state": "drift", "subject": f"{PCI} x"}
+    unknown = {"check": "node_health.ecc", "state": "unknown", "subject": f"{PCI} GPU5"}
+    assert wrong({"hosts": {"n1": {"findings": [said, other, unknown]}}}) == []
+    assert Device("../n1", PCI).file.startswith("n1-") or "/" not in Device("../n1", PCI).file
