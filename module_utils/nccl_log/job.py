@@ -37,7 +37,23 @@ BEYOND = "lines of further processes"
 # Lines from the begin on in which each process is noted, whatever it says.
 _BEGIN = 50_000
 # In INFO lines that may report a failure.
-_REPORTS = (b"ailed", b"rror", b"imed out", b"annot ", b"nable to", b"ot supported", b"bort")
+_REPORTS = (
+    *(
+        b"ailed",
+        b"rror",
+        b"imed out",
+        b"annot ",
+        b"nable to",
+        b"ot supported",
+        b"bort",
+        b"isabl",
+        b"ould not",
+        b"xceed",
+    ),
+    *(b"gnor", b"alling back", b"allback", b"ismatch", b"nvalid", b"etry", b"ot found", b"nsufficient", b"eprecated"),
+)
+# Lines of one begin (four characters) that are looked through for them.
+_LOOKED_THROUGH = 2000
 # Kinds of warnings that are none.
 _NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host")
 _TRACED = frozenset(trace.STARTS)
@@ -172,6 +188,8 @@ class Reader:
         self._hosts: Dict[int, str] = {}
         self._names: Set[str] = set()
         self._shared = Shared()
+        # First four characters of lines that no rule looks at -> how many were looked through for reports.
+        self._begins: Dict[bytes, int] = {}
         self._ranks = 0
 
     def source(self, name: str) -> None:
@@ -242,6 +260,12 @@ class Reader:
         """An INFO line that no rule looks at: it has a process all the same, and may report a failure."""
         if order < _BEGIN:
             self._by(line[: lines.LONGEST], at, order)
+        begin = line[at + 11 : at + 15]
+        seen = self._begins.get(begin, 0)
+        if seen >= _LOOKED_THROUGH:
+            return
+        if seen or len(self._begins) < KNOWN:
+            self._begins[begin] = seen + 1
         for mark in _REPORTS:
             if mark in line:
                 self._quote_info(line[: lines.LONGEST], at, order)

@@ -35,8 +35,8 @@ _ABSENT = (
     ("libibverbs", "libibverbs cannot be opened: no RDMA by NCCL itself"),
     ("interface", "NET/IB found no IP interface for its control messages"),
 )
-# Hosts, processes of a host, and communicators in a list.
-_HOSTS, _PROCESSES, _COMMUNICATORS = 6, 8, 4
+# Hosts and communicators in a list; processes that are named one by one, and of which ranks are looked for.
+_HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
 
 
 def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
@@ -99,10 +99,14 @@ def _seen(job: Job) -> List[str]:
         return []
     text = []
     for host, processes in sorted(hosts.items())[:_HOSTS]:
-        listed = [_who(job, one) for one in processes[:_PROCESSES]]
-        more = " and %d more" % (len(processes) - _PROCESSES) if len(processes) > _PROCESSES else ""
-        text.append("%s%s" % (", ".join(listed), more) if len(hosts) > 1 or len(processes) <= _PROCESSES
-                    else "%d processes on %s: %s%s" % (len(processes), host, ", ".join(listed), more))  # fmt: skip
+        if len(job.processes) <= _NAMED:
+            text.append(", ".join(_who(job, one) for one in processes))
+            continue
+        ranks = [rank for one in processes for rank in job.ranks_of(one)] if len(job.processes) < _RANKED else []
+        gpus = {gpu for one in processes for gpu in one.gpus}
+        own = "%d process%s on %s" % (len(processes), "" if len(processes) == 1 else "es", host)
+        own += ", ranks %s" % numbers(ranks) if ranks else ""
+        text.append(own + (", GPUs %s" % numbers(gpus) if gpus else ""))
     said = [
         "seen: %s" % "; ".join(text) + (" and %d more hosts" % (len(hosts) - _HOSTS) if len(hosts) > _HOSTS else "")
     ]

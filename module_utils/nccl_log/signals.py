@@ -52,7 +52,7 @@ NOISE = re.compile(
     r"OMP_NUM_THREADS|(?:Future|Deprecation|User|Runtime|Resource|Syntax|ImportW?)Warning\b|Permanently added|"
     r"site-packages/\S+:\d+: \w*Warning|\+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in |INTENDED_(?:USER|SYSTEM)_EXIT|"
     r"^\s*(?:if|elif|else|return|except|raise|def|assert)\b|"
-    r"^\W*Last error: *$|Out of bounds values|Avg bus bandwidth|error_file *:|(?:^|\s)at \S+\.\w+:\d+ *$|"
+    r"(?:^|[\s:\])])Last error: *$|Out of bounds values|Avg bus bandwidth|error_file *:|(?:^|\s)at \S+\.\w+:\d+ *$|"
     r"handle_exception|-W ?error|errors='|on_error|error_rate|failfast|see all help / error messages|sent help message",
     re.IGNORECASE,
 )
