@@ -36,9 +36,10 @@ class ActionModule(ActionBase):
             return result
         asked = values["busbar_fabric_hosts"]
         result.update(changed=False, asked=asked, hosts=[], known=[], last=False, judge=False, wrong={}, values=values)
+        by_hand = "fabric_hosts" not in variables
         if not asked:
-            if "fabric_hosts" not in variables:
-                # By hand: somebody waits for a word.
+            if by_hand:
+                # Somebody waits for a word.
                 display.display("FABRIC: busbar_fabric_hosts is empty, so nobody sweeps: name two nodes in it")
             return result
         record, problem = last_record(arguments["path"])
@@ -48,7 +49,8 @@ class ActionModule(ActionBase):
         )
         for line in due.said:
             display.display(line)
-        judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked))
+        # By hand there is a verdict in any case: what nobody has swept is not well.
+        judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked)) or by_hand
         result.update(hosts=list(due.hosts), known=list(due.known), last=due.last, judge=judge, wrong=dict(due.wrong))
         result["problem"] = problem
         return result
@@ -57,7 +59,8 @@ class ActionModule(ActionBase):
         """What the inventory says of the fabric: to the first host, the same to all. Raises ParseError."""
         read = variables.get("busbar_intent") or intent_action.of_host(variables, self._templar)
         names = (*site_values.PARTS["ib_fabric"], "busbar_firmware")
-        return {name: read["values"][name] for name in names}
+        # Secrets are not among them.
+        return {name: read["values"][name] for name in names if name in read["values"]}
 
 
 def last_record(path: str) -> tuple[fabric_record.Record | None, str]:

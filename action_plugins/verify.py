@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     consistency,
@@ -23,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
-CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", "multirail.", "pcie_path.", "gpudirect.")
+CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", *lldp.SLOWING, "multirail.", "pcie_path.", "gpudirect.")
 SLOWING = (consistency.MTU.id, consistency.QOS.id, consistency.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 # What differs from the fleet follows from what the role found that is to set it; else from what platform says of the
@@ -158,7 +159,10 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
         found.update(
             (rail_of[one.identity], one.id)
             for one in earlier
-            if one.check.startswith(prefix) and one.identity in rail_of
+            # That a switch says nothing slows no rail.
+            if one.check.startswith(prefix)
+            and one.identity in rail_of
+            and not (prefix in lldp.SLOWING and one.state == "unknown")
         )
     return found
 

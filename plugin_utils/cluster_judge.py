@@ -18,8 +18,9 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding, from_dict, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, nodeset, slowed_by
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowed_by
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling
 
 # Of what the fewest nodes reach, each as a part of its prediction.
@@ -27,7 +28,18 @@ EFFICIENT = 0.90
 # What a bad job between nodes can follow from on one of them, the likeliest first: checks of other roles.
 CAUSES = (
     *("gpudirect.", "platform.rail", "consistency.", "perftest.", "rail_ping.", "counters.", "roce_qos."),
-    *("netdev_mtu.", "multirail.", *slowed_by.SLOWED, "pcie_path.", "iommu.", "kernel_args.", "nccl_conf."),
+    *(
+        "netdev_mtu.",
+        *lldp.SLOWING,
+        lldp_leaf.SWAPPED.id,
+        lldp_leaf.LEAF.id,
+        "multirail.",
+        *slowed_by.SLOWED,
+        "pcie_path.",
+        "iommu.",
+        "kernel_args.",
+        "nccl_conf.",
+    ),
     *("host_limits.", "platform.", "nic_firmware.", "nccl_tests.", "nccl_perf."),
 )
 # Hosts with a cause of their own that a finding names, and characters of host names.
@@ -273,7 +285,9 @@ def _shown(
 
 def _root(earlier: Sequence[Finding]) -> Finding | None:
     """What another role has found on a host that a slow job follows from."""
-    roots = [one for one in earlier if not one.ok and one.because is None]
+    # What a switch does not say is no cause of anything.
+    mute = [one for one in earlier if one.check.startswith("lldp.") and one.state == "unknown"]
+    roots = [one for one in earlier if not one.ok and one.because is None and one not in mute]
     return next((one for prefix in CAUSES for one in roots if one.check.startswith(prefix)), None)
 
 

@@ -569,10 +569,11 @@ def rail_leaves(fabric: Fabric, known: Cabling) -> tuple[list[Said], set[int]]:
     """Rails on leaves of other rails, where the leaves themselves say whose they are; and planes that this was asked
     of."""
     leaves: dict[str, list[tuple[str, Rail, End]]] = {}
+    high: list[tuple[str, Rail, End]] = []
     for end, (host, rail) in fabric.rails.items():
         other = fabric.cables.get(end)
         if other is not None and end in fabric.plane_of and end not in known.planned and fabric.is_switch(other[0]):
-            leaves.setdefault(other[0], []).append((host, rail, end))
+            (high if other[0] in fabric.spines else leaves.setdefault(other[0], [])).append((host, rail, end))
     own: dict[str, int] = {}
     odd: list[tuple[str, Rail, End]] = []
     tied: list[str] = []
@@ -587,8 +588,9 @@ def rail_leaves(fabric: Fabric, known: Cabling) -> tuple[list[Said], set[int]]:
         odd += [one for one in on if one[1].rail != counts[0][0]]
     many = {rail.rail for on in leaves.values() for _host, rail, _end in on}
     if len(many) < 2 or not own or len(odd) + sum(len(leaves[guid]) for guid in tied) > _STRANGE * total:
-        return [], set()
-    found = list(_pairs(fabric, known, odd, own))
+        return [_on_spine(fabric, known, one, {}) for one in high], set()
+    found = [_on_spine(fabric, known, one, own) for one in high]
+    found += _pairs(fabric, known, odd, own)
     for guid in tied:
         plane = fabric.plane_of[leaves[guid][0][2]]
         rails = sorted({rail.rail for _host, rail, _end in leaves[guid]})
@@ -615,15 +617,26 @@ def _pairs(fabric: Fabric, known: Cabling, odd: Iterable[tuple[str, Rail, End]],
             left.remove(partners[0])
             yield _pair(fabric, known, (host, rail, end), partners[0])
             continue
-        plane = fabric.plane_of[end]
-        leaves = sorted(fabric.node(guid) for guid, number in own.items() if number == rail.rail)
-        have = f"{fabric.cable(end, at)}, a leaf of rail {there}"
-        fix = f"move the cable from {fabric.end(at)} to a free port of {several(leaves, 3, ' or ')}, {_THEN}"
-        want = f"a leaf of rail {rail.rail}" + (f": {several(leaves, 3, ', ')}" if leaves else "")
-        finding = RAIL_LEAF.judge(fabric.subject(end), "drift", want, have, _source(fabric), fix)
-        known.roots[end] = known.roots[at] = finding
-        kind = f"cables on a leaf of rail {there}"
-        yield Said((host,), finding, plane.index, kind, (host, rail.rail), (end, at))
+        yield _elsewhere(fabric, known, (host, rail, end), own, f"a leaf of rail {there}")
+
+
+def _on_spine(fabric: Fabric, known: Cabling, one: tuple[str, Rail, End], own: dict[str, int]) -> Said:
+    return _elsewhere(fabric, known, one, own, "a spine: what else is cabled to it is leaves")
+
+
+def _elsewhere(fabric: Fabric, known: Cabling, one: tuple[str, Rail, End], own: dict[str, int], where: str) -> Said:
+    """A rail that is on no leaf of its own. own: leaf -> its rail, where leaves have one.   where: it is now."""
+    host, rail, end = one
+    at = fabric.cables[end]
+    leaves = sorted(fabric.node(guid) for guid, number in own.items() if number == rail.rail)
+    to = several(leaves, 3, " or ") if leaves else "its leaf"
+    fix = f"move the cable from {fabric.end(at)} to a free port of {to}, {_THEN}"
+    want = (f"a leaf of rail {rail.rail}" if own else "a leaf") + (f": {several(leaves, 3, ', ')}" if leaves else "")
+    have = f"{fabric.cable(end, at)}, {where}"
+    finding = RAIL_LEAF.judge(fabric.subject(end), "drift", want, have, _source(fabric), fix)
+    known.roots[end] = known.roots[at] = finding
+    kind = f"cables on {where.partition(':')[0]}"
+    return Said((host,), finding, fabric.plane_of[end].index, kind, (host, rail.rail), (end, at))
 
 
 def _pair(fabric: Fabric, known: Cabling, one: tuple[str, Rail, End], two: tuple[str, Rail, End]) -> Said:

@@ -70,7 +70,8 @@ def judged(asked: Asked) -> Judged:
     fabric = Fabric(asked)
     known = fabric_cabling.resolve(fabric)
     found = fabric_members.members(fabric, known)
-    said = [*fabric_members.planes(fabric, known, found), *fabric_cabling.cabling(fabric, known)]
+    said = _of_joined([*fabric_members.planes(fabric, known, found)])
+    said += fabric_cabling.cabling(fabric, known)
     leaves, of_rails = fabric_cabling.rail_leaves(fabric, known)
     said += leaves
     said += fabric_members.missing(fabric, known, found)
@@ -117,6 +118,18 @@ def _of_links(said: list[Said]) -> list[Said]:
     return [
         _because(one, slow.get((one.hosts, one.finding.subject)) if one.finding.check in checks else None)
         for one in said
+    ]
+
+
+def _of_joined(said: list[Said]) -> list[Said]:
+    """A cable that joins two planes leaves questions unanswered: both managers may give out the same LIDs."""
+    joined: dict[int | None, str] = {
+        one.plane: one.finding.id
+        for one in said
+        if (one.finding.check, one.finding.state) == (fabric_members.PLANE.id, "drift") and one.plane is not None
+    }
+    return [
+        _because(one, joined.get(one.plane) if one.finding.check == fabric_members.SWEEP.id else None) for one in said
     ]
 
 

@@ -306,6 +306,26 @@ class Fabric:
                 if other not in self.ports or self._first(end, other):
                     yield end, other
 
+    @cached_property
+    def spines(self) -> frozenset[str]:
+        """Switches that a rail or a few are plugged into, though they are cabled to leaves alone.
+
+        Each of their neighbours has at least twice as many rails, and its other neighbours have none: in a mesh of
+        leaves, where it is not so, nobody knows.
+        """
+        rails = Counter(self.cables[end][0] for end in self.rails if end in self.cables)
+        beside: dict[str, set[str]] = {}
+        for end, other in self.cables.items():
+            if end[0] != other[0] and self.is_switch(end[0]) and self.is_switch(other[0]):
+                beside.setdefault(end[0], set()).add(other[0])
+        return frozenset(
+            guid
+            for guid, near in beside.items()
+            if rails[guid]
+            and all(rails[leaf] >= 2 * rails[guid] for leaf in near)
+            and all(not rails[other] for leaf in near for other in beside[leaf] if other != guid)
+        )
+
     def _first(self, end: End, other: End) -> bool:
         return (end not in self.rails, self.is_switch(end[0]), end) < (
             other not in self.rails,

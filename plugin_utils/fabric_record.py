@@ -185,7 +185,8 @@ def _runs(parent: Path) -> Iterator[str]:
     for path in parent.iterdir():
         if _RUN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             inner = {each.name for each in path.iterdir()}
-            if inner <= {NAME}:
+            # The second is of a run that was killed before its link was moved.
+            if inner <= {NAME, ".latest"}:
                 yield path.name
 
 

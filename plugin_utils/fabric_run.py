@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    fabric_members,
     fabric_record,
     fabric_subnet,
     nodeset,
@@ -202,7 +203,8 @@ def of_hosts(
     for host, known in hosts.items():
         if host in answers:
             continue
-        follows = HOST.at(HERE)
+        # Of those who are not in the run nothing is said.
+        follows = HOST.at(HERE) if answers else fabric_members.SWEEP.at("fabric")
         state, have = ("ok", f"swept by {names}") if swept else ("unknown", f"none of {names} has swept it")
         if host in silent:
             state, follows = "unknown", SILENT
@@ -285,6 +287,6 @@ def lines(sweeps: Sequence[Sweep]) -> list[str]:
         where = f"{one.host} {one.device}:{one.port}" if one.device else one.host
         whole = "" if one.complete else ", NOT COMPLETE"
         counted = "%d switches, %d HCAs, %d cables" % (*kinds, sum(1 for _link in one.links()))
-        plane = f"plane 0x{one.plane}" if one.plane else "a plane without a subnet manager"
+        plane = f"plane 0x{one.plane}" if one.plane else "a plane whose subnet manager is not known"
         found.append(f"FABRIC: {plane} from {where} at {when}: {counted}{whole}")
     return found

@@ -85,7 +85,7 @@ def leaves(fabric: Fabric, plane: Plane) -> dict[str, Leaf]:
             on[guid] += guid in plane.switches
     # A rail that somebody has plugged into a spine makes no leaf of it.
     few = max(on.values(), default=0) / 8
-    found = {guid: Leaf(guid) for guid, count in on.items() if count > few}
+    found = {guid: Leaf(guid) for guid, count in on.items() if count > few and guid not in fabric.spines}
     for guid, leaf in found.items():
         for port in plane.switches[guid].ports:
             other = fabric.cables.get((guid, port.number))

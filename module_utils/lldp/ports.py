@@ -77,6 +77,9 @@ ETS = Check(
 """Has the lossless priority a traffic class of the switch that no priority without PFC shares, with bandwidth; with
 roce_qos_tc_bandwidth, that bandwidth"""
 
+# What can slow a rail where it is wrong: frames are dropped, or sent without the lossless queue.
+SLOWING = tuple(check.id for check in (MTU, PFC, DSCP, ETS))
+
 
 @dataclass(frozen=True)
 class Asked:

@@ -9,6 +9,7 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_cluster, nccl_
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_judge, cluster_plan, cluster_record, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Member, Settings
@@ -137,6 +138,16 @@ def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_o
     rows = verdict._rows(verdict.judge(hosts, ["gpudirect", "nccl_cluster"], partial=False))
     of_all = [row for row in rows if row.finding.check == "nccl_perf.busbw" and "begin with" in str(row.finding.have)]
     assert [row.hosts for row in of_all] == [("node00", "node01", "node02")]
+
+
+@pytest.mark.parametrize(("state", "explains"), [("drift", True), ("unknown", False)])
+def test_a_switch_port_that_is_set_up_wrong_explains_a_slow_job_and_a_silent_one_does_not(
+    state: str, explains: bool
+) -> None:
+    jobs = jobs_of(plan(4, collectives=("all_reduce",)))
+    cause = lldp.PFC.judge("0000:1b:00.0 mlx5_0 eth2", state, "PFC 3", "PFC off", "lldpcli")
+    found = judged(jobs, {1: 480.0, 2: 180.0, 4: 170.0}, {"node03": [cause]})
+    assert (bad(found.findings["node03"]) == []) == explains
 
 
 def test_no_bar_is_unknown_for_a_range_and_a_word_for_a_message_of_the_users_own() -> None:

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import from_dict, to_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Host, Wanted, judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Fabric
 
 from .built_fabric import Built, altered, asked, build, guid
 
@@ -341,6 +342,37 @@ def test_a_cable_on_another_rails_leaf_is_told_and_explains_that_leafs_oversubsc
     assert (found.check, found.subject, hosts) == ("ib_fabric.rail_leaf", "node003 rail 1", ("node003",))
     assert "node003 rail 1 - leaf05 port 9" in (found.have or "")
     assert [one.check for _hosts, one in lines if one.because == found.id] == ["ib_fabric.oversubscription"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_rail_on_a_spine_is_told_without_a_plan(apart: bool) -> None:
+    """A spine is what only leaves are cabled to. It is no leaf, so it is not held to uplinks either."""
+
+    def move(built: Built) -> None:
+        built.cut(built.nic("node003", 1))
+        spine = built.called("spine02" if apart else "spine01")
+        built.connect(built.nic("node003", 1), (spine, built.sizes[spine]), planned=False)
+
+    hosts, found = only(after(move, False, apart=apart))
+    assert (found.check, found.subject, hosts) == ("ib_fabric.rail_leaf", "node003 rail 1", ("node003",))
+    assert ", a spine: what else is cabled to it is leaves" in (found.have or "")
+    # One leaf for each rail where there is a plane for each: then no leaf says whose it is.
+    assert (found.want or "").startswith("a leaf of rail 1: leaf02, leaf03")
+
+
+def test_leaves_that_are_cabled_to_each_other_are_no_spines() -> None:
+    """In a mesh one that has few hosts is not told from a spine by its cables, and not taken for one."""
+    built = build(spines=0, each=1)
+    leaves = [built.called(f"leaf0{number}") for number in range(8)]
+    for number, one in enumerate(leaves):
+        for other in leaves[number + 1 :]:
+            built.sizes[one] = built.sizes[other] = 24
+            built.connect((one, 10 + leaves.index(other)), (other, 10 + number), None)
+    for host in ("node002", "node004", "node006"):
+        built.cut(built.nic(host, 0))
+        built.connect(built.nic(host, 0), (leaves[1], 18 + int(host[4:]) // 2), None)
+    fabric = Fabric(asked(built, built, plan=False))
+    assert fabric.spines == frozenset()
 
 
 def test_another_port_of_the_right_leaf_is_a_small_matter_of_the_plan() -> None:

@@ -165,6 +165,21 @@ def test_planes_that_a_stray_cable_joins_are_one_line_that_names_it(plan: bool) 
         assert [one for one in ok(lines) if "plane of rail 2" in one]
 
 
+def test_what_joined_planes_do_not_answer_follows_from_the_cable() -> None:
+    """Both managers may have given out the same LIDs, so that questions end at the wrong port."""
+    before = build(apart=True)
+    now = copy.deepcopy(before)
+    now.connect((now.called("leaf01"), 12), (now.called("leaf03"), 12), planned=False)
+    question = asked(before, now, plan=False)
+    lost = {now.rails["node003", 1], now.rails["node004", 0]}
+    lines = judge(replace(question, sweeps=[partial(sweep, lost) for sweep in question.sweeps]))
+    _hosts, root = only(lines)
+    assert (root.check, root.state) == ("ib_fabric.plane", "drift")
+    assert {(one.check, one.state, one.because) for _hosts, one in lines if not one.ok and one is not root} == {
+        ("ib_fabric.sweep", "unknown", root.id)
+    }
+
+
 def _first(change: object, plan: bool) -> list[tuple[tuple[str, ...], Finding]]:
     """Without an earlier sweep."""
     now = build(apart=True)

@@ -70,6 +70,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert made.stat().st_mode & 0o077 == 0
 
 
+def test_what_a_killed_run_has_left_is_removed_with_old_records(tmp_path: Path) -> None:
+    made = fabric_record.write(tmp_path, a_record(begun=NOW))
+    (made / ".latest").symlink_to(made.name)
+    for night in range(1, 2 + fabric_record.KEPT):
+        fabric_record.write(tmp_path, a_record(begun=NOW + night * 86400))
+    assert not made.exists()
+
+
 def test_what_is_not_there_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fabric_record.read(tmp_path)

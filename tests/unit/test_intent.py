@@ -78,6 +78,8 @@ def test_defaults_fill_what_is_not_set() -> None:
         ({"ib_fabric_devices": ["mlx5_0"]}, "holds 'mlx5_0', expected ports such as 'mlx5_0:1'"),
         ({"ib_fabric_devices": ["-C:1"]}, "holds '-C:1', expected ports"),
         ({"ib_fabric_dumps": "/x", "ib_fabric_ufm": "https://u"}, "three ways to a sweep: set one of them"),
+        ({"ib_fabric_ufm": "ufm.example"}, "ib_fabric_ufm is 'ufm.example', expected an address such as https://"),
+        ({"ib_fabric_ufm": "http://ufm", "ib_fabric_ufm_token": "abc"}, "would send ib_fabric_ufm_token in the clear"),
         ({"ib_fabric_seconds": 0}, "ib_fabric_seconds is 0, expected seconds from 1 to 3600"),
         ({"busbar_leaf": "leaf one"}, "busbar_leaf is 'leaf one', expected a name of"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,25 @@ def test_a_slow_rail_follows_from_what_a_role_found_on_its_nic() -> None:
     elsewhere = finding("counters.loss", "rail 4 from node02")
     found, _passed = verify.join("node01", of_host, [measured(slow, lost, elsewhere)], False)
     assert [one.because for one in found] == [cause.id, cause.id, None]
+
+
+@pytest.mark.parametrize(
+    ("check", "state", "explains"),
+    [
+        ("lldp.pfc", "drift", True),
+        ("lldp.mtu", "drift", True),
+        ("lldp.pfc", "unknown", False),
+        ("lldp.neighbour", "drift", False),
+    ],
+)
+def test_a_slow_rail_follows_from_what_its_switch_says_and_not_from_silence(
+    check: str, state: str, explains: bool
+) -> None:
+    cause = replace(finding(check, f"{NIC} mlx5_9 eth3"), state=state)
+    of_host = host(SESSION, lldp_result={"findings": [cause.to_dict()]})
+    lost = finding("counters.loss", "rail 3 from node02")
+    [found] = verify.join("node01", of_host, [measured(lost)], False)[0]
+    assert found.because == (cause.id if explains else None)
 
 
 def test_else_from_what_the_comparison_of_all_hosts_found() -> None:
