@@ -8,7 +8,8 @@ import glob
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from busbar.lab.image import one_by_one
 
@@ -34,6 +35,23 @@ def install(programs: Mapping[str, str]) -> str:
                     said = f"; apt-get {argv[0]}: {done.stderr[-600:]}" if done.returncode else ""
     lacking = _missing(programs)
     return f"this machine lacks {' '.join(lacking)}{said}" if lacking else ""
+
+
+def unpack(packages: Sequence[str], folder: Path) -> None:
+    """Files of packages below a folder: nothing is installed, and none of their services starts on this machine.
+
+    Raises AssertionError with apt's words.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_by_one():
+        argv = ["apt-get", "download", "-qq", *packages]
+        if subprocess.run(argv, cwd=folder, capture_output=True, check=False).returncode != 0:
+            # A fresh machine has no lists, an old one those of packages that are gone.
+            subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"apt-get download: {done.stderr[-600:]}"
+    for archive in sorted(folder.glob("*.deb")):
+        subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True)
 
 
 def _missing(programs: Mapping[str, str]) -> list[str]:

@@ -32,6 +32,12 @@ def settings(text: str, continued: bool = True) -> List[Setting]:
     return [one for one in _ini(text, continued) if one.key != _HEADING]
 
 
+def sections(text: str) -> List[str]:
+    """Sections of a keyfile, each once; also those that have no settings."""
+    found = [one.section for one in _ini(text, continued=False) if one.key == _HEADING]
+    return list(dict.fromkeys(found))
+
+
 def _ini(text: str, continued: bool) -> List[Setting]:
     found: List[Setting] = []
     lines = text.split("\n")

@@ -20,7 +20,9 @@ from .device import Device, globs, same_mac
 
 FOLDERS = tuple(folder + "/NetworkManager/system-connections" for folder in ("/etc", "/run", "/usr/lib"))
 _RELOAD = Command(("nmcli", "connection", "reload"), "have NetworkManager read its files again")
-_SECTIONS = ("ethernet", "802-3-ethernet", "infiniband")
+_INFINIBAND = "infiniband"
+_LONG = "802-3-ethernet"
+_SECTIONS = ("ethernet", _LONG, _INFINIBAND)
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class NetworkManager(claim.Claim):
     secret: ClassVar[bool] = True
 
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
+        if self.ident == _INFINIBAND and _INFINIBAND not in ini.sections(text):
+            # With such a section and without a mode in it NetworkManager takes no profile at all.
+            text = ini.set_setting(text, _INFINIBAND, "transport-mode", "datagram", continued=False)
         return ini.set_setting(text, self.ident, "mtu", str(mtu), continued=False)
 
 
@@ -90,9 +95,9 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
 
 def _of_keyfile(host: Host, path: str, text: str, again: Optional[Command], doubts: List[str]) -> NetworkManager:
     found = ini.settings(text, continued=False)
-    sections = [s.section for s in found if s.section in _SECTIONS]
-    is_ib = any((s.section, s.key, s.value) == ("connection", "type", "infiniband") for s in found)
-    section = (sections or ["infiniband" if is_ib else "ethernet"])[0]
+    is_ib = any((s.section, s.key, s.value) == ("connection", "type", _INFINIBAND) for s in found)
+    # Of two names for one section NetworkManager takes the long one, and nothing of the other.
+    section = _INFINIBAND if is_ib else _LONG if _LONG in ini.sections(text) else "ethernet"
     values = [s.value for s in found if (s.section, s.key) == (section, "mtu")]
     mtu = mtu_of(values[-1] if values else "", path, doubts)
     refused = ("", "")

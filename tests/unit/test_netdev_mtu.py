@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.owner import networkmanager
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
@@ -334,6 +335,46 @@ def test_networkmanager_profiles_are_edited_in_place_with_their_mode(roots: tupl
     assert plan.commands[0].argv == ("nmcli", "connection", "reload")
     assert found(plan, "persisted")[0] == "drift"
     assert found(applied(roots, look), "persisted")[0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "mtu", "after"),
+    [
+        # NetworkManager refuses an infiniband section without a mode; without a section it takes datagram.
+        ("infiniband", "", None, "\n[infiniband]\nmtu=9000\ntransport-mode=datagram\n"),
+        (
+            "infiniband",
+            "[infiniband]\ntransport-mode=connected\n",
+            None,
+            "[infiniband]\nmtu=9000\ntransport-mode=connected\n",
+        ),
+        # The long name counts, and the other section then does not, even where the long one is empty.
+        (
+            "ethernet",
+            "[ethernet]\nmtu=9000\n[802-3-ethernet]\n",
+            None,
+            "[ethernet]\nmtu=9000\n[802-3-ethernet]\nmtu=9000\n",
+        ),
+        # Not of this kind of link.
+        (
+            "infiniband",
+            "[ethernet]\nmtu=1500\n",
+            None,
+            "[ethernet]\nmtu=1500\n\n[infiniband]\nmtu=9000\ntransport-mode=datagram\n",
+        ),
+    ],
+)
+def test_the_section_that_networkmanager_takes_is_read_and_written(
+    tmp_path: Path, kind: str, text: str, mtu: int | None, after: str
+) -> None:
+    head = f"[connection]\ntype={kind}\ninterface-name=ens1\n"
+    put(tmp_path, "/etc/NetworkManager/system-connections/a.nmconnection", head + text, 0o600)
+    put(tmp_path, "/run/NetworkManager/state", "")
+    claims: dict[str, list[Claim]] = {"ens1": []}
+    ether = kind != "infiniband"
+    devices = {"ens1": Device("ens1", 1500, ether=ether)}
+    networkmanager.read(Host("/nowhere", str(tmp_path)), devices, claims, {"ens1": []})
+    assert (claims["ens1"][0].mtu, claims["ens1"][0].with_mtu(head + text, 9000)) == (mtu, head + after)
 
 
 def test_a_diff_of_a_file_that_can_hold_secrets_shows_what_changes_and_no_more(
