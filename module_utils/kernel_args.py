@@ -14,6 +14,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from . import grubby
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError
@@ -228,10 +229,14 @@ def satisfied(line: str, arg: Arg) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """What one kernel gets at the next boot. name: of the entry or file, for people."""
+    """What one kernel gets at the next boot. name: of the entry or file, for people.
+
+    kernel: its file, as a boot entry names it.
+    """
 
     name: str
     line: str
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -447,18 +452,24 @@ def _bls_entries(host: Host) -> List[Entry]:
     for name in host.listdir_system(BLS_ENTRIES):
         if name.endswith(".conf"):
             text = host.read_system("%s/%s" % (BLS_ENTRIES, name)) or ""
-            found.append(Entry(name, expand(parse_bls(text, name), variables)))
+            kernel = (_values(text, "linux") or [""])[0]
+            found.append(Entry(name, expand(parse_bls(text, name), variables), kernel))
     return found
 
 
 def parse_bls(text: str, name: str) -> str:
     """The options of a boot entry. Raises ParseError."""
-    lines = [line.split(None, 1) for line in text.splitlines() if not line.lstrip().startswith("#")]
-    found = [words[1].strip() for words in lines if len(words) == 2 and words[0] == "options"]
+    found = _values(text, "options")
     if not found:
         raise ParseError("%s/%s: has no line 'options'" % (BLS_ENTRIES, name))
     # Several lines are one list (systemd's boot loader specification).
     return " ".join(found)
+
+
+def _values(text: str, key: str) -> List[str]:
+    """Of a key of a boot entry."""
+    lines = [line.split(None, 1) for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return [words[1].strip() for words in lines if len(words) == 2 and words[0] == key]
 
 
 def parse_grubenv(text: str) -> Dict[str, str]:
@@ -550,6 +561,8 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
     if boot.kind == "grub":
         return _mend_grub(boot, wrong)
     changes: Tuple[FileChange, ...] = ()
+    if _beyond_grubby(boot, wrong):
+        return (), ()
     if boot.kept is not None:
         end = "\n" if boot.kept.endswith("\n") else ""
         text = edit(boot.kept.rstrip("\n"), wrong) + end
@@ -560,7 +573,7 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
             Command(("kernel-install", "add", release, path), "write the boot entry of kernel %s" % release)
             for release, path in boot.kernels
         )
-    return changes, (_grubby(boot, wrong), _sync(BLS_ENTRIES))
+    return changes, (*grubby.commands(_asked_of_grubby(boot, wrong)), _sync(BLS_ENTRIES))
 
 
 def _mend_grub(boot: Boot, wrong: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...]]:
@@ -625,25 +638,27 @@ def _culprits(boot: Boot, arg: Arg) -> List[str]:
     return []
 
 
-def _grubby(boot: Boot, wrong: Sequence[Arg]) -> Command:
-    """One call: removals first, as grubby does them."""
-    removed = [arg.token for arg in wrong if not arg.present]
-    for arg in wrong:
-        if arg.exclusive:
-            removed += _others(boot, arg)
-    argv = ["grubby", "--update-kernel=ALL"]
-    if removed:
-        argv.append("--remove-args=%s" % " ".join(dict.fromkeys(removed)))
-    added = [arg.token for arg in wrong if arg.present]
-    if added:
-        argv.append("--args=%s" % " ".join(added))
-    return Command(tuple(argv), "change the boot entries of all kernels")
+def _asked_of_grubby(boot: Boot, args: Sequence[Arg]) -> List[grubby.Change]:
+    names = {arg.name.replace("-", "_") for arg in args}
+
+    def of_names(line: str) -> Tuple[str, ...]:
+        return tuple(token for _gap, token in split(line) if token and parse(token)[0] in names)
+
+    return [
+        grubby.Change(
+            entry.kernel,
+            tuple(token for _gap, token in split(entry.line)),
+            of_names(entry.line),
+            of_names(edit(entry.line, args)),
+        )
+        for entry in boot.entries
+    ]
 
 
-def _others(boot: Boot, arg: Arg) -> List[str]:
-    tokens = (token for entry in boot.entries for _gap, token in split(entry.line) if token)
-    name = arg.name.replace("-", "_")
-    return [token for token in tokens if parse(token)[0] == name and parse(token)[1] != arg.value]
+def _beyond_grubby(boot: Boot, args: Sequence[Arg]) -> str:
+    """What it would spoil, "" where nothing or where it is not used."""
+    asked = _asked_of_grubby(boot, args) if boot.kind == "bls" else []
+    return next(filter(None, map(grubby.spoils, asked)), "")
 
 
 def _persisted(boot: Boot, arg: Arg, check: Check, mended: bool) -> Finding:
@@ -663,6 +678,9 @@ def _persisted(boot: Boot, arg: Arg, check: Check, mended: bool) -> Finding:
             fix = "correct %s, which is read after Busbar's %s, and run update-grub" % (", ".join(culprits), DROPIN)
         else:
             fix = check.fix if mended else "look at what the tool printed; run it by hand"
+            spoilt = _beyond_grubby(boot, [arg])
+            if spoilt:
+                fix = "grubby would spoil %s: edit the lines 'options' in %s by hand" % (spoilt, BLS_ENTRIES)
     return check.judge(str(arg), state, str(arg), have, source, fix, aspect="persisted")
 
 

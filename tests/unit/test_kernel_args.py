@@ -337,8 +337,53 @@ def test_what_is_read_after_ours_and_adds_to_it_is_no_culprit() -> None:
 def test_grubby_gets_one_call_for_all_kernels() -> None:
     boot = Boot("bls", "ro", (Entry("a.conf", "ro a=1"), Entry("b.conf", "ro iommu=pt")))
     made = plan(boot, PT, Arg("a", "2", exclusive=True), Arg("b", present=False))
-    assert made.commands[0].argv == ("grubby", "--update-kernel=ALL", "--remove-args=a=1", "--args=iommu=pt a=2")
+    assert made.commands[0].argv == ("grubby", "--update-kernel=ALL", "--args=a=2 iommu=pt")
     assert states(made)["[persisted]@iommu=pt"] == "drift"
+
+
+@pytest.mark.parametrize(
+    ("line", "arg", "words"),
+    [
+        # --args takes away what else there is of the name: it is asked for again.
+        ("console=tty0 ro", Arg("console", "ttyS0"), ["--args=console=tty0 console=ttyS0"]),
+        ("intel-iommu=off ro", Arg("intel_iommu", "off", present=False), ["--remove-args=intel-iommu"]),
+        ("a-b=1 a_b=2", Arg("a_b", "3", exclusive=True), ["--remove-args=a-b", "--args=a_b=3"]),
+        ("quiet quiet ro", Arg("quiet", present=False), ["--remove-args=quiet quiet"]),
+        ("a=1 a=2 a=1", Arg("a", "1", present=False), ["--remove-args=a a a", "--args=a=2"]),
+    ],
+)
+def test_grubby_is_told_all_that_has_to_stay_of_a_name(line: str, arg: Arg, words: list[str]) -> None:
+    made = plan(Boot("bls", "ro", (Entry("a.conf", line, "/vmlinuz-1"), Entry("b.conf", line, "/vmlinuz-2"))), arg)
+    assert list(made.commands[0].argv) == ["grubby", "--update-kernel=ALL", *words]
+
+
+def test_kernels_that_differ_in_what_has_to_stay_get_a_call_each() -> None:
+    entries = (
+        Entry("a.conf", "ro", "/vmlinuz-1"),
+        Entry("b.conf", "console=tty0", "/vmlinuz-2"),
+        Entry("c", "console=x"),
+    )
+    made = plan(Boot("bls", "ro", entries), Arg("console", "ttyS0"))
+    assert [list(command.argv) for command in made.commands[:-1]] == [
+        ["grubby", "--update-kernel=/vmlinuz-1", "--args=console=ttyS0"],
+        ["grubby", "--update-kernel=/vmlinuz-2", "--args=console=tty0 console=ttyS0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "arg", "spoilt"),
+    [
+        ("ro a=1&2", PT, "a=1&2"),
+        ("ro a=C:\\x", PT, "a=C:\\x"),
+        ("ro -- single", PT, "--"),
+        ("ro", Arg("dyndbg", "file a +p"), 'dyndbg="file a +p"'),
+        ('ro dyndbg="file b +p"', Arg("dyndbg", "+p"), 'dyndbg="file b +p"'),
+    ],
+)
+def test_what_grubby_would_spoil_is_left_to_a_person(line: str, arg: Arg, spoilt: str) -> None:
+    made = plan(Boot("bls", "ro", (Entry("a.conf", line, "/vmlinuz-1"),)), arg)
+    assert (made.changed, made.findings[0].state) == (False, "drift")
+    assert f"grubby would spoil {spoilt}: edit" in made.findings[0].fix
 
 
 def test_etc_kernel_cmdline_is_edited_in_place() -> None:
