@@ -46,7 +46,8 @@ docs: setup ## what is written from declarations: roles' defaults and argument s
 check: lint unit ## what to run before every commit, under 3 minutes
 
 faults: setup ## modules on simulated nodes: every fault of the lab, alone and in fives, is exactly its finding
-	$(BIN)/pytest -q -n $(JOBS) tests/lab
+	@# One more than there are cores: tools that hang are waited for.
+	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) tests/lab
 
 nccl: setup ## lint and proof against real libnccl wheels (downloads 1.5 GB once)
 	$(BIN)/pytest -q tests/nccl
@@ -66,8 +67,8 @@ containers: setup ## the lab of containers and the suite on it; as root, install
 	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist loadfile tests/containers
 
 molecule: setup ## the scenario of every role, some at a time
-	@# One more than there are cores: a node that boots is waited for. Who has none left takes another's.
-	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist worksteal tests/molecule
+	@# One more than there are cores: a node that boots is waited for.
+	BUSBAR_MOLECULE_JOBS=$$(($(JOBS) + 1)) $(BIN)/pytest -q tests/molecule
 
 slurm: setup ## drain and resume, and the nightly check, in a real Slurm; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q -n $(JOBS) tests/slurm
@@ -97,9 +98,10 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 	fi
 
 test: setup ## everything that CI runs
-	@# Each of these keeps one core busy, the others all of them. The longest begins first.
-	$(MAKE) --jobs=$(JOBS) --output-sync=target cluster collection slurm fabric el lint nccl
-	$(MAKE) unit faults site containers molecule drift newest
+	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
+	@# target whose last test runs leaves its cores to the next. The longest on few cores begins first.
+	$(MAKE) --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
+		faults cluster molecule site unit collection slurm drift containers fabric el lint nccl newest
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks
 	$(BIN)/pytest -q tests/vm

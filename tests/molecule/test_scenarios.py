@@ -8,7 +8,11 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -29,11 +33,21 @@ def nodes() -> list[list[str]]:
     return sorted(made.values(), key=lambda roles: -len(roles))
 
 
-@pytest.mark.parametrize("roles", nodes(), ids="+".join)
-def test_scenario(roles: list[str], tmp_path: Path) -> None:
+class Played(NamedTuple):
+    """What `molecule test` said of a scenario, where the results of verify lie as JUnit's XML, and its seconds."""
+
+    rc: int
+    output: str
+    report: Path
+    seconds: float
+
+
+Scenario = Callable[[list[str]], Played]
+
+
+def play(roles: list[str], report: Path) -> Played:
+    """Plays the scenario of the first of these roles, with the tests of all of them."""
     first, *others = (ROOT / "roles" / role / SCENARIO for role in roles)
-    assert (first / "molecule.yml").is_file(), f"role {roles[0]} has no scenario"
-    report = tmp_path / "verify.xml"
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -43,22 +57,53 @@ def test_scenario(roles: list[str], tmp_path: Path) -> None:
     environment["BUSBAR_MOLECULE_ROLES"] = ",".join(roles)
     environment["PYTEST_ADDOPTS"] = " ".join([f"--junitxml={report}", *(f"{other}/tests" for other in others)])
     environment["NO_COLOR"] = "1"
+    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "molecule", "test"],
         cwd=first.parent.parent,
         env=environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
+    return Played(done.returncode, done.stdout, report, time.monotonic() - started)
+
+
+@pytest.fixture(scope="session")
+def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
+    """Waits for a scenario. All that are asked for are played, BUSBAR_MOLECULE_JOBS at a time, in their order.
+
+    No workers of xdist: each of them holds the test after its own, so that two long scenarios are played one after the
+    other by one of them while the others have nothing to do.
+    """
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    asked = [
+        cast("list[str]", test.callspec.params["roles"])
+        for test in tests
+        if test.originalname == test_scenario.__name__
+    ]
+    reports = tmp_path_factory.mktemp("reports")
+    with ThreadPoolExecutor(int(os.environ.get("BUSBAR_MOLECULE_JOBS", "1"))) as pool:
+        begun = {roles[0]: pool.submit(play, roles, reports / f"{roles[0]}.xml") for roles in asked}
+        yield lambda roles: begun[roles[0]].result()
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("roles", nodes(), ids="+".join)
+def test_scenario(roles: list[str], scenario: Scenario, record_property: Callable[[str, object], None]) -> None:
+    for role in roles:
+        assert (ROOT / "roles" / role / SCENARIO / "molecule.yml").is_file(), f"role {role} has no scenario"
+    done = scenario(roles)
+    record_property("seconds", done.seconds)
+    assert done.rc == 0, done.output
     # Molecule counts a verify without tests as done.
-    assert report.is_file(), f"verify did not run\n{done.stdout}"
-    cases = ElementTree.parse(report).findall(".//testcase")
-    assert [case.get("name") for case in cases if len(case)] == [], done.stdout
+    assert done.report.is_file(), f"verify did not run\n{done.output}"
+    cases = ElementTree.parse(done.report).findall(".//testcase")
+    assert [case.get("name") for case in cases if len(case)] == [], done.output
     modules = {str(case.get("classname")) for case in cases}
     assert modules == {
         "tests.molecule.test_drift",
         *(f"roles.{role}.{SCENARIO.replace('/', '.')}.tests.test_default" for role in roles),
-    }, done.stdout
+    }, done.output
