@@ -282,7 +282,7 @@ def runs_of(of_host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def health_of(registered: Any) -> list[Finding]:
     """Findings of node_health; none where it was not asked, or gave no valid answer."""
-    return [from_dict(dict(item)) for item in answer.findings_of(answer.given(registered, HEALTH))]
+    return [from_dict(dict(item)) for item in answer.findings_of(answer.given(registered))]
 
 
 def passes_of(of_host: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
