@@ -319,7 +319,7 @@ CHANGES: dict[str, set[str]] = {
         f"sys/lib/modules/{KERNEL}/updates/dkms/{_PEERMEM}",
         f"sys/var/lib/dkms/{NVIDIA}/{KERNEL}/x86_64/module/{_PEERMEM}",
     },
-    "nfs-without-ofed": {"hw/proc/mounts", "hw/sys/module/rpcrdma"},
+    "nfs-without-ofed": {"hw/proc/modules", "hw/proc/mounts", "hw/sys/module/rpcrdma"},
 }
 
 
