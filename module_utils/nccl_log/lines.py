@@ -18,6 +18,8 @@ from typing import Dict, List, Optional
 
 # No line of NCCL's is longer (its buffer has 1,024 to 4,096 bytes, and prefixes are short); the rest is not kept.
 LONGEST = 16384
+# Characters before " NCCL LEVEL" that are looked at, from the begin and from the end of what is there.
+_BEGIN, _END = 500, 1000
 LEVELS = ("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE", "CALL")
 
 _MARK = re.compile(r" NCCL (%s) ?" % "|".join(LEVELS))
@@ -129,6 +131,9 @@ def _own(before: str) -> str:
 def head(before: str) -> Head:
     """What stands before `` NCCL LEVEL`` on a line."""
     before = before.rstrip()
+    if len(before) > _BEGIN + _END:
+        # What a launcher puts there is at the begin, and what NCCL does at the end.
+        before = "%s %s" % (before[:_BEGIN], before[-_END:])
     site = _SITE.search(before)
     if site is not None:
         rank = _RANK_OF.search(before)

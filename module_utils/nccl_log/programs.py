@@ -25,6 +25,7 @@ COARSE = (
 )
 COARSE += (b"Exit code:",)
 
+_WORDS = (*(mark.decode() for mark in COARSE), "worker_count", "num_workers", "World size", "World_size")
 _WORLD = re.compile(r"world[_ ]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
 _OWN_RANK = re.compile(r"(?<![\w-])(?:global_)?rank['\"]?\s*[=:]\s*(\d{1,8})\b", re.IGNORECASE)
 _MEETING = re.compile(
@@ -59,6 +60,8 @@ class Programs:
 
     def line(self, text: str) -> Optional[Failure]:
         """Takes a line; a failure where it ends Open MPI's block on the first process that ended."""
+        if not speaks(text):
+            return None
         barrier = _BARRIER.search(text)
         if barrier is not None:
             self.expected = max(self.expected, int(barrier.group("world")))
@@ -88,6 +91,11 @@ class Programs:
         if backend is not None:
             _note(self.backends, backend.group(1))
         return None
+
+
+def speaks(text: str) -> bool:
+    """Whether a line may be one that ``Programs.line`` takes something of."""
+    return any(word in text for word in _WORDS)
 
 
 def _note(values: Set, value: object) -> None:  # type: ignore[type-arg]

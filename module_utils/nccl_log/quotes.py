@@ -16,6 +16,12 @@ from . import signals
 
 # Quotes that are kept, characters of each, keys of lines that are known, and ranks or processes of a quote.
 QUOTES, LONGEST, KNOWN, NAMED = 300, 420, 20_000, 4096
+# Beyond them deaths of processes, by words that most of them have.
+DEATHS = 40
+_GRAVE = re.compile(
+    r"signal|[Kk]illed|died|OOM|oom|exit ?code|terminate called|core dumped|CANCELLED|Unhandled exception"
+)
+_ENDS = re.compile(r"(?:signal|code|status)\W{0,10}(\d{1,3})\b", re.IGNORECASE)
 # Lines behind an error that go with it, and characters of all of them.
 _BEHIND, _WITH_IT = 3, 240
 # Sources of calls: prefixes of lines, calls of each.
@@ -123,6 +129,12 @@ class Quotes:
         own = text.strip()
         # No host has a name of numbers alone, and what is before them is kept by the rest of the line.
         key = _NUMBER.sub("#", own[:LONGEST])
+        if "xit" in key or "ignal" in key:
+            # These numbers matter.
+            key += ",".join(_ENDS.findall(own[:LONGEST]))
+        if len(self._kept) >= QUOTES and key not in self._known and not _GRAVE.search(own[:LONGEST]):
+            self.left_out += 1
+            return None
         if key in self._known:
             said = self._known[key]
             if said is not None:
@@ -159,7 +171,7 @@ class Quotes:
     def _keep(self, key: str, said: Optional[Quote]) -> None:
         if len(self._known) >= KNOWN:
             self._known = {known: quote for known, quote in self._known.items() if quote is not None}
-        if said is not None and len(self._kept) >= QUOTES:
+        if said is not None and len(self._kept) >= QUOTES + (DEATHS if said.kind == signals.DEATH else 0):
             self.left_out += 1
             said = None
         if said is not None:

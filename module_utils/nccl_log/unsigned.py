@@ -32,6 +32,9 @@ _COMPILED_WITH = re.compile(
 # One of these is in every line that is looked at.
 _COARSE = (*elsewhere.COARSE, *(mark for mark in signals.COARSE if mark not in elsewhere.COARSE), *programs.COARSE)
 _COARSE += (b'File "', b"](", b"nccl==")
+# Characters by which lines are alike, and how many kinds of lines that say nothing are known.
+_ALIKE, _MOST_DULL = 300, 20_000
+_NUMBERS = re.compile(rb"\d+")
 # A watchdog's line that somebody has broken.
 _BROKEN = re.compile(r"Watchdog caught collective(?!.*timing out)")
 # First four characters of NCCL's texts, and how many lines without a head are kept.
@@ -81,6 +84,7 @@ class Others:
         # What stands before "Last error:", its line, and how many lines are still looked at.
         self._waits: Tuple[str, int, int] = "", 0, 0
         self._report = False
+        self._dull: Set[bytes] = set()
         # Number of the source, and a line that goes on in the next one.
         self._source = 0
         self._held: Tuple[str, int] = "", 0
@@ -131,6 +135,18 @@ class Others:
                 if b"\0" in line:
                     self._log.binary += 1
                 return
+        if taken or comment or b"xit" in line or b"ignal" in line:
+            self._look(line, order, comment, taken)
+            return
+        # Lines that differ by numbers alone, of which one said nothing.
+        alike = _NUMBERS.sub(b"#", line[:_ALIKE])
+        if alike not in self._dull and not self._look(line, order, comment, taken):
+            if len(self._dull) >= _MOST_DULL:
+                self._dull.clear()
+            self._dull.add(alike)
+
+    def _look(self, line: bytes, order: int, comment: bool, taken: bool) -> bool:
+        """Takes a line with a mark; whether it said anything."""
         text = line[:_LONGEST].decode("utf-8", "replace")
         if text.startswith(("# nccl-tests", "# nThread")):
             self._log.tests += 1
@@ -138,7 +154,7 @@ class Others:
             if library:
                 self._log.libraries.add(".".join(str(int(part)) for part in library.groups()))
         if comment and self._log.table.comment(text):
-            return
+            return True
         match = texts.VERSION.search(text) or _COMPILED_WITH.search(text)
         if match:
             own = match.groupdict()
@@ -147,25 +163,27 @@ class Others:
             if own.get("cuda"):
                 self._log.built_for.add(own["cuda"])
             self._log.rccl = self._log.rccl or own.get("cuda", "") is None
-            return
+            return True
         if _BROKEN.search(text):
             self._held = text, order
-            return
+            return True
         # Of the comments of nccl-tests only errors report something.
-        self._said(text, order, taken or (comment and "error:" not in text))
+        return self._said(text, order, taken or (comment and "error:" not in text))
 
-    def _said(self, text: str, order: int, taken: bool = False) -> None:
-        """What a line of a program says of a job. taken: it is a part of what the line before it says."""
+    def _said(self, text: str, order: int, taken: bool = False) -> bool:
+        """What a line of a program says of a job, and whether it says anything.
+
+        taken: it is a part of what the line before it says.
+        """
         told = self._log.programs.line(text)
         if told is not None:
             self._failed(told, order)
-            return
-        if not taken:
-            self._log.quotes.line(text, self._source, order)
+            return True
+        quote = None if taken else self._log.quotes.line(text, self._source, order)
         before, said, behind = text.partition(_LAST_ERROR)
         if said and not behind.strip():
             self._waits = before.rstrip(), order, _TORN
-            return
+            return True
         failed = elsewhere.said_elsewhere(text, False)
         if failed is not None:
             version = elsewhere.exception_version(text)
@@ -175,6 +193,9 @@ class Others:
         quoted = elsewhere.said_elsewhere(behind, True) if behind.strip() else None
         if quoted is not None:
             self._failed(quoted, order)
+        # A frame of a stack belongs to the exception below it.
+        frame = 'File "' in text or "](" in text
+        return quote is not None or failed is not None or quoted is not None or frame or programs.speaks(text)
 
     def _reported(self, line: bytes, begin: bytes) -> bool:
         """Whether a line is one of a report of RAS."""

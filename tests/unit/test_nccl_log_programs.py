@@ -326,3 +326,27 @@ def test_calls_of_a_build_that_prints_whole_paths() -> None:
     have = found(text)["nccl_log.warning"]
     assert "p2p.cc:473 -> 3 on alpha:7, GPU 0; group.cc:437 -> 1 on GPU 1 (a call of CUDA failed)" in have
     assert "RCCL" in printed(text)
+
+
+def test_what_stands_before_a_head_is_looked_at_at_its_ends() -> None:
+    log = read("[rank3]: " + "x" * 15_000 + " alpha:7:8 [0] a.cc:1 NCCL WARN Call to poll failed : odd\n")
+    [process] = log.processes.values()
+    assert (process.host, process.launcher_rank) == ("alpha", 3)
+
+
+def test_exit_codes_are_no_numbers_like_others() -> None:
+    text = "process 4 has exit code 0\n" * 3 + "process 5 has exit code 1\nprocess 6 has exit code 139\n"
+    said = [one.about for one in read(text).quotes.all]
+    assert len(said) == 2
+    assert "signal 11" in said[1]
+
+
+def test_a_death_is_quoted_however_much_else_failed() -> None:
+    words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "klmnopqr" for c in "stuvwx"]
+    text = "".join(f"the {word} failed here\n" for word in words) + "[alpha:7 :0:7] Caught signal 7 (Bus error)\n"
+    assert "Caught signal 7" in found(text)["nccl_log.exit"]
+
+
+def test_what_says_nothing_once_may_say_something_of_another_rank() -> None:
+    text = "".join(f"[rank{rank}] world_size=8 rank={rank}\n" for rank in (3, 5))
+    assert "ranks that say so: 3,5" in printed(text + HEAD + "x\n")
