@@ -14,7 +14,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-vm demo lab bench localise repair gate clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-vm trixie demo lab bench localise repair gate clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -105,6 +105,10 @@ test: setup ## everything that CI runs
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks
 	$(BIN)/pytest -q tests/vm
+
+trixie: setup ## the container lab, every role, and a virtual machine on Debian 13 (systemd 257, Python 3.13, OpenSSH 10, kernel 6.12); as root
+	BUSBAR_LAB_RELEASE=trixie $(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist worksteal tests/containers tests/molecule
+	BUSBAR_VM_RELEASE=trixie $(BIN)/pytest -q tests/vm
 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/demo.sh

@@ -166,7 +166,9 @@ def _lab(parser: argparse.ArgumentParser) -> None:
 
     action = add("up", _lab_up, "two healthy nodes as containers, and their inventory")
     action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="fewer than all")
-    action.add_argument("--suite", choices=image.SUITES, default=image.SUITES[0], help="Debian release of the nodes")
+    release = os.environ.get("BUSBAR_LAB_RELEASE", image.SUITES[0])
+    text = f"Debian release of the nodes; without it {release} (BUSBAR_LAB_RELEASE)"
+    action.add_argument("--release", "--suite", dest="suite", choices=image.SUITES, default=release, help=text)
     action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="what the nodes have")
     action.add_argument("-y", "--yes", action="store_true", help="install missing packages without asking")
     action = add("down", _lab_down, "remove containers, network and directory")

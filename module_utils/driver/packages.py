@@ -28,8 +28,8 @@ _APT_GET = ("apt-get", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Optio
 _HELD = "--allow-change-held-packages"
 # name-epoch:version-release.arch. A name alone locks no version.
 _LOCK = re.compile(r"(?P<name>.+)-(?:(?:[0-9]+|\*):)?(?P<version>[^-:]+-[^-]+)")
-# Whatever is the default there: a repository that does not answer is an error, and its old lists do not count.
-_FRESH = ("--refresh", "--repo=busbar-mofed", "--setopt=busbar-mofed.skip_if_unavailable=False")
+# Whatever is the default there: a repository that does not answer is an error.
+_OURS = ("--repo=busbar-mofed", "--setopt=busbar-mofed.skip_if_unavailable=False")
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
 
 
 def refresh(system: System) -> Command:
-    argv = ("dnf", "-y", *_FRESH, "makecache") if system.kind == "dnf" else (*_APT_GET, "update")
+    argv = ("dnf", "-y", *_OURS, "makecache") if system.kind == "dnf" else (*_APT_GET, "update")
     return Command(argv, "read what the repository offers", timeout=INSTALL_TIMEOUT)
 
 

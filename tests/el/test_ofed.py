@@ -47,7 +47,7 @@ def locks(release: packages.Release) -> list[str]:
     return sorted(f"{name}-0:{'-'.join(version)}.*" for name, version in names.items())
 
 
-def test_a_fresh_node_gets_one_release_keeps_it_and_goes_to_another_and_back(el: El) -> None:
+def test_a_fresh_node_gets_one_release_keeps_it_and_goes_to_others_and_back(el: El) -> None:
     rpms = el.must("rpm", "-qa")
     predicted = ask(el, check_mode=True, version="3.1.0")
     assert predicted["changed"]
@@ -76,9 +76,14 @@ def test_a_fresh_node_gets_one_release_keeps_it_and_goes_to_another_and_back(el:
     assert states(ask(el, version="3.1.0")) == WAITS
     assert (el.installed("doca-ofed"), el.locked()) == ("-".join(OLD.meta), locks(OLD))
 
+    # The other OFED: this one goes first.
+    assert states(ask(el, flavour="mlnx-ofed", version="24.10-2.1.8.0")) == WAITS
+    assert (el.installed("doca-ofed"), el.installed(LEGACY.name)) == ("", "-".join(LEGACY.meta))
+    assert el.must("ofed_info") == f"{LEGACY.info}:\n"
+
     gone = ask(el, flavour="inbox", version="")
     assert states(gone) == {}
-    assert [el.installed(name) for name in ("doca-ofed", "mlnx-ofa_kernel-dkms", "mlnx-ofa_kernel")] == [""] * 3
+    assert [el.installed(name) for name in (LEGACY.name, "mlnx-ofa_kernel-dkms", "mlnx-ofa_kernel")] == [""] * 3
     assert not el.path("/etc/yum.repos.d/busbar-mofed.repo").exists()
 
 
@@ -86,7 +91,6 @@ def test_a_fresh_node_gets_one_release_keeps_it_and_goes_to_another_and_back(el:
     ("more", "said"),
     [
         ({"repository": f"file://{REPOSITORIES}/doca/9.9.9/"}, "repomd.xml"),
-        ({"package": "doca-roce"}, "doca-roce"),
         ({"repository_key": packages.OTHER_KEY}, "GPG"),
     ],
 )
@@ -100,7 +104,7 @@ def test_what_cannot_be_installed_is_tried_once_and_the_finding_says_why(
     assert finding["state"] == "drift"
     assert said in finding["have"], finding
     assert "installing it failed" in finding["have"]
-    assert f"run dnf install '{more.get('package', 'doca-ofed')}-3.2.1*' by hand" in finding["fix"]
+    assert "run dnf install 'doca-ofed-3.2.1*' by hand" in finding["fix"]
     assert len(done["commands"]) == len(set(done["commands"]))
     assert el.installed("mlnx-ofa_kernel-dkms") == ""
     # Nothing is left behind that would keep openibd from its start.
@@ -108,24 +112,18 @@ def test_what_cannot_be_installed_is_tried_once_and_the_finding_says_why(
 
 
 def test_what_a_mirror_has_since_is_seen_at_the_next_run(el: El) -> None:
+    """What is not there yet is told as what cannot be installed."""
     folder = el.path(f"{REPOSITORIES}/{NEW.folder}/{packages.PLACE}")
     meta = next(folder.glob("doca-ofed-*.rpm"))
     later = meta.rename(el.folder / meta.name)
     packages.index(folder)
-    assert "installing it failed" in found(ask(el), "ofed.packages")["have"]
+    finding = found(ask(el), "ofed.packages")
+    assert "installing it failed" in finding["have"]
+    assert "doca-ofed" in finding["have"]
+    assert "run dnf install 'doca-ofed-3.2.1*' by hand" in finding["fix"]
     later.rename(meta)
     packages.index(folder)
     assert states(ask(el)) == WAITS
-
-
-def test_another_ofed_goes_before_this_one_comes(el: El) -> None:
-    legacy: dict[str, Any] = {"flavour": "mlnx-ofed", "version": "24.10-2.1.8.0"}
-    assert states(ask(el, **legacy)) == WAITS
-    predicted = ask(el, check_mode=True)
-    assert found(predicted, "ofed.conflict")["have"] == "mlnx-ofed-all"
-    assert states(ask(el)) == WAITS
-    assert el.installed(LEGACY.name) == ""
-    assert (el.installed("mlnx-ofa_kernel"), el.must("ofed_info")) == ("-".join(NEW.kernel), f"{NEW.info}:\n")
 
 
 def test_a_lock_that_cannot_be_made_is_said_and_the_drivers_are_there(el: El) -> None:

@@ -1,8 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The machines' disk: a Debian 12 that boots by BIOS and GRUB, made of Debian's packages without loop devices.
+"""The machines' disk: a Debian that boots by BIOS and GRUB, made of Debian's packages without loop devices.
 
-Kept in .cache/vm/<hash of this file>/, with the keys to it. Two minutes, once; root only to make it.
+Kept in .cache/vm/<release>-<hash of this file>/, with the keys to it. Two minutes, once; root only to make it.
+BUSBAR_VM_RELEASE=trixie is Debian 13, with its kernel 6.12.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tests import debian
 from .machine import ALIAS, Image, Machine
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "vm"
-SUITE = "bookworm"
+SUITES = ("bookworm", "trixie")
+SUITE = os.environ.get("BUSBAR_VM_RELEASE", SUITES[0])
 _PACKAGES = (
     "linux-image-amd64", "initramfs-tools", "zstd", "grub-pc-bin", "grub2-common", "systemd-sysv", "udev", "dbus",
     "kmod", "procps", "iproute2", "openssh-server", "python3",
@@ -83,14 +85,18 @@ def ensure(say: Callable[[str], None]) -> Image:
     """The image, made if it is not there. Of two that want it at once, one makes it. Raises ImageError and VmError."""
     if lacking := debian.install(_TOOLS):
         raise ImageError(f"virtual machines need packages: {lacking}")
-    made = CACHE / hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    if SUITE not in SUITES:
+        raise ImageError(f"BUSBAR_VM_RELEASE is {SUITE!r}, and there are {', '.join(SUITES)}")
+    digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    made = CACHE / f"{SUITE}-{digest}"
+    others = tuple(f"{suite}-" for suite in SUITES if suite != SUITE)
     CACHE.mkdir(parents=True, exist_ok=True)
     with _alone():
         if not made.is_dir():
             if os.geteuid() != 0:
                 raise ImageError(f"{made} is not there, and only root can make it: run the tests as root once")
             # Older images, and what a killed run has left.
-            for path in CACHE.iterdir():
+            for path in [path for path in CACHE.iterdir() if not path.name.startswith(others)]:
                 shutil.rmtree(path)
             say(f"making {made} from Debian's packages (two to three minutes, once)")
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:

@@ -22,7 +22,7 @@ TYPES = ("sh", "-c", "cat /sys/kernel/iommu_groups/*/type")
 
 def test_a_debian_boots_by_its_own_grub(vm: Machine) -> None:
     assert vm.ssh(*WAIT).stdout == "running\n"
-    assert "VERSION_CODENAME=bookworm\n" in vm.read("/etc/os-release")
+    assert f"VERSION_CODENAME={images.SUITE}\n" in vm.read("/etc/os-release")
     assert "### BEGIN /etc/grub.d/10_linux ###" in vm.read("/boot/grub/grub.cfg")
     # Only grub.cfg as update-grub writes it names the kernel in full.
     assert vm.read("/proc/cmdline").startswith("BOOT_IMAGE=/boot/vmlinuz-6.")
