@@ -389,7 +389,9 @@ def _one(fabric: Fabric, known: Cabling, end: End, other: End) -> Iterator[Said]
         if end in fabric.rails and end[0] not in fabric.nodes and _is_off(fabric, fabric.rails[end][0]):
             # No rail of its host is there: fabric_members tells of the host.
             return
-        fix = f"{_plug(fabric, end, other)}; or take {line} out of the plan, {_THEN}"
+        # A rail of the inventory has to be in the fabric, whatever the plan says.
+        is_rail = end in fabric.rails or other in fabric.rails
+        fix = f"{_plug(fabric, end, other)}{'' if is_rail else f'; or take {line} out of the plan'}, {_THEN}"
         have = _states(fabric, end, other)
         finding = DOWN.judge(subject, "drift", want, have, _source(fabric), fix)
         kind = "links down" if end in fabric.rails else "links between switches down"
@@ -526,7 +528,9 @@ def _switch(
     have = f"in no sweep, and {who}"
     have += f"; {count(len(rails), 'rail')} hang on it" if rails else ""
     have += f"; {count(len(at), 'link')} to {several(at)}" if at else ""
-    gone = f"take its lines out of {_source(fabric)}" if who == _BY_PLAN else "the next sweep knows of it"
+    gone = f"take its lines out of {_source(fabric)}, and sweep twice: the first" if who == _BY_PLAN else "this sweep"
+    gone += " is the last that misses it"
+    gone += "; its rails need another leaf" if rails else ""
     fix = (
         f"look whether {name} has power and whether its own console shows a fault; where it was taken away on purpose,"
         f" {gone}; {_THEN}"

@@ -182,7 +182,7 @@ def partitions(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, st
         if missing:
             what = ", ".join(missing)
             fix = (
-                f"add the port (GUID {fabric.ports[end].guid or end[0]}) to the partition as a full member, in"
+                f"add the port (GUID 0x{fabric.ports[end].guid or end[0]}) to the partition as a full member, in"
                 " partitions.conf of the subnet manager (/etc/opensm/partitions.conf) or in UFM, let it read that"
                 " again (kill -HUP of opensm), then sweep again: " + SWEEP_AGAIN
             )

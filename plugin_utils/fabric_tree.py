@@ -246,9 +246,15 @@ def _uneven(fabric: Fabric, plane: Plane, leaf: Leaf, counts: Counter[str], caus
     if len(shown) > 3:
         have = f"{fabric.node(leaf.guid)}: {', '.join([*shown[:2], '...', shown[-1]])} ({len(shown)} spines)"
     most, least = max(counts.values()), min(counts.values())
+    crowded, spare = (
+        several([fabric.node(spine) for spine, count in sorted(counts.items()) if count == number], 3, " or ")
+        for number in (most, least)
+    )
+    each, left = divmod(sum(counts.values()), len(counts))
     fix = (
-        f"move cables from the spines with {most} to those with {least}, or name the cabling that is meant to be as a"
-        f" plan (busbar_fabric_plan), {_THEN}"
+        f"move cables of {fabric.node(leaf.guid)} from {crowded} to {spare} until each spine has {each}"
+        f"{f' or {each + 1}' if left else ''}; where that has no free port, another leaf has too many there: exchange"
+        f" the two plugs; or name the cabling that is meant to be as a plan (busbar_fabric_plan), {_THEN}"
     )
     finding = SPINES.judge(
         f"switch 0x{leaf.guid}", "drift", "as many cables to each spine", have, plane.best.source, fix, because=cause

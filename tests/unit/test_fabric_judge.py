@@ -344,6 +344,13 @@ def test_a_cable_on_another_rails_leaf_is_told_and_explains_that_leafs_oversubsc
     assert [one.check for _hosts, one in lines if one.because == found.id] == ["ib_fabric.oversubscription"]
 
 
+def test_a_rail_that_is_out_cannot_be_planned_away() -> None:
+    """Without its line in the plan it would be missed all the same: the inventory has it."""
+    _hosts, rail = only(after(lambda built: built.cut(built.nic("node003", 1))))
+    assert rail.check == "ib_fabric.link_down"
+    assert "out of the plan" not in rail.fix
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_rail_on_a_spine_is_told_without_a_plan(apart: bool) -> None:
     """A spine is what only leaves are cabled to. It is no leaf, so it is not held to uplinks either."""
