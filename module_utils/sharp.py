@@ -464,5 +464,6 @@ def _threshold(have: Have, want: Want) -> List[Finding]:
             state = "drift" if want.nodes and grammar.strtoll(value)[0] > want.nodes else "ok"
             said.append((state, "%s=%s %s" % (name, value[:40], what), source))
         state, text, source = max(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
-        found.append(THRESHOLD.judge(name, state, wanted, text, source))
+        fix = None if state == "ok" else "%s: both begin with %d" % (_removed(name, source), NODES)
+        found.append(THRESHOLD.judge(name, state, wanted, text, source, fix))
     return found

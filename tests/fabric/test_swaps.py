@@ -24,7 +24,7 @@ from .planes import Machine, Plane
 from .site import HOSTS, Expected, Site, at, compare, described, read, seen_from
 
 TRIALS = 200
-REAL = int(os.environ.get("BUSBAR_FABRIC_SWAPS", "10"))
+REAL = int(os.environ.get("BUSBAR_FABRIC_SWAPS", "6"))
 # Hosts whose HCAs run no subnet manager: who moves a manager's cable does more than swap two.
 MOVABLE = HOSTS[2:]
 

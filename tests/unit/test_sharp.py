@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,15 @@ def test_the_module_s_answer_is_valid_and_says_what_it_does_not_prove(root: Path
     assert "only NCCL's log proves" in result["notes"][0]
     with pytest.raises(ParseError, match="'lib' is not an absolute path"):
         module.work(Host(str(root), str(root)), {**given, "directories": ["lib"]}, True)
+
+
+def test_a_threshold_is_taken_out_of_the_file_that_sets_it(root: Path) -> None:
+    with (root / sharp_files.ENVIRONMENT).open("a") as file:
+        file.write("NCCL_COLLNET_NODE_THRESHOLD=9\n")
+    given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "manager": "", "nodes": 4}
+    result = module.work(Host(str(root), str(root)), {**given, "directories": []}, True)
+    [one] = [one for one in result["findings"] if one["check"] == "sharp.threshold"]
+    assert re.fullmatch("remove it from /etc/environment:[0-9]+: both begin with 2", one["fix"])
 
 
 @pytest.mark.parametrize("odd", ["pipe", "folder", "garbage", "nothing"])
