@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_health
-short_description: Judge what slows a right node, its GPUs, NVLinks and PCIe links
+short_description: Judge what slows a right node, its GPUs, NVLinks, PCIe links and rails' ports
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Asks C(nvidia-smi -q -x), its NVLinks, the kernel's log since the last question, AER, hwmon and the Fabric Manager,
-    each once. C(docs/health.md) says what each finding means, and what is none.
+  - Asks C(nvidia-smi -q -x), its NVLinks, the kernel's log since the last question, AER, hwmon, the Fabric Manager
+    and the counters of the rails' ports, each once. C(docs/health.md) says what each finding means, and what is none.
   - Growth counts, not totals. The counters of a question are kept on the node in
     C(/var/lib/busbar/health/last.json) below O(system_root), also in check mode, as the nightly audit is one. This is a
     record of the suite's own; nothing of the node's configuration is changed, ever.
@@ -82,6 +82,21 @@ devices:
       part: 2330-885-A1
       firmware: 96.00.5E.00.01
       slot: "12"
+ports:
+  description:
+    - What the port of each rail has counted since the last night, which the control node compares over the fleet.
+      C(seconds) is null where there is nothing to compare with.
+  type: list
+  elements: dict
+  returned: success
+  sample:
+    - rail: 0
+      pci: 0000:1b:00.0
+      device: mlx5_0
+      link_layer: InfiniBand
+      speed: NDR
+      seconds: 86400.0
+      grown: {port_rcv_packets: 812345678, symbol_error: 1}
 commands:
   description: Empty; nothing is changed.
   type: list
@@ -104,7 +119,8 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, told
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import merge
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_ports, node, told
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
 
 SPEC = {
@@ -125,11 +141,13 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     asked = profile.asked(given)
     machine = topology.read(host, ask_nvidia_smi=False)
     have = node.read(host, machine, asked, given["tool_timeout"], given["states_only"])
-    found = judge.plan(have, machine, judge.Wanted(asked, given["power_limit"] or None))
+    wanted = judge.Wanted(asked, given["power_limit"] or None)
+    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have))
     if given["record"]:
         found = judge.keep(host, have, found)
     devices = told.devices(host, have, machine, asked, found.findings)
-    return dict(found.result(), notes=judge.notes(have), devices=devices)
+    notes = [*judge.notes(have), *judge_ports.notes(have)]
+    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have))
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.health import record
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS, Want
@@ -202,6 +203,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     planned = after = merge(live, files)
     steps: List[Command] = list(planned.commands)
     if planned.changed and not check_mode:
+        if any(step.disruption != "none" for step in live.commands):
+            record.begin_ports_anew(host)
         done, failed = execute.execute(host, have, want, permit)
         unit.execute(host, files)
         steps = [*done, *files.commands]

@@ -590,6 +590,17 @@ health_device = record(
 )
 health_devices = many(health_device, 1000)
 
+# What a rail's port has counted since the last night.
+port_growth = record(
+    rail=whole(0, 99),
+    pci=text(20, _PCI),
+    device=text(64, _DEVICE),
+    link_layer=one_of("", "InfiniBand", "Ethernet"),
+    speed=text(8, re.compile("[A-Z0-9]*")),
+    seconds=maybe(number(0, 1e9)),
+    grown=table(_count, text(64, re.compile("[a-z][a-z0-9_]*")), 100),
+)
+
 
 def a_sweep(value: Any) -> None:
     """Of an InfiniBand plane; its own reader types and bounds all of it."""
@@ -630,7 +641,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "gate_info": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
-    "node_health": {"devices": health_devices},
+    "node_health": {"devices": health_devices, "ports": many(port_growth, 64)},
     "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},

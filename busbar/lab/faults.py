@@ -24,6 +24,7 @@ from . import (
     limits_faults,
     lldp_faults,
     ofed_faults,
+    port_faults,
     roce_faults,
 )
 from .fault import ALL, Fault, FileFault, appended, provisioned, rail_nic, removed, said
@@ -537,6 +538,7 @@ _CATALOGUE = (
     *gpudirect_faults.CATALOGUE,
     *lldp_faults.CATALOGUE,
     *health_faults.CATALOGUE,
+    *port_faults.CATALOGUE,
     *firmware_faults.CATALOGUE,
     *(fault for fault in roce_faults.CATALOGUE if fault.name not in roce_faults.BETWEEN_NODES),
 )

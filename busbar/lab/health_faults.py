@@ -15,13 +15,21 @@ from typing import Any
 
 from . import gpu_health
 from .fault import HGX, Fault, FileFault, said
-from .machine import Machine
+from .machine import Machine, Rdma
 
 RECORD = "/var/lib/busbar/health/last.json"
 _NIGHT = 86400.0
 _EVENTS = "clocks_event_reasons"
 # Counters of an NVLink, as the record names them.
 _OF_A_LINK = ("replays", "recoveries", "CRC errors", "failed recoveries")
+# Of a port, likewise.
+_OF_A_PORT = (
+    *("link_downed", "symbol_error", "port_rcv_errors", "local_link_integrity_errors", "port_xmit_discards"),
+    *("excessive_buffer_overrun_errors", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait"),
+    *("out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
+    *("rx_crc_errors_phy", "rx_pcs_symbol_err_phy", "rx_discards_phy", "tx_discards_phy", "rx_prio_cong_discard"),
+    *("outbound_pci_stalled_rd_events", "outbound_pci_stalled_wr_events"),
+)
 
 
 def _gpu(number: int) -> Callable[[Machine], str]:
@@ -71,7 +79,7 @@ def _fabric_manager(how: str) -> Callable[[Machine], None]:
     return apply
 
 
-def _last_night(machine: Machine, _text: str | None) -> str:
+def last_night(machine: Machine, _text: str | None) -> str:
     """The record of a question a night ago, of a node that has counted nothing since it was booted."""
     files = gpu_health.hardware(machine)
     loaded: dict[str, str] = {}
@@ -90,11 +98,23 @@ def _last_night(machine: Machine, _text: str | None) -> str:
         "pci": {
             function.address: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for function in machine.functions
         },
-        "ports": {},
+        "ports": {f"{rdma.address}/1": _port(machine, rdma) for rdma in machine.rdma if rdma.rail is not None},
         "history": [],
         "before": None,
     }
     return json.dumps(data) + "\n"
+
+
+def _port(machine: Machine, rdma: Rdma) -> dict[str, Any]:
+    """A port that has counted nothing but a few pauses, and neither downs of its link since its settings were made."""
+    netdevs = [machine.index(netdev) for netdev in machine.netdevs if netdev.address == rdma.address]
+    return {
+        "guid": rdma.node_guid.lower(),
+        "loaded": str(min(netdevs, default="")),
+        "speed": "NDR",
+        "at": time.time() - _NIGHT,
+        "values": {**dict.fromkeys(_OF_A_PORT, 0), "tx_prio3_pause_duration": 48},
+    }
 
 
 def _fault(
@@ -109,7 +129,7 @@ def _fault(
 ) -> Fault:
     """grows: it is one by its growth.   asks_tool: nvidia-smi tells it, and so has to answer."""
     excludes = (*more.pop("excludes", ()), *(("smi-missing", "smi-hang", "smi-garbage") if asks_tool else ()))
-    file = FileFault(RECORD, _last_night) if grows else None
+    file = FileFault(RECORD, last_night) if grows else None
     return Fault(name, description, f"node_health.{check}", subject, change, excludes=excludes, file=file, **more)
 
 

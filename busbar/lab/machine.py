@@ -136,7 +136,8 @@ class Gid:
 class Rdma:
     """An RDMA device with its one port (mlx5 has a PCI function for each port). ``rail``: None off the rails.
 
-    counters: those below ports/1/counters that are not 0.
+    counters, hw_counters: those below ports/1 that are not 0.   statistics: of ethtool -S, likewise.
+    flaps: how often its link went down and came back.
     """
 
     name: str
@@ -160,6 +161,9 @@ class Rdma:
     # Index -> key, as the subnet manager has filled the table; 0x0000 is an empty place.
     pkeys: dict[str, str] = field(default_factory=lambda: {"0": "0xffff", "1": "0x0000"})
     counters: dict[str, int] = field(default_factory=dict)
+    hw_counters: dict[str, int] = field(default_factory=dict)
+    statistics: dict[str, int] = field(default_factory=dict)
+    flaps: int = 0
 
 
 @dataclass
@@ -192,7 +196,7 @@ class Netdev:
     qos: RoCE as it is where it is configured, on ports that have DCB: Ethernet on a physical function of mlx5.
     ipv4: its address, a.b.c.d/n.   permanent: the MAC address it came with, where it shows another one.
     switch_mtu: of the switch port that it is plugged into, with the IP header and what is in it.
-    switch: what it hears by LLDP, mostly of one port.
+    switch: what it hears by LLDP, mostly of one port.   index: its number, 0 for its place among the others.
     """
 
     name: str
@@ -212,6 +216,7 @@ class Netdev:
     permanent: str | None = None
     switch_mtu: int = 9216
     switch: list[SwitchPort] = field(default_factory=list)
+    index: int = 0
 
 
 @dataclass
@@ -310,6 +315,12 @@ class Machine:
     def rail(self, number: int) -> Rdma:
         return first(f"rail {number}", (r for r in self.rdma if r.rail == number))
 
+    def index(self, netdev: Netdev) -> int:
+        return netdev.index or self.netdevs.index(netdev) + 1
+
+    def flaps(self, netdev: Netdev) -> int:
+        return sum(r.flaps for r in self.rdma if r.address == netdev.address)
+
     def driver_gpus(self) -> list[Gpu]:
         """The GPUs the driver has, in its order: the position is the index that nvidia-smi shows."""
         return sorted((g for g in self.gpus if g.in_driver), key=lambda g: g.address)
@@ -360,6 +371,9 @@ class Machine:
     def unplug(self, address: str) -> None:
         """The function has fallen off the bus, with everything that was built on it."""
         gone = {n.name for n in self.netdevs if n.address == address}
+        for netdev in self.netdevs:
+            # The others keep theirs.
+            netdev.index = self.index(netdev)
         self._empty_slot(address)
         self.functions = [f for f in self.functions if f.address != address]
         self.gpus = [g for g in self.gpus if g.address != address]

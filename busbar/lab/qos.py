@@ -199,6 +199,11 @@ def state_path(address: str) -> str:
     return f"{STATE}/qos/{address}.json"
 
 
+def statistics_path(address: str) -> str:
+    """JSON of what the model adds to `ethtool -S` of the port with this PCI address."""
+    return f"{STATE}/statistics/{address}.json"
+
+
 def ecn_files(port: Port) -> dict[str, str]:
     """Below the netdev's directory, with the driver of OFED (host.md 2.3)."""
     files = {

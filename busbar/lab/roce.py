@@ -18,6 +18,8 @@ from .toolkit.roce_program import real
 from .toolkit.roce_tools import FIRMWARE, PERFTEST, PLACES
 
 _LAUNCHER = "bin/roce"
+# Runs that, unless it knows the answer.
+ETHTOOL = "bin/ethtool"
 # As systemd sets them; arp_ignore and the like are the kernel's.
 _SYSCTLS = {"arp_ignore": "0", "arp_announce": "0", "rp_filter": "2", "accept_local": "0"}
 LLDPAD_PID = "run/lldpad.pid"
@@ -51,7 +53,7 @@ def files(
             if machine.ofed:
                 found[name] = (f"{card} traffic_class", qos.traffic_class(port), qos.traffic_class(fresh))
             found[qos.tos_path(rdma.name)] = (f"{card} tos", f"{port.tos}\n", f"{fresh.tos}\n")
-        carrier = "2\n" if netdev.operstate != "down" else "3\n"
+        carrier = f"{2 + (netdev.operstate == 'down') + 2 * machine.flaps(netdev)}\n"
         found[f"{base}/carrier_changes"] = (f"{card} carrier_changes", carrier, carrier)
     for netdev in machine.netdevs:
         mtu = f"{network.fresh_mtu(machine, netdev)}\n"
@@ -102,11 +104,13 @@ def write_share(machine: Machine, share: Path) -> None:
     launcher = share / _LAUNCHER
     if not ports(machine) and not machine.rdma:
         launcher.unlink(missing_ok=True)
+        (share / ETHTOOL).unlink(missing_ok=True)
         return
     sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
     tools = (
         *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "netplan.py", "networkd.py", "ping.py"),
         *("start.py", "udev.py", "routing.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
+        "ethtool_statistics.py",
         *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "options", "pcie", "stop", "ways")),
     )
     sources |= {f"toolkit/{name}": TOOLKIT / name for name in tools}
@@ -117,6 +121,10 @@ def write_share(machine: Machine, share: Path) -> None:
             # The tools write no bytecode themselves, and compiling is most of what a call takes.
             py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     _put(launcher, (TOOLKIT / "roce").read_text(), 0o755)
+    _put(share / ETHTOOL, (TOOLKIT / "ethtool").read_text(), 0o755)
+    by_name = share / "roce/ethtool"
+    if not by_name.is_symlink():
+        by_name.symlink_to(os.path.relpath(launcher, by_name.parent))
     for path, text in network.files(machine).items():
         _put(share / f"network{path}", text, 0o644 if path.startswith(network.FOLDER) else 0o600)
     mark = share / "lldpad"
@@ -136,7 +144,8 @@ def write_tools(machine: Machine, system_root: Path) -> None:
         link = system_root / place.lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink() and (name != "dcb" or real("dcb")):
-            link.symlink_to(os.path.relpath(share / _LAUNCHER, link.parent))
+            program = ETHTOOL if name == "ethtool" else _LAUNCHER
+            link.symlink_to(os.path.relpath(share / program, link.parent))
     pid = system_root / LLDPAD_PID
     if machine.lldpad:
         pid.parent.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ of the node; links are written relative, so they stay inside the root they are i
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import shutil
@@ -36,17 +37,12 @@ TOOL = "usr/bin/nvidia-smi"
 # Of a port (host.md 7.4); the tests of the lab move some.
 _COUNTERS = (
     *("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery"),
-    *("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+    *("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait"),
 )
 _HW_COUNTERS = (
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "implied_nak_seq_err",
-    "duplicate_request",
-    "rnr_nak_retry_err",
-    "roce_adp_retrans",
-    "roce_slow_restart",
+    *("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "implied_nak_seq_err", "duplicate_request"),
+    *("rnr_nak_retry_err", "roce_adp_retrans", "roce_slow_restart", "out_of_buffer"),
 )
 _CONGESTION_COUNTERS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
 UNITS = "/usr/lib/systemd/system"
@@ -208,8 +204,8 @@ def hardware(machine: Machine) -> Tree:
         _iommu_group(tree, machine, function, number)
     for rdma in machine.rdma:
         _rdma(tree, machine, rdma)
-    for index, netdev in enumerate(machine.netdevs, start=1):
-        _netdev(tree, machine, netdev, index)
+    for netdev in machine.netdevs:
+        _netdev(tree, machine, netdev)
     _roce(tree, machine)
     _nodes(tree, machine)
     _dmi(tree, machine)
@@ -220,7 +216,7 @@ def hardware(machine: Machine) -> Tree:
     _proc_net(tree, machine)
     _proc_nvidia(tree, machine)
     for name, text in machine.damaged.items():
-        address, file = name.split("/")
+        address, file = name.split("/", 1)
         # A function that has gone has no files left to damage.
         if any(f.address == address for f in machine.functions):
             tree.files[f"{_path(machine, address)}/{file}"] = text
@@ -368,10 +364,14 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
         # Only ibv_devinfo shows it.
         tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
     tree.add(f"{port}/pkeys", rdma.pkeys)
-    tree.add(f"{port}/counters", {**dict.fromkeys(_COUNTERS, 0), **rdma.counters})
+    tree.add(f"{port}/counters", {**dict.fromkeys(_COUNTERS, 0), "link_downed": rdma.flaps, **rdma.counters})
     # Those of congestion are the physical function's (host.md 7.4).
     of_port = () if machine.function(rdma.address).physfn else _CONGESTION_COUNTERS
-    tree.add(f"{port}/hw_counters", {"lifespan": 10, **dict.fromkeys((*_HW_COUNTERS, *of_port), 0)})
+    counted = {**dict.fromkeys((*_HW_COUNTERS, *of_port), 0), **rdma.hw_counters}
+    tree.add(f"{port}/hw_counters", {"lifespan": 10, **counted})
+    if of_port:
+        more = {**rdma.statistics, "link_down_events_phy": rdma.flaps}
+        tree.files[qos.statistics_path(rdma.address)] = json.dumps(more) + "\n"
     # A slot without a GID reads as all zeros; its type and ndev give EINVAL, which a plain file cannot: there is none.
     tree.add(f"{port}/gids", {str(slot): _NO_GID for slot in range(rdma.gid_slots)})
     tree.directories += [f"{port}/gid_attrs/types", f"{port}/gid_attrs/ndevs"]
@@ -390,10 +390,11 @@ def _netdev_path(machine: Machine, netdev: Netdev) -> str:
     return f"{_netdev_parent(machine, netdev) or '/sys/devices/virtual'}/net/{netdev.name}"
 
 
-def _netdev(tree: Tree, machine: Machine, netdev: Netdev, index: int) -> None:
+def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
     path, parent = _netdev_path(machine, netdev), _netdev_parent(machine, netdev)
     admin_up = not any(r.address == netdev.address and r.phys_state.startswith("3:") for r in machine.rdma)
     running = netdev.operstate != "down"
+    index = machine.index(netdev)
     length = netdev.mac.count(":") + 1
     tree.links[f"/sys/class/net/{netdev.name}"] = path
     tree.links[f"{path}/subsystem"] = "/sys/class/net"
@@ -415,7 +416,7 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev, index: int) -> None:
             "speed": netdev.speed,
             "duplex": "full" if netdev.speed else None,
             "phys_port_name": netdev.port_name,
-            "carrier_changes": 2 if running else 3,
+            "carrier_changes": 2 + (not running) + 2 * machine.flaps(netdev),
             "dev_id": "0x0",
             "dev_port": 0,
             "flags": f"{0x1002 | admin_up:#x}",

@@ -189,7 +189,7 @@ def counters(have: Have) -> record.Record:
         driver_loaded=have.driver_loaded,
         gpus=gpus,
         pci=have.aer,
-        ports=have.ports,
+        ports={port.key: port.kept for port in have.ports},
         history=record.history(have.kept, _events(have), have.now),
     )
 

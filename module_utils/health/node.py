@@ -1,7 +1,7 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """All that is read of a node for its health: nvidia-smi, NVLinks, the kernel's log, AER, hwmon, Fabric Manager,
-and the record.
+the rails' ports, and the record.
 
 Reads only, each tool once and with a limit. Nothing is asked of a NIC that the profile does not name: the ConnectX-7 in
 an HGX B200 belong to the NVLink fabric, and reading their counters fills the kernel's log with errors.
@@ -12,14 +12,14 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt
 from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import aer, fabric_manager, hwmon, kernel_log, limits, nvlink, record, smi, xid
+from . import aer, fabric_manager, hwmon, kernel_log, limits, nvlink, port_counters, record, smi, xid
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -36,7 +36,7 @@ class Have:
     """gpus: by address, as nvidia-smi lists them; None where it did not answer, and problems say why.
 
     speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
-    hot: sensors of the rails' NICs at or above their limit.   ports: counters of the rails' ports, as in Record.
+    hot: sensors of the rails' NICs at or above their limit.   ports: of the rails.
     fabric_manager: None where nobody asks for it.   boot_id: "" where it could not be read, and nothing is compared.
     driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
     before: what counters are held to.   unkept: why the record could not be read.
@@ -52,7 +52,7 @@ class Have:
     events: Tuple[xid.Event, ...] = ()
     aer: record.Counters = field(default_factory=dict)
     hot: Tuple[hwmon.Sensor, ...] = ()
-    ports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ports: Tuple[port_counters.Port, ...] = ()
     fabric_manager: Optional[fabric_manager.FabricManager] = None
     kept: Optional[record.Kept] = None
     before: Optional[record.Record] = None
@@ -94,7 +94,8 @@ def read(
             problems.append(error.problem)
         except ParseError as error:
             problems.append(Problem(" ".join(smi.COMMAND), str(error)))
-    nics = [] if states_only else [nic.pci for nic in match(topology, profile).nics.values()]
+    rails = {} if states_only else match(topology, profile).nics
+    nics = [nic.pci for nic in rails.values()]
     counted, unread = aer.read(host, [] if states_only else _functions(topology, nics))
     return Have(
         now=now,
@@ -107,6 +108,7 @@ def read(
         events=xid.events(log, window),
         aer=counted,
         hot=hwmon.read(host, nics, problems),
+        ports=port_counters.read(host, rails, now),
         fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
         kept=kept,
         before=before,

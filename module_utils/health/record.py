@@ -163,7 +163,14 @@ def following(kept: Optional[Kept], now: Record) -> Kept:
 
 
 def _added(last: Record, now: Record) -> Dict[str, Any]:
-    return {name: dict(getattr(now, name), **getattr(last, name)) for name in ("gpus", "pci", "ports")}
+    found: Dict[str, Any] = {name: dict(getattr(now, name), **getattr(last, name)) for name in ("gpus", "pci")}
+    found["ports"] = {**now.ports, **{key: one for key, one in last.ports.items() if _goes_on(one, now.ports.get(key))}}
+    return found
+
+
+def _goes_on(last: Mapping[str, Any], now: Optional[Mapping[str, Any]]) -> bool:
+    """Whether a port still has the card and the interface that it had."""
+    return now is None or all(last.get(name) == now.get(name) for name in ("guid", "loaded"))
 
 
 def history(kept: Optional[Kept], new: Sequence[Event], now: float) -> Tuple[Event, ...]:
@@ -187,6 +194,20 @@ def read(host: Host) -> Optional[Kept]:
     """None where there is none yet. Raises ReadError, ParseError."""
     text = host.read_system(FILE, limit=_BYTES)
     return None if text is None else parse(text)
+
+
+def begin_ports_anew(host: Host) -> None:
+    """Before somebody of the suite's own takes links down: what their ports count of that is no fault.
+
+    What cannot be read or written is node_health's to say.
+    """
+    try:
+        kept = read(host)
+        if kept is not None and (kept.last.ports or (kept.before and kept.before.ports)):
+            before = None if kept.before is None else replace(kept.before, ports={})
+            write(host, Kept(replace(kept.last, ports={}), before))
+    except (ReadError, ParseError):
+        return
 
 
 def write(host: Host, kept: Kept) -> None:

@@ -252,19 +252,15 @@ def _ethtool(system: str, root: str, arguments: list[str]) -> int:
         run_real(system, "ethtool", arguments)
     if command in _DRIVER:
         return _print_driver(root, netdev)
+    if command in _STATISTICS:
+        from . import ethtool_statistics
+
+        return ethtool_statistics.main(root, system, netdev)
     try:
         path = qos.find(root, netdev)
     except Refused as refused:
-        raise Stop(94 if command in _STATISTICS else 76, f"netlink error: {refused}") from refused
+        raise Stop(76, f"netlink error: {refused}") from refused
     port = qos.load(root, path)
-    if command in _STATISTICS:
-        print("NIC statistics:")
-        from .perftest_tools import traffic
-
-        more = traffic(system, os.path.basename(path)[: -len(".json")])
-        for name, value in (dict.fromkeys(more, 0) | counters(port)).items():
-            print(f"     {name}: {value + more.get(name, 0)}")
-        return 0
     if command in _SHOW:
         on = {True: "on", False: "off"}
         print(f"Pause parameters for {netdev}:")
@@ -305,29 +301,6 @@ def _print_driver(root: str, netdev: str) -> int:
     for name in ("statistics", "test", "eeprom-access", "register-dump", "priv-flags"):
         print(f"supports-{name}: {'yes' if name in ('statistics', 'test', 'priv-flags') else 'no'}")
     return 0
-
-
-_MESSAGES = 1_250_000_000
-
-
-def counters(port: Port) -> dict[str, int]:
-    """Of `ethtool -S`: a day's traffic. mlx5 shows pause frames of the priorities that have PFC, or of the whole port.
-
-    Simulated, and only what tells one priority from another.
-    """
-    found = {"rx_packets": _MESSAGES, "tx_packets": _MESSAGES, "link_down_events_phy": port.bounces}
-    found |= {"rx_discards_phy": 0, "tx_discards_phy": 0, "rx_out_of_buffer": 0, "rx_crc_errors_phy": 0}
-    for prio in range(8):
-        for way, used in (("rx", port.receives), ("tx", port.sends)):
-            packets = _MESSAGES if prio == used else 0
-            found |= {f"{way}_prio{prio}_bytes": packets * 4200, f"{way}_prio{prio}_packets": packets}
-        found |= {f"rx_prio{prio}_discards": 0, f"rx_prio{prio}_buf_discard": 0}
-    for prio in [prio for prio in range(8) if port.pfc >> prio & 1]:
-        for way in ("rx", "tx"):
-            found |= {f"{way}_prio{prio}_pause": 12, f"{way}_prio{prio}_pause_duration": 48}
-    if port.rx_pause or port.tx_pause:
-        found |= {f"{way}_global_pause{what}": 0 for way in ("rx", "tx") for what in ("", "_duration")}
-    return found
 
 
 # -- what happens to a node ------------------------------------------------------------------------------------------

@@ -1,0 +1,345 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judges what the rails' ports have counted since an earlier night, on InfiniBand and RoCE alike. Changes nothing.
+
+Growth and rates, never totals. What is between two nodes, or of a cable's other end, is for ib_fabric and verify to
+say; how a port compares with others of the fleet for the control node. Limits and their sources: port_limits.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.plan import Plan
+from . import port_counters, port_limits, record
+from .judge_gpu import RECHECK
+from .node import Have
+from .port_counters import Growth, Port
+from .port_limits import DAY, Rate
+
+_CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers"
+PORT_COUNTERS = Check(
+    "node_health.port_counters",
+    why="of a port whose counters cannot be read nobody knows whether it loses packets",
+    fix="mend what is said of it: install ethtool, read the file by hand as root; " + RECHECK,
+    severity="minor",
+)
+"Can the counters of each rail's port be read: sysfs, and on Ethernet `ethtool -S`"
+PORT_SATURATED = Check(
+    "node_health.port_saturated",
+    why="a counter that has reached its end stands still, whatever happens",
+    severity="minor",
+)
+"Can all counters of errors still count"
+PORT_LINK_DOWNED = Check(
+    "node_health.port_link_downed",
+    why="a link that goes down while jobs run ends them, though it comes back within seconds",
+    fix="see in dmesg when, and whether its switch was worked on; where not, %s; %s" % (_CABLE, RECHECK),
+    severity="minor",
+)
+"Did no rail's link go down and come back since the last night; three times a day are major"
+PORT_SYMBOL_ERRORS = Check(
+    "node_health.port_symbol_errors",
+    why="symbol errors that the link's error correction could not mend are a link that will fail: from NDR on by UFM's"
+    " own rule for isolating a port, of older links 120 an hour",
+    fix="%s; %s" % (_CABLE, RECHECK),
+)
+"""Had no rail more symbol errors since the last night than its speed allows: NDR 3 in 125 minutes, XDR 6, older ones
+120 an hour"""
+PORT_ERRORS = Check(
+    "node_health.port_errors",
+    why="a packet that arrives damaged is sent again, and all ranks wait for it",
+    fix=PORT_SYMBOL_ERRORS.fix,
+    severity="minor",
+)
+"Did few packets arrive damaged, and no buffer overrun, since the last night"
+PORT_DISCARDS = Check(
+    "node_health.port_discards",
+    why="the network took packets so slowly that this port threw them away",
+    fix="this is the switch's side: look at the congestion of its leaf and at adaptive routing, at PFC of both ends"
+    " (roce_qos.*, lldp.*); " + RECHECK,
+    severity="minor",
+)
+"Did the switch's side take what the rails sent"
+PORT_HOST_DISCARDS = Check(
+    "node_health.port_host_discards",
+    why="this host took packets so slowly that its NIC threw them away: the switch is not to blame",
+    severity="minor",
+)
+"Did this host take what came in: PCIe, the port's buffers, receive requests"
+PORT_RDMA_RETRIES = Check(
+    "node_health.port_rdma_retries",
+    why="a path that loses packets is not broken but slow: RoCE sends a whole window again for each",
+    fix="look at PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*), at the other"
+    " nodes of its jobs, and run site.yml --tags verify; " + RECHECK,
+    severity="minor",
+)
+"Was little sent again over RDMA since the last night"
+PORT_PAUSE = Check(
+    "node_health.port_pause",
+    why="a host that stops its senders takes less than its link brings, and congestion spreads from it",
+    fix="this host is the slow receiver: look at platform.rail_pcie, pcie_path.*, iommu.domains and node_health.aer of"
+    " it; " + RECHECK,
+    severity="minor",
+)
+"Did this host stop its senders by PFC for less than one per cent of the time"
+
+_PCIE = (
+    "this host's PCIe takes less than the link brings: look at platform.rail_pcie, platform.pcie_link, pcie_path.*,"
+    " iommu.domains and node_health.aer of it; " + RECHECK
+)
+_BUFFERS = (
+    "the port's own buffers were full: look at PFC of this rail and of its switch port (roce_qos.*, lldp.*), then at"
+    " platform.rail_pcie and pcie_path.*; " + RECHECK
+)
+_SOFTWARE = (
+    "no program had posted a buffer for what came: look at the CPU load of this rail's jobs and at their affinity, the"
+    " network path is well; " + RECHECK
+)
+_UP = "up all the time"
+# How much of each counter a night brought, as the control node compares it over the fleet.
+TOLD = (
+    *("port_xmit_packets", "port_rcv_packets", "port_xmit_wait", "symbol_error", "rx_pcs_symbol_err_phy"),
+    *(*port_limits.ERRORS, *port_limits.DISCARDS, *port_limits.HOST_DISCARDS, *port_limits.STALLS),
+    *(*port_limits.RETRIES, "out_of_sequence", "duplicate_request"),
+    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"),
+)
+
+
+def plan(have: Have) -> Plan:
+    """A finding for each port and check that is not well; of a check that is well everywhere one for all ports."""
+    found: List[Finding] = []
+    checks = (PORT_LINK_DOWNED, PORT_SYMBOL_ERRORS, PORT_ERRORS, PORT_DISCARDS, PORT_HOST_DISCARDS)
+    well = {check.id: check for check in (PORT_COUNTERS, PORT_SATURATED, *checks, PORT_RDMA_RETRIES, PORT_PAUSE)}
+    for port in have.ports:
+        own = [*_unread(port), *_saturated(port)]
+        growth = since(have, port)
+        compared: Dict[str, bool] = {}
+        if growth is not None:
+            own += _link(port, growth, compared)
+            own += _traffic(port, growth, compared, own)
+        said = {one.check for one in own}
+        for name in list(well):
+            asked = name in (PORT_COUNTERS.id, PORT_SATURATED.id) or compared.get(name, False)
+            if name in said or not asked:
+                # Nothing is called well that was not compared on every port.
+                del well[name]
+        found += own
+    if have.ports:
+        subject = "ports of %d rails" % len(have.ports)
+        found += [check.judge("ports", "ok", source=subject) for check in well.values()]
+    return Plan(tuple(found))
+
+
+def since(have: Have, port: Port) -> Optional[Growth]:
+    """None where there is nothing to compare with, or too little time in between."""
+    before = have.before
+    if before is None or before.driver_loaded.get("mlx5_core") != have.driver_loaded.get("mlx5_core"):
+        return None
+    growth = port_counters.grown(port, before.ports.get(port.key))
+    return None if growth is None or growth.seconds < record.SHORTEST else growth
+
+
+def told(have: Have) -> List[Dict[str, Any]]:
+    """What each port has counted since the last night, for the control node: counters that moved."""
+    found = []
+    for port in have.ports:
+        growth = since(have, port)
+        counts = growth.counts if growth else {}
+        moved = {name: counts[name] for name in TOLD if counts.get(name)}
+        if growth is not None:
+            derived = {
+                "rx_paused_us": _paused("rx", growth),
+                "tx_paused_us": _paused("tx", growth),
+                "link_downed": port_counters.downs(port, growth),
+            }
+            moved.update({name: n for name, n in derived.items() if n})
+        found.append(
+            {
+                "rail": port.rail,
+                "pci": port.pci,
+                "device": port.device,
+                "link_layer": port.link_layer or "",
+                "speed": (growth.speed if growth else port.speed) or "",
+                "seconds": growth.seconds if growth else None,
+                "grown": moved,
+            }
+        )
+    return found
+
+
+def notes(have: Have) -> List[str]:
+    """Ports that have nothing to be compared with, where others have."""
+    new = [port for port in have.ports if have.before is not None and since(have, port) is None]
+    if not new or have.before is None or have.now - have.before.at < record.SHORTEST:
+        return []
+    rails = ", ".join(str(port.rail) for port in new)
+    return ["counters of rails %s began anew since the last night, and are judged from the next run on" % rails]
+
+
+def _unread(port: Port) -> List[Finding]:
+    if not port.problems:
+        return []
+    more = "; and %d more" % (len(port.problems) - 1) if len(port.problems) > 1 else ""
+    first = port.problems[0]
+    return [PORT_COUNTERS.judge(port.label, "unknown", "counters", str(first) + more, first.source)]
+
+
+def _saturated(port: Port) -> List[Finding]:
+    ended = port_counters.saturated(port)
+    if not ended:
+        return []
+    fix = (
+        "set this port's counters back to 0, as nothing else makes them count again: %s; whoever else watches them"
+        % (
+            "perfquery -C %s -P %d -R" % (port.device, port.number)
+            if port.link_layer == "InfiniBand"
+            else "drain the node and load mlx5_core anew, or reboot"
+        )
+    )
+    text = "saturated: %s" % ", ".join("%s at %d" % (name, port_limits.END[name]) for name in ended)
+    source = "/sys/class/infiniband/%s/ports/%d/counters" % (port.device, port.number)
+    fix += " sees a reset; " + RECHECK
+    return [PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, source, fix)]
+
+
+def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding]:
+    """What is of the cable: each follows from what stands before it."""
+    found: List[Finding] = []
+    source = _source(port)
+    stuck = port_counters.saturated(port)
+    downs = port_counters.downs(port, growth)
+    compared[PORT_LINK_DOWNED.id] = downs is not None
+    if downs:
+        grave = downs >= port_limits.DOWNS * max(1.0, growth.seconds / DAY)
+        often = "%d times" % downs if downs > 1 else "once"
+        text = "went down and came back %s%s" % (often, _within(growth))
+        severity = "major" if grave else None
+        found.append(PORT_LINK_DOWNED.judge(port.label, "drift", _UP, text, source, severity=severity))
+    symbol = "symbol_error" if port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
+    many = growth.counts.get(symbol)
+    compared[PORT_SYMBOL_ERRORS.id] = many is not None and symbol not in stuck
+    allowed = port_limits.symbol_limit(growth.speed, growth.seconds)
+    if many is not None and many > allowed:
+        want = "%d at most at %s" % (allowed, growth.speed or "a speed that nobody knows")
+        text = _counted(growth, [symbol])
+        found.append(
+            PORT_SYMBOL_ERRORS.judge(port.label, "drift", want, text, source, because=found[0] if found else None)
+        )
+    bad, grave = _above(growth, port_limits.ERRORS)
+    compared[PORT_ERRORS.id] = _exposed(growth, port_limits.ERRORS, stuck)
+    if bad:
+        text, severity = _counted(growth, bad), "major" if grave else None
+        cause = found[0] if found else None
+        found.append(PORT_ERRORS.judge(port.label, "drift", "few", text, source, because=cause, severity=severity))
+    return found
+
+
+def _traffic(port: Port, growth: Growth, compared: Dict[str, bool], before: Sequence[Finding]) -> List[Finding]:
+    """What is of the traffic, at the switch's side, at the host's, and what follows from either.
+
+    before: findings of the link, from which packets that were sent again follow.
+    """
+    found: List[Finding] = []
+    source = _source(port)
+    counts, stuck = growth.counts, port_counters.saturated(port)
+    link = next((one for one in before if one.state == "drift"), None)
+    compared[PORT_DISCARDS.id] = _exposed(growth, port_limits.DISCARDS, stuck)
+    bad, grave = _above(growth, port_limits.DISCARDS, counts.get("port_xmit_packets"))
+    if bad:
+        text, severity = _counted(growth, bad, "port_xmit_packets"), "major" if grave else None
+        found.append(PORT_DISCARDS.judge(port.label, "drift", "few", text, source, because=link, severity=severity))
+    host = _host_discards(port, growth)
+    compared[PORT_HOST_DISCARDS.id] = _exposed(growth, port_limits.HOST_DISCARDS, stuck)
+    found += host
+    compared[PORT_PAUSE.id] = port.link_layer != "Ethernet" or _paused("tx", growth) is not None
+    paused = (_paused("tx", growth) or 0) / 1e6
+    storms = counts.get("tx_pause_storm_error_events", 0)
+    if storms or paused > port_limits.PAUSED * growth.seconds:
+        text = "stopped its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
+        if storms:
+            text += "; %d pause storms, after which the NIC gave up pausing" % storms
+        found.append(
+            PORT_PAUSE.judge(
+                *(port.label, "drift", "%g %% at most" % (100 * port_limits.PAUSED), text, source),
+                because=host[0] if host else None,
+                severity="major" if storms else None,
+            )
+        )
+    compared[PORT_RDMA_RETRIES.id] = _exposed(growth, port_limits.RETRIES, stuck)
+    bad, grave = _above(growth, port_limits.RETRIES)
+    if bad:
+        text, severity = _counted(growth, bad), "major" if grave else None
+        cause = link or (found[0] if found else None)
+        found.append(
+            PORT_RDMA_RETRIES.judge(port.label, "drift", "few", text, source, because=cause, severity=severity)
+        )
+    return found
+
+
+def _host_discards(port: Port, growth: Growth) -> List[Finding]:
+    counts = growth.counts
+    bad, grave = _above(growth, port_limits.HOST_DISCARDS, counts.get("port_rcv_packets"))
+    stalls = [name for name, share in port_limits.STALLS.items() if counts.get(name, 0) > share * _span(growth)]
+    if not bad and not stalls:
+        return []
+    texts = [_counted(growth, bad, "port_rcv_packets")] if bad else []
+    texts += ["%s +%d s of %.1f h" % (name, counts[name], growth.seconds / 3600) for name in stalls]
+    fix = _SOFTWARE
+    if stalls or any(name in port_limits.PCIE for name in bad):
+        fix = _PCIE
+    elif any(name in port_limits.BUFFERS for name in bad):
+        fix = _BUFFERS
+    severity = "major" if grave else None
+    source = _source(port)
+    return [PORT_HOST_DISCARDS.judge(port.label, "drift", "few", "; ".join(texts), source, fix, severity=severity)]
+
+
+def _above(growth: Growth, of: Mapping[str, Rate], packets: Optional[int] = None) -> Tuple[List[str], bool]:
+    """Counters of ``of`` that have grown by too much, and whether any has gravely.
+
+    packets: that went this way; up to a share of them is nothing. None where they are not counted, or not asked.
+    """
+    bad, grave = [], False
+    for name, (few, rate) in of.items():
+        many = growth.counts.get(name, 0)
+        if many > max(few * max(1.0, growth.seconds / DAY), port_limits.SHARE * (packets or 0)):
+            bad.append(name)
+            grave = grave or (rate is not None and many > rate[0] * _span(growth) / rate[1])
+    return bad, grave
+
+
+def _exposed(growth: Growth, of: Mapping[str, Rate], stuck: Sequence[str]) -> bool:
+    return any(name in growth.counts for name in of) and not any(name in stuck for name in of)
+
+
+def _span(growth: Growth) -> float:
+    """Seconds over which a rate is spread."""
+    return max(growth.seconds, port_limits.LEAST)
+
+
+def _paused(way: str, growth: Growth) -> Optional[int]:
+    """Microseconds of the priority that was paused longest; None where the driver shows none."""
+    names = ["%s_prio%d_pause_duration" % (way, priority) for priority in range(8)]
+    return max((growth.counts[name] for name in names if name in growth.counts), default=None)
+
+
+def _counted(growth: Growth, names: Sequence[str], of: str = "") -> str:
+    """``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
+    said = []
+    for name in names:
+        least = "at least " if name in growth.reset else ""
+        said.append("%s +%s%d" % (name, least, growth.counts[name]))
+    packets = growth.counts.get(of)
+    return ", ".join(said) + _within(growth) + (", of %.2g packets" % packets if packets else "")
+
+
+def _within(growth: Growth) -> str:
+    return " in %.1f h" % (growth.seconds / 3600)
+
+
+def _source(port: Port) -> str:
+    tool = ", ethtool -S %s" % port.netdev if port.netdev else ""
+    return "/sys/class/infiniband/%s/ports/%d%s; %s" % (port.device, port.number, tool, record.FILE)

@@ -1,0 +1,271 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the rails' ports have counted, as it is kept from night to night, and by how much that has grown.
+
+Files of sysfs, and one ethtool -S of a rail: PFC, discards and PCIe stalls are nowhere else. Only the rails of the
+profile are asked (node.py). A port is known by its PCI address, whatever its device and interface are called today.
+A counter that is absent is not exposed, and not 0. Names and widths: host.md 7.4, health.md 2, port_limits.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+
+from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
+from ..machine.pci import parse_text, read_value
+from ..machine.topology import Nic
+from . import port_limits
+
+ERRORS = (
+    *("link_downed", "symbol_error", "port_rcv_errors", "link_error_recovery", "local_link_integrity_errors"),
+    *("excessive_buffer_overrun_errors", "port_xmit_discards"),
+)
+DATA = ("port_xmit_packets", "port_rcv_packets", "port_xmit_wait")
+# Of queue pairs, with 32 bits each; of congestion, with 64, which a virtual function has not.
+QUEUE_PAIRS = (
+    *("out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
+    *("duplicate_request", "roce_adp_retrans", "roce_slow_restart", "out_of_buffer"),
+    *("req_transport_retries_exceeded", "req_rnr_retries_exceeded"),
+)
+CONGESTION = (
+    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rx_icrc_encapsulated"),
+)
+PHYSICAL = (
+    *("link_down_events_phy", "rx_crc_errors_phy", "rx_pcs_symbol_err_phy", "rx_discards_phy", "tx_discards_phy"),
+    *("rx_out_of_buffer", "outbound_pci_buffer_overflow", "outbound_pci_stalled_rd_events"),
+    *("outbound_pci_stalled_wr_events", "tx_pause_storm_error_events"),
+)
+CARRIER = "carrier_changes"
+# Of the eight priorities each; those of a pause are there for the priorities that have PFC.
+_OF_PRIORITY = re.compile(r"([rt]x)_prio[0-7]_(discards|buf_discard|cong_discard|pause|pause_duration)")
+_NUMBER = re.compile(r"[0-9]{1,20}")
+_SUMMED = ("discards", "buf_discard", "cong_discard")
+_KNOWN = frozenset(PHYSICAL)
+# What is set back to 0 together: by perfquery -R, ibqueryerrors -k and -K; by whoever loads the device anew.
+_GROUPS = {name: number for number, names in enumerate((ERRORS, DATA, (*QUEUE_PAIRS, *CONGESTION))) for name in names}
+_ETHTOOL, _MOST = 3, 1 << 64
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port of a rail, at ``at``, in seconds of the epoch.
+
+    label: subject of its findings.   up: its link is.   speed: ``NDR``; None of a port that is down, or does not say.
+    loaded: what changes when its device is made anew: the number of its interface; "" where it has none.
+    netdev: "" likewise.   problems: why some of it could not be read.
+    """
+
+    rail: int
+    pci: str
+    label: str
+    device: str
+    number: int = 1
+    link_layer: Optional[str] = None
+    speed: Optional[str] = None
+    up: bool = True
+    guid: str = ""
+    netdev: str = ""
+    loaded: str = ""
+    at: float = 0.0
+    values: Mapping[str, int] = field(default_factory=dict)
+    problems: Tuple[Problem, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return "%s/%d" % (self.pci, self.number)
+
+    @property
+    def kept(self) -> Dict[str, Any]:
+        """As the record has it."""
+        names = ("guid", "loaded", "speed", "at", "values")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """counts: by how much each counter has grown that both have; of what was set back the least that it was.
+
+    seconds: in which.   speed: of the link, also of one that is down now.   reset: names that were set back.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    speed: Optional[str] = None
+    reset: FrozenSet[str] = frozenset()
+
+
+def read(host: Host, nics: Mapping[int, Nic], now: float) -> Tuple[Port, ...]:
+    """Of the rails that there are, in their order.   nics: rail -> NIC."""
+    found: List[Port] = []
+    hung: List[Problem] = []
+    for rail, nic in sorted(nics.items()):
+        if nic.rdma is not None and nic.port is not None:
+            found.append(_port(host, rail, nic, now, hung))
+    return tuple(found)
+
+
+def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> Port:
+    problems: List[Problem] = []
+    rdma, port = nic.rdma, nic.port
+    if rdma is None or port is None:
+        raise AssertionError("%s is no rail: it has no RDMA port" % nic.label)
+    netdev = nic.netdevs[0] if nic.netdevs else None
+    values: Dict[str, int] = {}
+    base = "/sys/class/infiniband/%s/ports/%d" % (rdma.name, port.number)
+    for folder, names in (("counters", (*ERRORS, *DATA)), ("hw_counters", (*QUEUE_PAIRS, *CONGESTION))):
+        for name in names:
+            _add(values, name, read_value(host, "%s/%s/%s" % (base, folder, name), _count, problems))
+    if not values and not problems:
+        problems.append(Problem(base + "/counters", "shows no counter"))
+    loaded = ""
+    if netdev is not None:
+        folder = "/sys/class/net/" + netdev.name
+        loaded = read_value(host, folder + "/ifindex", parse_text, problems) or ""
+        if port.link_layer == "Ethernet":
+            _add(values, CARRIER, read_value(host, "%s/%s" % (folder, CARRIER), _count, problems))
+        values.update(_statistics(host, netdev.name, port.link_layer == "Ethernet", hung, problems))
+    up = port.phys_state == "LinkUp" or port.state == "ACTIVE"
+    return Port(
+        rail=rail,
+        pci=nic.pci,
+        label=nic.label,
+        device=rdma.name,
+        number=port.number,
+        link_layer=port.link_layer,
+        speed=port.rate_name.split()[-1] if up and port.rate_name else None,
+        up=up,
+        guid=rdma.node_guid or "",
+        netdev=netdev.name if netdev else "",
+        loaded=loaded[:20],
+        at=now,
+        values=values,
+        problems=tuple(problems),
+    )
+
+
+def _statistics(host: Host, netdev: str, needed: bool, hung: List[Problem], problems: List[Problem]) -> Dict[str, int]:
+    """needed: a port of Ethernet counts its pauses there alone. On InfiniBand the tool may be missing, or refuse.
+
+    hung: why it gave no answer for another port; then it is not asked for this one.
+    """
+    argv = ("ethtool", "-S", netdev)
+    if hung:
+        problems += hung
+        return {}
+    try:
+        return parse_statistics(host.ask(argv))
+    except ToolHung as error:
+        hung.append(error.problem)
+        problems.append(error.problem)
+    except ReadError as error:
+        if needed:
+            problems.append(error.problem)
+    except ParseError as error:
+        problems.append(Problem(" ".join(argv), str(error)))
+    return {}
+
+
+def parse_statistics(text: str) -> Dict[str, int]:
+    """What counts here of ``ethtool -S``: PHYSICAL, pauses by priority, discards of all priorities. Raises ParseError.
+
+    A driver prints hundreds of lines, mostly of its rings.
+    """
+    lines = text.splitlines()
+    if not lines or lines[0].strip() != "NIC statistics:":
+        raise ParseError("%r is not what ethtool -S prints" % text[:80])
+    found: Dict[str, int] = {}
+    for line in lines[1:]:
+        name, _colon, value = line.strip().partition(": ")
+        match = None if name in _KNOWN else _OF_PRIORITY.fullmatch(name)
+        if name not in _KNOWN and match is None:
+            continue
+        if match is not None and match.group(2) in _SUMMED:
+            name = "%s_prio_%s" % match.groups()
+            _add(found, name, found.get(name, 0) + _count(value))
+        else:
+            _add(found, name, _count(value))
+    return found
+
+
+def _add(values: Dict[str, int], name: str, value: Optional[int]) -> None:
+    if value is not None:
+        values[name] = value
+
+
+def _count(text: str) -> int:
+    """Raises ParseError."""
+    if not _NUMBER.fullmatch(text) or int(text) >= _MOST:
+        raise ParseError("%r is no count" % text[:40])
+    return int(text)
+
+
+def grown(port: Port, kept: Optional[Mapping[str, Any]]) -> Optional[Growth]:
+    """Since a record of this port, in the same boot and of the same driver. kept: as in Record.ports.
+
+    None where nothing is compared: there is none, it is of another card, or of a device that was made anew since.
+    """
+    if kept is None or kept.get("guid") != port.guid or kept.get("loaded") != port.loaded:
+        return None
+    before, at, speed = kept.get("values"), kept.get("at"), kept.get("speed")
+    if not isinstance(before, dict) or isinstance(at, bool) or not isinstance(at, (int, float)):
+        return None
+    then = {name: n for name, n in before.items() if _is_count(n) and name in port.values}
+    if not 0 <= port.at - at < 1e9:
+        return None
+    counts, reset = difference(then, port.values)
+    return Growth(counts, port.at - at, port.speed or (speed if isinstance(speed, str) else None), frozenset(reset))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def difference(before: Mapping[str, int], now: Mapping[str, int]) -> Tuple[Dict[str, int], List[str]]:
+    """By how much what both have has grown, at the least; and what was set back in between.
+
+    A queue pair's counter that was near its end, alone of its group, has begun again at 0: it was not set back.
+    """
+    back = [name for name in before if now[name] < before[name]]
+    wrapped = {name for name in back if _wraps(name, before[name], now[name])}
+    # Where others of the group went back, too, the group was set back.
+    groups = {_GROUPS.get(name, _ETHTOOL) for name in back if name not in wrapped}
+    wrapped = {name for name in wrapped if _GROUPS[name] not in groups}
+    counts = {}
+    for name, then in before.items():
+        if name in wrapped:
+            counts[name] = _after(then, now[name])
+        else:
+            counts[name] = now[name] - then if now[name] >= then else now[name]
+    return counts, [name for name in back if name not in wrapped]
+
+
+def _wraps(name: str, before: int, now: int) -> bool:
+    return name in QUEUE_PAIRS and before < port_limits.WRAP and _after(before, now) < port_limits.MOST_OF_A_WRAP
+
+
+def _after(before: int, now: int) -> int:
+    """By how much a counter of 32 bits has grown that has begun again at 0."""
+    return now + port_limits.WRAP - before
+
+
+def saturated(port: Port) -> List[str]:
+    """Counters that have come to their end and stand still, whatever happens."""
+    return [name for name, end in port_limits.END.items() if port.values.get(name) == end]
+
+
+def downs(port: Port, growth: Growth) -> Optional[int]:
+    """How often the link went down and came back; None where no counter tells. That it is down now platform tells.
+
+    What the port itself has counted is taken before what its interface has: an interface loses its carrier also when
+    it is set up anew. A counter that stands still tells nothing, and one that was set back the least.
+    """
+    counts = growth.counts
+    told = [name for name in ("link_down_events_phy", "link_downed") if name in counts]
+    told = [name for name in told if port.values[name] != port_limits.END.get(name)]
+    if told:
+        return max(0, max(counts[name] for name in told) - (not port.up))
+    if CARRIER in counts:
+        return max(0, counts[CARRIER] - (not port.up)) // 2
+    return None

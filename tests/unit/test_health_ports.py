@@ -1,0 +1,605 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Counters of the rails' ports from night to night: what is read, what has grown, and what that means."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    judge,
+    judge_ports,
+    node,
+    port_counters,
+    port_limits,
+    record,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import Port
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trees import line, tool
+
+NOW, NIGHT = 1_800_000_000.0, 86400.0
+DRIVER = {"mlx5_core": "1 0xff"}
+SILENT = dict.fromkeys((*port_counters.ERRORS, *port_counters.QUEUE_PAIRS, *port_counters.CONGESTION), 0)
+ETHTOOL = dict.fromkeys((*port_counters.PHYSICAL, "rx_prio_discards", "rx_prio_buf_discard", "rx_prio_cong_discard"), 0)
+PACKETS = {"port_xmit_packets": 10**9, "port_rcv_packets": 10**9}
+
+
+def port(layer: str = "InfiniBand", **more: Any) -> Port:
+    values = {**SILENT, **ETHTOOL, **PACKETS, "port_xmit_wait": 5}
+    if layer == "Ethernet":
+        values |= {port_counters.CARRIER: 2, "tx_prio3_pause_duration": 0, "rx_prio3_pause_duration": 0}
+    about = {"rail": 1, "pci": "0000:1b:00.0", "label": "0000:1b:00.0 mlx5_0 ib0", "device": "mlx5_0", "netdev": "ib0"}
+    given_: dict[str, Any] = {"link_layer": layer, "speed": "NDR", "guid": "9c63:c003:00aa:bb00", "loaded": "7"}
+    return Port(**{**about, **given_, "at": NOW, "values": values, **more})
+
+
+def night(before: Port, seconds: float = NIGHT, **grown: int) -> Have:
+    """The question after one with ``before``, on a port that has counted so much more since."""
+    now = replace(
+        before, at=NOW, values={**before.values, **{name: before.values[name] + n for name, n in grown.items()}}
+    )
+    return asked(replace(before, at=NOW - seconds), now)
+
+
+def asked(before: Port, now: Port) -> Have:
+    have = Have(now=now.at, boot_id="boot-1", driver_loaded=DRIVER, ports=(now,))
+    earlier = Have(now=before.at, boot_id="boot-1", driver_loaded=DRIVER, ports=(before,))
+    return replace(have, before=judge.counters(earlier))
+
+
+def bad(have: Have) -> list[Finding]:
+    return [one for one in judge_ports.plan(have).findings if not one.ok]
+
+
+def names(found: list[Finding]) -> list[str]:
+    return [one.check.removeprefix("node_health.port_") for one in found]
+
+
+# -- from night to night -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Nic:
+    """A port with all that may happen to it. It knows what has really happened since it could last be compared.
+
+    tool: whether ethtool is there.   cleared: somebody has set its error counters back.
+    """
+
+    layer: str
+    tool: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    boot: int = 1
+    driver: int = 1
+    device: int = 1
+    card: int = 1
+    name: int = 0
+    up: bool = True
+    flaps: int = 0
+    timeouts: int = 0
+    comparable: bool = False
+    cleared: bool = False
+    held: int = 0
+    fell: bool = False
+    wrapped: bool = False
+
+    def count(self, name: str, more: int) -> None:
+        end = port_limits.END.get(name)
+        self.counts[name] += more
+        if end is not None:
+            self.counts[name] = min(self.counts[name], end)
+        if name in port_counters.QUEUE_PAIRS:
+            self.wrapped = self.wrapped or self.counts[name] >> 32 > 0
+            self.counts[name] %= 1 << 32
+
+    def flap(self) -> None:
+        for name in ("link_downed", "link_down_events_phy"):
+            self.count(name, 1)
+        self.count(port_counters.CARRIER, 2)
+        self.flaps += 1
+
+    def anew(self) -> None:
+        """Its device comes anew, and counts from 0."""
+        self.counts.clear()
+        self.device += 1
+        self.comparable = False
+
+    def night(self, rng: random.Random) -> None:
+        for name in port_counters.DATA:
+            self.count(name, rng.randrange(1, 10**11))
+        for _ in range(rng.choice((1, 1, 1, 2))):
+            getattr(self, "_" + rng.choice(EVENTS))(rng)
+
+    def _nothing(self, rng: random.Random) -> None:
+        self.count("out_of_sequence", rng.randrange(10**9))
+
+    def _flaps(self, rng: random.Random) -> None:
+        self._up(rng)
+        for _ in range(rng.choice((1, 1, 2, 5, 20))):
+            self.flap()
+
+    def _timeouts(self, rng: random.Random) -> None:
+        more = rng.choice((7, 900, 10**6, 3 * 10**7))
+        self.count("local_ack_timeout_err", more)
+        self.timeouts += more
+
+    def _near_the_end(self, rng: random.Random) -> None:
+        """As after years: what comes next goes over the end."""
+        self.counts["local_ack_timeout_err"] = (1 << 32) - rng.randrange(1, 3000)
+        self.comparable = False
+        self.boot += 1
+
+    def _many_downs(self, rng: random.Random) -> None:
+        self._up(rng)
+        for _ in range(rng.choice((200, 255, 300))):
+            self.flap()
+
+    def _clear(self, rng: random.Random) -> None:
+        """perfquery -R, ibqueryerrors -k, ibqueryerrors -K."""
+        errors, data = rng.choice(((True, True), (True, False), (False, True)))
+        for name in (*port_counters.ERRORS * errors, *port_counters.DATA * data):
+            self.counts[name] = 0
+        self.cleared = self.cleared or errors
+        if errors and not self.tool:
+            # What was counted before it nobody can know.
+            self.flaps, self.fell = 0, False
+
+    def _rename(self, rng: random.Random) -> None:
+        self.name += 1
+
+    def _reload(self, rng: random.Random) -> None:
+        self.driver += 1
+        self.anew()
+
+    def _reset(self, rng: random.Random) -> None:
+        """Of the card alone, as by mstfwreset."""
+        self.anew()
+
+    def _exchange(self, rng: random.Random) -> None:
+        self.card += 1
+        self.anew()
+
+    def _reboot(self, rng: random.Random) -> None:
+        self.boot += 1
+        self.driver += 1
+        self.anew()
+
+    def _down(self, rng: random.Random) -> None:
+        """It is out when the question comes; that is platform's to say."""
+        if self.up:
+            for name in ("link_downed", "link_down_events_phy", port_counters.CARRIER):
+                self.count(name, 1)
+            self.fell = True
+        self.up = False
+
+    def _up(self, rng: random.Random) -> None:
+        if not self.up:
+            self.count(port_counters.CARRIER, 1)
+            self.flaps += self.fell
+        self.up, self.fell = True, False
+
+    def question(self, at: float, kept: record.Kept | None) -> Have:
+        shown = {*port_counters.ERRORS, *port_counters.DATA, *port_counters.QUEUE_PAIRS}
+        shown |= set(port_counters.PHYSICAL) if self.tool else set()
+        shown |= {port_counters.CARRIER} if self.layer == "Ethernet" else set()
+        now = port(
+            self.layer,
+            device=f"mlx5_{self.name}",
+            netdev=f"eth{self.name}",
+            label=f"0000:1b:00.0 mlx5_{self.name} eth{self.name}",
+            guid=f"9c63:c003:00aa:bb{self.card:02x}",
+            loaded=str(self.device),
+            up=self.up,
+            at=at,
+            values={name: self.counts[name] for name in shown},
+        )
+        boot = f"boot-{self.boot}"
+        driver = {"mlx5_core": f"1 {self.driver}"}
+        before = record.baseline(kept, at, boot)
+        return Have(now=at, boot_id=boot, driver_loaded=driver, ports=(now,), kept=kept, before=before)
+
+    def told(self) -> None:
+        """It was asked, and the next question is held to this one."""
+        self.flaps, self.timeouts, self.fell, self.wrapped = 0, 0, False, False
+        self.comparable, self.cleared = True, False
+        self.held = self.counts["link_downed"]
+
+
+EVENTS = (
+    *("nothing", "nothing", "flaps", "flaps", "timeouts", "timeouts", "near_the_end", "many_downs", "clear", "clear"),
+    *("rename", "reload", "reset", "exchange", "reboot", "down", "up", "up"),
+)
+
+
+@pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
+def test_no_flap_of_500_histories_is_missed_and_none_is_made_up(layer: str) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(500):
+        rng = random.Random(seed)
+        # A rail of Ethernet whose ethtool is missing has its carrier.
+        nic = Nic(layer, tool=rng.random() < 0.6)
+        kept: record.Kept | None = None
+        at = NOW
+        for number in range(8):
+            at += NIGHT
+            if number:
+                nic.night(rng)
+            have = nic.question(at, kept)
+            found = names(bad(have))
+            where = (layer, seed, number)
+            stuck = nic.counts["link_downed"] == 0xFF
+            assert ("saturated" in found) == stuck, where
+            if not nic.comparable:
+                assert set(found) <= {"saturated"}, where
+                seen["not compared"] += number > 0
+            elif stuck and not nic.tool and layer == "InfiniBand":
+                assert "link_downed" not in found, where
+                seen["saturated"] += 1
+            elif nic.cleared and not nic.tool and not stuck and nic.flaps >= nic.held > 0:
+                # As many as before somebody cleared them, of which nobody can tell.
+                seen["hidden"] += 1
+            else:
+                assert ("link_downed" in found) == (nic.flaps > 0), (*where, nic.flaps)
+                seen["flaps" if nic.flaps else "none"] += 1
+            if nic.comparable:
+                seen["wrapped"] += nic.wrapped
+                assert ("rdma_retries" in found) == (nic.timeouts > 3600), (*where, nic.timeouts)
+                seen["retries" if nic.timeouts > 3600 else "no retries"] += 1
+            kept = record.parse(record.render(record.following(kept, judge.counters(have))))
+            nic.told()
+    assert min(seen[name] for name in ("not compared", "flaps", "none", "retries", "no retries")) > 200, seen
+    assert seen["wrapped"] > 20, seen
+    assert seen["hidden"] < 25, seen
+
+
+def test_whoever_asks_again_is_told_the_same() -> None:
+    """In the same night; and a device that comes anew is compared from then on, and not from the next night."""
+    rng = random.Random(1)
+    nic = Nic("Ethernet", tool=True)
+    kept = record.following(None, judge.counters(nic.question(NOW, None)))
+    nic.flap()
+    first = nic.question(NOW + NIGHT, kept)
+    kept = record.following(kept, judge.counters(first))
+    again = nic.question(NOW + NIGHT + 3600, kept)
+    assert names(bad(first)) == names(bad(again)) == ["link_downed"]
+    nic._reset(rng)
+    have = nic.question(NOW + NIGHT + 7200, kept)
+    assert bad(have) == []
+    assert "began anew" in "".join(judge_ports.notes(have))
+    kept = record.following(kept, judge.counters(have))
+    nic.flap()
+    assert names(bad(nic.question(NOW + 2 * NIGHT + 7200, kept))) == ["link_downed"]
+
+
+# -- what it means -----------------------------------------------------------------------------------------------------
+
+HOURS = 1 / 24
+MEANT = [
+    ("InfiniBand", 1.0, {"link_downed": 1}, "link_downed", "minor"),
+    ("InfiniBand", 1.0, {"link_downed": 3}, "link_downed", "major"),
+    ("InfiniBand", 2.0, {"link_downed": 4}, "link_downed", "minor"),
+    ("InfiniBand", 1.0, {"symbol_error": 34}, None, None),
+    ("InfiniBand", 1.0, {"symbol_error": 35}, "symbol_errors", "major"),
+    ("InfiniBand", HOURS, {"symbol_error": 3}, None, None),
+    ("InfiniBand", HOURS, {"symbol_error": 4}, "symbol_errors", "major"),
+    ("InfiniBand", 0.2 * HOURS, {"symbol_error": 3}, "symbol_errors", "major"),
+    ("Ethernet", 1.0, {"rx_pcs_symbol_err_phy": 35}, "symbol_errors", "major"),
+    # Of Ethernet it is another counter, which every link of 100 Gb/s a lane moves.
+    ("Ethernet", 1.0, {"symbol_error": 3500}, None, None),
+    ("InfiniBand", 1.0, {"port_rcv_errors": 10}, None, None),
+    ("InfiniBand", 1.0, {"port_rcv_errors": 11}, "errors", "minor"),
+    ("InfiniBand", HOURS, {"port_rcv_errors": 36001}, "errors", "major"),
+    ("InfiniBand", HOURS / 6, {"port_rcv_errors": 11000}, "errors", "minor"),
+    ("InfiniBand", 2.0, {"port_rcv_errors": 15}, None, None),
+    ("InfiniBand", 1.0, {"excessive_buffer_overrun_errors": 1}, "errors", "minor"),
+    ("Ethernet", 1.0, {"rx_crc_errors_phy": 900000}, "errors", "major"),
+    # A thousand of 10^9 packets is a millionth.
+    ("InfiniBand", 1.0, {"port_xmit_discards": 2000, "port_xmit_packets": 10**10}, None, None),
+    ("InfiniBand", 1.0, {"port_xmit_discards": 2000, "port_xmit_packets": 10**8}, "discards", "minor"),
+    ("Ethernet", HOURS, {"tx_discards_phy": 400_000}, "discards", "major"),
+    ("Ethernet", 1.0, {"rx_discards_phy": 1000}, None, None),
+    ("Ethernet", 1.0, {"rx_discards_phy": 1001}, "host_discards", "minor"),
+    ("Ethernet", HOURS, {"rx_prio_cong_discard": 400_000}, "host_discards", "major"),
+    ("Ethernet", 1.0, {"out_of_buffer": 10**6}, None, None),
+    ("Ethernet", 1.0, {"rx_out_of_buffer": 10**6 + 1}, "host_discards", "minor"),
+    ("InfiniBand", 1.0, {"outbound_pci_stalled_wr_events": 864}, None, None),
+    ("InfiniBand", 1.0, {"outbound_pci_stalled_wr_events": 865}, "host_discards", "minor"),
+    # Half a minute of a test is no night.
+    ("Ethernet", HOURS / 60, {"local_ack_timeout_err": 3600}, None, None),
+    ("Ethernet", 1.0, {"local_ack_timeout_err": 86401}, "rdma_retries", "major"),
+    ("Ethernet", 1.0, {"packet_seq_err": 4000}, "rdma_retries", "minor"),
+    ("Ethernet", 1.0, {"req_transport_retries_exceeded": 200}, None, None),
+    ("Ethernet", 1.0, {"out_of_sequence": 10**12, "duplicate_request": 10**9}, None, None),
+    ("Ethernet", 1.0, {"tx_prio3_pause_duration": 863 * 10**6}, None, None),
+    ("Ethernet", 1.0, {"tx_prio3_pause_duration": 865 * 10**6}, "pause", "minor"),
+    # The network asks for a pause: that is PFC at work.
+    ("Ethernet", 1.0, {"rx_prio3_pause_duration": 865 * 10**6}, None, None),
+    ("Ethernet", 1.0, {"tx_pause_storm_error_events": 1}, "pause", "major"),
+    ("Ethernet", 1.0, {"np_ecn_marked_roce_packets": 10**9, "np_cnp_sent": 10**8, "rp_cnp_handled": 10**8}, None, None),
+    # The interface was set up anew, and the port had its link all the time.
+    ("Ethernet", 1.0, {"carrier_changes": 6}, None, None),
+]
+
+
+@pytest.mark.parametrize(("layer", "nights", "grown", "check", "severity"), MEANT)
+def test_what_a_night_brought(
+    layer: str, nights: float, grown: Mapping[str, int], check: str | None, severity: str | None
+) -> None:
+    found = bad(night(port(layer), nights * NIGHT, **grown))
+    assert [(names([one])[0], one.severity) for one in found] == ([(check, severity)] if check else [])
+    assert all(next(iter(grown)) in (one.have or "") or check in ("link_downed", "pause") for one in found)
+
+
+def test_older_links_have_the_older_limit() -> None:
+    assert names(bad(night(port(speed="HDR"), symbol_error=2880))) == []
+    assert names(bad(night(port(speed="HDR"), symbol_error=2881))) == ["symbol_errors"]
+    assert names(bad(night(port(speed="XDR"), symbol_error=69))) == []
+    # Of a port that is down now, it is that of the last night.
+    down = port(speed=None, up=False, values={**port().values, "symbol_error": 100})
+    assert names(bad(asked(port(at=NOW - NIGHT), down))) == ["symbol_errors"]
+
+
+def test_one_cause_is_one_finding() -> None:
+    """A bad cable; a slow slot."""
+    found = bad(night(port(), link_downed=2, symbol_error=900, port_rcv_errors=500, packet_seq_err=9000))
+    assert names(found) == ["link_downed", "symbol_errors", "errors", "rdma_retries"]
+    assert {one.because for one in found} == {None, found[0].id}
+    found = bad(night(port("Ethernet"), rx_prio_buf_discard=9000, tx_prio3_pause_duration=10**10, packet_seq_err=9000))
+    assert names(found) == ["host_discards", "pause", "rdma_retries"]
+    assert {one.because for one in found} == {None, found[0].id}
+
+
+def test_whose_the_host_side_is_the_remedy_says() -> None:
+    def fix(**grown: int) -> str:
+        (found,) = bad(night(port("Ethernet"), **grown))
+        return found.fix
+
+    assert "PCIe takes less" in fix(outbound_pci_stalled_rd_events=40_000)
+    assert "PCIe takes less" in fix(rx_discards_phy=90_000, rx_prio_buf_discard=90_000)
+    assert "own buffers were full" in fix(rx_discards_phy=90_000)
+    assert "no program had posted" in fix(out_of_buffer=10**8)
+    assert "switch's side" in fix(tx_discards_phy=9000)
+
+
+def test_what_is_well_is_said_once_and_only_where_it_was_compared() -> None:
+    every = {f"node_health.port_{name}[live]@ports" for name in ("counters", "saturated")}
+    alone = replace(night(port()), before=None)
+    assert {one.id for one in judge_ports.plan(alone).findings} == every
+    plan = judge_ports.plan(night(port("Ethernet")))
+    assert all(one.ok for one in plan.findings)
+    assert len(plan.findings) == 9
+    # Of a port without the counter nobody says that it is well.
+    bare = port("Ethernet", values={name: n for name, n in port().values.items() if name != "rx_pcs_symbol_err_phy"})
+    assert not any("symbol" in one.check for one in judge_ports.plan(night(bare)).findings)
+    few = night(port(), seconds=30.0, link_downed=1)
+    assert {one.id for one in judge_ports.plan(few).findings} == every
+
+
+def test_a_counter_at_its_end_is_unknown_and_never_ok() -> None:
+    ended = port(values={**port().values, "link_downed": 255, "excessive_buffer_overrun_errors": 15})
+    plan = judge_ports.plan(night(ended))
+    (found,) = [one for one in plan.findings if not one.ok]
+    assert (found.state, found.check) == ("unknown", "node_health.port_saturated")
+    assert found.have == "saturated: link_downed at 255, excessive_buffer_overrun_errors at 15"
+    assert "perfquery -C mlx5_0 -P 1 -R" in found.fix
+    assert not any("port_errors" in one.id for one in plan.findings)
+    # The port's own count of its downs goes on.
+    assert any("link_downed" in one.id for one in plan.findings)
+    roce = replace(ended, link_layer="Ethernet")
+    assert "perfquery" not in bad(night(roce))[0].fix
+
+
+def test_what_the_control_node_is_told() -> None:
+    have = night(port("Ethernet"), symbol_error=7, link_down_events_phy=2, tx_prio3_pause_duration=500, np_cnp_sent=3)
+    (told,) = judge_ports.told(have)
+    assert told["grown"] == {"symbol_error": 7, "link_downed": 2, "tx_paused_us": 500, "np_cnp_sent": 3}
+    result = {**judge_ports.plan(have).result(), "ports": [told], "devices": []}
+    assert answer.check("node_health", result)["ports"] == [told]
+    first = judge_ports.told(replace(have, before=None))
+    assert (first[0]["seconds"], first[0]["grown"]) == (None, {})
+    assert answer.check("node_health", {**result, "ports": first})
+    for name, value in (
+        ("pci", "x; reboot"),
+        ("grown", {"a b": 1}),
+        ("grown", {"x": -1}),
+        ("rail", "1"),
+        ("speed", "é"),
+    ):
+        with pytest.raises(answer.Invalid):
+            answer.check("node_health", {**result, "ports": [{**told, name: value}]})
+
+
+# -- what is compared --------------------------------------------------------------------------------------------------
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), st.lists))
+def test_whatever_is_in_the_record_breaks_nothing(value: Any) -> None:
+    now = port()
+    kept = {**now.kept, "at": NOW - NIGHT}
+    for name in kept:
+        port_counters.grown(now, {**kept, name: value})
+    port_counters.grown(now, {**kept, "values": {"link_downed": value, "strange": 1}})
+    assert port_counters.grown(now, {"at": value}) is None
+
+
+END = (1 << 32) - 5000
+DIFFERENCES = [
+    # Of an error counter that was set back, what it shows came since; of others of its group the least.
+    (
+        {"link_downed": 3, "symbol_error": 4},
+        {"link_downed": 2, "symbol_error": 9},
+        {"link_downed": 2, "symbol_error": 5},
+    ),
+    ({"port_rcv_packets": 900, "link_downed": 3}, {"port_rcv_packets": 5, "link_downed": 3}, {"link_downed": 0}),
+    # Over the end of 32 bits; from so far below it nothing gets there.
+    ({"packet_seq_err": END}, {"packet_seq_err": 100}, {"packet_seq_err": 5100}),
+    ({"packet_seq_err": 1 << 31}, {"packet_seq_err": 100}, {"packet_seq_err": 100}),
+    ({"packet_seq_err": END, "np_cnp_sent": 9}, {"packet_seq_err": 100, "np_cnp_sent": 9}, {"packet_seq_err": 5100}),
+    # The whole group was set back.
+    ({"packet_seq_err": END, "np_cnp_sent": 9}, {"packet_seq_err": 100, "np_cnp_sent": 2}, {"packet_seq_err": 100}),
+    # One of 64 bits.
+    ({"np_cnp_sent": END}, {"np_cnp_sent": 100}, {"np_cnp_sent": 100}),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "counts"), DIFFERENCES)
+def test_by_how_much_a_counter_has_grown(
+    before: Mapping[str, int], now: Mapping[str, int], counts: Mapping[str, int]
+) -> None:
+    found, _reset = port_counters.difference(before, now)
+    assert {name: found[name] for name in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("up", "changes", "downs"), [(True, 1, 0), (True, 2, 1), (True, 5, 2), (False, 1, 0), (False, 2, 0), (False, 3, 1)]
+)
+def test_an_interface_that_alone_tells_loses_its_carrier_and_has_it_again(up: bool, changes: int, downs: int) -> None:
+    now = port("Ethernet", up=up, values={port_counters.CARRIER: 2 + changes})
+    growth = port_counters.grown(now, replace(now, at=NOW - NIGHT, values={port_counters.CARRIER: 2}).kept)
+    assert growth is not None
+    assert port_counters.downs(now, growth) == downs
+
+
+def test_what_is_not_the_same_is_not_compared() -> None:
+    before = port(at=NOW - NIGHT)
+    assert port_counters.grown(port(), before.kept) is not None
+    for other in (port(guid="x"), port(loaded="8"), port(at=NOW - 2 * NIGHT)):
+        assert port_counters.grown(other, before.kept) is None
+    # By its address, whatever it is called.
+    moved = replace(night(port(), link_downed=1).ports[0], pci="0000:2b:00.0")
+    have = replace(night(port()), ports=(moved,))
+    assert bad(have) == []
+    assert bad(replace(night(port(), link_downed=1), driver_loaded={"mlx5_core": "2 0xff"})) == []
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+SAID = """NIC statistics:
+     rx_packets: 12
+     rx0_packets: 99
+     rx_discards_phy: 3
+     rx_prio0_discards: 1
+     rx_prio5_discards: 4
+     rx_prio3_pause: 12
+     rx_prio3_pause_duration: 48
+     link_down_events_phy: 2
+     outbound_pci_stalled_rd: 17
+"""
+
+
+def test_of_ethtool_a_few_of_hundreds_are_taken() -> None:
+    assert port_counters.parse_statistics(SAID) == {
+        "rx_discards_phy": 3,
+        "rx_prio_discards": 5,
+        "rx_prio3_pause": 12,
+        "rx_prio3_pause_duration": 48,
+        "link_down_events_phy": 2,
+    }
+
+
+@given(
+    st.text()
+    | st.lists(st.text("rx_prio3discards: 0-9\n", max_size=30)).map("\n".join).map("NIC statistics:\n{}".format)
+)
+def test_any_text_is_statistics_or_an_error(text: str) -> None:
+    try:
+        assert all(0 <= n < 1 << 64 for n in port_counters.parse_statistics(text).values())
+    except ParseError as error:
+        assert str(error)
+
+
+@pytest.fixture
+def files(tmp_path: Path, roce: Topology) -> Path:
+    for number, nic in enumerate(roce.nics):
+        assert nic.rdma is not None
+        base = tmp_path / "sys/class/infiniband" / nic.rdma.name / "ports/1"
+        for name in (*port_counters.ERRORS, *port_counters.DATA):
+            line(base / "counters" / name, "4")
+        line(base / "hw_counters/np_cnp_sent", "18446744073709551615")
+        netdev = tmp_path / "sys/class/net" / nic.netdevs[0].name
+        line(netdev / "carrier_changes", "2")
+        line(netdev / "ifindex", str(10 + number))
+    tool(tmp_path, "usr/sbin/ethtool", f'echo "$*" >> {tmp_path}/calls; cat <<END\n{SAID}END')
+    return tmp_path
+
+
+def read(root: Path, topology: Topology) -> tuple[Port, ...]:
+    return port_counters.read(Host(str(root), str(root)), dict(enumerate(topology.nics)), NOW)
+
+
+def test_a_rail_is_read_by_files_and_one_call_of_a_tool(files: Path, roce: Topology) -> None:
+    ports = read(files, roce)
+    assert [one.rail for one in ports] == list(range(8))
+    assert (files / "calls").read_text().splitlines() == [f"-S ib{number}" for number in range(8)]
+    first = ports[0]
+    assert (first.key, first.device, first.loaded, first.speed, first.problems) == (
+        *("0000:11:00.0/1", "mlx5_3", "10", "NDR"),
+        (),
+    )
+    assert {name: first.values[name] for name in ("symbol_error", "rx_prio_discards", "carrier_changes")} == {
+        "symbol_error": 4,
+        "rx_prio_discards": 5,
+        "carrier_changes": 2,
+    }
+    assert first.values["np_cnp_sent"] == (1 << 64) - 1
+    # A virtual function has no counters of congestion: they are not exposed, and not 0.
+    assert "np_ecn_marked_roce_packets" not in first.values
+
+
+def test_a_tool_that_is_missing_is_unknown_on_ethernet_alone(files: Path, roce: Topology, infiniband: Topology) -> None:
+    (files / "usr/sbin/ethtool").unlink()
+    assert {one.problems for one in read(files, infiniband)} == {()}
+    have = Have(now=NOW, ports=read(files, roce))
+    found = bad(have)
+    assert {(one.check, one.state, one.severity) for one in found} == {
+        ("node_health.port_counters", "unknown", "minor"),
+    }
+    assert len(found) == 8
+    assert "is not installed" in (found[0].have or "")
+
+
+def test_a_tool_that_hangs_is_asked_once(files: Path, roce: Topology) -> None:
+    tool(files, "usr/sbin/ethtool", f'echo "$*" >> {files}/calls; sleep 60')
+    host = Host(str(files), str(files), timeout=0.2)
+    ports = port_counters.read(host, dict(enumerate(roce.nics)), NOW)
+    assert (files / "calls").read_text().splitlines() == ["-S ib0"]
+    assert all(len(one.problems) == 1 for one in ports)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x", "1 2", "18446744073709551616", "\x1b[2J"])
+def test_a_file_that_makes_no_sense_is_unknown(files: Path, infiniband: Topology, text: str) -> None:
+    line(files / "sys/class/infiniband/mlx5_3/ports/1/counters/link_downed", text)
+    ports = read(files, infiniband)
+    assert [len(one.problems) for one in ports] == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert names(bad(Have(now=NOW, ports=ports))) == ["counters"]
+
+
+def test_a_port_without_counters_is_unknown(tmp_path: Path, infiniband: Topology) -> None:
+    ports = read(tmp_path, infiniband)
+    assert ports[0].problems == (Problem("/sys/class/infiniband/mlx5_3/ports/1/counters", "shows no counter"),)
+
+
+def test_the_node_is_asked_for_its_rails_and_keeps_them(files: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+    line(files / "proc/sys/kernel/random/boot_id", "boot-1")
+    host = Host(str(files), str(files))
+    have = node.read(host, infiniband, hgx_h100, clock=lambda: NOW)
+    kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
+    assert sorted(kept.ports) == sorted(one.key for one in have.ports)
+    assert kept.ports["0000:11:00.0/1"]["values"] == have.ports[0].values
+    # What the fabric of NVLinks has for itself is not asked.
+    none = replace(hgx_h100, rails=hgx_h100.rails[:2])
+    assert len(node.read(host, infiniband, none, clock=lambda: NOW).ports) == 2
