@@ -24,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     intent,
     leftovers,
     lldp_fleet,
+    port_fleet,
     reboot,
     suite,
     terminal,
@@ -106,6 +107,8 @@ class _Found:
         """
         if lldp_fleet.ROLE in roles:
             lldp_fleet.join(self.results, self.files)
+        if port_fleet.ROLE in roles:
+            port_fleet.join(self.results)
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:

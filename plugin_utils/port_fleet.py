@@ -1,0 +1,215 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whose port stands out: what each rail's port has counted since the last night, beside all ports like it.
+
+Below every limit a port may still lose a hundred times what the others do, and no vendor has published what is usual at
+400 Gb/s. Like ports are those of one link layer and speed. What is many on a quarter of them is the fabric's matter, or
+that of the jobs, and stands out nowhere. Joined with what ib_fabric says of the same cables: one cause, one line.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_ports, port_limits
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabric_rates, suite
+
+ROLE = "node_health"
+PORT_OUTLIER = Check(
+    "node_health.port_outlier",
+    why="below every limit this port loses, or waits, many times as much as the ports like it: the next to fail, or a"
+    " host that holds the others up",
+    fix="compare this rail with another one of its kind: cable and transceiver at both ends (mlxlink -d DEVICE -m -c"
+    " -e), slot (platform.rail_pcie), settings (roce_qos.*); exchange the cable with a good one's and look which of"
+    " them stands out the next night",
+    severity="minor",
+)
+"Does no rail's port stand out from the ports like it: ten times what three quarters of them stay below"
+# Ports that are needed to tell what is usual, and the seconds of a night. own
+FEWEST, SHORTEST = 8, port_limits.HOUR
+# Times the upper quartile. own
+FACTOR = 10.0
+# Packets from which on a share of them says something. own
+ENOUGH = 1e6
+# What the node says of a cable, and what the fabric does.
+_OF_A_CABLE = {
+    judge_ports.PORT_LINK_DOWNED.id: fabric_rates.LINK_DOWNED.id,
+    judge_ports.PORT_SYMBOL_ERRORS.id: fabric_rates.SYMBOLS.id,
+    judge_ports.PORT_ERRORS.id: fabric_rates.ERRORS.id,
+}
+
+
+@dataclass(frozen=True)
+class Port:
+    """As the node tells of it (judge_ports.told), with its host."""
+
+    host: str
+    rail: int
+    pci: str
+    device: str
+    like: tuple[str, str]
+    seconds: float
+    grown: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared.   unit: for people.   floor: up to this a port stands out nowhere.   grave: it is major.
+
+    of: its value; None where the port does not tell.
+    """
+
+    name: str
+    unit: str
+    floor: float
+    of: Callable[[Port], float | None]
+    grave: bool = False
+
+
+def _a_day(*names: str) -> Callable[[Port], float | None]:
+    return lambda port: sum(port.grown.get(name, 0) for name in names) * port_limits.DAY / port.seconds
+
+
+def _of_a_million(packets: str, *names: str) -> Callable[[Port], float | None]:
+    def of(port: Port) -> float | None:
+        sent = port.grown.get(packets, 0)
+        return 1e6 * sum(port.grown.get(name, 0) for name in names) / sent if sent >= ENOUGH else None
+
+    return of
+
+
+def _of_the_time(name: str) -> Callable[[Port], float | None]:
+    return lambda port: port.grown.get(name, 0) / 1e4 / port.seconds
+
+
+# Floors are own: what a healthy port has in a day, and a few millionths of the packets.
+MEASURES = (
+    Measure("symbol errors", "a day", 10, lambda port: _symbols(port), grave=True),
+    Measure("damaged packets", "a day", 10, _a_day(*port_limits.ERRORS), grave=True),
+    Measure(
+        *("packets sent again", "of a million", 10),
+        _of_a_million("port_xmit_packets", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"),
+    ),
+    Measure(
+        *("packets thrown away by the switch's side", "of a million", 1),
+        _of_a_million("port_xmit_packets", *port_limits.DISCARDS),
+    ),
+    Measure(
+        *("packets thrown away by the host", "of a million", 1),
+        _of_a_million("port_rcv_packets", *port_limits.PCIE, *port_limits.BUFFERS),
+    ),
+    Measure(
+        "packets marked by ECN", "of a million", 10_000, _of_a_million("port_rcv_packets", "np_ecn_marked_roce_packets")
+    ),
+    Measure("pauses that the network asked for", "% of the time", 1, _of_the_time("rx_paused_us")),
+    Measure("pauses that this host asked for", "% of the time", 0.1, _of_the_time("tx_paused_us")),
+)
+
+
+def _symbols(port: Port) -> float | None:
+    """After FEC: of Ethernet the other counter has all errors there are."""
+    name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
+    return port.grown.get(name, 0) * port_limits.DAY / port.seconds
+
+
+def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
+    """Adds what the comparison says to the results of the role.   results: host -> role -> what it has registered."""
+    ports = [port for host, of_host in results.items() for port in _told(host, of_host.get(ROLE))]
+    for host, findings in judge(ports).items():
+        before = results[host][ROLE]
+        some = [_behind(one, before["findings"]) for one in findings]
+        results[host][ROLE] = {
+            **before,
+            "findings": [*before["findings"], *(one for one in some if one["state"] != "ok")],
+            "passed": [*before["passed"], *(one["id"] for one in some if one["state"] == "ok")],
+        }
+    for host in {port.host for port in ports}:
+        _behind_the_fabric(host, results[host], {port.pci: port.rail for port in ports if port.host == host})
+
+
+def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
+    """Host -> a finding for each of its ports that stands out; one that is ok where none does and all were compared."""
+    groups: dict[tuple[str, str], list[Port]] = defaultdict(list)
+    for port in ports:
+        groups[port.like].append(port)
+    said: dict[str, list[Finding]] = defaultdict(list)
+    compared: set[str] = set()
+    for like, group in groups.items():
+        if len(group) < FEWEST:
+            continue
+        compared |= {port.host for port in group}
+        for port, texts, grave in _outliers(group):
+            said[port.host].append(
+                PORT_OUTLIER.judge(
+                    f"{port.pci} {port.device} rail {port.rail}",
+                    *("drift", f"as {len(group)} ports of {' '.join(like)}", "; ".join(texts), "counters of all hosts"),
+                    severity="major" if grave else None,
+                )
+            )
+    return {
+        host: said[host] or [PORT_OUTLIER.judge("ports", "ok", source="counters of all hosts")]
+        for host in sorted(compared)
+    }
+
+
+def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], bool]]:
+    texts: dict[int, list[str]] = defaultdict(list)
+    grave: set[int] = set()
+    for measure in MEASURES:
+        values = [(number, value) for number, port in enumerate(group) if (value := measure.of(port)) is not None]
+        if len(values) < FEWEST:
+            continue
+        usual = sorted(value for _number, value in values)[len(values) * 3 // 4]
+        for number, value in values:
+            if value > max(measure.floor, FACTOR * usual):
+                texts[number].append(
+                    f"{measure.name} {value:.3g} {measure.unit}, three quarters have {usual:.3g} or less"
+                )
+                grave |= {number} if measure.grave else set()
+    for number in sorted(texts):
+        yield group[number], texts[number], number in grave
+
+
+def _told(host: str, registered: Any) -> Iterator[Port]:
+    """None where the role has no valid answer, which the verdict says."""
+    try:
+        said = answer.check(ROLE, registered).get("ports", []) if registered else []
+    except answer.Invalid:
+        return
+    for one in said:
+        if one["seconds"] is not None and one["seconds"] >= SHORTEST and one["speed"]:
+            like = (one["link_layer"], one["speed"])
+            yield Port(host, one["rail"], one["pci"], one["device"], like, one["seconds"], one["grown"])
+
+
+def _behind(finding: Finding, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the node itself says of the port is the cause."""
+    data = finding.to_dict()
+    if not finding.ok:
+        own = (one for one in found if one["check"].startswith("node_health.port_") and one["because"] is None)
+        data["because"] = next((one["id"] for one in own if one["id"].endswith("@" + finding.identity)), None)
+    return data
+
+
+def _behind_the_fabric(host: str, of_host: MutableMapping[str, Any], rails: Mapping[str, int]) -> None:
+    """What ib_fabric says of a cable, with both its ends, is the cause of what one end has counted."""
+    told = [one for one in answer.findings_of(of_host.get(suite.FABRIC)) if one["check"] in _OF_A_CABLE.values()]
+    if not told:
+        return
+    changed = []
+    for one in of_host[ROLE]["findings"]:
+        rail = rails.get(one["subject"].split(" ", 1)[0])
+        if one["check"] in _OF_A_CABLE and one["because"] is None and one["state"] == "drift" and rail is not None:
+            same = [other for other in told if other["subject"] == f"{host} rail {rail}"]
+            # Of many cables that are alike there is one line, without their names: it is the host's, too.
+            many = [
+                other for other in told if other["check"] == _OF_A_CABLE[one["check"]] and " links" in other["subject"]
+            ]
+            one = {**one, "because": next((other["id"] for other in (*same, *many)), None)}
+        changed.append(one)
+    of_host[ROLE] = {**of_host[ROLE], "findings": changed}
