@@ -18,6 +18,7 @@ from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import CONGESTION
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     findings_file,
@@ -35,6 +36,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 display = Display()
 # Findings files of runs that were killed while they wrote them.
 _UNFINISHED = re.compile(r"\.busbar-" + leftovers.RANDOM)
+
+# Counters of a port that grow under every load: traffic, and what congestion control does.
+_USUAL = re.compile("port_(xmit|rcv)_(packets|wait)|%s|[rt]x_prio[0-7]_pause(_duration)?" % "|".join(CONGESTION))
+# What is known of a GPU that nobody has asked of a port.
+_PARTS = ("product", "serial", "part", "firmware", "slot")
 
 
 class ActionModule(ActionBase):
@@ -232,9 +238,19 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The devices of a node that something has grown on since the last night, or is wrong with."""
-    devices = role.get("devices") or []
-    return devices if answer.is_valid(answer.health_devices, devices) else []
+    """Devices of a node that something has grown on since the last night, or is wrong with, with its rails' ports."""
+    devices, ports = role.get("devices") or [], role.get("ports") or []
+    if not (answer.is_valid(answer.health_devices, devices) and answer.is_valid(answer.health_ports, ports)):
+        return []
+    found = {one["pci"]: {**one, "grown": {**one["grown"]}} for one in devices}
+    for port in ports:
+        lost = {name: count for name, count in port["grown"].items() if count and not _USUAL.fullmatch(name)}
+        if lost:
+            there = {"pci": port["pci"], "name": "rail %d" % port["rail"], "seconds": port["seconds"], "grown": {}}
+            one = found.setdefault(port["pci"], {**there, **dict.fromkeys(_PARTS)})
+            one["seconds"] = one["seconds"] or port["seconds"]
+            one["grown"].update(lost)
+    return [*found.values()]
 
 
 def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:

@@ -600,6 +600,7 @@ port_growth = record(
     seconds=maybe(number(0, 1e9)),
     grown=table(_count, text(64, re.compile("[a-z][a-z0-9_]*")), 100),
 )
+health_ports = many(port_growth, 64)
 
 
 def a_sweep(value: Any) -> None:
@@ -641,7 +642,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "gate_info": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
-    "node_health": {"devices": health_devices, "ports": many(port_growth, 64)},
+    "node_health": {"devices": health_devices, "ports": health_ports},
     "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},

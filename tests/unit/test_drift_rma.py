@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.action import verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, rma_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer, rma_record
 
 from busbar.cli import main
 from busbar.drift import health
@@ -155,3 +156,26 @@ def test_only_devices_with_an_address_have_a_page() -> None:
     unknown = {"check": "node_health.ecc", "state": "unknown", "subject": f"{PCI} GPU5"}
     assert wrong({"hosts": {"n1": {"findings": [said, other, unknown]}}}) == []
     assert Device("../n1", PCI).file.startswith("n1-") or "/" not in Device("../n1", PCI).file
+
+
+def test_a_rails_port_is_told_with_its_nic_and_traffic_is_no_growth() -> None:
+    nic = {**dict.fromkeys(("product", "serial", "part", "firmware", "slot")), "pci": "0000:1b:00.0", "name": "rail 0"}
+    aer = {**nic, "seconds": 86400.0, "grown": {"PCIe correctable": 7}}
+    usual = {"port_rcv_packets": 10**9, "np_cnp_sent": 4, "rx_prio3_pause": 9, "symbol_error": 0}
+    port: dict[str, Any] = {
+        "rail": 0,
+        "pci": "0000:1b:00.0",
+        "device": "mlx5_0",
+        "link_layer": "Ethernet",
+        "speed": "NDR",
+    }
+    port.update(seconds=86400.0, grown={**usual, "link_downed": 2})
+    other = {**port, "rail": 1, "pci": "0000:1c:00.0", "grown": usual}
+    third = {**other, "rail": 2, "pci": "0000:1d:00.0", "grown": {**usual, "out_of_sequence": 5}}
+    found = verdict._health({"devices": [aer], "ports": [port, other, third]})
+    assert [(one["name"], one["grown"]) for one in found] == [
+        ("rail 0", {"PCIe correctable": 7, "link_downed": 2}),
+        ("rail 2", {"out_of_sequence": 5}),
+    ]
+    assert answer.is_valid(answer.health_devices, found)
+    assert verdict._health({"devices": [aer], "ports": [{**port, "pci": "../x"}]}) == []
