@@ -199,7 +199,7 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     ("Duplicate GPU detected", lambda line: failure(_text(line))),
     *((mark, _memory) for mark in ("torch.OutOfMemoryError", "Error: CUDA out of memory")),
     ("NCCL warning(error)", _quoted),
-    ("mismatch between collectives", lambda line: Failure("mismatch", _text(line), "PyTorch")),
+    ("mismatch between collectives", lambda line: Failure("mismatch", line.strip()[:1500], "PyTorch")),
     ("bus error encountered", lambda line: failure(_text(line))),
     *((mark, _cuda) for mark in ("CUDA error", "uda failure")),
     *((mark, _store) for mark in ("store->get", "client socket has", "DistStoreError", "waiting for clients")),

@@ -51,7 +51,8 @@ POSSIBLE = {
     ("cuda", "device-side assert triggered"): "a check within a kernel of the program, such as an index out of range",
     ("cuda", "the launch timed out and was terminated"): "a GPU that drives a display, or a kernel that hangs",
     ("cuda", "unknown error"): "the GPU or its driver: see Xid in dmesg",
-    ("cuda", "all CUDA-capable devices are busy or unavailable"): "a GPU in exclusive mode that another process has",
+    ("cuda", "all CUDA-capable devices are busy or unavailable"): "a GPU in exclusive mode that another process"
+    " has, or one that the driver wants reset (NV_ERR_RESET_REQUIRED in dmesg)",
     ("cuda", "misaligned address"): "a kernel of the program, before NCCL met it",
     ("cuda", "an illegal instruction was encountered"): "a kernel of the program, or the GPU",
     ("cuda", "peer access is not supported between these two devices"): "GPUs, driver or virtual machine without P2P",
@@ -72,7 +73,10 @@ POSSIBLE = {
     ("cuda", "operation not permitted"): "the container may not share memory between GPUs or nodes: no IMEX channel, or"
     " too few privileges",
     ("cuda", "named symbol not found"): "this NCCL has no kernels for this GPU, or for the CUDA that is loaded",
-    ("cuda", "no kernel image is available for execution on the device"): "this NCCL has no kernels for this GPU",
+    (
+        "cuda",
+        "no kernel image is available for execution on the device",
+    ): "this NCCL, or the program, has no kernels for this GPU: a build for it is needed (nccl-tests: NVCC_GENCODE)",
     (
         "plugin_waits",
         "",
@@ -119,6 +123,19 @@ POSSIBLE = {
     ("no_pci_device", ""): "a device in software, or a container that does not show the device in /sys",
     ("net_plugin", "OFI"): "no EFA device in this container or instance, libfabric and plugin of different releases, or"
     " nodes that may not reach each other (security group)",
+    (
+        "cuda",
+        "peer mapping resources exhausted",
+    ): "a process or GPU with more than 8 peers, such as 10 GPUs in one process:"
+    " one process for each GPU, or fewer peers",
+    (
+        "cuda",
+        "mapping of buffer object failed",
+    ): "memory of another GPU or of the host that could not be mapped: driver, P2P, IOMMU or ACS, or a virtual machine",
+    (
+        "cuda",
+        "invalid device function",
+    ): "a library or program that was not built for this GPU (nccl-tests: NVCC_GENCODE)",
     ("cuda", "no CUDA-capable device is detected"): "the container or cgroup shows no GPU",
 }
 
@@ -191,6 +208,27 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
         "net_plugin",
         "rovider is supported",
         "no EFA device in this container or instance, or libfabric without the provider: EFA is not usable here",
+    ),
+    (
+        "usage",
+        "before the previous operation returned",
+        "an earlier call on this communicator, as a rule its initialisation, failed or was not waited for: its own"
+        " error stands before this one, or in the logs of the other ranks",
+    ),
+    (
+        "usage",
+        "Invalid rank requested",
+        "ranks are numbered from 0: RANK or WORLD_SIZE is off by one, or a process too many was started",
+    ),
+    (
+        "net_plugin",
+        "open AV",
+        "EFA's driver, libfabric and the plugin of releases that do not fit, or a limit of the device's resources",
+    ),
+    (
+        "net_plugin",
+        "ALLOC_PD",
+        "EFA's driver, libfabric and the plugin of releases that do not fit, or a limit of the device or of memory",
     ),
     ("libfabric", "FI_HMEM", "this device has no RDMA: no GPUDirect RDMA on it"),
 )

@@ -119,7 +119,7 @@ def _bare(job: Job) -> List[Finding]:
         have += _other_gpus(job, traced)
         stage = _stage([one.place for one, by in traced if by is process and one.device == call.device])
         have += "; %s" % stage if stage else ""
-    have += _test_hosts(job)
+    have += _test_hosts(job) + _proxy_calls(job)
     code = str(traced[0][0].result) if traced else ""
     meant = [text for number, words, text in RESULTS if number == code or any(word in have for word in words)]
     have += "; that is: %s" % meant[0] if meant else ""
@@ -314,7 +314,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         ranks = [int(rank) for one in reported for rank in _RANKS.findall(one.failure.text)]
         parts.append("ranks %s" % numbers(ranks) if ranks else "")
     if kind in ("completion", "queue_pair"):
-        parts += _gids(reported)
+        parts += _gids(reported) + _gid_changed(job, one)
         parts.append(_two_layers(job))
         parts.append(_link_local(job, reported))
     if kind == "sharp":
@@ -392,6 +392,7 @@ def _sizes(job: Job, reported: Sequence[Reported]) -> List[str]:
 _FINGERPRINT = re.compile(
     r"[Rr]ank (?P<rank>\d{1,8}) is running (?:collective|inconsistent collective): CollectiveFingerPrint\("
     r"(?:SequenceNumber=(?P<number>\d{1,18}),? ?)?OpType=(?P<op>\w{1,40})"
+    r"(?:, ?TensorShape=\[(?P<shape>[\d, ]{0,200})\])?"
 )
 
 
@@ -403,6 +404,11 @@ def _fingerprints(text: str) -> List[str]:
     parts = [
         "rank %s is at number %s with %s" % (one["rank"], one["number"] or "unknown", one["op"]) for one in said[:4]
     ]
+    shapes = [(one["rank"], one["shape"]) for one in said if one["shape"] is not None]
+    if len({shape for _rank, shape in shapes}) > 1:
+        parts.append("the shapes differ: %s: as of an uneven split or padding, if the call is meant to be the same" % (
+            ", ".join("[%s] on rank %s" % (shape, rank) for rank, shape in shapes[:4]),
+        ))  # fmt: skip
     numbers_of = {int(one["number"]) for one in said if one["number"]}
     if len(numbers_of) > 1:
         apart = max(numbers_of) - min(numbers_of)
@@ -435,6 +441,34 @@ def _gids(reported: Sequence[Reported]) -> List[str]:
 
 
 _IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$")
+
+
+def _gid_changed(job: Job, failed: Reported) -> List[str]:
+    """A change of the addresses of an HCA before a connection of it failed."""
+    before = [one for one in job.failures if _kind(one) in ("event", "port") and "GID" in one.failure.code.upper()]
+    before = [one for one in before if (in_order([one, failed]) or [failed])[0] is one]
+    if not before:
+        return []
+    device = before[0].failure.device
+    text = "before it the GID table%s changed: the address of the port came or went while the job ran" % (
+        " of %s" % device if device else "",
+    )  # fmt: skip
+    return [text + ", and connections of it are likely to fail then (who changes it: NetworkManager, DHCP, a bond)"]
+
+
+_PROXY = re.compile(r"Proxy Call to rank (\d{1,8}) failed \((\w{1,40})\)")
+
+
+def _proxy_calls(job: Job) -> str:
+    """Ranks to which a connection was not set up, as who asked for it says."""
+    said = [match for match in (_PROXY.search(one.failure.text) for one in job.failures) if match]
+    if not said:
+        return ""
+    ranks, calls = {int(match.group(1)) for match in said}, {match.group(2) for match in said}
+    text = "; the connection to rank %s was not set up (%s): look at the warnings of that rank's own process" % (
+        numbers(ranks), names(calls, 3),
+    )  # fmt: skip
+    return text + ", which may name the interface (NCCL_SOCKET_IFNAME), a firewall or the device"
 
 
 def _two_layers(job: Job) -> str:

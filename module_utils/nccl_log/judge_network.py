@@ -253,7 +253,7 @@ def _interfaces(job: Job) -> List[Finding]:
         used = {}
         if process.bootstrap is not None:
             used[process.bootstrap.interface] = process.bootstrap.address
-        if SOCKETS in process.networks or (not process.networks and process.absent):
+        if SOCKETS in process.networks or (not process.networks and (process.absent or not process.host)):
             used.update(process.interfaces)
         if process.oob:
             used.setdefault(process.oob, "")
@@ -528,6 +528,18 @@ def _local(job: Job) -> List[Finding]:
         return [LOCAL.judge(job.name, "drift", want, have, "Channel ... via NET", fix, severity="major")]
     gpus = {int(gpu) for one in job.processes for pair in one.peers_off for gpu in pair.split(" and ")}
     apart = ["CUDA allows no P2P among GPUs %s" % numbers(gpus)] if gpus else []
+    kinds = {way[0] for process in job.processes for way, _count in process.ways}
+    host = one_host(job)
+    here = {rank for process in job.processes for rank in process.connections}
+    pairs = [pair for process in job.processes for pair in process.crossed]
+    if host and kinds == {"net"} and pairs and all(set(pair) <= here for pair in pairs):
+        have = (
+            "all lines are of one host (%s), and every connection shown goes over the network: neither P2P nor shared"
+            % host
+        )
+        have += " memory; if these ranks reach each other by it, data within the host takes the long way"
+        have += "; %s" % _cause(culprits, _POSSIBLE_NET)
+        return [LOCAL.judge(job.name, "unknown", want, have, "Channel ... via NET", _FIX_P2P, severity="major")]
     if shared:
         why = _cause(culprits, "%s: %s" % (apart[0], _POSSIBLE_SHM) if apart else _POSSIBLE_SHM)
         where = names(node or "a host that is not named" for node in shared)

@@ -48,6 +48,7 @@ def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
     return found
 
 
+_ABSENT = re.compile(r"[Mm]issing ranks:? ?(\d{1,7}(?:, ?\d{1,7}){0,40})")
 _STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|asked MPI")
 
 
@@ -101,7 +102,9 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
 def _error(job: Job, errors: Sequence[Quote]) -> Finding:
     one = errors[0]
     have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
-    have += "; %s" % one.behind[0][:160] if one.behind else ""
+    have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
+    absent = sorted({said for other in errors for said in _ABSENT.findall(" ".join([other.text, *other.behind]))})
+    have += "; missing: ranks %s" % "; ".join(absent[:4]) if absent else ""
     have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
     have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
     have += "; %s" % one.about if one.about else ""

@@ -53,7 +53,7 @@ def gave_up(job: Job, reported: Sequence[Reported]) -> str:
     if len(set(said_groups.values())) > 1:
         which = ", ".join("rank %d of %s" % pair for pair in sorted(said_groups.items())[:6])
         return text + "; these are of several process groups (%s), whose numbers say nothing of each other" % which
-    if len({number for number, _code in waits}) == 1 and len({code for _number, code in waits}) > 1:
+    if len({number for number, _code in waits}) == 1:
         text += (
             "; under one number ranks have called different things: if these are of one process group, the program's"
         )

@@ -111,6 +111,13 @@ NOTES: Tuple[Row, ...] = (
         "odd",
         "CUDA allows no P2P between {0}",
     ),
+    (
+        "[Ser",
+        r"\[Service thread\] Connection closed by localRank \d{1,6}",
+        "fact",
+        "service threads say that local ranks closed their connections: those ended or closed down, as is usual at the"
+        " end and after a failure; where it comes first, look at those ranks",
+    ),
     # InfiniBand, RoCE.
     (
         "Call",

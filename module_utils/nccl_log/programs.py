@@ -23,9 +23,11 @@ COARSE = (
     b"Process name:",
     b"nnodes",
 )
-COARSE += (b"Exit code:",)
+COARSE += (b"Exit code:", b"NCCL_", b"min_nodes", b"endezvous", b"onnection from", b"starting workers")
 
 _WORDS = (*(mark.decode() for mark in COARSE), "worker_count", "num_workers", "World size", "World_size")
+_VARIABLE = re.compile(r"(?<!with )(?<![(\w])(NCCL_[A-Z0-9_]{2,60})['\"]?\s?=\s?['\"]?([\w.:,^=/+-]{1,80})")
+_START = re.compile(r"min_nodes|Rendezvous'ing|starting workers|[Cc]onnection from|rendezvous (?:complete|joined)")
 _WORLD = re.compile(r"world[_ ]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
 _OWN_RANK = re.compile(r"(?<![\w-])(?:global_)?rank['\"]?\s*[=:]\s*(\d{1,8})\b", re.IGNORECASE)
 _MEETING = re.compile(
@@ -46,7 +48,8 @@ class Programs:
     """worlds: sizes that programs say.   ranks: which say so.   meeting: where processes find each other, as printed.
 
     backends: of PyTorch.   waiting: ranks at a barrier of PyTorch's store -> how many had come, as each last said.
-    expected: how many that barrier waits for.
+    expected: how many that barrier waits for.   variables: of NCCL's, as programs and commands print them.
+    starting: lines of a launcher's start are there.
     """
 
     worlds: Set[int] = field(default_factory=set)
@@ -55,6 +58,8 @@ class Programs:
     backends: Set[str] = field(default_factory=set)
     waiting: Dict[int, int] = field(default_factory=dict)
     expected: int = 0
+    variables: Dict[str, str] = field(default_factory=dict)
+    starting: bool = False
     # Of Open MPI's block on who ended first: the rank that it names.
     _first: Optional[int] = None
 
@@ -79,6 +84,10 @@ class Programs:
             return Failure(
                 "exit", said % (rank, ended.group("code")), "exit code %s" % ended.group("code"), "", "", rank
             )
+        self.starting = self.starting or _START.search(text) is not None
+        for name, value in _VARIABLE.findall(text[:1000]):
+            if len(self.variables) < 40:
+                self.variables.setdefault(name, value[:80])
         world = _WORLD.search(text)
         if world is not None:
             _note(self.worlds, int(world.group(1)))

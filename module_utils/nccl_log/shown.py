@@ -159,7 +159,14 @@ def _programs(log: Log) -> List[str]:
         parts.append("processes meet at %s" % names(of.meeting, 4))
     if of.backends:
         parts.append("backend %s" % names(of.backends, 3))
-    return ["programs say: %s" % "; ".join(parts)] if parts else []
+    if of.variables:
+        pairs = ["%s=%s" % pair for pair in sorted(of.variables.items())[:12]]
+        parts.append("variables in lines of programs or commands: %s" % ", ".join(pairs))
+    said = ["programs say: %s" % "; ".join(parts)] if parts else []
+    if of.starting and not log.info:
+        said.append("lines of a launcher's or a store's start (rendezvous), as is normal; NCCL has not begun"
+                    " in them")  # fmt: skip
+    return said
 
 
 def _communicators(job: Job) -> List[str]:
@@ -400,8 +407,8 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
         )  # fmt: skip
     if one.nccl and one.count > 1:
         head += ", %d times, up to line %d" % (one.count, one.last)
-    text = " | ".join([one.text, *one.behind])
-    said = ["%s: %s" % (head, text if len(text) <= 400 else text[:400] + "...")]
+    text = one.text if len(one.text) <= 400 else one.text[:400] + "..."
+    said = ["%s: %s" % (head, " | ".join([text, *one.behind]))]
     if one.about:
         said.append("= %s" % one.about)
     if one.calls:

@@ -228,6 +228,23 @@ _ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"recvValue failed|sendBytes failed|recvVector failed|SocketImpl\(",
         "the TCP store of PyTorch was lost: commonly rank 0's process ended first",
     ),
+    (
+        ERROR,
+        r"stall_inspector|[Ss]talled (?:ops|ranks)|[Mm]issing ranks",
+        "Horovod's stall inspector: some ranks submitted tensors that others have not: look at the ranks that are"
+        " missing (their stack, another code path); no error of a network so far",
+    ),
+    (
+        ERROR,
+        r"[Ff]abric ?[Mm]anager.{0,80}(?:not|never|fail)",
+        "NVSwitch's Fabric Manager is not ready: it has to run, in the driver's version",
+    ),
+    (
+        ERROR,
+        r"\bIMEX\b.{0,80}(?:fail|error|not)|(?:export ref|memory reference|import response).{0,60}(?:fail|error)",
+        "memory that is shared over NVLink between nodes: commonly nvidia-imex does not run on all nodes of the domain,"
+        " or the container has no IMEX channel; NCCL_MNNVL_ENABLE=0 goes on without",
+    ),
     # PyTorch's watchdog.
     (
         ERROR,
@@ -281,7 +298,8 @@ _ROWS: Tuple[Tuple[str, str, str], ...] = (
     (ERROR, r"Test (?:NCCL|CUDA) failure", "nccl-tests ends here: its warning before it names the cause"),
     (
         ERROR,
-        r"nccl\w*(?:Unhandled|System|Internal|Remote|Invalid)\w*|NCCL error|NCCL operation \S+ failed",
+        r"nccl(?:Unhandled\w{0,20}|System|Internal|Remote|Invalid)(?:Error|Usage|Argument)|"
+        r"NCCL error|NCCL operation \S+ failed",
         "the program's report of a failed call of NCCL: NCCL's own warning before it names the cause",
     ),
     # Networks below NCCL.
@@ -359,6 +377,16 @@ _WARN = re.compile(
 )
 # A program's own word for how bad it is.
 _LEVEL = re.compile(r"(?:^|[\s:\[|])(?:WARN(?:ING)?|[Ww]arning)\b")
+# A command as somebody typed it, or as a shell's -x prints it: its words report nothing.
+_COMMAND = re.compile(
+    r"(?:^|[\s$#>+])(?:[\w./~-]{0,200}/)?(?:mpirun|mpiexec|prterun|orterun|srun|sbatch|salloc|torchrun|horovodrun|deepspeed|"
+    r"accelerate|docker|podman|kubectl|numactl|nsys)\s+(?:--?[A-Za-z]|[A-Z_]{2,40}=|(?:run|exec|launch|logs)\s)|"
+    r"^\W{0,3}(?:\S{1,80}[$#] )?(?:[A-Z_]\w{0,60}=\S{0,200} ){0,20}"
+    r"(?:python[\d.]*|bash|sh|export|nohup|sudo|env)\s+[-\w./]+"
+    r"(?:\s+-|\s*$|=)"
+)
+# A program's own word that it is no failure.
+_INFO = re.compile(r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE)\b")
 _SUCCESS = re.compile(
     r"\b(?:is|are|was|were) (?:successful|OK)\b|\b[Ss]ucceeded\b|"
     r"\b(?:completed|finished|done|initiali[sz]ed) successfully\b|"
@@ -435,6 +463,12 @@ COARSE = (
         b"not found",
         b"SIG",
         b"ould not",
+        b"talled",
+        b"tall_",
+        b"issing rank",
+        b"export ref",
+        b"import resp",
+        b"memory ref",
     ),
 )
 
@@ -451,7 +485,7 @@ def meaning(number: int) -> str:
 
 def classify(text: str) -> Optional[Class]:
     """The class of a line that is none of NCCL's; None of what is no report of a failure, a wait or a success."""
-    if NOISE.search(text):
+    if NOISE.search(text) or _COMMAND.search(text):
         return None
     for kind, pattern, about in _COMPILED:
         match = pattern.search(text)
@@ -462,6 +496,8 @@ def classify(text: str) -> Optional[Class]:
             if number == 0:
                 return None
             return Class(kind, "; ".join(part for part in (about, _meant(match.groupdict(), number)) if part))
+    if _INFO.search(text) and not _SUCCESS.search(text):
+        return Class(WARNING, "") if _ERROR.search(text) or _WARN.search(text) else None
     if EXCEPTION.search(text):
         return Class(ERROR, "an exception in Python, with its type")
     if _SUCCESS.search(text):

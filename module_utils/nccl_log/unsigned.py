@@ -35,6 +35,8 @@ _COARSE += (b'File "', b"](", b"nccl==")
 # Characters by which lines are alike, and how many kinds of lines that say nothing are known.
 _ALIKE, _MOST_DULL = 300, 20_000
 _NUMBERS = re.compile(rb"\d+")
+# The printed topology.
+_TREE = re.compile(rb" *\+ \w{2,8}\[[\d.]{1,12}\] - |=== System")
 # A watchdog's line that somebody has broken.
 _BROKEN = re.compile(r"Watchdog caught collective(?!.*timing out)")
 # First four characters of NCCL's texts, and how many lines without a head are kept.
@@ -115,7 +117,11 @@ class Others:
         quotes = self._log.quotes
         taken = quotes.waits(order) and quotes.behind(_text(line), order)
         begin = line[:4]
-        if begin in _BARE and len(self.bare) < _MOST_BARE and texts.event(_text(line)) is not None:
+        if (
+            (begin in _BARE or (begin[:1] in b"+ =" and _TREE.match(line)))
+            and len(self.bare) < _MOST_BARE
+            and texts.event(_text(line)) is not None
+        ):
             self.bare.append(line[:_LONGEST])
         comment = False
         if self._report or begin in _REPORT or begin[:1] in _TABLE:

@@ -350,3 +350,71 @@ def test_a_death_is_quoted_however_much_else_failed() -> None:
 def test_what_says_nothing_once_may_say_something_of_another_rank() -> None:
     text = "".join(f"[rank{rank}] world_size=8 rank={rank}\n" for rank in (3, 5))
     assert "ranks that say so: 3,5" in printed(text + HEAD + "x\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mpirun -np 4 -H alpha,beta -x NCCL_DEBUG=INFO -x PATH=/opt/failed ./build/alltoall_perf -b 8",
+        "$ srun --mpi=pmix -N 2 ./train_Error.sh",
+        "user@alpha:~$ NCCL_DEBUG=INFO torchrun --nproc-per-node 8 errors.py",
+        "+ docker run --rm --gpus all image/that-failed:1",
+        "python3 train.py --on-error abort",
+    ],
+)
+def test_a_command_line_reports_nothing(line: str) -> None:
+    assert signals.classify(line) is None
+    assert "nccl_log.program" not in found(line + "\n")
+
+
+def test_a_program_s_own_info_is_no_failure() -> None:
+    said = signals.classify("INFO 07-22 12:55:39 cuda.py:12] Cannot use the fast backend for this size")
+    assert said is not None
+    assert said.kind == "warning"
+
+
+def test_ranks_that_a_stall_inspector_misses() -> None:
+    text = (
+        "[2026-01-01 10:00:00: W /tmp/horovod/common/stall_inspector.cc:107] One or more tensors were submitted by a"
+        " subset of ranks.\nMissing ranks: 0, 1\nStalled ops: sum.3 [missing ranks: 1]\n"
+    )
+    have = found(text)["nccl_log.program"]
+    assert "missing: ranks 0, 1; 1" in have
+    assert "no error of a network so far" in have
+
+
+def test_an_address_that_changed_before_a_completion_failed() -> None:
+    event = "alpha:7:8 [1] transport/net_ib.cc:9 NCCL WARN NET/IB : mlx5_1:1 async event: GID table change\n"
+    failed = (
+        "alpha:7:8 [1] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 192.0.2.9<4> with error 12,"
+    )
+    failed += " opcode 0, len 0, vendor err 129\n"
+    assert "before it the GID table of mlx5_1 changed" in found(event + failed)["nccl_log.completion"]
+    assert "GID table" not in found(failed + event)["nccl_log.completion"]
+
+
+def test_shapes_that_differ_between_ranks() -> None:
+    text = "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:"
+    text += " CollectiveFingerPrint(SequenceNumber=7, OpType=ALLGATHER, TensorShape=[1435], TensorDtypes=Float,"
+    text += " TensorDeviceTypes=TensorOptions(dtype=float)), but Rank 3 is running collective: CollectiveFingerPrint("
+    text += "SequenceNumber=7, OpType=ALLGATHER, TensorShape=[1436], TensorDtypes=Float).\n"
+    assert "[1435] on rank 0, [1436] on rank 3" in found(text)["nccl_log.mismatch"]
+
+
+def test_a_connection_that_a_proxy_did_not_set_up() -> None:
+    text = "alpha:7:8 [1] proxy.cc:9 NCCL WARN Proxy Call to rank 7 failed (Connect)\n"
+    text += "alpha:7:8 [1] NCCL INFO init.cc:1 -> 2\n"
+    assert "the connection to rank 7 was not set up (Connect)" in found(text)["nccl_log.warning"]
+
+
+def test_ranks_of_one_host_that_reach_each_other_by_the_network_alone() -> None:
+    line = "alpha:7:{0} [{1}] NCCL INFO Channel 00/0 : {2}[0] -> {3}[0] [send] via NET/IB/0\n"
+    text = line.format(7, 0, 0, 1) + line.format(8, 1, 1, 0)
+    assert "goes over the network" in found(text)["nccl_log.intra_node"]
+    assert "nccl_log.intra_node" not in found(line.format(7, 0, 0, 8) + line.format(8, 1, 1, 9))
+
+
+def test_a_topology_without_heads() -> None:
+    text = "=== System : maxBw 48.0 totalBw 370.8 ===\nCPU/0-0 (1/1/2)\n+ PCI[48.0] - PCI/0-17000 (1000)\n"
+    text += "              + PCI[48.0] - GPU/0-19000 (0)\n                 + NVL[370.8] - NVS/0\n"
+    assert "NVLinks of 370.8 GB/s to NVSwitch on 1 GPU" in printed(text)
