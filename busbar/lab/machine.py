@@ -12,6 +12,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from . import ofed
@@ -423,13 +424,18 @@ def _decode(kind: Any, data: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         # A lab that was made before a field with a default came has none.
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         return kind(**{f.name: _decode(hints[f.name], data[f.name]) for f in fields(kind) if f.name in data})
     if origin in (Union, types.UnionType):
         return None if data is None else _decode(arguments[0], data)
     if origin is list:
         return [_decode(arguments[0], item) for item in data]
     return tuple(data) if origin is tuple else data
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def netdev_name(address: str, kind: int, port_name: str | None, function: bool = False) -> str:

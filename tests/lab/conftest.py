@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,14 @@ def run_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     return run
 
 
+# Each run of a module asks for the same three files; nobody changes what they hold.
+read_yaml = cache(yaml.safe_load)
+
+
 def site_values(lab: Path, node: str) -> dict[str, Any]:
     """What the lab's inventory says of a node."""
-    inventory = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())
-    group = yaml.safe_load((lab / "inventory" / "group_vars" / "gpu_nodes.yml").read_text())
+    inventory = read_yaml((lab / "inventory" / "hosts.yml").read_text())
+    group = read_yaml((lab / "inventory" / "group_vars" / "gpu_nodes.yml").read_text())
     return {**group, **inventory["gpu_nodes"]["hosts"][node]}
 
 
@@ -74,7 +79,7 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
 
     def run(name: str, node: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
         values = site_values(lab, node)
-        profile = yaml.safe_load((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text())
+        profile = read_yaml((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text())
         known = {
             "hardware_root": values["busbar_hardware_root"],
             "system_root": values["busbar_system_root"],

@@ -53,6 +53,12 @@ def test_version_is_printed() -> None:
     assert busbar("--version").stdout == f"busbar {__version__}\n"
 
 
+def test_a_command_starts_without_what_only_others_need() -> None:
+    program = "import sys\nfrom busbar.cli import main\nmain(['lint', '/dev/null'])\nprint('ansible' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -1,0 +1,139 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar lab``: simulated nodes, as containers or as directory trees."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from . import containers, faults, image, ofed, store
+from .machine import LabError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    text = "where the lab lives (.lab where there is one, and for up and down; else .demo)"
+    parser.add_argument("-d", "--directory", type=Path, help=text)
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+
+    def action_of(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text)
+        # Behind the action, too, where everybody writes it.
+        action.add_argument("-d", "--directory", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        action.set_defaults(run=run)
+        return action
+
+    action = action_of("up", _lab_up, "two healthy nodes as containers, and their inventory")
+    action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="fewer than all")
+    release = os.environ.get("BUSBAR_LAB_RELEASE", image.SUITES[0])
+    text = f"Debian release of the nodes; without it {release} (BUSBAR_LAB_RELEASE)"
+    action.add_argument("--release", "--suite", dest="suite", choices=image.SUITES, default=release, help=text)
+    action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="what the nodes have")
+    action.add_argument("-y", "--yes", action="store_true", help="install missing packages without asking")
+    action = action_of("down", _lab_down, "remove containers, network and directory")
+    action.add_argument("--image", action="store_true", help="the nodes' image, too")
+    action_of("create", _lab_create, "two healthy nodes as directory trees, and their inventory")
+    action_of("status", _lab_status, "nodes and the faults they have")
+    action_of("faults", _lab_faults, "every fault that can be injected")
+    action = action_of("reboot", _lab_reboot, "start a node anew, with the command line that its boot loader has now")
+    action.add_argument("node")
+    for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "take a fault back")):
+        action = action_of(name, run, text)
+        action.add_argument("node")
+        action.add_argument("fault", help="a name from `busbar lab faults`" + (", or all" if name == "repair" else ""))
+
+
+def _directory(arguments: argparse.Namespace, new: str = "") -> Path:
+    """The directory named, else ``new``, else that of the lab there is: of containers before one of trees."""
+    given: Path | None = arguments.directory
+    return given or Path(new or (".lab" if Path(".lab").is_dir() else ".demo"))
+
+
+def _lab_up(arguments: argparse.Namespace) -> int:
+    directory = _directory(arguments, ".lab")
+    # What is up already stays as it is.
+    there = store.nodes(directory) if containers.is_lab(directory) and any(directory.glob("*/machine.json")) else None
+    names = arguments.nodes or there or [*store.STANDARD]
+    print(f"{', '.join(names)}: simulated nodes in podman containers, Debian {arguments.suite}, kept in {directory}")
+    with image.one_by_one():
+        _install(containers.missing_packages(), arguments.yes or bool(os.environ.get("CI")))
+    machines = {node: store.STANDARD[node] for node in names}
+    store.up(directory, machines, arguments.suite, print, with_ofed=arguments.ofed != "none")
+    print(f"inventory: {directory / 'inventory'}, remove: busbar lab down -d {directory}")
+    return 0
+
+
+def _install(packages: list[str], yes: bool) -> None:
+    if not packages:
+        return
+    argv = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    if shutil.which("apt-get") is None:
+        raise LabError(f"missing on this machine, by Debian's names of the packages: {', '.join(packages)}")
+    if os.getuid() != 0:
+        raise LabError(f"missing on this machine: {', '.join(packages)}; run as root: {' '.join(argv)}")
+    print(f"the lab needs packages that are missing here: {', '.join(packages)}")
+    if not yes and not (sys.stdin.isatty() and input(f"{' '.join(argv)} [y/N] ").strip().lower() in ("y", "yes")):
+        raise LabError(f"not installed; do it yourself ({' '.join(argv)}), or say --yes")
+    for command in (["apt-get", "update", "-qq"], argv):
+        done = subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False)
+        if done.returncode != 0:
+            raise LabError(f"{' '.join(command)} ended with {done.returncode}")
+
+
+def _lab_down(arguments: argparse.Namespace) -> int:
+    directory = _directory(arguments, ".lab")
+    lab = containers.Lab(directory)
+    print(f"{directory}: " + ("removed" if lab.down() else "there is no lab"))
+    if arguments.image:
+        print(f"images removed: {', '.join(image.remove(lab.podman)) or 'none'}")
+    return 0
+
+
+def _lab_create(arguments: argparse.Namespace) -> int:
+    directory = _directory(arguments, ".demo")
+    store.create(directory)
+    print(f"two simulated nodes in {directory}; inventory: {directory / 'inventory'}")
+    return 0
+
+
+def _lab_status(arguments: argparse.Namespace) -> int:
+    directory = _directory(arguments)
+    states = containers.Lab(directory).states() if containers.is_lab(directory) else None
+    for node, present in store.status(directory).items():
+        state = "" if states is None else f"{states.get(node, 'no container')}, "
+        print(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
+    return 0
+
+
+def _lab_reboot(arguments: argparse.Namespace) -> int:
+    line = store.reboot(_directory(arguments), arguments.node)
+    print(f"{arguments.node}: booted with {line} (simulated)")
+    return 0
+
+
+def _lab_faults(arguments: argparse.Namespace) -> int:
+    for fault in faults.FAULTS.values():
+        shown = " (by a benchmark: needs containers)" if fault.measured else ""
+        print(f"{fault.name:18} {fault.description} -> {fault.check}{shown}")
+    for name, between in store.BETWEEN.items():
+        print(f"{name:18} {between.description} -> {between.localised} (between nodes)")
+    return 0
+
+
+def _lab_break(arguments: argparse.Namespace) -> int:
+    store.break_(_directory(arguments), arguments.node, arguments.fault)
+    name = arguments.fault
+    description = store.BETWEEN[name].description if name in store.BETWEEN else faults.named(name).description
+    print(f"{arguments.node}: {description} (simulated)")
+    return 0
+
+
+def _lab_repair(arguments: argparse.Namespace) -> int:
+    taken = store.repair(_directory(arguments), arguments.node, arguments.fault)
+    print(f"{arguments.node}: repaired {', '.join(taken) or 'nothing'}")
+    return 0
