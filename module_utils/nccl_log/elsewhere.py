@@ -200,6 +200,7 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     *((mark, _memory) for mark in ("torch.OutOfMemoryError", "Error: CUDA out of memory")),
     ("NCCL warning(error)", _quoted),
     ("mismatch between collectives", lambda line: Failure("mismatch", line.strip()[:1500], "PyTorch")),
+    ("o algorithm/protocol", lambda line: failure(_text(line))),
     ("bus error encountered", lambda line: failure(_text(line))),
     *((mark, _cuda) for mark in ("CUDA error", "uda failure")),
     *((mark, _store) for mark in ("store->get", "client socket has", "DistStoreError", "waiting for clients")),
@@ -214,7 +215,7 @@ MARKS = tuple(mark.encode() for mark, _says in _SAYS) + (b"CCL version", b"Last 
 COARSE = (
     *(b"rror", b"CCL", b"nccl", b"atch", b"last ", b"ermina", b"oom", b"OOM", b"Kill", b"CANC", b"ode ", b"NODE"),
     *(b"lost ", b"Xid", b"libfabric:", b"exit", b"PID", b"Memory", b"memory", b"failure", b"Dupli", b"bus "),
-    *(b"SHArP", b"SAT tree", b"Begin job", b"NOT been"),
+    *(b"SHArP", b"algorithm/", b"SAT tree", b"Begin job", b"NOT been"),
     *(b"store-", b"socket", b"DistSt", b"clients", b"Socket", b"Rendez", b"Heart"),
 )
 

@@ -188,7 +188,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ),
     (
         "algorithm",
-        r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol available|must have a prefix|"
+        r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|must have a prefix|"
         r"no symmetric kernel available",
     ),
     ("no_network", r"Error: network (?P<code>\S{1,64}) not found|Failed to initialize any NET plugin"),

@@ -284,7 +284,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         earlier = [one for one in in_order(job.failures) or [] if _kind(one) == "warning"]
         lost = [one for one in job.failures if _kind(one) == "closed"]
         known = " that is known here" if earlier and earlier[0].order < first.order and kind != "warning" else ""
-        if kind == "warning":
+        if kind in OPEN:
             parts[0] += " (the first warning of this log)"
         elif lost and kind != "closed" and _came_before(lost, first):
             parts[0] += " (a connection was lost before it in the log: which came first is not told)"

@@ -49,6 +49,7 @@ def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
 
 
 _ABSENT = re.compile(r"[Mm]issing ranks:? ?(\d{1,7}(?:, ?\d{1,7}){0,40})")
+_LISTED = re.compile(r"(?:^|\] ?)(\d{1,7}): ?\[")
 _STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|asked MPI")
 
 
@@ -104,17 +105,25 @@ def _error(job: Job, errors: Sequence[Quote]) -> Finding:
     have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
     have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
     absent = sorted({said for other in errors for said in _ABSENT.findall(" ".join([other.text, *other.behind]))})
+    lists = [line for other in errors if other.text.endswith("issing ranks:") for line in other.behind]
+    absent += sorted({match.group(1) for match in map(_LISTED.search, lists) if match})
     have += "; missing: ranks %s" % "; ".join(absent[:4]) if absent else ""
     have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
     have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
     have += "; %s" % one.about if one.about else ""
     later = [said.text[:120] for said in errors[1:3] if said.text[:60] != one.text[:60]]
     have += "; also: %s" % "; ".join(later) if later else ""
-    nccl = any(said.nccl for said in job.quotes) or job.failures
+    nccl = any(said.nccl for said in job.quotes) or job.failures or "call of NCCL" in one.about
     have += "" if nccl else "; no failure of NCCL is in these lines"
     subject = "%s program" % job.name
     severity = "critical" if one.about else "major"
-    return PROGRAM.judge(subject, "unknown", "none", have, "line %d" % one.order, _fix(one), severity=severity)
+    why = None
+    if "call of NCCL" in one.about:
+        why = (
+            "the program reports that a call of NCCL failed: NCCL's own warning, which names the cause, is not in these"
+        )
+        why += " lines"
+    return PROGRAM.judge(subject, "unknown", "none", have, "line %d" % one.order, _fix(one), severity=severity, why=why)
 
 
 def _fix(one: Quote) -> Optional[str]:

@@ -36,12 +36,20 @@ def gave_up(job: Job, reported: Sequence[Reported]) -> str:
     after = " after %d s" % (int(min(limits)) // 1000) if len(limits) == 1 else ""
     text = "PyTorch's watchdog gave up%s on " % after
     if len(waits) == 1:
-        sizes = {match.group(1) for match in (_SIZE.search(one.failure.text) for one in reported) if match}
+        sizes: Dict[str, List[int]] = {}
+        for one in reported:
+            match = _SIZE.search(one.failure.text)
+            if match is not None:
+                sizes.setdefault(match.group(1), []).extend([] if one.failure.rank is None else [one.failure.rank])
         text += next(iter(waits))[1]
         if len(sizes) == 1:
-            text += " (%s elements)" % sizes.pop()
+            text += " (%s elements)" % next(iter(sizes))
         elif sizes and len(reported) > 1:
-            text += " (of different sizes: %s elements)" % ", ".join(sorted(sizes)[:4])
+            said = ["%s elements on rank %s" % (size, numbers(ranks)) for size, ranks in list(sizes.items())[:4]]
+            text += "; sizes differ: %s" % ", ".join(said)
+            of = groups(job)
+            if len({of[rank] for ranks in sizes.values() for rank in ranks if rank in of}) < 2:
+                text += "; if these are of one process group, the program's ranks are out of step"
         return text
     said = [
         "%s (rank %s)" % (code, numbers(ranks)) if ranks else code for (_number, code), ranks in sorted(waits.items())

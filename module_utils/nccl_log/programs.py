@@ -26,7 +26,9 @@ COARSE = (
 COARSE += (b"Exit code:", b"NCCL_", b"min_nodes", b"endezvous", b"onnection from", b"starting workers")
 
 _WORDS = (*(mark.decode() for mark in COARSE), "worker_count", "num_workers", "World size", "World_size")
-_VARIABLE = re.compile(r"(?<!with )(?<![(\w])(NCCL_[A-Z0-9_]{2,60})['\"]?\s?=\s?['\"]?([\w.:,^=/+-]{1,80})")
+_VARIABLE = re.compile(
+    r"(?<!with )(?<![(\w])(NCCL_[A-Z0-9_]{2,60})(?:['\"]?\s?=\s?['\"]?| was set to )([\w.:,^=/+-]{1,80})"
+)
 _START = re.compile(r"min_nodes|Rendezvous'ing|starting workers|[Cc]onnection from|rendezvous (?:complete|joined)")
 _WORLD = re.compile(r"world[_ ]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
 _OWN_RANK = re.compile(r"(?<![\w-])(?:global_)?rank['\"]?\s*[=:]\s*(\d{1,8})\b", re.IGNORECASE)
@@ -87,7 +89,7 @@ class Programs:
         self.starting = self.starting or _START.search(text) is not None
         for name, value in _VARIABLE.findall(text[:1000]):
             if len(self.variables) < 40:
-                self.variables.setdefault(name, value[:80])
+                self.variables.setdefault(name, value[:80].rstrip(".,"))
         world = _WORLD.search(text)
         if world is not None:
             _note(self.worlds, int(world.group(1)))

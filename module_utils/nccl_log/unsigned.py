@@ -38,7 +38,10 @@ _NUMBERS = re.compile(rb"\d+")
 # The printed topology.
 _TREE = re.compile(rb" *\+ \w{2,8}\[[\d.]{1,12}\] - |=== System")
 # A watchdog's line that somebody has broken.
-_BROKEN = re.compile(r"Watchdog caught collective(?!.*timing out)")
+_BROKEN = re.compile(
+    r"Watchdog caught collective(?!.*timing out)|"
+    r"Detected mismatch between collectives(?!.*but Rank \d+ is running.{60})"
+)
 # First four characters of NCCL's texts, and how many lines without a head are kept.
 _BARE = frozenset(start.encode() for start in texts.STARTS if start[:1].isalpha())
 _MOST_BARE = 2000

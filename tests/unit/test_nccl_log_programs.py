@@ -418,3 +418,24 @@ def test_a_topology_without_heads() -> None:
     text = "=== System : maxBw 48.0 totalBw 370.8 ===\nCPU/0-0 (1/1/2)\n+ PCI[48.0] - PCI/0-17000 (1000)\n"
     text += "              + PCI[48.0] - GPU/0-19000 (0)\n                 + NVL[370.8] - NVS/0\n"
     assert "NVLinks of 370.8 GB/s to NVSwitch on 1 GPU" in printed(text)
+
+
+def test_sizes_that_differ_under_one_number() -> None:
+    line = (
+        "[rank{0}]:[E1] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=900, OpType=ALLREDUCE,"
+    )
+    line += " NumelIn={1}, NumelOut={1}, Timeout(ms)=600000) ran for 600026 milliseconds before timing out.\n"
+    have = found(line.format(1, 64) + line.format(5, 64) + line.format(7, 32))["nccl_log.watchdog"]
+    assert "64 elements on rank 1,5, 32 elements on rank 7" in have
+    assert "out of step" in have
+
+
+def test_a_mismatch_in_two_lines_and_an_algorithm_without_a_head() -> None:
+    text = "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:"
+    text += " CollectiveFingerPrint(SequenceNumber=7, OpType=ALLGATHER, TensorShape=[8, 5], TensorDtypes=Float),\n"
+    text += "but Rank 3 is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType=ALLGATHER,"
+    text += " TensorShape=[8, 6])\n"
+    assert "[8, 5] on rank 0, [8, 6] on rank 3" in found(text)["nccl_log.mismatch"]
+    text = "No algorithm/protocol available for function Reduce.\nNCCL_ALGO was set to allreduce:tree.\n"
+    assert "nccl_log.setting" in found(text)
+    assert "NCCL_ALGO=allreduce:tree" in printed(text)
