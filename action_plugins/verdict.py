@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     findings_file,
+    imex_fleet,
     intent,
     leftovers,
     lldp_fleet,
@@ -115,6 +116,8 @@ class _Found:
             lldp_fleet.join(self.results, self.files)
         if port_fleet.ROLE in roles:
             port_fleet.join(self.results)
+        if imex_fleet.ROLE in roles:
+            imex_fleet.join(self.results)
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:

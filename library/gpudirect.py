@@ -13,6 +13,8 @@ description:
   - Says which of the two paths the node can have, loads C(nvidia_peermem) where that is the one, and has it loaded at
     every boot. On Debian and Ubuntu through C(/etc/modules-load.d), with OFED and elsewhere by a systemd unit after
     C(openibd), because dracut would copy the module into the initramfs.
+  - Writes the options of the NVIDIA driver that the profile's C(driver_options) ask for into
+    C(/etc/modprobe.d/busbar-nvidia.conf), unless another file there sets them; they are in effect after a reboot.
   - Tells why the module does not load. Whether it does is read from C(/sys/module), not from an exit code.
   - A run unloads no module. An old C(nv_peer_mem) loses its start at boot, and is left loaded until somebody drains the
     node.
@@ -24,8 +26,13 @@ options:
     type: str
     choices: [auto, peermem, dmabuf, "off"]
     default: auto
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml), for its C(driver_options).
+    type: dict
+    required: false
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.profile
   - busbar.fabric.node.disruption
   - busbar.fabric.node.changes
 """
@@ -87,11 +94,14 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import peermem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options, peermem
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 
 SPEC = {
     "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+    **module.PROFILE,
+    "profile": {"type": "dict", "required": False},
     **module.DISRUPTION,
     **module.ROOTS,
 }
@@ -104,10 +114,15 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     failed: Optional[peermem.Failure] = None
     plans: List[Plan] = []
+    wanted = given["profile"]
+    asked = profile.parse(wanted, given["profile_name"]).driver_options if wanted is not None else ()
 
     def look() -> Plan:
         have = gpudirect.read(host, given["mode"])
-        plans.append(gpudirect.plan(have, given["mode"], failed).limit(given["max_disruption"]))
+        found = gpudirect.plan(have, given["mode"], failed)
+        if asked or host.read_system(nvidia_options.FILE) is not None:
+            found = merge(found, nvidia_options.plan(nvidia_options.read(host), asked))
+        plans.append(found.limit(given["max_disruption"]))
         return plans[-1]
 
     def make(host: Host, plan: Plan) -> List[str]:

@@ -12,15 +12,21 @@ author: Busbar contributors (@busbar)
 description:
   - Asks for C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, keeps them as
     M(busbar.fabric.kernel_args) does, and reads from the IOMMU groups of GPUs and NICs what is in effect.
-  - In a virtual machine nothing is asked for, since its IOMMU is the hypervisor's.
+  - In a virtual machine nothing of that is asked for, since its IOMMU is the hypervisor's.
+  - Asks for the kernel arguments that the profile's C(kernel_args) name, too, in a virtual machine as elsewhere.
   - Never reboots. What is not active yet is in RV(reboot_required).
 options:
   passthrough:
-    description: Ask for passthrough; without it nothing is asked, checked or written.
+    description: Ask for passthrough; without it nothing of the IOMMU is asked, checked or written.
     type: bool
     default: true
+  profile:
+    description: Platform profile as in C(profiles/NAME.yml), for its C(kernel_args).
+    type: dict
+    required: false
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.profile
   - busbar.fabric.node.backup
   - busbar.fabric.node.disruption
   - busbar.fabric.node.changes
@@ -82,8 +88,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils import iommu, kernel
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 
-SPEC = {"passthrough": {"type": "bool", "default": True}, **module.BACKUP, **module.DISRUPTION, **module.ROOTS}
+SPEC = {
+    "passthrough": {"type": "bool", "default": True},
+    **module.PROFILE,
+    "profile": {"type": "dict", "required": False},
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
 
 def main() -> None:
@@ -92,11 +106,13 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     state = iommu.read(host)
+    wanted = given["profile"]
+    asked = profile.parse(wanted, given["profile_name"]).kernel_args if wanted is not None else ()
 
     def look() -> Plan:
-        if state.is_vm or not given["passthrough"]:
+        if not asked and (state.is_vm or not given["passthrough"]):
             return Plan()
-        found = iommu.plan(state, kernel_args.read(host))
+        found = iommu.plan(state, kernel_args.read(host), given["passthrough"], asked)
         return found.kept(given["backup"]).limit(given["max_disruption"])
 
     notes = ["the IOMMU is the hypervisor's (%s): nothing was asked for" % state.hypervisor] if state.is_vm else []

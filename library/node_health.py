@@ -60,6 +60,10 @@ passed:
   type: list
   elements: str
   returned: success
+imex:
+  description: C(domain), the UUID and clique of the node's NVLink domain, and C(nodes), the addresses of IMEX's list.
+  type: dict
+  returned: on a tray of an NVLink domain
 notes:
   description: Sentences for the verdict, such as that persistence mode is off.
   type: list
@@ -119,8 +123,15 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import merge
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_ports, node, told
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    imex,
+    judge,
+    judge_ports,
+    node,
+    page_size,
+    told,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
 
 SPEC = {
@@ -142,12 +153,15 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     machine = topology.read(host, ask_nvidia_smi=False)
     have = node.read(host, machine, asked, given["tool_timeout"], given["states_only"])
     wanted = judge.Wanted(asked, given["power_limit"] or None)
-    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have))
+    pages = Plan(tuple(page_size.judge(host, asked.page_size)))
+    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), pages)
     if given["record"]:
         found = judge.keep(host, have, found)
     devices = told.devices(host, have, machine, asked, found.findings)
     notes = [*judge.notes(have), *judge_ports.notes(have)]
-    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have))
+    domain = imex.told(have.imex, have.gpus or {})
+    more = {} if domain is None else {"imex": domain}
+    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have), **more)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ Sources: kernel-parameters.txt and drivers/iommu (6.12); host.md 5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from . import kernel_args
 from .core import advice
@@ -37,6 +37,13 @@ _WHY = "translated by the IOMMU, GPUDirect goes through the root complex at a fr
 ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
 """Will the next boot have the kernel argument (persisted), has this boot (live); where it is persisted and not
 live, a reboot is pending"""
+PLATFORM_ARGS = Check(
+    "iommu.platform_args",
+    why="the maker of the platform asks for it (kernel_args of the profile): without it the node is slower or unstable",
+    fix=advice.run("iommu"),
+)
+"""Of a profile with `kernel_args`: will the next boot have the argument (persisted), has this boot (live); in a virtual
+machine, too"""
 DOMAINS = Check(
     "iommu.domains",
     why=_WHY,
@@ -109,12 +116,20 @@ def _type(host: Host, address: str) -> Optional[str]:
     return found
 
 
-def plan(state: State, boot: Boot) -> Plan:
-    """Nothing in a virtual machine: its IOMMU is the hypervisor's."""
-    if state.is_vm:
-        return Plan()
-    args = kernel_args.plan(boot, _WANTED[state.cpu], ARGS)
-    pending = next((f for f in args.findings if not f.ok and f.aspect == "live"), None)
+def platform_args(asked: Sequence[str]) -> Tuple[Arg, ...]:
+    """Of a profile: ``init_on_alloc=0`` and the like, of which no other value may be there."""
+    pairs = [text.partition("=") for text in asked]
+    return tuple(Arg(name, value if equals else None, exclusive=bool(equals)) for name, equals, value in pairs)
+
+
+def plan(state: State, boot: Boot, passthrough: bool = True, asked: Sequence[str] = ()) -> Plan:
+    """passthrough: judge the IOMMU; in a virtual machine it is the hypervisor's.   asked: the profile's arguments."""
+    more = platform_args(asked)
+    ours = _WANTED[state.cpu] if passthrough and not state.is_vm else ()
+    args = kernel_args.plan(boot, (*ours, *more), ARGS, dict.fromkeys(more, PLATFORM_ARGS))
+    if not ours:
+        return args
+    pending = next((f for f in args.findings if not f.ok and f.aspect == "live" and f.check == ARGS.id), None)
     cause = (pending.because or pending.id) if pending is not None else None
     findings = [_domains(state, cause)]
     if state.cpu != "arm" and not kernel_args.satisfied(boot.active, Arg("amd_iommu", "on", present=False)):

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import grubby
 from .core.check import Check
@@ -537,18 +538,20 @@ def _arg(token: str, mode: str = "add") -> Arg:
 # -- plan ------------------------------------------------------------------------------------------------------------
 
 
-def plan(boot: Boot, args: Sequence[Arg], check: Check) -> Plan:
+def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Check] = MappingProxyType({})) -> Plan:
     """Two findings for each argument: as the next boot will have it, and as this one has it.
 
     check: ARGS, or that of a role which asks for arguments of its own and says what they are for.
+    others: of some arguments another one.
     """
     changes, commands = _mend(boot, args)
     findings: List[Finding] = []
     reboot: List[str] = []
     for arg in args:
-        persisted = _persisted(boot, arg, check, bool(changes or commands))
+        asked = others.get(arg, check)
+        persisted = _persisted(boot, arg, asked, bool(changes or commands))
         active = satisfied(boot.active, arg)
-        findings += [persisted, _live(boot, arg, check, persisted, active)]
+        findings += [persisted, _live(boot, arg, asked, persisted, active)]
         if not active and (persisted.ok or persisted.state == "drift"):
             reboot.append("kernel argument %s is not active before a reboot" % arg)
     return Plan(tuple(findings), changes, commands, tuple(reboot))

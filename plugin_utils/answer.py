@@ -603,6 +603,13 @@ port_growth = record(
 health_ports = many(port_growth, 64)
 
 
+# UUID and clique of an NVLink domain, and the addresses of IMEX's list.
+imex = record(
+    domain=text(64, re.compile(r"[0-9a-f-]{36}\.[0-9]{1,10}")),
+    nodes=many(text(45, re.compile(r"[0-9a-f.:]+")), 1024),
+)
+
+
 def a_sweep(value: Any) -> None:
     """Of an InfiniBand plane; its own reader types and bounds all of it."""
     try:
@@ -642,7 +649,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "gate_info": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
-    "node_health": {"devices": health_devices, "ports": health_ports},
+    "node_health": {"devices": health_devices, "imex": imex, "ports": health_ports},
     "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
@@ -725,7 +732,7 @@ _STARTED: dict[str, Check] = {
     "finished": one_or_flag,
 }
 # What the audit leaves on the node, and what is there only for a draft or a failure, may be missing.
-_OPTIONAL = ("build", "share", "variables", "topology", "fabric", "draft", "doubts", "argv", "log")
+_OPTIONAL = ("build", "share", "variables", "topology", "fabric", "draft", "doubts", "argv", "log", "imex")
 _NEEDED = ("findings", "passed")
 
 

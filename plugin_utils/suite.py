@@ -55,7 +55,7 @@ class Role:
 _DRIVER = ("mofed", "nic_firmware")
 _PROVISION = (
     Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
-    Role("node_health", "node_health", ("node_health",), audited=True, after_reboot=True),
+    Role("node_health", "node_health", ("node_health", "imex"), audited=True, after_reboot=True),
     Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
     # What a card comes up as, before those that look at its ports.
     Role(

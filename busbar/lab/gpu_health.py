@@ -153,7 +153,7 @@ def hardware(machine: Machine) -> dict[str, str]:
     }
     # A guest runs one where it was given the switches.
     switches = any(function.driver == "nvidia-nvswitch" for function in machine.functions)
-    if machine.fabric_manager != "stopped" and (switches or not machine.hypervisor):
+    if machine.fabric_manager != "stopped" and not machine.nvlink_domain and (switches or not machine.hypervisor):
         found[f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"] = "3120\n"
     return found
 

@@ -111,6 +111,8 @@ class Gpu:
     slow: bool = False
     wrong: bool = False
     nvlink_gbps: str = NVLINK_4
+    # "UUID clique" where not as the machine's.
+    domain: str = ""
     health: dict[str, str] = field(default_factory=dict)
     link_errors: dict[str, int] = field(default_factory=dict)
 
@@ -300,6 +302,14 @@ class Machine:
     rules: dict[str, str] = field(default_factory=dict)
     # Whether netplan sets the rails up, and not files of systemd-networkd.
     netplan: bool = False
+    # aarch64 has other words for its CPUs, and kernels of several page sizes (bytes).
+    architecture: str = "x86_64"
+    page_size: int = 4096
+    # Options of the NVIDIA driver that is loaded, where not the driver's own: {"CreateImexChannel0": "1"}.
+    driver_options: dict[str, str] = field(default_factory=dict)
+    # Of an NVLink domain: "UUID clique" of every GPU, and how IMEX is: "ok", "stopped", "degraded" or "hang".
+    nvlink_domain: str = ""
+    imex: str = "ok"
     # What a cloud's image brings: path below the system root -> text.
     image: dict[str, str] = field(default_factory=dict)
     # How often it was booted since it is there.
@@ -440,5 +450,6 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def netdev_name(address: str, kind: int, port_name: str | None, function: bool = False) -> str:
     """systemd's predictable name: ibp24s0, enp26s0np0, enp131s0f1np1."""
-    name = f"{'ib' if kind == 32 else 'en'}p{int(address[5:7], 16)}s{int(address[8:10], 16)}"
+    domain = f"P{int(address[:4], 16)}" if int(address[:4], 16) else ""
+    name = f"{'ib' if kind == 32 else 'en'}{domain}p{int(address[5:7], 16)}s{int(address[8:10], 16)}"
     return name + (f"f{address[-1]}" if function else "") + (f"n{port_name}" if port_name else "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from xml.sax.saxutils import escape
 
 from . import gpu_health
@@ -272,6 +273,7 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
     now_gen, now_width = _link(function.link)
     max_gen, max_width = _link(function.max_link)
     registered = machine.fabric[0] == "Completed"
+    cluster, clique = (gpu.domain or machine.nvlink_domain or f"{uuid.UUID(int=0)} 0").split()
 
     def element(depth: int, name: str, value: object) -> str:
         return "\t" * depth + f"<{name}>{escape(str(value))}</{name}>"
@@ -314,8 +316,8 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
         "\t\t<fabric>",
         element(3, "state", machine.fabric[0]),
         element(3, "status", machine.fabric[1]),
-        element(3, "cliqueId", 0 if registered else "N/A"),
-        element(3, "clusterUuid", "00000000-0000-0000-0000-000000000000" if registered else "N/A"),
+        element(3, "cliqueId", clique if registered else "N/A"),
+        element(3, "clusterUuid", cluster if registered else "N/A"),
         "\t\t\t<health>",
         element(4, "bandwidth", "N/A"),
         element(4, "route_recovery_in_progress", "N/A"),

@@ -25,6 +25,7 @@ from . import (
     gpu_health,
     kernel_modules,
     nvidia_smi,
+    nvl72,
     pci_config,
     qos,
     roce,
@@ -143,7 +144,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     write_tools(machine, system_root)
     tools = ("/usr/sbin/update-grub", "/usr/bin/sync", FABRIC_MANAGER, *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
-    for tool in (*tools, *container_hosts.PROGRAMS):
+    for tool in (*tools, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
     start.main(str(hardware_root), str(system_root))
@@ -174,6 +175,7 @@ def write_share(machine: Machine, share: Path) -> None:
 def write_tools(machine: Machine, system_root: Path) -> None:
     """The same below a system root that is a tree; nothing else of it is touched."""
     _write_smi(machine, system_root / TOOL, system_root / TOOL_DATA)
+    nvl72.write(machine, system_root)
     kernel_modules.write(machine, system_root / "usr/share/busbar-lab/peermem")
     roce.write_tools(machine, system_root)
 
@@ -322,7 +324,9 @@ def _iommu_group(tree: Tree, machine: Machine, function: Function, number: int) 
     if machine.hypervisor:
         return
     group = f"/sys/kernel/iommu_groups/{number}"
-    tree.add(group, {"type": "identity" if "iommu=pt" in machine.cmdline.split() else "DMA-FQ"})
+    tree.add(
+        group, {"type": "identity" if {"iommu=pt", "iommu.passthrough=1"} & {*machine.cmdline.split()} else "DMA-FQ"}
+    )
     tree.links[f"{group}/devices/{function.address}"] = _path(machine, function.address)
     tree.links[f"{_path(machine, function.address)}/iommu_group"] = group
 
@@ -488,6 +492,9 @@ def _proc(tree: Tree, machine: Machine) -> None:
     processors = []
     for node in machine.nodes:
         for core, cpu in enumerate(_expand(node.cpulist)[:2]):
+            if machine.architecture == "aarch64":
+                processors += nvl72.processor(cpu)
+                continue
             processors += [
                 f"processor\t: {cpu}",
                 "vendor_id\t: GenuineIntel",
@@ -521,6 +528,7 @@ def _proc(tree: Tree, machine: Machine) -> None:
     shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
     tree.files |= container_hosts.processes(machine)
     tree.files |= gpu_health.hardware(machine)
+    tree.files |= nvl72.hardware(machine)
     tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
 
 
@@ -569,8 +577,9 @@ ExcludedGpus: ""
 def _proc_nvidia(tree: Tree, machine: Machine) -> None:
     base = "/proc/driver/nvidia"
     tree.directories.append(f"{base}/gpus")
-    tree.files[f"{base}/params"] = _DRIVER_PARAMS
-    flavour = "Open Kernel Module for x86_64" if machine.driver_open else "x86_64 Kernel Module"
+    tree.files[f"{base}/params"] = nvl72.params(machine, _DRIVER_PARAMS)
+    architecture = machine.architecture
+    flavour = f"Open Kernel Module for {architecture}" if machine.driver_open else f"{architecture} Kernel Module"
     tree.files[f"{base}/version"] = (
         f"NVRM version: NVIDIA UNIX {flavour}  {machine.driver_version}  Release Build  "
         "(dvs-builder@U22-I3-AE18-23-3)  \nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
@@ -630,17 +639,23 @@ def system(machine: Machine) -> Tree:
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
             FABRIC_MANAGER: (TOOLKIT / "nv-fabricmanager").read_text(),
-            f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text(),
+            **(
+                {} if machine.nvlink_domain else {f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text()}
+            ),
             # What it would sync is the machine that the tree is on.
             "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
             **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
             **kernel_modules.tools(),
             **container_hosts.files(),
             **environment_faults.FILES,
+            **nvl72.files(machine),
             **machine.image,
             MARK: SIMULATED,
         },
-        links={f"/etc/systemd/system/multi-user.target.wants/{gpu_health.UNIT}": f"{UNITS}/{gpu_health.UNIT}"},
+        links={
+            f"/etc/systemd/system/multi-user.target.wants/{unit}": f"{UNITS}/{unit}"
+            for unit in (nvl72.UNIT if machine.nvlink_domain else gpu_health.UNIT,)
+        },
         directories=[
             "/root",
             "/home/user1",

@@ -16,7 +16,7 @@ from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
 from ..core.systemd_files import unit_files, wanted_at_boot
 
 UNIT = "nvidia-fabricmanager.service"
-SHOW = ("systemctl", "show", UNIT, "--property=ActiveState,SubState,Result")
+_SHOWN = "--property=ActiveState,SubState,Result"
 TOOL = ("nv-fabricmanager", "--version")
 # What runs in a unit's control group runs, by cgroup 2 and by cgroup 1; to read that costs a tenth of systemctl.
 _GROUPS = ("/sys/fs/cgroup/system.slice/%s/cgroup.procs", "/sys/fs/cgroup/systemd/system.slice/%s/cgroup.procs")
@@ -51,7 +51,7 @@ def read(host: Host) -> FabricManager:
         installed = bool(unit_files(host, UNIT))
         if not installed:
             return FabricManager(installed=False)
-        active, state = _running(host)
+        active, state = running(host, UNIT)
         enabled = wanted_at_boot(host, UNIT)
     except ReadError as error:
         return FabricManager(problem=error.problem)
@@ -67,20 +67,20 @@ def read(host: Host) -> FabricManager:
     return FabricManager(True, active, enabled, state, version, problem)
 
 
-def _running(host: Host) -> Tuple[bool, str]:
+def running(host: Host, name: str) -> Tuple[bool, str]:
     """(whether it runs, as systemd words it). Raises ReadError."""
     for path in _GROUPS:
         try:
-            if host.read(path % UNIT):
+            if host.read(path % name):
                 return True, "active (running)"
         except ReadError:
             continue  # A group that is empty, or that is going.
     # Its group may have another place (Slice=): systemd has the last word.
     try:
-        unit = dict(line.partition("=")[::2] for line in host.ask(SHOW).splitlines())
+        unit = dict(line.partition("=")[::2] for line in host.ask(("systemctl", "show", name, _SHOWN)).splitlines())
     except ToolMissing:
         return False, "not running"
     if "ActiveState" not in unit:
-        raise ReadError(" ".join(SHOW), "says nothing of ActiveState")
+        raise ReadError("systemctl show %s" % name, "says nothing of ActiveState")
     state = "%s (%s)" % (unit["ActiveState"][:40], unit.get("SubState", "")[:40])
     return unit["ActiveState"] == "active", state

@@ -19,7 +19,7 @@ from ..machine import platform
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import fabric_manager, judge_gpu, limits, nvlink, record, smi, xid
+from . import fabric_manager, imex, judge_gpu, limits, nvlink, record, smi, xid
 from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, RESET, Growth, counts, within
 from .node import Have
 
@@ -135,7 +135,13 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
         if (have.errors or {}).get(gpu.uuid or ""):
             found.append(judge_gpu.link_errors(gpu, name, growth))
     found += _nvlinks(have)
-    found += _fabric(have, topology)
+    domain = wanted.profile.nvlink_domain
+    found += _fabric(have, topology, domain is None)
+    if domain is not None:
+        found += imex.judge_membership(have.gpus or {}, names)
+    if domain is not None and have.imex is not None:
+        asked = [option.name for option in wanted.profile.driver_options]
+        found += imex.judge(have.imex, domain, topology.driver.version if topology.driver else None, asked)
     found += _aer(have, topology, wanted.profile)
     found += [
         NIC_TEMPERATURE.judge(
@@ -318,7 +324,8 @@ def _aer(have: Have, topology: Topology, profile: Profile) -> List[Finding]:
 # -- the fabric ------------------------------------------------------------------------------------------------------
 
 
-def _fabric(have: Have, topology: Topology) -> List[Finding]:
+def _fabric(have: Have, topology: Topology, alone: bool) -> List[Finding]:
+    """alone: NVLinks do not lead to other nodes; where they do, imex.domain says of which fabric a GPU is."""
     found = []
     if have.fabric_manager is not None:
         found.append(_fabric_manager(have.fabric_manager, topology.driver.version if topology.driver else None))
@@ -343,7 +350,7 @@ def _fabric(have: Have, topology: Topology) -> List[Finding]:
         for gpu in gpus
         if gpu.fabric.get("state", "").lower() == "completed"
     }
-    if len(ids) > 1:
+    if alone and len(ids) > 1:
         text = "; ".join(sorted("cluster %s, clique %s" % one for one in ids))
         found.append(FABRIC_STATE.judge("nvlink fabric", "drift", "all GPUs in one", text, source))
     return found

@@ -19,7 +19,7 @@ from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import aer, fabric_manager, hwmon, kernel_log, limits, nvlink, port_counters, record, smi, xid
+from . import aer, fabric_manager, hwmon, imex, kernel_log, limits, nvlink, port_counters, record, smi, xid
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -37,7 +37,7 @@ class Have:
 
     speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
     hot: sensors of the rails' NICs at or above their limit.   ports: of the rails.
-    fabric_manager: None where nobody asks for it.   boot_id: "" where it could not be read, and nothing is compared.
+    fabric_manager, imex: None where nobody asks for it.   boot_id: "" where it could not be read: nothing is compared.
     driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
     before: what counters are held to.   unkept: why the record could not be read.
     """
@@ -54,6 +54,7 @@ class Have:
     hot: Tuple[hwmon.Sensor, ...] = ()
     ports: Tuple[port_counters.Port, ...] = ()
     fabric_manager: Optional[fabric_manager.FabricManager] = None
+    imex: Optional[imex.Have] = None
     kept: Optional[record.Kept] = None
     before: Optional[record.Record] = None
     unkept: Optional[Problem] = None
@@ -110,6 +111,7 @@ def read(
         hot=hwmon.read(host, nics, problems),
         ports=port_counters.read(host, rails, now),
         fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
+        imex=_imex(host, topology, profile, not states_only),
         kept=kept,
         before=before,
         unkept=unkept,
@@ -120,13 +122,21 @@ def read(
 def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bool:
     """A machine of one board with NVSwitches: bare metal, or a guest that was given the switches, too.
 
-    A guest without them has its fabric from the host. On trays of an NVL72 it runs on the switches: gpus.nvlink_fabric
-    of their profile says what is asked there instead.
+    A guest without them has its fabric from the host. Where NVLinks lead to other nodes it runs on the switch trays.
     """
+    if profile.nvlink_domain is not None:
+        return False
     if not profile.gpus.nvlink_fabric or not topology.gpus or not topology.virtualization.is_vm:
         return profile.gpus.nvlink_fabric and bool(topology.gpus)
     devices, _problems = pci.read(host)
     return any(one.vendor == _NVIDIA and one.class_code >> 8 == _NVSWITCH for one in devices.values())
+
+
+def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Optional[imex.Have]:
+    domain = profile.nvlink_domain
+    if domain is None or domain.imex == "none" or not topology.gpus:
+        return None
+    return imex.read(host, domain, ask)
 
 
 def _kept(host: Host) -> Tuple[Optional[record.Kept], Optional[Problem]]:

@@ -82,7 +82,7 @@ NVLINKS = Check(
 NVLINK_FABRIC = Check(
     "platform.nvlink_fabric",
     why="until the fabric is registered CUDA does not start on NVSwitch machines",
-    fix="start nvidia-fabricmanager (same version as the driver) and read its log; " + _RECHECK,
+    fix="start nvidia-fabricmanager (of the driver's version; NVL72: on the switch trays), read its log; " + _RECHECK,
     severity="critical",
 )
 "Is the NVSwitch fabric registered"

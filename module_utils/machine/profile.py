@@ -8,6 +8,7 @@ that is judged by it. ``draft`` turns a host's topology into a profile for a per
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -65,6 +66,27 @@ class NicSetting:
 
 
 @dataclass(frozen=True)
+class NvlinkDomain:
+    """NVLinks that lead to other nodes, over switches that are none of this node's.
+
+    nodes: as many at most.   imex: "rack": one IMEX service of all nodes of the domain, always up; "job": jobs start
+    their own, and it may be idle; "none": nobody asks for it.
+    """
+
+    nodes: int
+    imex: str
+
+
+@dataclass(frozen=True)
+class DriverOption:
+    """NVreg_NAME=value of the module nvidia.   before: first branch of the driver that has it no more; None: all do."""
+
+    name: str
+    value: str
+    before: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class Profile:
     name: str
     description: str
@@ -73,11 +95,15 @@ class Profile:
     nic_firmware: Mapping[str, NicSetting] = field(default_factory=dict)  # by name; firmware/wanted.py judges them
     # NCCL's topology file of this type of virtual machine: it, and not sysfs, says what lies near what.
     topology_file: str = ""
+    nvlink_domain: Optional[NvlinkDomain] = None
+    page_size: Optional[int] = None  # bytes of the kernel's pages
+    kernel_args: Tuple[str, ...] = ()  # "init_on_alloc=0": what the maker of the platform asks for
+    driver_options: Tuple[DriverOption, ...] = ()
 
 
 def parse(data: object, name: str) -> Profile:
     """The profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
-    keys = {"description", "gpus", "rail_defaults", "rails", "nic_firmware", "topology_file"}
+    keys = {"description", "gpus", "rail_defaults", "rails", "nic_firmware", "topology_file"} | _OF_PLATFORM
     top = _mapping(data, "profile %s" % name, keys, {"description", "gpus", "rails"})
     gpus = _gpus(top["gpus"])
     defaults = top.get("rail_defaults", {})
@@ -93,7 +119,46 @@ def parse(data: object, name: str) -> Profile:
     file = _path(top["topology_file"], "topology_file") if "topology_file" in top else ""
     if file and not slots:
         raise ParseError("topology_file is of guests that hide paths: every rail has to name its pci address")
-    return Profile(name, _text(top["description"], "description"), gpus, rails, settings, file)
+    known = Profile(name, _text(top["description"], "description"), gpus, rails, settings, file)
+    return replace(known, **_platform(top))
+
+
+_OF_PLATFORM = {"nvlink_domain", "page_size", "kernel_args", "driver_options"}
+_KERNEL_ARG = re.compile(r"[A-Za-z0-9_.-]{1,80}(=[A-Za-z0-9_.,:-]{1,200})?")
+_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,80}")
+
+
+def _platform(top: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a platform asks of the kernel, the driver and the NVLinks to other nodes."""
+    found: Dict[str, Any] = {}
+    if "nvlink_domain" in top:
+        entry = _mapping(top["nvlink_domain"], "nvlink_domain", {"nodes", "imex"}, {"nodes", "imex"})
+        if entry["imex"] not in ("rack", "job", "none"):
+            raise ParseError("nvlink_domain.imex is %.80r, expected rack, job or none" % (entry["imex"],))
+        found["nvlink_domain"] = NvlinkDomain(_integer(entry["nodes"], "nvlink_domain.nodes", 2), entry["imex"])
+    if "page_size" in top:
+        found["page_size"] = _integer(top["page_size"], "page_size", 4096)
+    args = [_text(item, "kernel_args") for item in _list(top.get("kernel_args", []), "kernel_args")]
+    for arg in args:
+        if _KERNEL_ARG.fullmatch(arg) is None:
+            raise ParseError("kernel_args has %.80r, expected NAME or NAME=VALUE" % arg)
+    found["kernel_args"] = tuple(args)
+    options = _list(top.get("driver_options", []), "driver_options")
+    found["driver_options"] = tuple(_driver_option(item, "driver_options[%d]" % at) for at, item in enumerate(options))
+    return found
+
+
+def _driver_option(data: object, where: str) -> DriverOption:
+    entry = _mapping(data, where, {"name", "value", "before"}, {"name", "value"})
+    name = _text(entry["name"], where + ".name")
+    if _OPTION.fullmatch(name) is None or name.startswith("NVreg"):
+        raise ParseError("%s.name is %.80r, expected that of an NVreg_ option, without NVreg_" % (where, name))
+    before = entry.get("before")
+    return DriverOption(
+        name,
+        str(_integer(entry["value"], where + ".value", 0)),
+        None if before is None else _integer(before, where + ".before", 1),
+    )
 
 
 def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:

@@ -38,13 +38,20 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
     machine = with_efas(infiniband, efa("0000:11:00.0"), efa("0000:04:00.0"))
     assert machine.efa == ("0000:04:00.0", "0000:11:00.0")
     assert {one.role for one in machine.nics} == {"efa"}
-    assert rails.match(machine, hgx_h100).nics == {}
+    beside = {(gpu.pci, "0000:11:00.0"): "PIX" for gpu in machine.gpus}
+    for is_vm in (False, True):
+        near = replace(machine, paths=beside, virtualization=replace(machine.virtualization, is_vm=is_vm))
+        assert rails.match(near, hgx_h100).nics == {}
     findings = platform.plan(machine, hgx_h100).findings
     bad = [finding for finding in findings if not finding.ok]
     assert [(f.check, f.state, f.severity) for f in bad if f.because is None] == [
         ("platform.efa", "unsupported", "critical")
     ]
     assert {f.check for f in bad if f.because} == {"platform.rail_device"}
+    # What follows from another finding keeps its own cause.
+    follows = platform.RAIL_RATE.judge("rail 0", "unknown", because="x.y[live]@z")
+    root, *_rails, last = cloud.with_efa(machine, [*findings, follows])
+    assert (root.check, last.because) == ("platform.efa", "x.y[live]@z")
     # Also where the profile asks for no rail, and no driver has made an RDMA device of them.
     bare = replace(machine, nics=())
     (found,) = [f for f in platform.plan(bare, replace(hgx_h100, rails=())).findings if not f.ok]

@@ -73,6 +73,28 @@ def test_a_virtual_machine_is_asked_for_nothing() -> None:
     assert (plan.findings, plan.changed, plan.reboot) == ((), False, ())
 
 
+def test_arguments_of_a_platform_are_asked_for_in_guests_and_without_an_iommu_to_judge() -> None:
+    asked = ("init_on_alloc=0", "nosmt")
+    for of, passthrough in ((state("arm", is_vm=True, hypervisor="kvm"), True), (state("arm"), False)):
+        plan = iommu.plan(of, boot("ro init_on_alloc=1 nosmt"), passthrough, asked)
+        assert {f.id: f.state for f in plan.findings if not f.ok} == {
+            "iommu.platform_args[persisted]@init_on_alloc=0": "drift",
+            "iommu.platform_args[live]@init_on_alloc=0": "drift",
+        }
+        assert {f.check for f in plan.findings} == {"iommu.platform_args"}
+        (change,) = plan.changes
+        assert kernel_args.parse_dropin(change.after or "") == (kernel_args.Arg("init_on_alloc", "0", exclusive=True),)
+    both = iommu.plan(state("arm"), boot("ro"), True, asked)
+    assert {f.check for f in both.findings if not f.ok} == {"iommu.args", "iommu.platform_args"}
+    (change,) = both.changes
+    tokens = [arg.token for arg in kernel_args.parse_dropin(change.after or "")]
+    assert tokens == ["iommu.passthrough=1", "init_on_alloc=0", "nosmt"]
+    # Translation follows from the IOMMU's own argument, not from the platform's.
+    translated = state("arm", types={GPU: "DMA", NIC: "identity"})
+    found = iommu.plan(translated, boot("ro iommu.passthrough=1"), True, asked).findings
+    assert next(f for f in found if f.check == "iommu.domains").because is None
+
+
 @pytest.mark.parametrize(
     ("text", "cpu"),
     [

@@ -35,7 +35,8 @@ def edited(path: str, value: object) -> dict[str, Any]:
 
 def test_the_shipped_platforms_are_there() -> None:
     hgx = ["hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200"]
-    assert ["azure-nd-h100-v5", "custom", *hgx, "oci-bm-gpu-h100-8"] == PROFILES
+    clouds, trays = ["azure-nd-h100-v5", "oci-bm-gpu-h100-8"], ["gb200-nvl72", "gb300-nvl72"]
+    assert sorted([*clouds, "custom", *hgx, *trays]) == PROFILES
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -56,6 +57,14 @@ def test_every_shipped_profile_is_valid(name: str) -> None:
         ("gpus.count", 1, "names GPU 1, but gpus.count is 1"),
         ("gpus.models", "NVIDIA H200", "gpus.models is str, expected a list"),
         ("gpus.modles", ["x"], "unknown key modles"),
+        ("nvlink_domain", {"nodes": 18}, "nvlink_domain lacks imex"),
+        ("nvlink_domain", {"nodes": 18, "imex": "daily"}, "nvlink_domain.imex is 'daily', expected rack, job or none"),
+        ("nvlink_domain", {"nodes": 1, "imex": "rack"}, "nvlink_domain.nodes is 1"),
+        ("page_size", "64K", "page_size is '64K', expected a whole number"),
+        ("kernel_args", ["quiet splash"], "kernel_args has 'quiet splash', expected NAME or NAME=VALUE"),
+        ("kernel_args", "quiet", "kernel_args is str, expected a list"),
+        ("driver_options", [{"name": "NVreg_A", "value": 1}], "without NVreg_"),
+        ("driver_options", [{"name": "A", "value": "1 x"}], r"driver_options\[0\].value is '1 x'"),
         ("topology_file", "topo.xml", "topology_file is 'topo.xml', expected an absolute path"),
         ("topology_file", "/topo.xml\nNCCL_P2P_DISABLE=1", "expected an absolute path"),
         ("gpus.nvlink_fabric", "yes", "expected true or false"),

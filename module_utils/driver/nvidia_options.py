@@ -1,0 +1,129 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Options of the NVIDIA driver that a platform needs (NVreg_...): as it runs, and as it will be loaded.
+
+They are read when the module is loaded, and nothing here unloads it: what is not in effect waits for a reboot.
+Sources: /proc/driver/nvidia/params; modprobe.d(5); NVIDIA IMEX guide (channels); NVIDIA/aicr#2607.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core import advice
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, attempt
+from ..core.plan import FileChange, Plan
+from ..machine.gpu import VERSION, parse_driver_version
+from ..machine.pci import read_value
+from ..machine.profile import DriverOption
+from . import module_lists
+
+PARAMS = "/proc/driver/nvidia/params"
+FILE = "/etc/modprobe.d/busbar-nvidia.conf"
+OPTIONS = Check(
+    "gpudirect.driver_options",
+    why="the platform needs this option of the NVIDIA driver (driver_options of the profile)",
+    fix=advice.run("nvidia_peermem"),
+    disruption="reboot",
+)
+"""Of a profile with `driver_options`: has the NVIDIA driver been loaded with the option (live), and will it be
+(persisted)"""
+_HEAD = "# Written by Busbar (role nvidia_peermem): what the profile's driver_options ask of the NVIDIA driver.\n"
+_LINE = re.compile(r"\s*options\s+nvidia\s+(.*)")
+_OPTION = re.compile(r"NVreg_([A-Za-z0-9]+)=(\S*)")
+
+
+@dataclass(frozen=True)
+class Have:
+    """branch: of the driver that is loaded, 580; None: not known.   params: of it; None where they were not read.
+
+    files: of modprobe.d, path -> text, in the order in which they count.   own: that of FILE.
+    """
+
+    branch: Optional[int] = None
+    params: Optional[Mapping[str, str]] = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    own: Optional[str] = None
+    problems: Tuple[Problem, ...] = ()
+
+
+def parse_params(text: str) -> Dict[str, str]:
+    """{"CreateImexChannel0": "1", ...}. Raises ParseError."""
+    pairs = [line.partition(":") for line in text.splitlines() if ":" in line]
+    if not pairs:
+        raise ParseError("has no line like EnableMSI: 1")
+    return {name.strip(): value.strip() for name, _colon, value in pairs}
+
+
+def parse_options(text: str) -> Dict[str, str]:
+    """What one file of modprobe.d gives the driver: of a name the last counts."""
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is not None:
+            found.update(_OPTION.findall(match.group(1)))
+    return found
+
+
+def read(host: Host) -> Have:
+    problems: List[Problem] = []
+    driver = read_value(host, VERSION, parse_driver_version, problems)
+    text = attempt(lambda: host.read(PARAMS), PARAMS, problems)
+    params = attempt(lambda: parse_params(text or ""), PARAMS, problems) if text is not None else None
+    files = module_lists.read(host, module_lists.MODPROBE, problems)
+    own = attempt(lambda: host.read_system(FILE), FILE, problems)
+    branch = driver.version.partition(".")[0] if driver is not None else ""
+    return Have(int(branch) if branch.isdigit() else None, params, files, own, tuple(problems))
+
+
+def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
+    """Empty where the profile asks for nothing, and then FILE goes."""
+    wanted = [one for one in asked if one.before is None or have.branch is None or have.branch < one.before]
+    elsewhere: Dict[str, Tuple[str, str]] = {}
+    for path, text in have.files.items():
+        if path != FILE:
+            elsewhere.update({name: (value, path) for name, value in parse_options(text).items()})
+    ours = [one for one in wanted if one.name not in elsewhere]
+    text = _HEAD + "".join("options nvidia NVreg_%s=%s\n" % (one.name, one.value) for one in ours) if ours else None
+    unread = [one for one in have.problems if one.source in (FILE, *have.files)]
+    changes = [FileChange(FILE, have.own, text)] if text != have.own and not unread else []
+    findings: List[Finding] = []
+    reboot: List[str] = []
+    for one in wanted:
+        persisted = _persisted(have, one, elsewhere.get(one.name), text == have.own)
+        findings += [persisted, _live(have, one, persisted)]
+        if not findings[-1].ok and findings[-1].state != "unknown":
+            reboot.append("NVreg_%s of the NVIDIA driver is in effect after a reboot" % one.name)
+    return Plan(tuple(findings), tuple(changes), reboot=tuple(reboot))
+
+
+def _persisted(have: Have, one: DriverOption, other: Optional[Tuple[str, str]], same: bool) -> Finding:
+    name, want = "NVreg_%s" % one.name, one.value
+    if have.problems and any(problem.source != PARAMS for problem in have.problems):
+        said = str(have.problems[0])
+        return OPTIONS.judge(name, "unknown", want, said, FILE, "look at that file", aspect="persisted")
+    if other is None:
+        said = want if same else "not in %s" % FILE
+        return OPTIONS.judge(name, "ok" if same else "drift", want, said, FILE, aspect="persisted", disruption="none")
+    fix = "correct it in %s, or remove it there, then run site.yml --tags nvidia_peermem" % other[1]
+    state = "ok" if other[0] == want else "not_owned"
+    return OPTIONS.judge(name, state, want, other[0], other[1], fix, aspect="persisted", disruption="none")
+
+
+def _live(have: Have, one: DriverOption, persisted: Finding) -> Finding:
+    name = "NVreg_%s" % one.name
+    if have.params is None:
+        fix = "load the NVIDIA driver, and run this again"
+        return OPTIONS.judge(name, "unknown", one.value, "%s cannot be read" % PARAMS, PARAMS, fix)
+    value = have.params.get(one.name)
+    if value is None:
+        fix = "see whether this release of the driver still has the option; if not, leave it out in a site profile"
+        return OPTIONS.judge(name, "unsupported", one.value, "the driver shows no such option", PARAMS, fix)
+    fix = "reboot the node; where the initramfs holds the driver, make that anew first (update-initramfs -u, dracut -f)"
+    return OPTIONS.judge(
+        name, "ok" if value == one.value else "drift", one.value, value, PARAMS, fix, because=persisted
+    )

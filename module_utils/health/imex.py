@@ -1,0 +1,333 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""IMEX, by which GPUs of several nodes reach each other's memory over NVLink: service, its list of nodes, channel.
+
+One service runs on each node of a domain, all with the same list, which is read when it starts. Where jobs start IMEX
+of their own (profile: imex job), an idle service is right, and only the channel is asked for.
+Sources: NVIDIA IMEX guide (config options, channels, command service); NVIDIA/DCGM DcgmImexManager; health.md 6.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.systemd_files import unit_files, wanted_at_boot
+from ..driver import nvidia_options
+from ..machine.platform import NVLINK_FABRIC
+from ..machine.profile import NvlinkDomain
+from . import smi
+from .fabric_manager import running
+
+UNIT = "nvidia-imex.service"
+NODES = "/etc/nvidia-imex/nodes_config.cfg"
+CHANNELS = "/dev/nvidia-caps-imex-channels"
+DEVICES = "/proc/devices"
+_DRIVER = "nvidia-caps-imex-channels"
+_OPTION = "CreateImexChannel0"
+TOOL = ("nvidia-imex-ctl", "-N", "-j")
+# It may hang, for ever (dra-driver-nvidia-gpu#1417).
+TIMEOUT = 10.0
+# Of a domain there are 72 GPUs at most today; a list of thousands is none.
+MOST = 1024
+_RECHECK = "then run site.yml --tags node_health for this host again"
+SERVICE = Check(
+    "imex.service",
+    why="without IMEX on every node of the NVLink domain, jobs over several nodes cannot use NVLink between them",
+    fix="install nvidia-imex of the driver's version, then systemctl enable --now %s; %s" % (UNIT, _RECHECK),
+    severity="critical",
+)
+"Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot"
+NODES_CONFIG = Check(
+    "imex.nodes",
+    why="IMEX reaches the nodes of this list and no others; it is read when the service starts",
+    fix="write the address of each node of the domain into %s, one a line and the same file on all of them, then"
+    " systemctl restart %s on all; %s" % (NODES, UNIT, _RECHECK),
+    severity="critical",
+    aspect="persisted",
+)
+"""Can the list of nodes be read, has it one address a line, none twice and no more than the domain has; over the run's
+hosts: have all nodes of a domain the same"""
+STATE = Check(
+    "imex.state",
+    why="in a domain that is not UP some node cannot export or import memory: NCCL ends with an error there, or leaves"
+    " NVLink between nodes aside",
+    fix="run nvidia-imex-ctl -N -H on the node, read /var/log/nvidia-imex.log on those that are not READY; %s"
+    % _RECHECK,
+    severity="critical",
+)
+"Is the IMEX domain UP, and are all its nodes READY, of one version that is the driver's"
+CHANNEL = Check(
+    "imex.channel",
+    why="without an IMEX channel CUDA refuses to share memory between nodes (insufficient permission)",
+    fix="load the NVIDIA driver with NVreg_CreateImexChannel0=1 (driver_options of the profile, site.yml --tags"
+    " nvidia_peermem, then reboot); %s" % _RECHECK,
+    severity="critical",
+)
+"Is there the device of IMEX channel 0, with the major number that the driver has now"
+
+
+MEMBERSHIP = Check(
+    "imex.domain",
+    why="a GPU without the UUID of an NVLink domain is in none: NCCL leaves NVLink between nodes aside, for the whole"
+    " job, and does not say so",
+    fix="look at the switch trays' Fabric Manager and NMX-C, and at nvidia-smi -q (Fabric) on the node; reset the GPU"
+    " or reboot the node; %s" % _RECHECK,
+    severity="critical",
+)
+"""Has each GPU the UUID and the clique of an NVLink domain (a clique's number is used in other racks, too: the pair
+counts), and all GPUs of the node the same"""
+ZEROS = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """As one node sees it. state: UP, DEGRADED, DOWN, ...   nodes: (host, status, version) of each."""
+
+    state: str
+    nodes: Tuple[Tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Have:
+    """installed, active, enabled: of the service; None: not known.   nodes: the list, None where there is none.
+
+    domain: None where it was not asked or gave no answer.   channel: what is wrong with it, "" for nothing.
+    asked: whether the domain's state is asked for.   off: the driver was loaded without channel 0.
+    problems: by what they are of: service, nodes, state, channel.
+    """
+
+    installed: Optional[bool] = None
+    active: Optional[bool] = None
+    enabled: Optional[bool] = None
+    state: str = ""
+    nodes: Optional[Tuple[str, ...]] = None
+    domain: Optional[Domain] = None
+    channel: str = ""
+    asked: bool = True
+    off: bool = False
+    problems: Dict[str, Problem] = field(default_factory=dict)
+
+
+def parse_nodes(text: str) -> Tuple[str, ...]:
+    """Addresses in their order. Raises ParseError."""
+    found: List[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        word = line.partition("#")[0].strip()
+        if not word:
+            continue
+        try:
+            found.append(str(ip_address(word)))
+        except ValueError as error:
+            raise ParseError("line %d is %.60r, expected one address" % (number, word)) from error
+        if len(found) > MOST:
+            raise ParseError("has more than %d addresses" % MOST)
+    return tuple(found)
+
+
+def parse_domain(text: str) -> Domain:
+    """What nvidia-imex-ctl -N -j prints. Raises ParseError."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("%.80r is not JSON" % text.strip()) from error
+    if not isinstance(said, dict) or not isinstance(said.get("status"), str):
+        raise ParseError("has no status")
+    entries = said.get("nodes", {})
+    if not isinstance(entries, dict) or not all(isinstance(one, dict) for one in entries.values()):
+        raise ParseError("nodes is no mapping of mappings")
+    if len(entries) > MOST:
+        raise ParseError("has more than %d nodes" % MOST)
+    nodes = [
+        tuple(_word(one, key) for key in ("host", "status", "version")) for _number, one in sorted(entries.items())
+    ]
+    return Domain(said["status"][:40], tuple((host, status, version) for host, status, version in nodes))
+
+
+def _word(entry: Dict[str, Any], key: str) -> str:
+    value = entry.get(key, "")
+    return value[:60] if isinstance(value, str) else ""
+
+
+def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
+    """ask: for the state of the whole domain, by a tool that may take its time."""
+    problems: Dict[str, Problem] = {}
+    channel = _channel(host, problems)
+    loaded = attempt(lambda: host.read(nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
+    off = re.search(r"(?m)^%s: 0$" % _OPTION, loaded) is not None
+    if domain.imex == "job":
+        return Have(channel=channel, off=off, problems=problems)
+    installed, active, enabled, state = _service(host, problems)
+    unread: List[Problem] = []
+    text = attempt(lambda: host.read_system(NODES), NODES, unread)
+    nodes = attempt(lambda: parse_nodes(text or ""), NODES, unread) if text is not None else None
+    if unread:
+        problems["nodes"] = unread[0]
+    seen = None
+    if active and ask:
+        said: List[Problem] = []
+        seen = attempt(lambda: parse_domain(host.ask(TOOL, TIMEOUT)), " ".join(TOOL), said)
+        if said:
+            problems["state"] = said[0]
+    return Have(installed, active, enabled, state, nodes, seen, channel, ask, off, problems)
+
+
+def _service(host: Host, problems: Dict[str, Problem]) -> Tuple[Optional[bool], Optional[bool], Optional[bool], str]:
+    """(installed, active, enabled, as systemd words it)."""
+    try:
+        if not unit_files(host, UNIT):
+            return False, False, False, "not installed"
+        active, state = running(host, UNIT)
+        return True, active, wanted_at_boot(host, UNIT), state
+    except ReadError as error:
+        problems["service"] = error.problem
+    return None, None, None, ""
+
+
+def _channel(host: Host, problems: Dict[str, Problem]) -> str:
+    path = CHANNELS + "/channel0"
+    try:
+        devices = host.read(DEVICES) or ""
+        match = re.search(r"(?m)^\s*([0-9]{1,5})\s+%s$" % _DRIVER, devices)
+        if match is None:
+            return "the driver has no %s" % _DRIVER
+        if "channel0" not in host.listdir(CHANNELS):
+            return "there is no %s" % path
+        found = os.stat(host.hardware(path))
+    except ReadError as error:
+        problems["channel"] = error.problem
+        return ""
+    except OSError as error:
+        problems["channel"] = Problem(path, "cannot be read: %s" % error.strerror)
+        return ""
+    if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != int(match.group(1)):
+        return "%s has major number %d, the driver %s" % (path, os.major(found.st_rdev), match.group(1))
+    return ""
+
+
+def judge(have: Have, domain: NvlinkDomain, driver: Optional[str], options: Sequence[str] = ()) -> List[Finding]:
+    """driver: its version, None where it is not known.   options: of the driver, that the profile asks for."""
+    found = [_judge_channel(have, _OPTION in options)]
+    if domain.imex != "rack":
+        return found
+    service = _judge_service(have)
+    found += [service, _judge_nodes(have, domain, service)]
+    return found + _judge_state(have, driver, service) if have.asked else found
+
+
+def _judge_channel(have: Have, by_driver: bool) -> Finding:
+    path, want = CHANNELS + "/channel0", "a device with the driver's major number"
+    if "channel" in have.problems:
+        problem = have.problems["channel"]
+        return CHANNEL.judge(path, "unknown", want, str(problem), path, "run this as root, and look at %s" % path)
+    because = nvidia_options.OPTIONS.at("NVreg_" + _OPTION) if have.off and by_driver else None
+    return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
+
+
+def _judge_service(have: Have) -> Finding:
+    want, source = "active and enabled", "systemctl show %s" % UNIT
+    if "service" in have.problems:
+        said = str(have.problems["service"])
+        return SERVICE.judge(UNIT, "unknown", want, said, source, "run %s on the node" % source)
+    if not have.active:
+        fix = None
+        if have.installed:
+            fix = "read journalctl -u %s and /var/log/nvidia-imex.log, then systemctl start %s; %s" % (
+                UNIT,
+                UNIT,
+                _RECHECK,
+            )
+        return SERVICE.judge(UNIT, "drift", want, have.state, source, fix)
+    if not have.enabled:
+        fix = "systemctl enable %s; %s" % (UNIT, _RECHECK)
+        said = "active, not enabled: it does not come back after a reboot"
+        return SERVICE.judge(UNIT, "drift", want, said, source, fix, severity="major", aspect="persisted")
+    return SERVICE.judge(UNIT, "ok", source=source)
+
+
+def _judge_nodes(have: Have, domain: NvlinkDomain, service: Finding) -> Finding:
+    want = "one address a line, of %d nodes at most" % domain.nodes
+    if "nodes" in have.problems:
+        return NODES_CONFIG.judge(NODES, "unknown", want, str(have.problems["nodes"]), NODES)
+    because = service if have.installed is False else None
+    if not have.nodes:
+        return NODES_CONFIG.judge(
+            NODES, "drift", want, "no address" if have.nodes is not None else "absent", because=because
+        )
+    twice = sorted({one for one in have.nodes if have.nodes.count(one) > 1})
+    if twice:
+        return NODES_CONFIG.judge(NODES, "drift", want, "%s stands there twice" % twice[0])
+    if len(have.nodes) > domain.nodes:
+        return NODES_CONFIG.judge(NODES, "drift", want, "%d addresses" % len(have.nodes))
+    return NODES_CONFIG.judge(NODES, "ok", want, "%d addresses" % len(have.nodes))
+
+
+def _judge_state(have: Have, driver: Optional[str], service: Finding) -> List[Finding]:
+    subject, want, source = "imex domain", "UP, every node READY", " ".join(TOOL)
+    if have.domain is None:
+        problem = have.problems.get("state")
+        said = str(problem) if problem else "not asked: the service does not run"
+        because = None if have.active else service
+        fix = None if problem is None else "run %s on the node; where it hangs, restart %s" % (source, UNIT)
+        return [STATE.judge(subject, "unknown", want, said, source, fix, because)]
+    away = ["%s %s" % (host, status or "?") for host, status, _version in have.domain.nodes if status != "READY"]
+    if have.domain.state != "UP" or away:
+        more = ": %s%s" % (away[0], " and %d more" % (len(away) - 1) if away[1:] else "") if away else ""
+        return [STATE.judge(subject, "drift", want, have.domain.state + more, source)]
+    versions = sorted({version for _host, _status, version in have.domain.nodes if version})
+    if driver is not None and versions and versions != [driver]:
+        fix = "install nvidia-imex of the driver's version %s on every node, then systemctl restart %s" % (driver, UNIT)
+        return [STATE.judge(subject, "drift", "version %s" % driver, "versions %s" % ", ".join(versions), source, fix)]
+    if not have.domain.nodes:
+        return [STATE.judge(subject, "unknown", want, "UP, and no node is listed", source)]
+    return [STATE.judge(subject, "ok", want, "UP, %d nodes READY" % len(have.domain.nodes), source)]
+
+
+# -- of which domain -------------------------------------------------------------------------------------------------
+
+
+def pair_of(gpu: smi.Gpu) -> Optional[Tuple[str, str]]:
+    """UUID and clique of a GPU's domain; None where it is in none, or does not say."""
+    uuid, clique = gpu.fabric.get("clusterUuid", ""), gpu.fabric.get("cliqueId", "")
+    known = re.fullmatch(r"[0-9a-fA-F-]{36}", uuid) is not None and uuid != ZEROS and clique.isdigit()
+    return (uuid.lower(), clique) if known else None
+
+
+def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> List[Finding]:
+    """gpus, names: by address."""
+    source, want = "%s, fabric" % " ".join(smi.COMMAND), "UUID and clique of an NVLink domain"
+    found = []
+    pairs: Dict[Tuple[str, str], int] = {}
+    for pci, gpu in gpus.items():
+        pair = pair_of(gpu)
+        name = names.get(pci, pci)
+        if pair is not None:
+            pairs[pair] = pairs.get(pair, 0) + 1
+            found.append(MEMBERSHIP.judge(name, "ok", want, "%s, clique %s" % pair, source))
+            continue
+        state = gpu.fabric.get("state", "").lower()
+        said = "UUID %s, clique %s" % tuple(gpu.fabric.get(key, "not shown") for key in ("clusterUuid", "cliqueId"))
+        # Before it is registered it has neither.
+        because = None if state == "completed" else NVLINK_FABRIC.at("nvlink fabric")
+        found.append(MEMBERSHIP.judge(name, "drift" if state else "unknown", want, said, source, because=because))
+    if len(pairs) > 1:
+        said = "; ".join("%s, clique %s: %d GPUs" % (*pair, count) for pair, count in sorted(pairs.items()))
+        found.append(MEMBERSHIP.judge("gpus", "drift", "one domain for all GPUs", said, source))
+    return found
+
+
+def told(have: Optional[Have], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
+    """What the control node compares over all nodes of a domain; None where there is nothing to compare."""
+    pairs = {pair_of(gpu) for gpu in gpus.values()}
+    pair = pairs.pop() if len(pairs) == 1 else None
+    if have is None or not have.nodes or pair is None:
+        return None
+    return {"domain": "%s.%s" % pair, "nodes": list(have.nodes)}

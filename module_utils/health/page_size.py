@@ -1,0 +1,41 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The kernel's page size, where the platform's profile says one: on Arm it is a choice of the kernel's build."""
+
+from __future__ import annotations
+
+import re
+from typing import List, Optional
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, attempt
+
+TOOL = ("getconf", "PAGESIZE")
+PAGE_SIZE = Check(
+    "node_health.page_size",
+    why="GPUs and NICs of this platform map memory in the kernel's pages: with small ones they miss in their TLBs, and"
+    " NVIDIA supports no others there",
+    fix="boot a kernel that was built with pages of that size (linux-nvidia-64k on Ubuntu, kernel-64k on EL)",
+    disruption="reboot",
+)
+"Of a profile with `page_size`: has the kernel pages of that size"
+
+
+def parse(text: str) -> int:
+    """Bytes. Raises ParseError."""
+    if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
+        raise ParseError("%.80r is no page size in bytes" % text)
+    return int(text)
+
+
+def judge(host: Host, asked: Optional[int]) -> List[Finding]:
+    """asked: bytes, None where the profile says nothing."""
+    if asked is None:
+        return []
+    problems: List[Problem] = []
+    source, want = " ".join(TOOL), "%d bytes" % asked
+    have = attempt(lambda: parse(host.ask(TOOL)), source, problems)
+    if have is None:
+        return [PAGE_SIZE.judge("kernel", "unknown", want, str(problems[0]), source, "run %s on the node" % source)]
+    return [PAGE_SIZE.judge("kernel", "ok" if have == asked else "drift", want, "%d bytes" % have, source)]
