@@ -46,6 +46,7 @@ class Settings:
 
     kind: profile and fabric.   sizes: the smallest and the largest message in bytes.   gpus: of each node.
     rails: numbers of the profile's.   extra: what else has to be the same, such as options of the launcher.
+    apart: NVLinks lead to other nodes, too, and are kept out of what is measured between nodes.
     """
 
     kind: str
@@ -55,6 +56,12 @@ class Settings:
     gpus: int
     rails: tuple[int, ...] = ()
     extra: tuple[str, ...] = ()
+    apart: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of every job between nodes: what is measured there is the network."""
+        return {"NCCL_MNNVL_ENABLE": "0"} if self.apart else {}
 
 
 @dataclass(frozen=True)
@@ -361,7 +368,8 @@ def _jobs(
                         missing.setdefault(one.host, {})[measure.rail] = why
                     continue
                 wants = expected(settings, asked, len(team))
-                jobs.append(_job(settings, team, asked, environment, wants, part, several))
+                alike = {**settings.environment, **environment}
+                jobs.append(_job(settings, team, asked, alike, wants, part, several))
             if jobs:
                 rounds.append(jobs)
     return rounds, missing

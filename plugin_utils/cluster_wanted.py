@@ -24,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import 
     measures,
 )
 
+MNNVL = "NCCL_MNNVL_ENABLE"
 # Values that have to be the same on all nodes of a job, beside those that Settings names.
 _ALIKE = (
     "nccl_benchmark_launcher",
@@ -85,6 +86,11 @@ class Kind:
         scope, nvls = self.settings.scope, self.nvls
         algorithm = self.algorithm(measure)
         what = (measure.collective, measure.max_bytes, algorithm)
+        if self.profile.nvlink_domain is not None and not self.settings.apart and nodes > 1:
+            why = (
+                f"{MNNVL} of nccl_benchmark_environment lets nodes use NVLink, for which there is no bar between nodes"
+            )
+            return Expected(None, why, None, None, why, nvls)
         if nodes == 1:
             # The node's own benchmark judges it; here it is what the others are compared with.
             alone = prediction.predict(self.profile, measure.collective, nvls)
@@ -118,5 +124,6 @@ def settings(intent: Mapping[str, Any], kind: str) -> tuple[Settings, Profile]:
         gpus=asked.gpus.count,
         rails=tuple(rail.number for rail in asked.rails),
         extra=(json.dumps({name: values[name] for name in _ALIKE}, sort_keys=True, default=str),),
+        apart=asked.nvlink_domain is not None and MNNVL not in values["nccl_benchmark_environment"],
     )
     return found, asked

@@ -184,7 +184,7 @@ class Group:
             algorithm=measure.algorithm,
             what="",
             rails=len(settings.rails),
-            environment={},
+            environment=settings.environment,
             scaling=False,
             **wanted.__dict__,
         )

@@ -162,6 +162,21 @@ def between(
     nvls: NCCL may reduce in the NVSwitch.   efficiency: of a NIC's rate; None: EFFICIENCY, or that of RoCE.
     Scope rail is one GPU of each node over its rail, and the slowest of them; node is ``predict``.
     """
+    found = _between(profile, collective, nvls, nodes, scope, algorithm, efficiency)
+    if profile.nvlink_domain is None or found.busbw is None or scope == "node":
+        return found
+    return Prediction(found.busbw, f"{found.rule}; NVLinks between nodes left out")
+
+
+def _between(
+    profile: Profile,
+    collective: str,
+    nvls: bool,
+    nodes: int,
+    scope: str,
+    algorithm: str,
+    efficiency: float | None,
+) -> Prediction:
     if scope == "node":
         return predict(profile, collective, nvls)
     reason = _unpredictable(profile, collective, nodes, scope, algorithm)
@@ -207,12 +222,17 @@ def _unpredictable(profile: Profile, collective: str, nodes: int, scope: str, al
         return "SHARP is predicted for all_reduce over all rails only"
     if not profile.rails or not profile.gpus.count:
         return "the profile has no {}".format("rails" if profile.gpus.count else "GPUs")
-    far = [rail.label for rail in profile.rails if not set(rail.paths.values()) & {"PIX", "PXB"}]
+    far = [rail.label for rail in profile.rails if not set(rail.paths.values()) & _near(profile)]
     if far:
         return f"the profile gives {far[0]} no path PIX or PXB to a GPU, so whether GPUs reach it directly is open"
-    if generation is not None and generation.rack:
+    if generation is not None and generation.rack and profile.nvlink_domain is None:
         return f"NVLinks join the nodes of a rack of {profile.gpus.models[0]}, which the profile does not describe"
     return ""
+
+
+def _near(profile: Profile) -> set[str]:
+    """Paths over which GPUs reach a NIC directly: on Grace over the CPU, too, by NVLink-C2C (NCCL calls it P2C)."""
+    return {"PIX", "PXB", "NODE"} if profile.nvlink_domain is not None else {"PIX", "PXB"}
 
 
 def _slot(link: PcieLink | None) -> float:
@@ -238,7 +258,7 @@ def _wire(profile: Profile, efficiency: float | None) -> _Wire:
     for rail in profile.rails:
         speed = _of_rail(rail, efficiency)
         told[speed] = told.get(speed, 0) + 1
-        near = tuple(sorted(gpu for gpu, path in rail.paths.items() if path in ("PIX", "PXB")))
+        near = tuple(sorted(gpu for gpu, path in rail.paths.items() if path in _near(profile)))
         shared[near] = shared.get(near, 0) + speed[0]
         lowest = min(lowest, speed[0], _slot(profile.gpus.pcie))
     total = sum(min(speed, len(near) * _slot(profile.gpus.pcie)) for near, speed in shared.items())

@@ -145,7 +145,10 @@ def _site(
         tests=tests or values["nccl_tests_path"],
         kind=kind,
         leaves=leaf_of,
-        environment={name: str(value) for name, value in values["nccl_benchmark_environment"].items()},
+        environment={
+            **settings.environment,
+            **{name: str(value) for name, value in values["nccl_benchmark_environment"].items()},
+        },
         options=tuple(values["nccl_benchmark_launcher_options"]) if values["nccl_benchmark_launcher"] == "srun" else (),
         root=values["busbar_hardware_root"],
     )

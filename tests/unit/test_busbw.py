@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")
-PLATFORMS = ("azure-nd-h100-v5", "hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200", "oci-bm-gpu-h100-8")
+PLATFORMS = (
+    "azure-nd-h100-v5",
+    "hgx-a100",
+    "hgx-b200",
+    "hgx-h100",
+    "hgx-h200",
+    "oci-bm-gpu-h100-8",
+    "gb200-nvl72",
+    "gb300-nvl72",
+)
 G = 1 << 30
 ENTRY: dict[str, Any] = {
     "platform": "mine",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan
+import yaml
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, cluster_wanted, intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
     Expected,
     Measure,
@@ -172,6 +175,31 @@ def test_a_node_that_is_alone_is_told_what_it_lacks() -> None:
         [(_why, fix)] = planned([member(1, scope, leaf=leaf)]).left_out.values()
         assert "over both" in fix
         assert ("nccl_benchmark_scope: cluster" in fix) is another
+
+
+@pytest.mark.parametrize("scope", ["pair", "rail", "leaf", "cluster"])
+def test_nvlinks_between_nodes_are_kept_out_of_what_is_measured_there(scope: str) -> None:
+    for apart, value in ((True, "0"), (False, None)):
+        of = replace(settings(scope), apart=apart)
+        found = planned([member(1, scope, settings=of), member(2, scope, settings=of)])
+        jobs = [job for jobs in found.rounds for job in jobs]
+        assert {job.environment.get("NCCL_MNNVL_ENABLE") for job in jobs} == {value}
+        assert all(("NCCL_IB_HCA" in job.environment) == (scope == "rail") for job in jobs)
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "hgx-h100"])
+@pytest.mark.parametrize("own", [{}, {"NCCL_MNNVL_ENABLE": 1}])
+def test_whoever_sets_the_variable_measures_what_it_says_and_has_no_bar(name: str, own: dict[str, int]) -> None:
+    profiles = Path(__file__).resolve().parent.parent.parent / "profiles"
+    given = {"busbar_platform": name, "busbar_fabric": "infiniband", "nccl_benchmark_environment": own}
+    values = intent.read({**given, "nccl_benchmark_scope": "pair"})
+    wanted = {"values": values, "profile": yaml.safe_load((profiles / f"{name}.yml").read_text()), "profile_name": name}
+    found, asked = cluster_wanted.settings(wanted, "x")
+    expected = cluster_wanted.Kind(found, values, asked, name, []).expected(Measure("all_gather", G, 8 * G), 2)
+    tray = name == "gb200-nvl72"
+    assert found.apart == (tray and not own)
+    assert (expected.bar is None) == (tray and bool(own))
+    assert ("NVLinks between nodes left out" in expected.rule) == found.apart
 
 
 def test_half_against_half_is_not_guessed() -> None:

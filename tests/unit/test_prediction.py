@@ -137,6 +137,26 @@ def test_every_platform_of_the_suite_has_a_bar_in_every_scope(
     assert 75 < latency < 400
 
 
+@pytest.mark.parametrize(("name", "rail"), [("gb200-nvl72", 48.0), ("gb300-nvl72", 96.0)])
+def test_between_trays_the_network_is_predicted_and_not_the_nvlinks(name: str, rail: float) -> None:
+    of = profile.for_fabric(platform(name), "infiniband")
+    for collective, scope, nodes, busbw in (
+        ("all_gather", "cluster", 18, 4 * rail),
+        ("sendrecv", "rail", 2, rail),
+        ("all_reduce", "pair", 2, 4 * rail),
+    ):
+        found = between(of, collective, False, nodes, scope)
+        assert found.busbw == pytest.approx(busbw)
+        assert "NVLinks between nodes left out" in found.rule
+        bar, source = bar_or_prediction(BARS, name, of, False, nodes, scope, collective, 16 * G)
+        assert bar is not None
+        assert bar < busbw
+        assert source.startswith("derived: ")
+    # Elsewhere NODE is too far for a GPU to reach the NIC directly.
+    alone = between(replace(of, nvlink_domain=None), "all_gather", False, 2, "pair")
+    assert (alone.busbw, "no path PIX or PXB" in alone.rule) == (None, True)
+
+
 def test_two_nodes_with_nvls_are_no_test_of_the_rails_and_the_others_are() -> None:
     five = with_rails(H100, 5)
     assert between(five, "all_reduce", True, 2, "pair").busbw == pytest.approx(450)
