@@ -5,7 +5,7 @@
 A counter since the boot says nothing of today. What went back, or belongs to a host that was rebooted, began anew: what
 it has counted since is the least that there was. What has reached its end says nothing any more, and is ``unknown``.
 Pure. Sources: host.md 7.4 and fabric.md 1 (limits, which their sources call heuristics); IBTA specification 1, 16.1.3
-and 16.1.4 (widths of the counters).
+and 16.1.4 (widths of the counters); symbol errors: port_limits.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_lines import names
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
     SWEEP_AGAIN,
@@ -45,12 +46,6 @@ LIMITS = {
     "LocalLinkIntegrityErrors": (0, 1.0),
     "ExcessiveBufferOverrunErrors": (0, 1.0),
 }
-# UFM's rule for isolating a port: symbol errors in 12 and in 125 minutes, bit error rates of 1e-14 and 1e-15.
-PDR = {"NDR": (2.88, 3.0), "XDR": (5.8, 6.0)}
-SHORT, LONG = 12 * 60.0, 125 * 60.0
-# Of older links, in an hour, as the IBTA has it; up to the tools' own threshold a short time says nothing.
-SYMBOLS_AN_HOUR, FEW_SYMBOLS = 120, 10
-
 ERRORS = Check(
     "ib_fabric.errors",
     why="a packet that arrives damaged is sent again, and all ranks wait for it; buffers that overrun lose what is in"
@@ -112,14 +107,6 @@ def moved(now: Mapping[str, int], before: Mapping[str, int], seconds: float, reb
         elif name in before:
             counts[name] = value - before[name]
     return Moved(counts, reset, tuple(name for name in END if now.get(name) == END[name]), seconds)
-
-
-def symbol_limit(speed: str | None, seconds: float) -> float:
-    """The most symbol errors in this time; what a shorter window allows cannot be more than a longer one's."""
-    if speed in PDR:
-        short, long = PDR[speed]
-        return short if seconds <= SHORT else long * max(1.0, seconds / LONG)
-    return max(FEW_SYMBOLS, SYMBOLS_AN_HOUR * seconds / 3600)
 
 
 def rates(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:

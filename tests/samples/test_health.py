@@ -10,20 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     fabric_manager,
     judge,
+    judge_ports,
     kernel_log,
     nvlink,
+    port_counters,
     smi,
     xid,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import GpuProfile, Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 
 NIGHT = 86400.0
@@ -93,3 +97,25 @@ def test_no_line_of_a_kernel_log_that_is_well_is_an_xid(samples: Path) -> None:
     for name in ("gpud/kmsg.2.peermem.log", "misc/dmesg-mlx5-pcie-limited.txt"):
         lines, _first = kernel_log.parse((samples / name).read_text(errors="replace"), xid.WORDS)
         assert xid.events(kernel_log.Log(tuple(lines), 1e5), 1e9) == ()
+
+
+def test_ports_of_eight_h100_have_nothing_but_a_counter_that_has_come_to_its_end(samples: Path, tmp_path: Path) -> None:
+    """Fifteen overruns are all that four bits hold: nobody knows of more."""
+    (tmp_path / "sys/class").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband").symlink_to(samples / "gpud/sys-class-infiniband-h100.0")
+    host = Host(str(tmp_path), str(tmp_path))
+    devices = [device for device in rdma.read(host)[0] if "bond" not in device.name]
+    own = PciDevice("", 0x020700, 0x15B3, 0x1021, None, (), None, None, None, None, None, "mlx5_core", "/sys")
+    nics = {
+        rail: Nic(f"0000:{rail:02x}:00.0", replace(own, address=f"0000:{rail:02x}:00.0"), "compute", "x", device, ())
+        for rail, device in enumerate(devices)
+    }
+    have = Have(now=1e9, boot_id="b", ports=port_counters.read(host, nics, 1e9))
+    then = Have(now=1e9 - NIGHT, boot_id="b", ports=port_counters.read(host, nics, 1e9 - NIGHT))
+    assert [port.speed for port in have.ports] == ["NDR"] * 8
+    ended = [port.label for port in have.ports if port.values["excessive_buffer_overrun_errors"] == 15]
+    assert ended
+    for one in (have, replace(have, before=judge.counters(then))):
+        found = [finding for finding in judge_ports.plan(one).findings if not finding.ok]
+        assert {(finding.check, finding.state) for finding in found} == {("node_health.port_saturated", "unknown")}
+        assert [finding.subject for finding in found] == ended

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_map, fabric_rates
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_rates import moved, symbol_limit
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_rates import moved
 
 from .built_fabric import Built, asked, build
 
