@@ -15,8 +15,11 @@ from busbar.lab.machines import h200_vm, hgx_b200
 from busbar.profile import shipped
 
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "vm01": "h200-vm"}
-# An address and an MTU are given, and no part of the machine.
-GIVEN = ("platform.rail_gid", "platform.rail_address", "platform.rail_mtu", "platform.rail_firmware")
+# An address, an MTU and a partition are given, and no part of the machine.
+GIVEN = (
+    *("platform.rail_gid", "platform.rail_address", "platform.rail_mtu", "platform.rail_partition"),
+    "platform.rail_firmware",
+)
 # Each on the first node that can have it, and on the guest, which is near to no shipped profile.
 HARDWARE = [
     (node, fault.name)
