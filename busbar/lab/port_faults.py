@@ -123,6 +123,8 @@ CATALOGUE = (
         "discards",
         0,
         _counts(0, {"port_xmit_discards": 50_000}),
+        # It follows from a link that went down.
+        excludes=("rail-flapped",),
     ),
     _fault(
         "pcie-stalls",
