@@ -19,12 +19,18 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     host_variables,
     intent,
     rail_pairs,
+    slowed_by,
     work,
 )
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
-CAUSES = ("platform.", "netdev_mtu.", "roce_qos.", *lldp.SLOWING, "multirail.", "pcie_path.", "gpudirect.")
+CAUSES = (
+    *("platform.", "netdev_mtu.", "roce_qos.", *lldp.SLOWING, *slowed_by.RAIL, "multirail.", "pcie_path."),
+    "gpudirect.",
+)
+# Of these what nobody could tell explains nothing.
+_SHOWN = (*lldp.SLOWING, *slowed_by.RAIL)
 SLOWING = (consistency.MTU.id, consistency.QOS.id, consistency.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 # What differs from the fleet follows from what the role found that is to set it; else from what platform says of the
@@ -162,7 +168,7 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
             # That a switch says nothing slows no rail.
             if one.check.startswith(prefix)
             and one.identity in rail_of
-            and not (prefix in lldp.SLOWING and one.state == "unknown")
+            and not (prefix in _SHOWN and one.state == "unknown")
         )
     return found
 

@@ -23,7 +23,7 @@ STOPPED = (
     *(judge.GPU_COUNT.id, judge_gpu.GPU_ANSWERS.id, judge.FABRIC_MANAGER.id, judge.FABRIC_STATE.id),
     *(judge_gpu.MIG.id, judge_gpu.CONFIDENTIAL.id, *_FAULTS, judge_gpu.NVLINK_STATE.id),
 )
-_RAIL = (*_PCIE, "node_health.port_", judge.NIC_TEMPERATURE.id)
+RAIL = (*_PCIE, "node_health.port_", judge.NIC_TEMPERATURE.id)
 
 
 def of_node(findings: Sequence[Finding]) -> Finding | None:
@@ -40,7 +40,7 @@ def of_rail(findings: Sequence[Finding], number: int, pci: str) -> Finding | Non
     """pci: address of the rail's NIC, "" where nobody knows it."""
     name = "rail %d" % number
     of_it = [one for one in findings if (pci and one.identity == pci) or one.subject.endswith(name)]
-    return _first(_RAIL, of_it)
+    return _first(RAIL, of_it)
 
 
 def _first(prefixes: Sequence[str], findings: Sequence[Finding]) -> Finding | None:

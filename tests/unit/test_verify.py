@@ -102,13 +102,16 @@ def test_a_slow_rail_follows_from_what_a_role_found_on_its_nic() -> None:
         ("lldp.mtu", "drift", True),
         ("lldp.pfc", "unknown", False),
         ("lldp.neighbour", "drift", False),
+        ("node_health.aer", "drift", True),
+        ("node_health.port_symbol_errors", "drift", True),
+        ("node_health.port_counters", "unknown", False),
     ],
 )
-def test_a_slow_rail_follows_from_what_its_switch_says_and_not_from_silence(
+def test_a_slow_rail_follows_from_what_its_switch_or_its_port_says_and_not_from_silence(
     check: str, state: str, explains: bool
 ) -> None:
     cause = replace(finding(check, f"{NIC} mlx5_9 eth3"), state=state)
-    of_host = host(SESSION, lldp_result={"findings": [cause.to_dict()]})
+    of_host = host(SESSION, **{f"{check.partition('.')[0]}_result": {"findings": [cause.to_dict()]}})
     lost = finding("counters.loss", "rail 3 from node02")
     [found] = verify.join("node01", of_host, [measured(lost)], False)[0]
     assert found.because == (cause.id if explains else None)
