@@ -72,8 +72,8 @@ PORT_HOST_DISCARDS = Check(
 PORT_RDMA_RETRIES = Check(
     "node_health.port_rdma_retries",
     why="a path that loses packets is not broken but slow: RoCE sends a whole window again for each",
-    fix="look at PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*), at the other"
-    " nodes of its jobs, and run site.yml --tags verify; " + RECHECK,
+    fix="look at PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*), and at"
+    " the other nodes of its jobs; prove the paths: ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
     severity="minor",
 )
 "Was little sent again over RDMA since the last night"
