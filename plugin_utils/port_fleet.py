@@ -71,6 +71,12 @@ class Measure:
     grave: bool = False
 
 
+def _symbols(port: Port) -> float | None:
+    """After FEC: of Ethernet the other counter has all errors there are."""
+    name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
+    return port.grown.get(name, 0) * port_limits.DAY / port.seconds
+
+
 def _a_day(*names: str) -> Callable[[Port], float | None]:
     return lambda port: sum(port.grown.get(name, 0) for name in names) * port_limits.DAY / port.seconds
 
@@ -89,7 +95,7 @@ def _of_the_time(name: str) -> Callable[[Port], float | None]:
 
 # Floors are own: what a healthy port has in a day, and a few millionths of the packets.
 MEASURES = (
-    Measure("symbol errors", "a day", 10, lambda port: _symbols(port), grave=True),
+    Measure("symbol errors", "a day", 10, _symbols, grave=True),
     Measure("damaged packets", "a day", 10, _a_day(*port_limits.ERRORS), grave=True),
     Measure(
         *("packets sent again", "of a million", 10),
@@ -109,12 +115,6 @@ MEASURES = (
     Measure("pauses that the network asked for", "% of the time", 1, _of_the_time("rx_paused_us")),
     Measure("pauses that this host asked for", "% of the time", 0.1, _of_the_time("tx_paused_us")),
 )
-
-
-def _symbols(port: Port) -> float | None:
-    """After FEC: of Ethernet the other counter has all errors there are."""
-    name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
-    return port.grown.get(name, 0) * port_limits.DAY / port.seconds
 
 
 def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
