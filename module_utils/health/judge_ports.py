@@ -135,11 +135,15 @@ def plan(have: Have) -> Plan:
 
 def since(have: Have, port: Port) -> Optional[Growth]:
     """None where there is nothing to compare with, or too little time in between."""
+    growth = _growth(have, port)
+    return None if growth is None or growth.seconds < record.SHORTEST else growth
+
+
+def _growth(have: Have, port: Port) -> Optional[Growth]:
     before = have.before
     if before is None or before.driver_loaded.get("mlx5_core") != have.driver_loaded.get("mlx5_core"):
         return None
-    growth = port_counters.grown(port, before.ports.get(port.key))
-    return None if growth is None or growth.seconds < record.SHORTEST else growth
+    return port_counters.grown(port, before.ports.get(port.key))
 
 
 def told(have: Have) -> List[Dict[str, Any]]:
@@ -172,7 +176,7 @@ def told(have: Have) -> List[Dict[str, Any]]:
 
 def notes(have: Have) -> List[str]:
     """Ports that have nothing to be compared with, where others have."""
-    new = [port for port in have.ports if have.before is not None and since(have, port) is None]
+    new = [port for port in have.ports if have.before is not None and _growth(have, port) is None]
     if not new or have.before is None or have.now - have.before.at < record.SHORTEST:
         return []
     rails = ", ".join(str(port.rail) for port in new)
