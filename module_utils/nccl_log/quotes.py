@@ -96,6 +96,19 @@ class Quotes:
     def all(self) -> List[Quote]:
         return sorted(self._kept, key=lambda one: (one.source, one.order))
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing but deaths is kept of what was not met before."""
+        return len(self._kept) >= QUOTES
+
+    def passed_over(self, text: str) -> bool:
+        """Whether a line adds nothing, as there is no room for another quote; it is counted then."""
+        own = text.strip()
+        if not self.full or _key(own) in self._known or _GRAVE.search(own[:LONGEST]):
+            return False
+        self.left_out += 1
+        return True
+
     def waits(self, order: int) -> bool:
         """Whether the line of this number may be a part of a quote."""
         return self._open is not None and order == self._after + 1
@@ -106,7 +119,7 @@ class Quotes:
         if said is None:
             return False
         mine = (text[:1] in " \t" and own[:1] != "[") or said.text.endswith(":") or said.behind
-        if not mine or not own or _TABLE.match(own) or signals.NOISE.search(own) or _FRAME.search(own):
+        if not mine or not own or _TABLE.match(own) or signals.noise(own) or _FRAME.search(own):
             self._open = None
             return False
         if said.count == 1 and sum(map(len, said.behind)) < _WITH_IT:
@@ -122,17 +135,13 @@ class Quotes:
         if frame is not None:
             self._call(text[: frame.start()].strip(), "%s" % frame.group("name"))
             return None
-        kernel = _KERNEL.search(text.rstrip())
+        kernel = _KERNEL.search(text.rstrip()) if "](" in text else None
         if kernel is not None:
             self._call(text[: kernel.start()].strip(), "kernel %s" % kernel.group("name"))
             return None
         own = text.strip()
-        # No host has a name of numbers alone, and what is before them is kept by the rest of the line.
-        key = _NUMBER.sub("#", own[:LONGEST])
-        if "xit" in key or "ignal" in key:
-            # These numbers matter.
-            key += ",".join(_ENDS.findall(own[:LONGEST]))
-        if len(self._kept) >= QUOTES and key not in self._known and not _GRAVE.search(own[:LONGEST]):
+        key = _key(own)
+        if self.full and key not in self._known and not _GRAVE.search(own[:LONGEST]):
             self.left_out += 1
             return None
         if key in self._known:
@@ -223,6 +232,16 @@ class Quotes:
             kernels = [name[len("kernel ") :] for name in calls if name.startswith("kernel ")]
             said.kernel = kernels[-1] if kernels else ""
             said.calls = tuple(name for name in calls if not name.startswith("kernel "))[-6:]
+
+
+def _key(own: str) -> str:
+    """What lines that are one quote have in common."""
+    # No host has a name of numbers alone, and what is before them is kept by the rest of the line.
+    key = _NUMBER.sub("#", own[:LONGEST])
+    if "xit" in key or "ignal" in key:
+        # These numbers matter.
+        key += ",".join(_ENDS.findall(own[:LONGEST]))
+    return key
 
 
 def _note(names: Set[str], name: str) -> None:

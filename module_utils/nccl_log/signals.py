@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Dict, NamedTuple, Optional, Pattern, Tuple
 
+from .signal_marks import MARKS
+
 # Kinds, worst first; "success" and "fact" are no failures.
 DEATH, ERROR, WAITS, WARNING, SUCCESS = "death", "error", "waits", "warning", "success"
 KINDS = (DEATH, ERROR, WAITS, WARNING, SUCCESS)
@@ -45,16 +47,26 @@ EXCEPTION = re.compile(
     r"(?:^|[\s:\])|])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure)|"
     r"Fatal Python error)(?:\([\w-]{0,20}\))?: ?(?P<text>\S.*)?$"
 )
-# What Python, PyTorch and launchers print around a failure, which says nothing of it.
-NOISE = re.compile(
-    r"^\W*(?:File \"|raise \w|Exception raised from|frame #|Traceback|During handling|The above exception|"
+# What Python, PyTorch and launchers print around a failure, which says nothing of it: at a line's begin, and in it.
+_BEGINS = re.compile(
+    r"\W*(?:File \"|raise \w|Exception raised from|frame #|Traceback|During handling|The above exception|"
     r"CUDA kernel errors might|For debugging consider|Compile with .?TORCH_USE|Device-side assertion tracking)|"
+    r"\s*(?:if|elif|else|return|except|raise|def|assert)\b",
+    re.IGNORECASE,
+)
+_NOISE = re.compile(
     r"OMP_NUM_THREADS|(?:Future|Deprecation|User|Runtime|Resource|Syntax|ImportW?)Warning\b|Permanently added|"
     r"site-packages/\S+:\d+: \w*Warning|\+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in |INTENDED_(?:USER|SYSTEM)_EXIT|"
-    r"^\s*(?:if|elif|else|return|except|raise|def|assert)\b|"
-    r"(?:^|[\s:\])])Last error: *$|Out of bounds values|Avg bus bandwidth|error_file *:|(?:^|\s)at \S+\.\w+:\d+ *$|"
+    r"(?:^|[\s:\])])Last error: *$|Out of bounds values|Avg bus bandwidth|error_file *:|"
     r"handle_exception|-W ?error|errors='|on_error|error_rate|failfast|see all help / error messages|sent help message",
     re.IGNORECASE,
+)
+_AT = re.compile(r"(?:^|\s)at \S+\.\w+:\d+ *$")
+# Every line that _NOISE matches has one of these, in small letters.
+_NOISE_MARKS = (
+    *("omp_num_threads", "warning", "permanently added", "+ 0x", "intended_", "last error:", "out of bounds values"),
+    *("avg bus bandwidth", "error_file", "handle_exception", "-w", "errors='", "on_error", "error_rate"),
+    *("failfast", "see all help / error messages", "sent help message"),
 )
 
 
@@ -65,8 +77,9 @@ class Class(NamedTuple):
     about: str
 
 
-# What a line has, its class. The first that fits decides. SIGNAL and CODE are numbers of the tables above.
-_ROWS: Tuple[Tuple[str, str, str], ...] = (
+# What a line has, its class. The first that fits decides. SIGNAL and CODE are numbers of the tables above. What is
+# changed here changes signal_marks.MARKS: tests/unit/test_nccl_log_marks.py prints them.
+ROWS: Tuple[Tuple[str, str, str], ...] = (
     # Deaths by a signal.
     (DEATH, r"Caught signal (?P<signal>\d{1,2})\b", "a crash handler (UCX, Open MPI) reports the end of a process"),
     (
@@ -363,8 +376,8 @@ _ROWS: Tuple[Tuple[str, str, str], ...] = (
         "a program waits for others",
     ),
 )
-_COMPILED: Tuple[Tuple[str, Pattern[str], str], ...] = tuple(
-    (kind, re.compile(text), about) for kind, text, about in _ROWS
+_COMPILED: Tuple[Tuple[Tuple[str, ...], str, Pattern[str], str], ...] = tuple(
+    (marks, kind, re.compile(text), about) for marks, (kind, text, about) in zip(MARKS, ROWS)
 )
 # What an error is called where no class knows it, at most this far into the line.
 _ERROR = re.compile(
@@ -483,11 +496,24 @@ def meaning(number: int) -> str:
     return ""
 
 
+def noise(text: str) -> bool:
+    """Whether a line stands around failures and says nothing of them."""
+    if _BEGINS.match(text) is not None or (text.rstrip(" ")[-1:].isdigit() and _AT.search(text) is not None):
+        return True
+    small = text.lower()
+    return any(mark in small for mark in _NOISE_MARKS) and _NOISE.search(text) is not None
+
+
 def classify(text: str) -> Optional[Class]:
     """The class of a line that is none of NCCL's; None of what is no report of a failure, a wait or a success."""
-    if NOISE.search(text) or _COMMAND.search(text):
+    if noise(text) or _COMMAND.search(text):
         return None
-    for kind, pattern, about in _COMPILED:
+    for marks, kind, pattern, about in _COMPILED:
+        for mark in marks:
+            if mark in text:
+                break
+        else:
+            continue
         match = pattern.search(text)
         if match is not None:
             number = _number(match.groupdict())

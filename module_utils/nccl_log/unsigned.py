@@ -32,6 +32,8 @@ _COMPILED_WITH = re.compile(
 # One of these is in every line that is looked at.
 _COARSE = (*elsewhere.COARSE, *(mark for mark in signals.COARSE if mark not in elsewhere.COARSE), *programs.COARSE)
 _COARSE += (b'File "', b"](", b"nccl==")
+# What is looked for where there is no room for another quote.
+_BESIDE = (*elsewhere.MARKS, *programs.COARSE, b"nccl==", b"num_workers")
 # Characters by which lines are alike, and how many kinds of lines that say nothing are known.
 _ALIKE, _MOST_DULL = 300, 20_000
 _NUMBERS = re.compile(rb"\d+")
@@ -84,8 +86,11 @@ class Others:
     def __init__(self, log: Unsigned, failed: Failed) -> None:
         self._log = log
         self._failed = failed
+        # Marks that the block has: a log that is NCCL's alone is not searched for them. And the last that a line had.
         self._block = b""
         self._marks: Optional[Tuple[bytes, ...]] = None
+        self._beside: Optional[Tuple[bytes, ...]] = None
+        self._last = b"rror"
         # What stands before "Last error:", its line, and how many lines are still looked at.
         self._waits: Tuple[str, int, int] = "", 0, 0
         self._report = False
@@ -97,7 +102,7 @@ class Others:
         self.bare: List[bytes] = []
 
     def block(self, block: bytes) -> None:
-        self._block, self._marks = block, None
+        self._block, self._marks, self._beside = block, None, None
 
     def end(self) -> None:
         held, order = self._held
@@ -133,17 +138,12 @@ class Others:
             # None of these words is among the marks.
             if self._reported(line, begin) or (not comment and self._log.table.row(line)):
                 return
-        if self._marks is None:
-            # A log that is NCCL's alone is not searched for them.
-            self._marks = tuple(mark for mark in _COARSE if mark in self._block)
-        if not comment:
-            for mark in self._marks:
-                if mark in line:
-                    break
-            else:
-                if b"\0" in line:
-                    self._log.binary += 1
-                return
+        if not comment and self._last not in line and not self._marked(line):
+            if b"\0" in line:
+                self._log.binary += 1
+            return
+        if quotes.full and not taken and not comment and self._spent(line):
+            return
         if taken or comment or b"xit" in line or b"ignal" in line:
             self._look(line, order, comment, taken)
             return
@@ -153,6 +153,25 @@ class Others:
             if len(self._dull) >= _MOST_DULL:
                 self._dull.clear()
             self._dull.add(alike)
+
+    def _marked(self, line: bytes) -> bool:
+        """Whether a line has one of the marks without which it says nothing."""
+        if self._marks is None:
+            self._marks = tuple(mark for mark in _COARSE if mark in self._block)
+        for mark in self._marks:
+            if mark in line:
+                self._last = mark
+                return True
+        return False
+
+    def _spent(self, line: bytes) -> bool:
+        """Whether a line says nothing but what could be quoted, where no further quote is kept."""
+        if self._beside is None:
+            self._beside = tuple(mark for mark in _BESIDE if mark in self._block)
+        for mark in self._beside:
+            if mark in line:
+                return False
+        return self._log.quotes.passed_over(_text(line))
 
     def _look(self, line: bytes, order: int, comment: bool, taken: bool) -> bool:
         """Takes a line with a mark; whether it said anything."""
