@@ -303,11 +303,15 @@ class System:
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A GPU in the printed topology (gpu: ``0-1b000``, bandwidth None), or its NVLinks (gpu "", GB/s; to a switch)."""
+    """A GPU in the printed topology (gpu: ``0-1b000``, bandwidth None), its NVLinks (gpu "", GB/s; to a switch).
+
+    nic: or a network device, as NCCL numbers it, with its GB/s.
+    """
 
     gpu: str
     bandwidth: Optional[float]
     switch: bool = False
+    nic: str = ""
 
 
 EVENTS = (

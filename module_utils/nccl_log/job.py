@@ -61,6 +61,8 @@ _TRACED = frozenset(trace.STARTS)
 # What Ray appends to a line that other processes wrote alike, within some seconds; theirs it leaves out.
 _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\].*$")
 
+# The head of 2.2 and earlier releases.
+_OLD = re.compile(rb"^([^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\](?: [\w/.-]{1,120}:\d{1,6})?) (INFO|WARN) ")
 # In the end of a torn line that sticks to a host's name.
 _TORN = re.compile(r"\d|[A-Z]|[^\w.-]")
 
@@ -242,6 +244,10 @@ class Reader:
             if line.startswith(b'{"'):
                 line = lines.unwrapped(line)
             at = line.find(b" NCCL ")
+            if at < 0 and (b"] INFO " in line or b" WARN " in line):
+                # Up to 2.2 the name is not there.
+                line = _OLD.sub(rb"\1 NCCL \2 ", line, count=1)
+                at = line.find(b" NCCL ")
             if at < 0:
                 if line:
                     self._other(line, order)
@@ -530,6 +536,8 @@ class Reader:
     def _nvlink(self, process: Process, said: events.GraphNode) -> None:
         if said.gpu:
             process.gpu = said.gpu
+        elif said.nic:
+            _put(process, "nics", said.nic, said.bandwidth)
         elif process.gpu and said.bandwidth is not None:
             _put(process, "nvlinks", process.gpu, max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth))
             process.nvswitch = process.nvswitch or said.switch

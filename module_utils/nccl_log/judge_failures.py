@@ -31,6 +31,8 @@ _BY_CODE = (
 _BY_TEXT = ("warning", "plugin_warning", "value", "topology", "system")
 _NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d+)\b")
 _RANKS = re.compile(r"\brank (\d{1,8})\b")
+_PID = re.compile(r"\bpid (\d{1,10})")
+_ADDRESS = re.compile(r"\bip=([\d.]{7,15}|[0-9a-f:]{2,39})\b")
 _SIZE = re.compile(r"\(size \d+\)|\b\d+ bytes")
 _LINK_LOCAL = ("169.254.", "fe80:")
 
@@ -337,6 +339,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         if not judge_watchdog.out_of_step(parts[0]):
             parts.append(judge_watchdog.behind(job))
         parts += judge_watchdog.waits(job, reported)
+        parts.append(_waits_for_ended(job, reported, cause))
     if kind == "mismatch":
         parts += _fingerprints(one.failure.text)
     if kind == "plugin_waits":
@@ -348,7 +351,10 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     if kind in ("no_interface", "address"):
         parts += ["NCCL_SOCKET_IFNAME=%s" % value for value in list(job.set_to("NCCL_SOCKET_IFNAME"))[:3]]
     if kind == "exit":
-        parts.append("the first of %d to end" % len(reported) if len(reported) > 1 else "")
+        ended = {
+            (_PID.findall(said) or [said])[-1] for said in (one.failure.peer or str(one.order) for one in reported)
+        }
+        parts.append("the first of %d to end" % len(ended) if len(ended) > 1 else "")
     if kind in OPEN:
         parts[0] += "; not known to Busbar" if kind == "warning" else ""
         parts[0] += "; a warning of the plugin %s" % one.failure.code if kind == "plugin_warning" else ""
@@ -367,6 +373,11 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, "")) or (None, None)
     if kind in ("warning", "system"):
         fix = _look_next(one)
+    if kind == "cuda" and proven:
+        fix = (
+            "make the program need less: a smaller batch or sequence, activation checkpointing, sharding; see with"
+            " `nvidia-smi` whether another process has memory of that GPU; no fault of the network or of the GPU"
+        )
     if kind == "watchdog" and judge_watchdog.out_of_step(have):
         fix = (
             "compare the collectives of all ranks around that number: TORCH_NCCL_TRACE_BUFFER_SIZE (flight recorder) or"
@@ -459,6 +470,17 @@ def _gid_changed(job: Job, failed: Reported) -> List[str]:
 _PROXY = re.compile(r"Proxy Call to rank (\d{1,8}) failed \((\w{1,40})\)")
 
 
+def _waits_for_ended(job: Job, reported: Sequence[Reported], cause: Optional[Finding]) -> str:
+    """Where another rank has failed before: that it did not come is enough for the wait."""
+    failed = {one.failure.rank for one in job.failures if _kind(one) in ("cuda", "oom", "exit", "xid")} - {None}
+    failed -= {one.failure.rank for one in reported}
+    if cause is None or not failed:
+        return ""
+    return "as rank %s failed before, these ranks wait for what does not come: a longer timeout mends nothing" % (
+        numbers(rank for rank in failed if rank is not None)
+    )
+
+
 def _proxy_calls(job: Job) -> str:
     """Ranks to which a connection was not set up, as who asked for it says."""
     said = [match for match in (_PROXY.search(one.failure.text) for one in job.failures) if match]
@@ -468,7 +490,10 @@ def _proxy_calls(job: Job) -> str:
     text = "; the connection to rank %s was not set up (%s): look at the warnings of that rank's own process" % (
         numbers(ranks), names(calls, 3),
     )  # fmt: skip
-    return text + ", which may name the interface (NCCL_SOCKET_IFNAME), a firewall or the device"
+    text += ", which may name the interface (NCCL_SOCKET_IFNAME), a firewall or the device"
+    hosts = {host for one in job.quotes for host in [*one.hosts, *_ADDRESS.findall(one.text)]}
+    several = 1 < len(hosts) < 9
+    return text + ("; the lines are of %s: a connection between nodes is likely" % names(hosts, 8) if several else "")
 
 
 def _two_layers(job: Job) -> str:

@@ -242,6 +242,25 @@ def _disabled(variables: Dict[str, str]) -> bool:
     return strtoll(variables.get("NCCL_IB_DISABLE", "0"))[0] != 0
 
 
+def _merged(bad: Dict[Tuple[str, str], List[Process]]) -> Dict[Tuple[str, str], List[Process]]:
+    """Interfaces of one kind and the same processes told as one, where there are many: bridges of a container host."""
+    alike: Dict[Tuple[str, Tuple[int, ...]], List[str]] = {}
+    for (name, why), processes in bad.items():
+        alike.setdefault((why, tuple(sorted(map(id, processes)))), []).append(name)
+    merged = dict(bad)
+    for (why, _processes), own in alike.items():
+        if len(own) > _MANY:
+            processes = bad[own[0], why]
+            for name in own:
+                del merged[name, why]
+            merged["%d interfaces (%s)" % (len(own), names(sorted(own), 4)), why] = processes
+    return merged
+
+
+# Interfaces of a process that are told one by one.
+_MANY = 3
+
+
 def _interfaces(job: Job) -> List[Finding]:
     if job.nodes == 1 or not job.processes:
         return []
@@ -270,8 +289,9 @@ def _interfaces(job: Job) -> List[Finding]:
             else:
                 good.add(name)
     found = []
-    for (name, why), processes in sorted(bad.items()):
-        have = "%s, %s, on %s" % (name, why, names(process.host for process in processes))
+    for (name, why), processes in sorted(_merged(bad).items()):
+        where = sorted({process.host for process in processes if process.host})
+        have = "%s, %s, on %s" % (name, why, names(where) or "a host that is not named")
         chosen = {
             process.variables["NCCL_SOCKET_IFNAME"]
             for process in processes
@@ -282,7 +302,8 @@ def _interfaces(job: Job) -> List[Finding]:
         state = "drift" if job.several else "unknown"
         if not job.several:
             have += "; harmless on one node, and the log does not tell how many there are"
-        started = any(one.bootstrap is not None and one.bootstrap.interface == name for one in processes)
+        have += "; the one beside them is %s" % next(iter(good)) if len(good) == 1 and " interfaces (" in name else ""
+        started = any(one.bootstrap is not None and one.bootstrap.interface in name for one in processes)
         # An interface beside the one by which ranks find each other.
         severity = None if started or job.several else "minor"
         subject = "%s %s" % (job.name, name)

@@ -127,6 +127,17 @@ def _error(job: Job, errors: Sequence[Quote]) -> Finding:
 
 
 def _fix(one: Quote) -> Optional[str]:
+    if "Fabric Manager" in one.about:
+        return (
+            "on that host: `systemctl status nvidia-fabricmanager`, its version against"
+            " `cat /proc/driver/nvidia/version`, and `nvidia-smi -q | grep -A3 Fabric` (State: Completed);"
+            " else take another host"
+        )
+    if "IMEX" in one.about:
+        return (
+            "on all nodes of the domain: `nvidia-imex-ctl -N`, `systemctl status nvidia-imex`, one version and one"
+            " nodes_config.cfg; in the container /dev/nvidia-caps-imex-channels; NCCL_MNNVL_ENABLE=0 to go on without"
+        )
     if "CUDA" in one.about or "Triton" in one.about:
         return failure_checks.CUDA.fix
     if "Gloo" in one.about:

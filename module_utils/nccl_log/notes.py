@@ -3,7 +3,8 @@
 """INFO lines that frighten and mean nothing, that tell another way that NCCL took, or a fact that nothing else says.
 
 A row: first four characters of the texts, what follows, the kind, and our sentence with the groups in their order.
-Kinds: "harmless"; "fallback", NCCL goes on in another way; "fact"; "odd", worth a look and no failure by itself.
+Kinds: "harmless"; "fallback", NCCL goes on in another way; "fact"; "odd", worth a look and no failure by itself;
+"closed", the number of a local rank that closed its connection to a service thread.
 """
 
 from __future__ import annotations
@@ -111,12 +112,13 @@ NOTES: Tuple[Row, ...] = (
         "odd",
         "CUDA allows no P2P between {0}",
     ),
+    ("[Ser", r"\[Service thread\] Connection closed by localRank (\d{1,6})", "closed", "{0}"),
     (
-        "[Ser",
-        r"\[Service thread\] Connection closed by localRank \d{1,6}",
+        "Redu thre",
+        r"(?:ReduceScatter \||threadThresholds \d)",
         "fact",
-        "service threads say that local ranks closed their connections: those ended or closed down, as is usual at the"
-        " end and after a failure; where it comes first, look at those ranks",
+        "NCCL's tuning table (expected latency and bandwidth of its algorithms; 0.0 is what is not used here) and"
+        " thresholds: normal output of an initialisation, no fault",
     ),
     # InfiniBand, RoCE.
     (
@@ -177,6 +179,13 @@ NOTES: Tuple[Row, ...] = (
         r"NET/OFI Setting provider_filter to (\w{1,30})",
         "fact",
         "libfabric is to use the provider {0} alone",
+    ),
+    (
+        "NET/",
+        r"NET/OFI (No NIC info for dev \d{1,4})",
+        "odd",
+        "the plugin for libfabric says: {0}: see `fi_info -p efa`, and whether this node has as many EFA devices as the"
+        " others",
     ),
     # Values.
     (

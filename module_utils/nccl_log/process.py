@@ -39,6 +39,7 @@ class Process:
     crossed: pairs of ranks that are connected by the network.
     peers_off: pairs of GPUs of the node between which there is no direct way, as NCCL names them.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.   nvswitch: they end at a switch.
+    nics: of the printed topology -> GB/s.
     nvls_said: channels of NVLS; None where no line says how many.
     pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
     calls: the first calls that returned an error, innermost first.   retries: of its TCP connections, the last one.
@@ -73,6 +74,7 @@ class Process:
     nvls_channels: int = 0
     nvls_said: Optional[int] = None
     nvswitch: bool = False
+    nics: Dict[str, float] = NOTHING
     channels: int = 0
     collnet_ranks: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""

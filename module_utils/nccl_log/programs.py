@@ -24,6 +24,7 @@ COARSE = (
     b"nnodes",
 )
 COARSE += (b"Exit code:", b"NCCL_", b"min_nodes", b"endezvous", b"onnection from", b"starting workers")
+COARSE += (b"Root Cause", b"host  ", b"rank  ", b"exitcode  ")
 
 _WORDS = (*(mark.decode() for mark in COARSE), "worker_count", "num_workers", "World size", "World_size")
 _VARIABLE = re.compile(
@@ -42,6 +43,8 @@ _BARRIER = re.compile(
 )
 _NAME = re.compile(r"Process name: \[?\[(?P<job>[\w.@-]{1,120})(?:,\d{1,8})?\],(?P<rank>\d{1,8})\]|"
                    r"Process name: \[(?P<prte>[\w.@-]{1,120},)?(?P<other>\d{1,8})\]")  # fmt: skip
+_ROOT = re.compile(r"(?:^|[\s|:])(?P<key>host|rank|exitcode) {1,8}: (?P<value>[\w.-]{1,200}(?: \(pid: \d{1,10}\))?)")
+_CODE = re.compile(r"(?P<code>-?\d{1,5}) \(pid: (?P<pid>\d{1,10})\)")
 _EXIT = re.compile(r"^\s*Exit code: {1,8}(?P<code>-?\d{1,5})\s*$")
 
 
@@ -64,6 +67,8 @@ class Programs:
     starting: bool = False
     # Of Open MPI's block on who ended first: the rank that it names.
     _first: Optional[int] = None
+    # Of torchrun's block on the first failure: host and rank; None outside of it.
+    _root: Optional[Dict[str, str]] = None
 
     def line(self, text: str) -> Optional[Failure]:
         """Takes a line; a failure where it ends Open MPI's block on the first process that ended."""
@@ -86,6 +91,9 @@ class Programs:
             return Failure(
                 "exit", said % (rank, ended.group("code")), "exit code %s" % ended.group("code"), "", "", rank
             )
+        root = self._torchrun(text)
+        if root is not None:
+            return root
         self.starting = self.starting or _START.search(text) is not None
         for name, value in _VARIABLE.findall(text[:1000]):
             if len(self.variables) < 40:
@@ -102,6 +110,28 @@ class Programs:
         if backend is not None:
             _note(self.backends, backend.group(1))
         return None
+
+    def _torchrun(self, text: str) -> Optional[Failure]:
+        """Takes a line of torchrun's block on the first failure; that failure where the block names its end."""
+        if "Root Cause (first observed failure)" in text:
+            self._root = {}
+            return None
+        said = _ROOT.search(text) if self._root is not None else None
+        if said is None or self._root is None:
+            return None
+        if said.group("key") != "exitcode":
+            self._root[said.group("key")] = said.group("value")
+            return None
+        ended = _CODE.match(said.group("value"))
+        rank, host = self._root.get("rank", ""), self._root.get("host", "")
+        self._root = None
+        if ended is None or not rank.isdigit():
+            return None
+        text = "torchrun says that the first to fail was rank %s on %s, with exit code %s" % (
+            rank, host or "a host that is not named", ended.group("code"),
+        )  # fmt: skip
+        where = "%s pid %s" % (host, ended.group("pid"))
+        return Failure("exit", text, ended.group("code"), where.strip(), rank=int(rank))
 
 
 def speaks(text: str) -> bool:

@@ -299,7 +299,7 @@ def _nodes(job: Job) -> List[str]:
     """The topology that was printed."""
     said = []
     for process in job.processes:
-        if process.system is None and not process.nvlinks:
+        if process.system is None and not process.nvlinks and not process.nics:
             continue
         text = "topology of %s: " % (process.host or "a host that is not named")
         parts = []
@@ -311,6 +311,11 @@ def _nodes(job: Job) -> List[str]:
             parts.append("NVLinks of %s GB/s%s on %d GPU%s" % (
                 speed, " to NVSwitch" if process.nvswitch else "", len(process.nvlinks),
                 "" if len(process.nvlinks) == 1 else "s",
+            ))  # fmt: skip
+        if process.nics:
+            nics = sorted(set(process.nics.values()))
+            parts.append("%d NIC%s of %s GB/s" % (
+                len(process.nics), "" if len(process.nics) == 1 else "s", " and ".join("%g" % one for one in nics[:3]),
             ))  # fmt: skip
         said.append(text + ", ".join(parts))
     return said[:3]
@@ -350,6 +355,17 @@ def _notes(job: Job) -> List[str]:
     notes = {(note.kind, note.text) for process in job.processes for note in process.notes}
     for kind in ("odd", "fallback", "fact", "harmless"):
         said += [_NOTES[kind] + text for text in sorted(text for of, text in notes if of == kind)[:6]]
+    closed = [int(text) for of, text in notes if of == "closed"]
+    if closed:
+        said.append(
+            "service threads say that local rank%s %s closed %s: ended or closed down, as is usual at the end and after"
+            " a failure, and no error by itself; where it comes before every failure, look at these ranks first"
+            % (
+                "" if len(closed) == 1 else "s",
+                numbers(closed),
+                "its connection" if len(closed) == 1 else "connections",
+            )
+        )
     settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job))]
     if settings:
         said.append(

@@ -249,14 +249,53 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         ERROR,
-        r"[Ff]abric ?[Mm]anager.{0,80}(?:not|never|fail)",
-        "NVSwitch's Fabric Manager is not ready: it has to run, in the driver's version",
+        r"system not yet initialized|[Ff]abric ?[Mm]anager.{0,80}(?:not|never|fail|error|inactive|stopped)",
+        "CUDA is not ready, before NCCL begins: on machines with NVSwitch commonly because the Fabric Manager does not"
+        " run, has not completed, or is of another version than the driver",
     ),
     (
         ERROR,
-        r"\bIMEX\b.{0,80}(?:fail|error|not)|(?:export ref|memory reference|import response).{0,60}(?:fail|error)",
-        "memory that is shared over NVLink between nodes: commonly nvidia-imex does not run on all nodes of the domain,"
-        " or the container has no IMEX channel; NCCL_MNNVL_ENABLE=0 goes on without",
+        r"\bIMEX\b.{0,80}(?:fail|error|not)|(?:[Ee]xport ref|[Ii]mport re(?:sponse|quest)).{0,80}(?:fail|error|timed)|"
+        r"[Ff]ailed.{0,40}(?:export ref|(?:new|allocate) memory reference|import re(?:sponse|quest))",
+        "memory that is shared over NVLink between nodes (IMEX, MNNVL): commonly nvidia-imex does not run on all nodes"
+        " of the domain, in one version and with one list of nodes, or the container has no IMEX channel;"
+        " NCCL_MNNVL_ENABLE=0 goes on without",
+    ),
+    (
+        ERROR,
+        r"\befa_\d+\b.{0,120}(?:[Ff]ail|err)|"
+        r"NET/OFI.{0,80}(?:[Cc]ouldn't|[Cc]ould not|[Cc]annot|[Ff]ail|[Uu]nable|No NIC)",
+        "the set-up of EFA fails, in its driver or in the plugin over libfabric: its driver, libfabric and the plugin"
+        " have to be of one installation (`fi_info -p efa`, `modinfo efa`); err -12: the device or the host has no"
+        " memory or no more resources for it (`ulimit -l`)",
+    ),
+    # JAX and XLA.
+    (
+        ERROR,
+        r"[Bb]arrier timed out|Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
+        r"coordination_service_agent",
+        "JAX's or TensorFlow's coordination service (gRPC, no NCCL): a process did not come, or its heartbeat stopped:"
+        " the one that it names, or that ended first, has the reason in its own log",
+    ),
+    (
+        ERROR,
+        r"rendezvous.{0,120}(?:may be stuck|waiting for all participants)|This thread has been waiting for",
+        "XLA's threads of one process wait for each other before a collective: a thread or GPU is late, stuck or gone;"
+        " no network is in use yet",
+    ),
+    # NVSHMEM.
+    (
+        ERROR,
+        r"(?:NVSHMEM|nvshmem).{0,120}(?:[Ee]rror|ERROR|[Ff]ail|abort|[Uu]nable|non-zero)|"
+        r"\bnon-zero status: \d+.{0,120}(?:nvshmem|transport|bootstrap|heap|symmetric)|"
+        r"(?:ibgda|ibrc|ibdevx|libfabric) ?transport.{0,80}(?:fail|error|not)",
+        "an error of NVSHMEM, which a program such as DeepEP uses beside NCCL with connections of its own"
+        " (NVSHMEM_DEBUG=INFO; IBGDA needs the driver's PeerMappingOverride and nvidia_peermem)",
+    ),
+    (
+        ERROR,
+        r"DeepEP.{0,40}(?:timeout|error)|deep_ep.{0,120}(?:timeout|error|fail)",
+        "DeepEP (expert parallelism over NVSHMEM and RDMA): a peer did not send, or its set-up failed; no line of NCCL",
     ),
     # PyTorch's watchdog.
     (
@@ -328,11 +367,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         "a message of libfabric, below AWS's plugin or MPI",
     ),
     (ERROR, r"(?:ibv|rdma|mlx5|hfi|qib)_?\w*.{0,60}(?:failed|error|denied)", "an error of an RDMA library or driver"),
-    (
-        ERROR,
-        r"(?:GASNet|NVSHMEM|nvshmem).{0,80}(?:error|fail|abort)|nvshmem\w*:\d+: .{0,20}non-zero",
-        "an error of NVSHMEM, which a program uses beside NCCL",
-    ),
+    (ERROR, r"GASNet.{0,80}(?:error|fail|abort)", "an error of GASNet, which a program uses beside NCCL"),
     (ERROR, r"\[deepspeed\].{0,80}(?:error|fail)|DeepSpeed.{0,40}(?:error|fail)", ""),
     # In general.
     (
@@ -482,6 +517,17 @@ COARSE = (
         b"export ref",
         b"import resp",
         b"memory ref",
+        b"ERROR",
+        b"abric",
+        b"efa_",
+        b"not yet",
+        b"NET/OFI",
+        b"oordination",
+        b"been waiting",
+        b"endezvous",
+        b"NVSHMEM",
+        b"nvshmem",
+        b"non-zero",
     ),
 )
 

@@ -14,6 +14,8 @@ RANKS, ROWS = 100_000, 2_000
 _FLAT, _APART, _ALIKE = 3, 64, 0.85
 # Bytes from which on a size shows bandwidth, and how much less than others an outlier has.
 _BANDWIDTH, _OUTLIER = 1 << 20, 0.75
+# What a bandwidth grows by that still rises, the size from which on one may be called little, and what is, in GB/s.
+_RISES, _LARGE, _LITTLE = 1.1, 64 << 20, 10.0
 # What a launcher puts before a line.
 _LABEL = rb"(?:\[\d{1,7}(?:,\d{1,7})?\](?:<stdout>)?: ?|\d{1,7}: )?"
 ROW = re.compile(
@@ -187,7 +189,9 @@ def told(table: Table) -> List[str]:
         pids = {(one.host, one.pid) for one in table.ranks.values()}
         text = "nccl-tests' list has %d rank%s" % (len(table.ranks), "" if len(table.ranks) == 1 else "s")
         if min(table.ranks):
-            text += " (its begin is not in the log)"
+            text += " (its begin is not in the log; it goes to rank %d, so the run has at least %d ranks)" % (
+                max(table.ranks), max(table.ranks) + 1,
+            )  # fmt: skip
         elif max(table.ranks) + 1 > len(table.ranks):
             text += " (others are not in the log)"
         text += " in %d process%s on %d host%s: " % (
@@ -228,6 +232,14 @@ def told(table: Table) -> List[str]:
             text += "; flat at about %.1f GB/s from %s on: the table does not tell what limits it" % (
                 flat[1], size(flat[0])
             )  # fmt: skip
+        if not flat and len(table.rows) > 1 and sorted(sizes) == [row.size for row in table.rows]:
+            rising = last.best > _RISES * table.rows[-2].best and last.size >= _BANDWIDTH
+            text += "; it still rises with the size: larger messages are needed to see the most" if rising else ""
+        if max(sizes) >= _LARGE and len(table.ranks) != 1 and 0 < best.best < _LITTLE:
+            text += (
+                "; that is little for GPUs that are joined by NVLink or by RDMA, and what plain TCP or PCIe without P2P"
+            )
+            text += " reach: why is not in the table; NCCL_DEBUG=INFO shows network, HCAs, GPUDirect RDMA and nodes"
         if max(sizes) < _BANDWIDTH:
             text += "; such small sizes show no bandwidth"
         text += "; wrong values: %s" % (

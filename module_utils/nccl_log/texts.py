@@ -62,6 +62,7 @@ _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):(\S{1,100})<\d+>")
 _NVLINK = re.compile(r"\s*\+ NVL\[(?P<bw>[\d.]{1,12})\] - ")
+_NIC = re.compile(r"\s*\+ NET\[(?P<bw>[\d.]{1,12})\] - NET/(?P<nic>[0-9A-Fa-f-]{1,40})")
 _GPU = re.compile(r"\s*\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})")
 
 
@@ -152,7 +153,7 @@ def _collnet_kind(m: Match[str]) -> str:
     return "COLLNET" if m.group("kind").startswith("coll") else m.group("kind").upper()
 
 
-def _seconds(text: Optional[str]) -> float:
+def _decimal(text: Optional[str]) -> float:
     try:
         return float(text or 0)
     except ValueError:
@@ -260,7 +261,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"Init timings[^:]{0,60}: rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) total (?P<total>[\d.]{1,12})"
         r"(?:.{0,80}bootstrap (?P<bootstrap>[\d.]{1,12}))?",
         lambda m: Timed(
-            int(m.group("rank")), int(m.group("ranks")), _seconds(m.group("total")), _seconds(m.group("bootstrap"))
+            int(m.group("rank")), int(m.group("ranks")), _decimal(m.group("total")), _decimal(m.group("bootstrap"))
         ),
     ),
     ("NET/", r"NET/IB\w{0,12} ?: Using\b(?P<devices>.*)", _devices),
@@ -467,7 +468,10 @@ def event(text: str) -> Optional[Event]:
     if text.lstrip(" ")[:1] == "+":
         match = _NVLINK.match(text)
         if match is not None:
-            return GraphNode("", float(match.group("bw")), text.startswith("NVS", match.end()))
+            return GraphNode("", _decimal(match.group("bw")), text.startswith("NVS", match.end()))
         match = _GPU.match(text)
-        return GraphNode(match.group("gpu"), None) if match is not None else None
+        if match is not None:
+            return GraphNode(match.group("gpu"), None)
+        match = _NIC.match(text)
+        return GraphNode("", _decimal(match.group("bw")), nic=match.group("nic")) if match is not None else None
     return None

@@ -47,6 +47,8 @@ _BROKEN = re.compile(
 # First four characters of NCCL's texts, and how many lines without a head are kept.
 _BARE = frozenset(start.encode() for start in texts.STARTS if start[:1].isalpha())
 _MOST_BARE = 2000
+_INTERFACE = re.compile(rb"\[\d{1,3}\][\w.@-]{1,32}:[\w.:%@-]{3,100}<\d{1,5}>\s*$")
+_MOST_INTERFACES = 64
 # First characters of what RAS and nccl-tests print, the latter behind a launcher's label, too.
 _REPORT = frozenset(begin[:4] for begin in ras.BEGIN)
 _TABLE = frozenset([b"#", b" ", b"[", *(b"%d" % digit for digit in range(10))])
@@ -100,6 +102,7 @@ class Others:
         self._held: Tuple[str, int] = "", 0
         # Lines that read as NCCL's own texts without a head.
         self.bare: List[bytes] = []
+        self._interfaces: List[bytes] = []
 
     def block(self, block: bytes) -> None:
         self._block, self._marks, self._beside = block, None, None
@@ -111,6 +114,10 @@ class Others:
             self._said(held, order)
         self._waits = "", 0, 0
         self._source += 1
+        if len(self._interfaces) > 1:
+            # A list that somebody has broken into lines.
+            self.bare.append(b"NET/Socket : Using " + b" ".join(self._interfaces))
+        self._interfaces = []
 
     def line(self, line: bytes, order: int) -> None:
         if self._held[0]:
@@ -131,6 +138,8 @@ class Others:
             and texts.event(_text(line)) is not None
         ):
             self.bare.append(line[:_LONGEST])
+        elif begin[:1] == b"[" and len(self._interfaces) < _MOST_INTERFACES and _INTERFACE.match(line):
+            self._interfaces.append(line.strip())
         comment = False
         if self._report or begin in _REPORT or begin[:1] in _TABLE:
             # Of some logs the # is gone.
@@ -257,7 +266,9 @@ class Others:
 
 
 # How the rest of a broken warning begins.
-REST = re.compile(rb"[ \t]+\S|\w+=\S|from peer |(?:local|remote)Gids?\b|hca |with status|opcode ")
+REST = re.compile(
+    rb"[ \t]+\S|\w+=\S|from peer |(?:local|remote)Gids?\b|hca |with status|opcode |receiving \d|instead of \d"
+)
 
 
 def _text(line: bytes) -> str:

@@ -63,7 +63,7 @@ def test_notes(text: str, kind: str) -> None:
 def test_every_note_has_its_groups_and_no_other_line_is_one() -> None:
     for _keys, pattern, kind, sentence in notes.NOTES:
         assert re.compile(pattern).groups >= len(re.findall(r"\{\d", sentence))
-        assert kind in ("harmless", "fallback", "odd", "fact")
+        assert kind in ("harmless", "fallback", "odd", "fact", "closed")
     assert not isinstance(texts.event("NET/IB : No device found."), events.Note)
     assert texts.event("MNNVL 0 cliqueId 0 cliqueSize 1 cliqueRank 0") is None
 

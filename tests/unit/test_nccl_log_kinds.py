@@ -1,0 +1,90 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Kinds of logs that are read by layers rather than by single rules: what the answer has to say of each."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, jobs, judge, quotes, signals
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+
+_BRIDGES = "".join(f"[{n}]br-{n:012x}:172.2{n}.0.1<0>\n" for n in range(1, 6))
+_ROW = " {size} {count} float sum -1 {time} {alg} {bus} 0\n"
+
+
+def said(text: str) -> str:
+    log = job.read([text.encode()])
+    return " ".join(render(log, jobs.split(log), judge.judge(log)).split())
+
+
+# A log, and words of the answer.
+KINDS = [
+    # Memory that is shared by IMEX; Fabric Manager; EFA.
+    ("[ERROR] Failed to get new memory reference with rc: 4\n", "nvidia-imex-ctl -N"),
+    ("setup: fabric manager never got ready\n", "systemctl status nvidia-fabricmanager"),
+    ("RuntimeError: Error 802: system not yet initialized\n", "systemctl status nvidia-fabricmanager"),
+    ("WARN: f Line: 4: NET/OFI Couldn't open AV. RC: -22\n", "fi_info -p efa"),
+    ("[ 1.0] infiniband efa_1: Failed to allocate pd[-12]\n", "ulimit -l"),
+    # A process without memory, and those that wait for it.
+    (
+        "[rank4]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        "n1:7:8 [0] NCCL INFO [Service thread] Connection closed by localRank 4\n"
+        "[rank1]:[E ProcessGroupNCCL.cpp:5] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=X,"
+        " NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n",
+        "as rank 4 failed before, these ranks wait|make the program need less|local rank 4 closed its connection",
+    ),
+    # Broken lines, heads of 2.2, a topology without heads, interfaces one a line.
+    (
+        "transport/net_socket.cc:4 NCCL WARN NET/Socket : peer 10.0.0.9<5> message truncated :\n"
+        "receiving 4096 bytes instead of 64\n",
+        "receiving 4096 bytes instead of 64",
+    ),
+    (
+        "n1:7:8 [0] INFO NET : Using interface eth4:10.0.0.1<0>\n"
+        "n1:7:8 [0] include/socket.h:3 WARN Call to connect failed : Connection timed out\n",
+        "nccl_log.connection|on n1:7",
+    ),
+    ("+ PCI[24.0] - GPU/4000 (0)\n" + " " * 8 + "+ NET[50.0] - NET/0 (0/0/50.000000)\n", "1 NIC of 50 GB/s"),
+    ("[0]eth4:10.0.0.1<0>\n" + _BRIDGES, "5 interfaces (br-|the one beside them is eth4"),
+    ("n1:7:8 [0] NCCL INFO threadThresholds 8/8/64 | 16/8/64 | 8/8/64\n", "tuning table"),
+    # Who ended first, by torchrun's block.
+    (
+        "Root Cause (first observed failure):\n[0]:\n  host      : n7.x\n  rank      : 12 (local_rank: 4)\n"
+        "  exitcode  : -6 (pid: 4711)\n",
+        "on rank 12 (n7.x pid 4711)",
+    ),
+    # Two hosts, of which one could not be connected.
+    (
+        "(W pid=1, ip=10.0.0.1) RuntimeError: ray::X.f() (pid=2, ip=10.0.0.2)\n"
+        "(W pid=1, ip=10.0.0.1) ncclInternalError: Internal check failed.\n(W pid=1, ip=10.0.0.1) Last error:\n"
+        "(W pid=1, ip=10.0.0.1) Proxy Call to rank 3 failed (Connect)\n",
+        "the connection to rank 3 was not set up|of 10.0.0.1, 10.0.0.2: a connection between nodes is likely",
+    ),
+    # nccl-tests.
+    ("#  Rank 15 Group  0 Pid 5 on n2 device 7 [0x01] NVIDIA X\n", "at least 16 ranks"),
+    (
+        _ROW.format(size=1 << 28, count=4, time=9, alg=60, bus=100)
+        + _ROW.format(size=1 << 29, count=4, time=9, alg=80, bus=150),
+        "still rises with the size",
+    ),
+    (_ROW.format(size=1 << 28, count=4, time=9, alg=1, bus=2), "little for GPUs that are joined by NVLink"),
+]
+
+
+@pytest.mark.parametrize(("log", "wanted"), KINDS)
+def test_what_is_said_of_a_kind(log: str, wanted: str) -> None:
+    answer = said(log)
+    for words in wanted.split("|"):
+        assert words in answer
+
+
+def test_bandwidths_of_a_topology_that_are_no_numbers_are_none() -> None:
+    assert "NVLinks of 0 GB/s" in said("+ PCI[1.2.3] - GPU/4000 (0)\n        + NVL[1.2.3] - NVS/0\n")
+
+
+def test_what_is_met_again_is_counted_where_no_further_quote_is_kept() -> None:
+    lines = ["ERROR: %s went wrong" % ("x" * n) for n in range(1, quotes.QUOTES + 20)]
+    log = job.read(["\n".join([*lines, "ERROR: x went wrong", "w: killed by signal 9", ""]).encode()])
+    assert log.quotes.left_out == 19
+    assert log.quotes.all[0].count == 2
+    assert log.quotes.all[-1].kind == signals.DEATH
