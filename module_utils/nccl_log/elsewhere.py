@@ -24,7 +24,8 @@ _PROGRESS = re.compile(
 _DIED = re.compile(r"terminated with exception: CUDA error: (?P<error>.{1,80})")
 # Of PyTorch, and of programs that write as NCCL and NVSHMEM do.
 _CUDA = re.compile(
-    r"(?:CUDA error|[Cc]uda failure)(?:: | (?:\S{1,200} )?')(?P<error>[a-z][a-z ,-]{5,80}(?:ECC|CUDA)?[a-z -]{0,60})"
+    r"(?:CUDA error|[Cc]uda failure)(?:: | (?:\S{1,200} )?')(?P<error>"
+    r"CUDA driver version is insufficient for CUDA runtime version|[a-z][a-z ,-]{5,80}(?:ECC|CUDA)?[a-z -]{0,60})"
 )
 _EXIT = (
     re.compile(r"error: (?P<host>[\w.-]{1,120}): tasks? (?P<rank>\d{1,8})[\d,\-]*: (?P<how>.{1,80})$"),

@@ -136,6 +136,16 @@ POSSIBLE = {
         "cuda",
         "invalid device function",
     ): "a library or program that was not built for this GPU (nccl-tests: NVCC_GENCODE)",
+    (
+        "cuda",
+        "CUDA driver version is insufficient for CUDA runtime version",
+    ): "the driver is older than the CUDA that the program or NCCL was built with: a newer driver, or a build for the"
+    " older CUDA; it is CUDA that fails, before NCCL communicates",
+    (
+        "cuda",
+        "the operation cannot be performed in the present state",
+    ): "the GPU, or the NVLink fabric between GPUs (Fabric Manager, IMEX), is not in order: Xid in dmesg; or an earlier"
+    " failure of CUDA",
     ("cuda", "no CUDA-capable device is detected"): "the container or cgroup shows no GPU",
 }
 

@@ -242,6 +242,11 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "see what the peers that it names did at that time: their own logs, whether their process runs, and the receive"
         " daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
     ),
+    ("net_plugin", "FasTrak"): (
+        "GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: later broken pipes and timeouts follow from it",
+        "take plugin, its receive daemon (rxdm) and NCCL of one release of GCP's installer; see whether the daemon runs"
+        " on both nodes, has its GPUs and NICs, and shares its socket and /dev with the job's container",
+    ),
     ("plugin_warning", ""): (
         "a warning of the plugin that brings the network, which this command has no rule for: it may be no failure",
         "read it with the plugin's lines above it; see whether NCCL goes on, and what the peers' logs say at that time",

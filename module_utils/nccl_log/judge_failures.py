@@ -43,6 +43,9 @@ def judge(job: Job) -> List[Finding]:
         # NCCL went on.
         job = replace(job, failures=tuple(one for one in job.failures if _kind(one) != "libfabric"))
     job = replace(job, failures=tuple(_by_stage(_tried(job, one)) for one in job.failures))
+    if any(_kind(one) == "completion" for one in job.failures):
+        # The completion itself says more than that there was one with an error.
+        job = replace(job, failures=tuple(one for one in job.failures if "Got CQE with error" not in one.failure.text))
     groups: Dict[Tuple[str, str], List[Reported]] = {}
     for one in job.failures:
         groups.setdefault((_kind(one), _code(one)), []).append(one)
@@ -348,6 +351,10 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("GPUDirectTCPX or FasTrak waits: not received from %s, for up to %.0f s" % (peers, waited))
     if kind == "stuck":
         parts += judge_watchdog.outstanding(reported)
+    opened = sorted({device.name for by in job.processes for device in by.devices.values()})
+    goes_on = kind == "verbs" and code == "ibv_open_device" and bool(opened)
+    if goes_on:
+        parts.append("NCCL goes on with the HCAs that it can open (%s): no failure by itself" % names(opened, 8))
     if kind in ("no_interface", "address"):
         parts += ["NCCL_SOCKET_IFNAME=%s" % value for value in list(job.set_to("NCCL_SOCKET_IFNAME"))[:3]]
     if kind == "exit":
@@ -370,6 +377,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     state = "unknown" if kind in OPEN else "drift"
     severity = "minor" if kind in MINOR or (kind in OPEN and first is None) else None
     severity = "major" if kind in ("merely_tried", "hca_skipped") else severity
+    severity = "minor" if goes_on else severity
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, "")) or (None, None)
     if kind in ("warning", "system"):
         fix = _look_next(one)
@@ -377,6 +385,11 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         fix = (
             "make the program need less: a smaller batch or sequence, activation checkpointing, sharding; see with"
             " `nvidia-smi` whether another process has memory of that GPU; no fault of the network or of the GPU"
+        )
+    elif (kind, code) == ("cuda", "out of memory") and "shared memory" not in stage:
+        fix = (
+            "`nvidia-smi` on that node shows who has the GPU's memory; leave room for NCCL: a lower fraction of the"
+            " framework (XLA_PYTHON_CLIENT_MEM_FRACTION, gpu_memory_utilization), a smaller batch, fewer communicators"
         )
     if kind == "watchdog" and judge_watchdog.out_of_step(have):
         fix = (

@@ -306,6 +306,9 @@ def _interfaces(job: Job) -> List[Finding]:
         started = any(one.bootstrap is not None and one.bootstrap.interface in name for one in processes)
         # An interface beside the one by which ranks find each other.
         severity = None if started or job.several else "minor"
+        if chosen and state == "unknown" and "link-local" in why:
+            # Two nodes that are cabled to each other have no other address.
+            severity = "minor"
         subject = "%s %s" % (job.name, name)
         found.append(
             INTERFACE.judge(subject, state, "reaches other nodes", have, "Bootstrap: Using", severity=severity)

@@ -35,7 +35,7 @@ def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
     said = " ".join(" ".join((one.have or "").split()) for one in others)
     reports = [one for one in job.quotes if not one.nccl and " ".join(one.text[:150].split()) not in said]
     deaths = [one for one in reports if one.kind == signals.DEATH]
-    errors = [one for one in reports if one.kind == signals.ERROR]
+    errors = [one for one in reports if one.kind == signals.ERROR and not _MERELY.search(one.text)]
     # What merely says that a process ended adds nothing to a failure that is known.
     strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
     if strong and not any(one.failure.kind in _ENDED for one in job.failures):
@@ -48,6 +48,8 @@ def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
     return found
 
 
+# A line that PyTorch itself calls a warning: it is quoted, and no failure by itself.
+_MERELY = re.compile(r"\[W(?:\d{3,4} \d\d:\d\d:\d\d\S* \d*)? ?[\w/.-]{1,80}\.(?:cpp|h|cc):\d{1,6}\]")
 _ABSENT = re.compile(r"[Mm]issing ranks:? ?(\d{1,7}(?:, ?\d{1,7}){0,40})")
 _LISTED = re.compile(r"(?:^|\] ?)(\d{1,7}): ?\[")
 _STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|asked MPI")
@@ -116,6 +118,7 @@ def _error(job: Job, errors: Sequence[Quote]) -> Finding:
     nccl = any(said.nccl for said in job.quotes) or job.failures or "call of NCCL" in one.about
     have += "" if nccl else "; no failure of NCCL is in these lines"
     subject = "%s program" % job.name
+    fix = next((_RESET for said in errors[:40] if "to be reset" in said.about), _fix(one))
     severity = "critical" if one.about else "major"
     why = None
     if "call of NCCL" in one.about:
@@ -123,7 +126,10 @@ def _error(job: Job, errors: Sequence[Quote]) -> Finding:
             "the program reports that a call of NCCL failed: NCCL's own warning, which names the cause, is not in these"
         )
         why += " lines"
-    return PROGRAM.judge(subject, "unknown", "none", have, "line %d" % one.order, _fix(one), severity=severity, why=why)
+    return PROGRAM.judge(subject, "unknown", "none", have, "line %d" % one.order, fix, severity=severity, why=why)
+
+
+_RESET = "`nvidia-smi --gpu-reset -i GPU` with nothing running on it, or restart the node; drain it where it comes back"
 
 
 def _fix(one: Quote) -> Optional[str]:

@@ -71,6 +71,29 @@ def gave_up(job: Job, reported: Sequence[Reported]) -> str:
     return text + "; in one process group the lowest number is who is behind, and the log does not tell the groups"
 
 
+_IN_OUT = re.compile(r"OpType=_?(?:ALLGATHER|REDUCE_SCATTER)\w*, NumelIn=(?P<own>\d{1,18}), NumelOut=(?P<out>\d{1,18})")
+
+
+def _members(reported: Sequence[Reported]) -> str:
+    """How many ranks the process group has, as the sizes of what goes in and comes out say."""
+    found = set()
+    for one in reported:
+        match = _IN_OUT.search(one.failure.text)
+        if match is not None:
+            few, many = sorted((int(match.group("own")), int(match.group("out"))))
+            found.add(many // few if few and many % few == 0 else 0)
+    size = found.pop() if len(found) == 1 else 0
+    if size < 2:
+        return ""
+    ranks = {one.failure.rank for one in reported if one.failure.rank is not None}
+    text = "by the sizes its process group has %d ranks" % size
+    if size == 2 and ranks in ({0}, {1}):
+        text += ": of two ranks in all the other is rank %d, which did not come, or data does not get through" % (
+            1 - max(ranks)
+        )
+    return text
+
+
 def waits(job: Job, reported: Sequence[Reported]) -> List[str]:
     """What the numbers of a timed out collective say of how far the ranks came."""
     parts = []
@@ -93,6 +116,7 @@ def waits(job: Job, reported: Sequence[Reported]) -> List[str]:
             "only rank %d is shown waiting: which rank did not come is not told; see the others' logs"
             % (next(iter(waiting - {None})),)
         )
+    parts.append(_members(reported))
     gone = [one for one in job.failures if one.failure.kind == "left" and one.failure.rank not in waiting]
     aborted = [one for one in job.processes if one.ended == "Abort" and not set(job.ranks_of(one)) & waiting]
     if gone and gone[0].order < min(one.order for one in reported):

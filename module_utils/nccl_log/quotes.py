@@ -24,6 +24,8 @@ _GRAVE = re.compile(
 _ENDS = re.compile(r"(?:signal|code|status)\W{0,10}(\d{1,3})\b", re.IGNORECASE)
 # Lines behind an error that go with it, and characters of all of them.
 _BEHIND, _WITH_IT = 3, 240
+# Characters of a line of a list of ranks, and how many more than those of such lines there may be.
+_LISTED, _LISTS = 24, 8
 # Sources of calls: prefixes of lines, calls of each.
 _TRACES, _CALLS = 256, 40
 
@@ -122,8 +124,11 @@ class Quotes:
         if not mine or not own or _TABLE.match(own) or signals.noise(own) or _FRAME.search(own):
             self._open = None
             return False
+        # A list of ranks, each with all of its tensors.
+        listed = said.text.endswith("issing ranks:")
+        self._left += listed and len(said.behind) < _LISTS
         if said.count == 1 and sum(map(len, said.behind)) < _WITH_IT:
-            said.behind.append(own[:_WITH_IT])
+            said.behind.append(own[: _WITH_IT if not listed else _LISTED])
         self._after, self._left = order, self._left - 1
         if self._left <= 0:
             self._open = None

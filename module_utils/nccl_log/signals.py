@@ -273,21 +273,48 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"[Bb]arrier timed out|Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
-        r"coordination_service_agent",
+        r"coordination_service\w*\.cc|task heartbeat|unexpectedly disconnected",
         "JAX's or TensorFlow's coordination service (gRPC, no NCCL): a process did not come, or its heartbeat stopped:"
         " the one that it names, or that ended first, has the reason in its own log",
     ),
     (
         ERROR,
-        r"rendezvous.{0,120}(?:may be stuck|waiting for all participants)|This thread has been waiting for",
+        r"rendezvous.{0,120}(?:may be stuck|waiting for all participants)|This thread has been waiting for|"
+        r"threads to join the rendezvous|Termination timeout for",
         "XLA's threads of one process wait for each other before a collective: a thread or GPU is late, stuck or gone;"
         " no network is in use yet",
+    ),
+    # Serving engines and frameworks.
+    (
+        ERROR,
+        r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}(?:exception|watchdog)",
+        "SGLang's own watchdog or scheduler ends it: a forward pass hangs or failed in this process, or in a rank that"
+        " it waits for; the stack below it, and the same of the other ranks, say where",
+    ),
+    (
+        ERROR,
+        r"NCCL communicator was aborted",
+        "PyTorch has aborted the communicator after an earlier failure or timeout: the first one of any rank is the one"
+        " to look at",
+    ),
+    (
+        WAITS,
+        r"[Ss]traggler.{0,40}(?:[Dd]etected|GPU|rank)",
+        "a rank is slower than the others: its GPU's clocks and temperature, its CPU, its input; no failure",
+    ),
+    # AMD.
+    (
+        ERROR,
+        r"Memory access fault by GPU|HSA_STATUS_ERROR\w*",
+        "AMD's runtime: a kernel touched memory that is not mapped, or the GPU failed: commonly the program or a"
+        " library of it; see `dmesg -T | grep -i amdgpu` on the node",
     ),
     # NVSHMEM.
     (
         ERROR,
         r"(?:NVSHMEM|nvshmem).{0,120}(?:[Ee]rror|ERROR|[Ff]ail|abort|[Uu]nable|non-zero)|"
         r"\bnon-zero status: \d+.{0,120}(?:nvshmem|transport|bootstrap|heap|symmetric)|"
+        r"transport/(?:ibrc|ibgda|ibdevx|libfabric|ucx)/|"
         r"(?:ibgda|ibrc|ibdevx|libfabric) ?transport.{0,80}(?:fail|error|not)",
         "an error of NVSHMEM, which a program such as DeepEP uses beside NCCL with connections of its own"
         " (NVSHMEM_DEBUG=INFO; IBGDA needs the driver's PeerMappingOverride and nvidia_peermem)",
@@ -331,6 +358,12 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         " late, the kernel that made it may be an earlier one (CUDA_LAUNCH_BLOCKING=1)",
     ),
     (ERROR, r"NVRM: Xid", "the GPU's driver reports a fault"),
+    (
+        ERROR,
+        r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU Reset Required|NV_ERR_GPU_IN_FULLCHIP_RESET",
+        "the driver wants the GPU to be reset before anybody uses it again: until then CUDA says that it is busy or"
+        " unavailable",
+    ),
     (
         ERROR,
         r"OutOfMemoryError|CUDA out of memory|hipErrorOutOfMemory|RESOURCE_EXHAUSTED|No available memory",
@@ -392,6 +425,11 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"[Cc]onnection (?:refused|reset|closed|timed out|aborted)|[Bb]roken pipe|[Nn]o route to host|"
         r"[Nn]etwork is unreachable|[Hh]ost is down",
         "a TCP connection failed or was lost: who reports it is not who is to blame",
+    ),
+    (
+        WARNING,
+        r"\[W.{0,80}cannot be retrieved\. err=",
+        "PyTorch found no name for an address that came to its store: harmless by itself, the addresses are used",
     ),
     (
         ERROR,
@@ -518,6 +556,11 @@ COARSE = (
         b"import resp",
         b"memory ref",
         b"ERROR",
+        b"ccess fault",
+        b"traggler",
+        b"join the",
+        b"NV_ERR",
+        b"eset",
         b"abric",
         b"efa_",
         b"not yet",

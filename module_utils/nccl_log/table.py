@@ -201,7 +201,11 @@ def told(table: Table) -> List[str]:
         text += " and %d more" % (len(by) - 6) if len(by) > 6 else ""
         gpus = sorted({one.gpu for one in table.ranks.values() if one.gpu})
         text += "; %s" % ", ".join(gpus[:3]) if gpus else ""
-        said.append(text + ("; several runs print here with other ranks" if table.twice else ""))
+        text += "; several runs print here with other ranks" if table.twice else ""
+        if table.twice and set(table.ranks) == {0}:
+            text += ": each has a rank 0 of its own, so they are programs that do not know each other, as of nccl-tests"
+            text += " built without MPI=1, or started by another MPI's mpirun; they measure no network"
+        said.append(text)
         if len(table.ranks) == 1 and 0 in table.ranks:
             said.append(
                 "one rank alone: nothing is communicated, so busbw is 0 by definition, and no fault; start it with two"

@@ -29,8 +29,8 @@ KINDS = [
     (
         "[rank4]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
         "n1:7:8 [0] NCCL INFO [Service thread] Connection closed by localRank 4\n"
-        "[rank1]:[E ProcessGroupNCCL.cpp:5] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=X,"
-        " NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n",
+        "[rank1]:[E ProcessGroupNCCL.cpp:5] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
+        " OpType=X, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n",
         "as rank 4 failed before, these ranks wait|make the program need less|local rank 4 closed its connection",
     ),
     # Broken lines, heads of 2.2, a topology without heads, interfaces one a line.
@@ -47,6 +47,36 @@ KINDS = [
     ("+ PCI[24.0] - GPU/4000 (0)\n" + " " * 8 + "+ NET[50.0] - NET/0 (0/0/50.000000)\n", "1 NIC of 50 GB/s"),
     ("[0]eth4:10.0.0.1<0>\n" + _BRIDGES, "5 interfaces (br-|the one beside them is eth4"),
     ("n1:7:8 [0] NCCL INFO threadThresholds 8/8/64 | 16/8/64 | 8/8/64\n", "tuning table"),
+    # Other programs.
+    (
+        "2025-01-01: F xla/rendezvous.cc:1] Expected 4 threads to join the rendezvous, but only 3 arrived\n",
+        "XLA's threads",
+    ),
+    ("E0101 coordination_service.cc:8] task:3 unexpectedly disconnected.\n", "coordination service (gRPC, no NCCL)"),
+    ("/x/transport/ibrc/ibrc.cpp:4: non-zero status: 22 ibv_modify_qp failed\n", "an error of NVSHMEM"),
+    ("[12:00 TP3] Watchdog timeout (self.watchdog_last_forward_ct=22)\n", "SGLang's own watchdog"),
+    ("Memory access fault by GPU node-2 on address 0x7f. Reason: Unknown.\n", "AMD's runtime"),
+    ("Straggler detected: rank 12\n", "no failure is in these lines|a rank is slower"),
+    # Of two ranks the other; a driver that is too old; a GPU to be reset; HCAs of others; GCP's plugin.
+    (
+        "[rank1]:[E1 ProcessGroupNCCL.cpp:5] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
+        " OpType=_ALLGATHER_BASE, NumelIn=4, NumelOut=8, Timeout(ms)=600000) ran for 600001 milliseconds.\n",
+        "process group has 2 ranks: of two ranks in all the other is rank 0",
+    ),
+    ("Cuda failure x.cu:8 'CUDA driver version is insufficient for CUDA runtime version'\n", "a newer driver, or"),
+    ("Test CUDA failure common.cu:1\nNVRM: x: Reset required [NV_ERR_RESET_REQUIRED]\n", "nvidia-smi --gpu-reset"),
+    (
+        "n1:7:8 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_open_device failed\n"
+        "n1:7:8 [0] NCCL INFO NET/IB : Using [0]mlx5_4:1/RoCE [RO]; OOB eth4:10.0.0.1<0>\n",
+        "minor: Call to ibv_open_device|goes on with the HCAs that it can open (mlx5_4)",
+    ),
+    ("x.cc:1 NCCL WARN NET/FasTrak ...: INVALID_ARGUMENT: no valid fd set\n", "rxdm"),
+    (
+        "n1:7:8 [0] NCCL INFO NET/IB: f: Got CQE with error (devIndex=0)\n"
+        "n1:7:8 [0] net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<9> with status=9 opcode=0 len=0"
+        " vendor err 138 (Send)\n",
+        "verdict: completion with status 9",
+    ),
     # Who ended first, by torchrun's block.
     (
         "Root Cause (first observed failure):\n[0]:\n  host      : n7.x\n  rank      : 12 (local_rank: 4)\n"
@@ -88,3 +118,11 @@ def test_what_is_met_again_is_counted_where_no_further_quote_is_kept() -> None:
     assert log.quotes.left_out == 19
     assert log.quotes.all[0].count == 2
     assert log.quotes.all[-1].kind == signals.DEATH
+
+
+def test_a_warning_of_pytorchs_is_quoted_and_no_failure() -> None:
+    answer = said(
+        "[W101 10:00:00.1 socket.cpp:9] [c10d] The hostname of the client socket cannot be retrieved. err=-2\n"
+    )
+    assert "no failure is in these lines" in answer
+    assert "harmless by itself" in answer
