@@ -169,6 +169,7 @@ def test_one_node_that_is_cut_off_before_it_is_complete(samples: Path) -> None:
         "graphs": {events.Graph(4, 12, 30.0, "NVL"), events.Graph(1, 12, 30.0, "NVL")},
         "system": 370.8,
         "nvlinks": {f"0-{bus}": 370.8 for bus in buses},
+        "nics": {"0-0": 1.2},
         "gpu": "0-d0",
         "pointers": {f"0x55817e{pointer}": "d725f38b19abe55f" for pointer in pointers},
         "buses": dict(enumerate(buses)),
@@ -202,6 +203,7 @@ def test_one_gpu_with_all_subsystems(samples: Path) -> None:
     assert said(process) == {
         **IN_THE_VM,
         "key": ("vm", 1191, None),
+        "nics": {"0-0": 1.2},
         "order": 7,
         "channels": 64,
         "graphs": {events.Graph(4, 32, 60.0, "LOC"), events.Graph(3, 32, 60.0, "LOC")},
