@@ -361,7 +361,10 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         ended = {
             (_PID.findall(said) or [said])[-1] for said in (one.failure.peer or str(one.order) for one in reported)
         }
-        parts.append("the first of %d to end" % len(ended) if len(ended) > 1 else "")
+        # A launcher's list is in any order: only its own word on who was first proves it.
+        proven = "the first" in one.failure.text
+        which = "the first of %d to end" if proven else "%d ended; which of them was first is not proven"
+        parts.append(which % len(ended) if len(ended) > 1 else "")
     if kind in OPEN:
         parts[0] += "; not known to Busbar" if kind == "warning" else ""
         parts[0] += "; a warning of the plugin %s" % one.failure.code if kind == "plugin_warning" else ""

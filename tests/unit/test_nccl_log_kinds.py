@@ -77,7 +77,14 @@ KINDS = [
         " vendor err 138 (Send)\n",
         "verdict: completion with status 9",
     ),
-    # Who ended first, by torchrun's block.
+    # Who ended first: by torchrun's block alone, and its list of the others is in no order of time.
+    (
+        "[1]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 41)\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 41\n[2]:\n  rank      : 2 (local_rank: 2)\n"
+        "  exitcode  : -15 (pid: 43)\n  traceback : Signal 15 (SIGTERM) received by PID 43\n"
+        "Root Cause (first observed failure):\n[0]:\n  host      : n1\n  rank      : 1 (local_rank: 1)\n",
+        "2 ended; which of them was first is not proven",
+    ),
     (
         "Root Cause (first observed failure):\n[0]:\n  host      : n7.x\n  rank      : 12 (local_rank: 4)\n"
         "  exitcode  : -6 (pid: 4711)\n",
