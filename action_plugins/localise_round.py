@@ -256,14 +256,15 @@ class Search:
 
     @cached_property
     def known(self) -> dict[str, list[Finding]]:
-        """Host -> findings of its health that the verdict has from the role itself."""
-        results = {host: work.results(of_host, [HEALTH], "", nightly=False) for host, of_host in self.raw.items()}
+        """Host that is slow -> findings of its health that the verdict has from the role itself."""
+        slow = localise_because.slow(self.record.findings)
+        results = {host: work.results(self.raw[host], [HEALTH], "", nightly=False) for host in slow}
         return {host: health_of(of_host.get(HEALTH)) for host, of_host in results.items()}
 
     @cached_property
     def health(self) -> dict[str, list[Finding]]:
-        """Host -> findings of its health: what it said right after the load, where the search asked, is the latest."""
-        asked = {host: health_of(of_host.get("localise_health")) for host, of_host in self.raw.items()}
+        """Host that is slow -> findings of its health: what it said right after the load, where the search asked."""
+        asked = {host: health_of(self.raw[host].get("localise_health")) for host in self.known}
         return {host: asked[host] or known for host, known in self.known.items() if asked[host] or known}
 
     @cached_property

@@ -16,25 +16,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record impo
 
 # A slow node, rail or rank explains that a job is slow; not that it gave wrong sums, or none at all.
 EXPLAINED = (perf.BUSBW.id, perf_repeats.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
-# The likeliest first: what one node has, then what several share.
-ROOTS = tuple(
-    check.id
-    for check in (
-        localise_judge.RAIL,
-        localise_judge.RANK,
-        localise_judge.NODE,
-        localise_judge.ALONE,
-        localise_judge.LEAF,
-        localise_judge.UPLINK,
-        localise_judge.CLUSTER,
-    )
-)
+# Of one node, and so what its health explains; the likeliest first.
+_OF_NODE = (localise_judge.RAIL.id, localise_judge.RANK.id, localise_judge.NODE.id, localise_judge.ALONE.id)
+# Then what several share.
+ROOTS = (*_OF_NODE, localise_judge.LEAF.id, localise_judge.UPLINK.id, localise_judge.CLUSTER.id)
 # Hosts that a finding names.
 _NAMED = 3
-# Of one node, and so what its health explains.
-_OF_NODE = tuple(
-    check.id for check in (localise_judge.RAIL, localise_judge.RANK, localise_judge.NODE, localise_judge.ALONE)
-)
 
 
 def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,3 @@ def written(data: Mapping[str, Any], run: Run, nights: History, beside: Beside) 
     """Name of a file -> page, and the number of devices left out."""
     devices = wrong(data)
     return {one.file: render(page(one, run, nights, beside)) for one in devices[:PAGES]}, len(devices[PAGES:])
-
-
-__all__: Sequence[str] = ["PAGES", "Device", "page", "render", "written", "wrong"]
