@@ -490,7 +490,8 @@ def row_of(*of: Check) -> Check:
     return check
 
 
-def _count(value: Any) -> None:
+def count(value: Any) -> None:
+    """Of whatever a driver counts in 64 bits. The night's history takes the same."""
     whole(0, (1 << 64) - 1)(value)
 
 
@@ -502,7 +503,7 @@ ras_communicator = record(
     name=text(64, re.compile(r"0x[0-9a-f]{0,16}(:0x[0-9a-f]{1,16}){0,2}")),
     size=_most_ranks,
     places=many(row_of(_most_ranks, _most_ranks, _pid, _gpu, _gpu), 1 << 17),
-    counts=table(ras_groups(_count), text(32, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), 64),
+    counts=table(ras_groups(count), text(32, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), 64),
     statuses=ras_groups(text(32, re.compile("[A-Z]+"))),
     errors=ras_groups(line),
     missing=many(
@@ -576,19 +577,27 @@ neighbour = record(
     description=_said,
 )
 
-# What a GPU or PCIe function of a node has counted since the last night, and which device it is.
-health_device = record(
-    pci=text(20, _PCI),
-    name=text(40, line=True),
-    seconds=maybe(number(0, 1e9)),
-    grown=table(whole(0, 1 << 64), text(80, line=True), 100),
-    product=maybe(_said),
-    serial=maybe(_said),
-    part=maybe(_said),
-    firmware=maybe(_said),
-    slot=maybe(_said),
-)
-health_devices = many(health_device, 1000)
+
+def _devices_with(counters: int, devices: int) -> Check:
+    return many(
+        record(
+            pci=text(20, _PCI),
+            name=text(40, line=True),
+            seconds=maybe(number(0, 1e9)),
+            grown=table(count, text(80, line=True), counters),
+            product=maybe(_said),
+            serial=maybe(_said),
+            part=maybe(_said),
+            firmware=maybe(_said),
+            slot=maybe(_said),
+        ),
+        devices,
+    )
+
+
+# What GPUs and PCIe functions of a node have counted since the last night, and which devices they are; and the same in
+# the findings file, where a NIC has what its port has counted, too.
+health_devices, told_devices = _devices_with(100, 1000), _devices_with(200, 2000)
 
 # What a rail's port has counted since the last night.
 port_growth = record(
@@ -598,7 +607,7 @@ port_growth = record(
     link_layer=one_of("", "InfiniBand", "Ethernet"),
     speed=text(8, re.compile("[A-Z0-9]*")),
     seconds=maybe(number(0, 1e9)),
-    grown=table(_count, text(64, re.compile("[a-z][a-z0-9_]*")), 100),
+    grown=table(count, text(64, re.compile("[a-z][a-z0-9_]*")), 100),
 )
 health_ports = many(port_growth, 64)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import heard, suite, terminal, verdict, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, heard, suite, terminal, verdict, work
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
 from .. import ansible_process, private
@@ -111,8 +111,8 @@ def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> s
     """The verdict's table on a run that was ended before its own. answers: host -> answer, as they had come."""
     roles = suite.judged(nightly=True)
     found = {name: work.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
-    for name, answer in answers.items():
-        if answer.get("verify") is False and name in found:
+    for name, one in answers.items():
+        if one.get("verify") is False and name in found:
             found[name].setdefault(suite.VERIFY, Plan().result())
     judged = verdict.judge(found, roles, partial=False, ended=True).scrubbed(manifest.secrets)
     return verdict.render(judged, True, terminal.WIDTH)
@@ -175,48 +175,44 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
 
 def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostResult:
     """Raises ValueError, which says what is not as docs/findings.md has it."""
-    answer = typed(said, dict, "it")
-    findings = tuple(_finding(item, hidden) for item in typed(answer.get("findings"), list, "findings"))
-    passed = [typed(item, str, "passed_ids") for item in typed(answer.get("passed_ids"), list, "passed_ids")]
-    notes = [typed(item, str, "notes") for item in typed(answer.get("notes", []), list, "notes")]
-    intent = answer.get("intent")
+    given = typed(said, dict, "it")
+    findings = tuple(_finding(item, hidden) for item in typed(given.get("findings"), list, "findings"))
+    passed = [typed(item, str, "passed_ids") for item in typed(given.get("passed_ids"), list, "passed_ids")]
+    notes = [typed(item, str, "notes") for item in typed(given.get("notes", []), list, "notes")]
+    intent = given.get("intent")
     if intent is not None:
         intent = printable(typed(intent, str, "intent"))
     busbw = {}
-    for run, figures in typed(answer.get("busbw"), dict, "busbw").items():
+    for run, figures in typed(given.get("busbw"), dict, "busbw").items():
         values = typed(figures, dict, "busbw")
         numbers = {key: _number(values.get(key), f"busbw.{key}") for key in ("busbw", "bar", "finished")}
         if numbers["busbw"] is None:
             raise ValueError("busbw.busbw is nothing")
         busbw[printable(run)] = {**numbers, "simulated": bool(values.get("simulated"))}
-    given = answer.get("end")
-    if given is not None and given not in ENDS:
-        raise ValueError(f"end is {given!r:.80}")
+    end_given = given.get("end")
+    if end_given is not None and end_given not in ENDS:
+        raise ValueError(f"end is {end_given!r:.80}")
     silent = any(finding.check.startswith("run.") for finding in findings)
     return HostResult(
         host=host,
-        end=given or (end if silent else "complete"),
+        end=end_given or (end if silent else "complete"),
         findings=findings,
         passed=frozenset(map(printable, passed)),
         intent=intent,
         busbw=busbw,
         notes=tuple(clean(note, hidden) for note in notes),
-        health=tuple(_device(item) for item in typed(answer.get("health", []), list, "health")),
+        health=_devices(given.get("health", [])),
     )
 
 
-def _device(item: object) -> dict[str, Any]:
-    """Raises ValueError."""
-    data = typed(item, dict, "health")
-    grown = {}
-    for name, count in typed(data.get("grown"), dict, "health.grown").items():
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 64:
-            raise ValueError(f"health.grown is {count!r:.80}, expected a count")
-        grown[printable(name)] = count
-    said: dict[str, Any] = {name: printable(typed(data.get(name), str, f"health.{name}")) for name in ("pci", "name")}
-    for name in ("product", "serial", "part", "firmware", "slot"):
-        said[name] = None if data.get(name) is None else printable(typed(data[name], str, f"health.{name}"))
-    return {**said, "seconds": _number(data.get("seconds"), "health.seconds"), "grown": grown}
+def _devices(items: object) -> tuple[dict[str, Any], ...]:
+    """By the rule that the node's answer was held to. Raises ValueError."""
+    devices = typed(items, list, "health")
+    try:
+        answer.told_devices(devices)
+    except answer.Invalid as error:
+        raise error.within("health") from None
+    return tuple(devices)
 
 
 def _finding(item: object, hidden: tuple[str, ...]) -> Finding:

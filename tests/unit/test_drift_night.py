@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, leftovers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +31,8 @@ from busbar.drift import command, compare, inventory, junit, lock, notify, outpu
 from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
 from busbar.drift.run import HostResult, Run
+
+from .test_drift_history import GPU5
 
 BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")
 HOSTS = {name: HostResult(name, "complete", (), frozenset({"a.b[live]@c"}), "one") for name in ("n1", "n2")}
@@ -174,6 +176,7 @@ GOOD: dict[str, Any] = {
     "intent": "one",
     "end": None,
     "busbw": {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0, "finished": 1e9, "simulated": False}},
+    "health": [GPU5],
 }
 JSON = st.recursive(
     st.none()
@@ -232,6 +235,20 @@ def test_an_answer_that_is_none_says_so() -> None:
     host = runner.results(data, Manifest(("n1",), (), False), {})["n1"]
     assert host.end == "incomplete"
     assert [f.have for f in host.findings] == ["its answer is not valid: a finding's 'check' is int, expected str"]
+
+
+@pytest.mark.parametrize(
+    "count", [0, (1 << 64) - 1, 1 << 64, 10**400, -1, True, 1.0, "1", None], ids=lambda c: repr(c)[:9]
+)
+def test_a_count_that_a_node_may_answer_is_one_that_the_night_keeps(count: Any) -> None:
+    device = {**GPU5, "grown": {"replays": count}}
+    data = {"hosts": {"n1": {**GOOD, "health": [device]}, "n2": GOOD}}
+    found = runner.results(data, Manifest(("n1", "n2"), (), False), {})
+    assert found["n2"].end == "complete"
+    assert (found["n1"].health == (device,)) == answer.is_valid(answer.health_devices, [device])
+    if found["n1"].end == "incomplete":
+        [finding] = found["n1"].findings
+        assert str(finding.have).startswith("its answer is not valid: health[0].grown.'replays': is ")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"hosts": []}', "[" * 200_000, '"' + "x" * 5000])
