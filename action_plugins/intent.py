@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 from ansible import constants
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
@@ -63,7 +62,7 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     bars = bars_of(site)
     runs = nccl_benchmark.runs(values, parsed, name, bars)
     # Ansible prints and logs what an action returns: secrets stay variables, which their role's module alone is given.
-    values = {name: value for name, value in values.items() if not redaction.named(name)}
+    values = intent.shown(values)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
     # What a node may be held to, besides what its roles ask for: variables of roles may hold secrets.
     of_site = {name: value for name, value in values.items() if name.startswith("busbar_")}

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, bounded
 
 display = Display()
@@ -40,13 +41,13 @@ def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], backgr
         with bounded.bounded(bounded.OF_MODULE.get(module, bounded.LIMIT)):
             given = ask()
         kept = answer.check(module, given, background)
+        if display.verbosity >= DEBUG:
+            kept.update(redaction.scrub_all({key: given[key] for key in ("invocation", "exception") if key in given}))
     except bounded.TooMuchError as error:
         return {"failed": True, "msg": str(error)}
     except (answer.Invalid, RecursionError) as error:
         what = str(error) if isinstance(error, answer.Invalid) else "it is nested too deeply"
         return {"failed": True, "msg": answer.SAID + what}
-    if display.verbosity >= DEBUG:
-        kept.update({key: given[key] for key in ("invocation", "exception") if key in given})
     # Found out by the control node, and not by the module.
     found = getattr(action, "_discovered_interpreter_key", None)
     if found:

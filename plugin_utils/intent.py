@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
@@ -126,6 +127,24 @@ def digest(wanted: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the values may be printed and logged, and is enough to compare hosts and to choose bars.
+
+    Of a private mapping NCCL's own variables are known, and of the others the names.
+    """
+    found: dict[str, Any] = {}
+    for name, value in redaction.scrub_all(values).items():
+        if VALUES[name].private and isinstance(value, dict):
+            found[name] = {key: item if _of_nccl(key) else redaction.REDACTED for key, item in value.items()}
+        elif not VALUES[name].private:
+            found[name] = value
+    return found
+
+
+def _of_nccl(name: Any) -> bool:
+    return str(name).startswith("NCCL_") and not redaction.named(str(name))
+
+
 def of_no_host(name: str) -> bool:
     """Whether a variable of the suite says nothing of what a host has to be."""
     return name.startswith(_OF_NO_HOST)
@@ -190,6 +209,8 @@ def told(errors: Mapping[str, Sequence[str]]) -> str:
 def _errors(name: str, given: Any, value: Value) -> list[str]:
     # YAML's `yes` is a bool and a bool is an int: both are mistakes where a number is wanted.
     right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
+    if not right and value.private:
+        return [f"{name} is of type {_kind(given)}, expected {value.type}"]
     if not right:
         return [f"{name} is {given!r} ({_kind(given)}), expected {value.type}{_how(name, given, value)}"]
     if value.type == "list":

@@ -49,6 +49,7 @@ class Value:
     says: what the value means, and its unit, in sentences of Markdown without links; a page is `docs/NAME.md`. No
         braces of templates: Ansible would evaluate them in argument specs.
     decision: where a site has to decide, why.
+    private: it may hold secrets whatever its names are: neither printed nor quoted, see intent.shown.
     """
 
     type: str
@@ -59,6 +60,7 @@ class Value:
     elements: str = "str"
     says: str = ""
     decision: Decision | None = None
+    private: bool = False
 
 
 _HEALTHY = Decision("they say what a healthy node is", "the run stops")
@@ -659,7 +661,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "",
             says="Address of UFM, such as `https://ufm.example/ufmRestV3`, which this node asks in place of a sweep.",
         ),
-        "ib_fabric_ufm_token": Value("str", "", says="Token for UFM; keep it in a vault."),
+        "ib_fabric_ufm_token": Value("str", "", says="Token for UFM; keep it in a vault.", private=True),
         "ib_fabric_ufm_ca": Value(
             "path", "", says="File on this node with the certificates of who has signed UFM's; empty: the system's."
         ),
@@ -737,7 +739,11 @@ PARTS: dict[str, dict[str, Value]] = {
         "nccl_benchmark_iterations": Value("int", 20, says="Measured iterations of each size."),
         "nccl_benchmark_timeout": Value("int", 600, says="Seconds granted to each program."),
         "nccl_benchmark_environment": Value(
-            "dict", {}, says="Variables for the programs, such as `NCCL_NVLS_ENABLE`; neither logged nor stored."
+            "dict",
+            {},
+            says="Variables for the programs, such as `NCCL_NVLS_ENABLE`; only NCCL's own are logged, and none is"
+            " stored.",
+            private=True,
         ),
         "nccl_benchmark_results_path": Value(
             "str",

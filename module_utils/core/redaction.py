@@ -71,6 +71,15 @@ def scrub(text: str, secrets: Tuple[str, ...]) -> str:
     return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
 
 
+def scrub_all(value: Any) -> Any:
+    """A copy of JSON's values in which no address of a text has a user and a password."""
+    if isinstance(value, str):
+        return scrub(value, ())
+    if isinstance(value, dict):
+        return {name: scrub_all(item) for name, item in value.items()}
+    return [scrub_all(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _without_userinfo(text: str) -> str:
     """The text without what stands before the hosts of its addresses.
 

@@ -154,10 +154,17 @@ def test_a_node_whose_python_is_too_old_or_missing_counts(lab: Path, play: Play)
     assert "failed:" in run.verdict
 
 
-def test_the_nodes_oldest_python_runs_it(lab: Path, play: Play, oldest_python: str) -> None:
+def test_the_nodes_oldest_python_runs_it_and_what_is_printed_has_no_secret(
+    lab: Path, play: Play, oldest_python: str
+) -> None:
     # On the node for which every role has something to do.
-    interpreter = json.dumps({"ansible_python_interpreter": oldest_python})
-    assert play("-i", lab / "inventory", "--limit", "node02", "-e", interpreter).rc == 0
+    secret = "hunter2-do-not-print"
+    given = {"nccl_benchmark_environment": {"SITE_KEYS": secret}, "ib_fabric_ufm_token": secret}
+    extra = json.dumps({"ansible_python_interpreter": oldest_python, **given})
+    run = play("-i", lab / "inventory", "--limit", "node02", "-vvv", "-e", extra)
+    assert run.rc == 0
+    assert "SITE_KEYS" in run.out
+    assert secret not in run.out
 
 
 def test_a_role_alone_reads_the_intent_by_itself(lab: Path, play: Play, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,7 +224,14 @@ def test_an_ordinary_task_is_asked_through_the_same_gate() -> None:
         "failed": True,
         "msg": "its answer is not valid: it is nested too deeply",
     }
-    assert "exception" in gate("iommu", {**PLAN, "exception": "trace"}, verbosity=3)
+    nested: Any = []
+    for _ in range(sys.getrecursionlimit()):
+        nested = [nested]
+    said = {**PLAN, "exception": "trace", "invocation": {"top": ["https://anna:hunter22@mirror/repo"]}}
+    shown = gate("ofed", said, verbosity=3)
+    assert (shown["exception"], shown["invocation"]) == ("trace", {"top": ["https://[redacted]@mirror/repo"]})
+    assert gate("ofed", {**said, "invocation": nested}, verbosity=3)["failed"]
+    assert "invocation" not in gate("ofed", said)
 
 
 def test_what_goes_on_in_the_background_says_so_first() -> None:

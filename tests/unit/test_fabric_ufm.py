@@ -8,11 +8,9 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep, ufm
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
@@ -126,16 +124,3 @@ def test_a_token_that_is_refused_is_not_repeated(server: Ufm) -> None:
     with pytest.raises(ReadError, match="401") as raised:
         server.sweep("wr0ng-t0ken")
     assert "wr0ng-t0ken" not in str(raised.value)
-
-
-def test_what_a_run_prints_of_an_inventory_has_no_token(tmp_path: Path) -> None:
-    """Ansible prints with -v what an action returns, and writes it to its log."""
-    given = {
-        "busbar_platform": "hgx-h100",
-        "busbar_fabric": "infiniband",
-        "ib_fabric_ufm": "https://ufm/ufmRestV3",
-        "ib_fabric_ufm_token": TOKEN,
-    }
-    wanted = intent_action._read(given, tmp_path)
-    assert wanted["values"]["ib_fabric_ufm"] == "https://ufm/ufmRestV3"
-    assert TOKEN not in json.dumps(wanted)

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.busbar.fabric.plugins.action import intent as action
 from ansible_collections.busbar.fabric.plugins.action.intent import load
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, site_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+SECRET = "hunter2-do-not-print"
 
 
 def test_defaults_fill_what_is_not_set() -> None:
@@ -318,3 +321,35 @@ def test_a_mistake_of_a_thousand_hosts_is_one_sentence() -> None:
     )
     each = intent.told({f"n{i}": [f"mistake {i}"] for i in range(1000)})
     assert each.endswith("; and 970 more mistakes; mend these first")
+
+
+def test_what_a_run_prints_of_an_inventory_has_no_secret(tmp_path: Path) -> None:
+    """Ansible prints with -v what an action returns, and writes it to its log."""
+    given: dict[str, Any] = {
+        "busbar_platform": "hgx-h100",
+        "busbar_fabric": "infiniband",
+        "ib_fabric_ufm": "https://ufm/ufmRestV3",
+        "ib_fabric_ufm_token": SECRET,
+        "nccl_benchmark_environment": {"NCCL_NVLS_ENABLE": "0", "SITE_KEYS": SECRET, "NCCL_AUTH_TOKEN": SECRET},
+        "mofed_repository_url": f"https://anna:{SECRET}@mirror/repo",
+    }
+    wanted = action._read(given, tmp_path)
+    values = wanted["values"]
+    assert values["ib_fabric_ufm"] == "https://ufm/ufmRestV3"
+    assert values["nccl_benchmark_environment"]["NCCL_NVLS_ENABLE"] == "0"
+    assert list(values["nccl_benchmark_environment"]) == list(given["nccl_benchmark_environment"])
+    assert SECRET not in json.dumps(wanted)
+    # A new token is no other intent.
+    other = {**given, "nccl_benchmark_environment": {**given["nccl_benchmark_environment"], "SITE_KEYS": "new"}}
+    assert intent.digest(action._read(other, tmp_path)) == intent.digest(wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in site_values.VALUES if site_values.VALUES[name].private])
+def test_a_mistake_in_what_may_be_secret_is_named_and_not_quoted(name: str) -> None:
+    with pytest.raises(ParseError, match=f"{name} is of type list, expected ") as caught:
+        intent.read({"busbar_platform": "hgx-h100", name: [SECRET]})
+    assert SECRET not in str(caught.value)
+
+
+def test_whose_name_says_that_it_is_secret_is_declared_so() -> None:
+    assert [name for name in site_values.VALUES if redaction.named(name) and not site_values.VALUES[name].private] == []
