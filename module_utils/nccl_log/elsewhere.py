@@ -28,7 +28,8 @@ _CUDA = re.compile(
     r"CUDA driver version is insufficient for CUDA runtime version|[a-z][a-z ,-]{5,80}(?:ECC|CUDA)?[a-z -]{0,60})"
 )
 _EXIT = (
-    re.compile(r"error: (?P<host>[\w.-]{1,120}): tasks? (?P<rank>\d{1,8})[\d,\-]*: (?P<how>.{1,80})$"),
+    re.compile(r"error: (?P<host>[\w.-]{1,120}): task (?P<rank>\d{1,8}): (?P<how>.{1,80})$"),
+    re.compile(r"error: (?P<host>[\w.-]{1,120}: tasks [\d,\-]{1,200}): (?P<how>.{1,80})$"),
     re.compile(
         r"process rank (?P<rank>\d{1,8}) with PID \d+ on node (?P<host>[\w.-]{1,120}) exited on (?P<how>signal .{1,40})"
     ),
@@ -48,6 +49,22 @@ _ENDED = (
     ("node_failure", re.compile(r"[Nn]ode failure on|DUE TO NODE FAILURE|lost communication with a remote daemon")),
 )
 _XID = re.compile(r"NVRM: Xid \((?P<device>[^)]{1,40})\): (?P<code>\d{1,4})")
+_FALLEN = re.compile(r"NVRM: GPU (?P<device>[0-9a-fA-F:.]{7,20}): GPU has fallen off the bus")
+# A port that another process has.
+_IN_USE = re.compile(r"ddress (?:is )?already in use|EADDRINUSE|ddress in use")
+_PORT = re.compile(
+    r"(?:\[::\]|\d{1,3}(?:\.\d{1,3}){3}|localhost|\*|\bport|\btcp)[:=, '\"]{1,3}(?P<port>\d{2,5})\b|"
+    r":(?P<last>\d{4,5})\b"
+)
+# RDMA connections that other programs than NCCL make.
+_QUEUE_PAIR = re.compile(r"(?:modify|transition\w*|moving|change) (?:the )?QP\b|ibv_modify_qp|ibv_create_ah")
+_WHY = re.compile(
+    r"(?P<why>[Cc]onnection timed out|[Nn]etwork is unreachable|[Nn]o route to host|[Hh]ost is down|"
+    r"[Ii]nvalid argument|[Nn]o such device|[Cc]annot allocate memory|[Pp]ermission denied|[Oo]peration not permitted|"
+    r"(?:errno|error|ret)[:= ]{1,3}-?\d{1,4})"
+)
+_RDMA = re.compile(r"\b(?P<device>(?:mlx\d|bnxt_re|irdma|efa|ionic|rdmap|roce|hns)_?\w{0,20})\b")
+_DGID = re.compile(r"dgid=(?:::ffff:)?(?P<peer>[0-9a-fA-F:.]{4,45})")
 _EXCEPTION = re.compile(
     r"NCCL [eE]rror(?P<place> in: [^\s,]{1,300})?(?: \d)?(?:[,:] (?!in:)(?P<what>[a-z][^(,\n]{3,60}))?"
 )
@@ -116,6 +133,31 @@ def _outside(line: str) -> Optional[Failure]:
 def _xid(line: str) -> Optional[Failure]:
     match = _XID.search(line)
     return Failure("xid", _text(line), match.group("code"), device=match.group("device")) if match else None
+
+
+def _fallen(line: str) -> Optional[Failure]:
+    match = _FALLEN.search(line)
+    return Failure("xid", _text(line), "79", device=match.group("device")) if match else None
+
+
+def _in_use(line: str) -> Optional[Failure]:
+    if not _IN_USE.search(line):
+        return None
+    match = _PORT.search(line[: _IN_USE.search(line).start()])  # type: ignore[union-attr]
+    return Failure("port_in_use", _text(line), (match.group("port") or match.group("last")) if match else "")
+
+
+def _queue_pair(line: str) -> Optional[Failure]:
+    if not _QUEUE_PAIR.search(line) or ("ail" not in line and "rror" not in line):
+        return None
+    why, device, peer = _WHY.search(line), _RDMA.search(line), _DGID.search(line)
+    return Failure(
+        "queue_pair",
+        _text(line),
+        why.group("why") if why else "",
+        peer.group("peer") if peer else "",
+        device.group("device") if device else "",
+    )
 
 
 def _exit(line: str) -> Optional[Failure]:
@@ -190,6 +232,9 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     *((mark, _outside) for mark in ("oom", "OOMKilled", "Killed process", "CANCELLED AT", "ode failure on")),
     *((mark, _outside) for mark in ("NODE FAILURE", "lost communication")),
     ("NVRM: Xid", _xid),
+    ("has fallen off", _fallen),
+    *((mark, _in_use) for mark in ("ddress already in use", "ddress is already", "EADDRINUSE", "ddress in use")),
+    *((mark, _queue_pair) for mark in (" QP", "ibv_modify_qp", "ibv_create_ah")),
     ("libfabric:", _libfabric),
     *(
         (mark, _exit)
@@ -217,6 +262,7 @@ COARSE = (
     *(b"rror", b"CCL", b"nccl", b"atch", b"last ", b"ermina", b"oom", b"OOM", b"Kill", b"CANC", b"ode ", b"NODE"),
     *(b"lost ", b"Xid", b"libfabric:", b"exit", b"PID", b"Memory", b"memory", b"failure", b"Dupli", b"bus "),
     *(b"SHArP", b"algorithm/", b"SAT tree", b"Begin job", b"NOT been"),
+    *(b"fallen", b"ddress ", b"EADDR", b" QP", b"modify_qp", b"create_ah"),
     *(b"store-", b"socket", b"DistSt", b"clients", b"Socket", b"Rendez", b"Heart"),
 )
 

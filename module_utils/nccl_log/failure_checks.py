@@ -475,6 +475,12 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "the scheduler or launcher lost a node",
         "see whether the node named there is up: `sinfo -R`, its console, and BMC",
     ),
+    ("port_in_use", ""): (
+        "a process could not open its port, because another one has it: no network is involved, and nothing was sent",
+        "`ss -ltnp` on that node shows who has the port: end what is left of an earlier job, or take another port"
+        " (MASTER_PORT, --master_port, --rdzv_endpoint; --standalone or port 0 let torchrun choose), and let"
+        " one process only open it: two jobs, or two launchers on one node, need two ports",
+    ),
     ("stuck", ""): (
         "PyTorch's own watchdog thread did not get on: a call of CUDA or NCCL hangs, or Python holds its lock; who says"
         " so is not who is to blame",
@@ -544,6 +550,7 @@ CHECKS = {
     "cancelled": EXIT,
     "node_failure": EXIT,
     "store": STORE,
+    "port_in_use": STORE,
     "stuck": WATCHDOG,
     "ras": WARNING,
     "event": PORT,

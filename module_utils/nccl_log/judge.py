@@ -34,19 +34,21 @@ def judge(log: Log) -> List[Finding]:
     found += _tests(log)
     for number, job in enumerate(split(log)):
         failed = judge_failures.judge(job) or _same_gpu(job)
+        network = judge_network.judge(job)
+        if number == 0:
+            failed = judge_program.judge(log, job, failed, network)
         found += failed
         found += _versions(job) + _forms(job) + _driver(log, job) + _ranks(job)
-        network = judge_network.judge(job)
         found += network
         found += judge_settings.judge(job)
-        found += judge_program.judge(log, job, [*failed, *network]) if number == 0 else []
         found += _level(log, job)
     return _first_first(worst_first(_once(found)))
 
 
 def _first_first(found: List[Finding]) -> List[Finding]:
     """Of findings as severe as the first failure of a log that one first: others may follow from it."""
-    cause = next((one for one in found if "(the first failure of this log" in (one.have or "")), None)
+    marks = "(the first failure of this log", "(a connection was lost before it in the log"
+    cause = next((one for one in found if any(mark in (one.have or "") for mark in marks)), None)
     if cause is None:
         return found
     at = next(number for number, one in enumerate(found) if one.severity == cause.severity and one.state == cause.state)

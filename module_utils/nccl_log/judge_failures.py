@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import judge_watchdog, signals
+from . import ends, judge_watchdog, signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failures import STATUSES
@@ -64,6 +64,8 @@ def judge(job: Job) -> List[Finding]:
             and kind == _kind(first) == "cuda"
             and {one.process for one in reported} == {first.process}
         )
+        # The kernel tells the same GPU's end in several numbers.
+        again = again or (kind == "xid" and ends.xid_follows(reported, job.failures))
         by_cuda = first is not None and _kind(first) == "cuda" and kind == "shared_memory"
         again = again or (by_cuda and not any("error" in one.failure.text.partition("(size")[2] for one in reported))
         lost_before = kind == "closed" and first is not None and _came_before(reported, first)
@@ -75,7 +77,8 @@ def judge(job: Job) -> List[Finding]:
     if not any(one.check == CONNECTION.id for one in found):
         found += _retries(job)
     if not found or (first is None and all(one.check == EXIT.id for one in found)):
-        found = _bare(job) + found
+        bare = _bare(job)
+        found = bare + [replace(one, because=one.because or bare[0].id) if bare else one for one in found]
     return found
 
 
@@ -103,10 +106,13 @@ def _came_before(reported: Sequence[Reported], first: Reported) -> bool:
     return ordered is not None and ordered[0] is not first and ordered[0].process is not first.process
 
 
+_NO_CALL = ("progress", "left", "exit", "cancelled")
+
+
 def _bare(job: Job) -> List[Finding]:
     """Where only exceptions, what NCCL says after another warning, or the calls that returned an error are here."""
     said = [one.failure.text for one in job.failures if _kind(one) == "exception"]
-    said = said or [one.failure.text for one in job.failures if _kind(one) not in ("progress", "left", "exit")]
+    said = said or [one.failure.text for one in job.failures if _kind(one) not in _NO_CALL]
     traced = _calls(job)
     if not said and not traced:
         return []
@@ -263,12 +269,14 @@ def _first(job: Job) -> Optional[Reported]:
         if _kind(one) not in FOLLOWS and not (_kind(one) == "completion" and _code(one) == "5")
     ]
     known = [one for one in roots if _kind(one) not in MERELY]
+    known = [one for one in known if _kind(one) != "xid" or not ends.xid_follows([one], known)]
     # A connection that was never made comes before those that were lost for it.
     never = [one for one in job.failures if _kind(one) in ("connect", "closed")]
     if not roots and (in_order(never) or [None])[0] is not None and _kind((in_order(never) or never)[0]) == "connect":
         return (in_order(never) or never)[0]
     # A process that ends after calls or tests had failed follows from them.
     ended = [one for one in job.failures if _kind(one) == "exit"]
+    ended = [one for one in ended if not ends.by_order(one.failure)] or ended
     before = [one for one in job.failures if _kind(one) in ("consequence", "exception", "test", "watchdog")]
     if before and ended and (in_order([*before, *ended]) or before)[0] not in ended:
         ended = []
@@ -283,8 +291,10 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     kind, code = _kind(reported[0]), _code(reported[0])
     check = CHECKS[kind]
     ordered = in_order(reported) or reported
+    ordered = ends.launched(ordered) if kind == "exit" else ordered
     one = ordered[0]
     parts = [_what(one, code) if kind != "watchdog" else judge_watchdog.gave_up(job, reported)]
+    parts = [ends.xid_said(reported)[0]] if kind == "xid" else parts
     if first is not None and len(job.failures) > len(reported):
         earlier = [one for one in in_order(job.failures) or [] if _kind(one) == "warning"]
         lost = [one for one in job.failures if _kind(one) == "closed"]
@@ -309,7 +319,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append(stage)
     parts.append(_ends_start(one))
     parts += _sizes(job, reported)
-    where = _where(reported)
+    where = _where(reported) if kind != "xid" else ""
     if where:
         parts.append(where)
     if kind == "closed":
@@ -333,6 +343,9 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         any("::ffff:" in one.failure.text for one in reported) or any(one.roce for one in job.processes)
     ):
         parts.append("RoCE: the GIDs are IPv4 addresses")
+    if kind == "queue_pair" and one.process is None:
+        whose = signals.classify(one.failure.text)
+        parts.append("a connection of another program than NCCL" + ("; %s" % whose.about if whose else ""))
     if kind in ("connect", "merely_tried"):
         parts.append(_unreached(job, reported))
     if kind == "merely_tried" and one.process is not None and one.process.retries is not None:
@@ -377,13 +390,17 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("possible causes: %s" % possible)
     subject = "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else "")
     have = "; ".join(part for part in parts if part)
-    state = "unknown" if kind in OPEN else "drift"
+    state = "unknown" if kind in OPEN or kind == "cancelled" else "drift"
     severity = "minor" if kind in MINOR or (kind in OPEN and first is None) else None
     severity = "major" if kind in ("merely_tried", "hca_skipped") else severity
     severity = "minor" if goes_on else severity
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, "")) or (None, None)
     if kind in ("warning", "system"):
         fix = _look_next(one)
+    if kind == "xid":
+        fix = ends.xid_said(reported)[1]
+    if kind == "exit" and (kind, one.failure.code) not in OWN:
+        fix = ends.look_after(one.failure.code)
     if kind == "cuda" and proven:
         fix = (
             "make the program need less: a smaller batch or sequence, activation checkpointing, sharding; see with"
@@ -559,8 +576,8 @@ def _what(one: Reported, code: str) -> str:
         if not code.isdigit():
             return "the HCA reports of a queue: %s" % code
         return "completion with status %s, %s" % (code, STATUSES.get(int(code), "unknown status"))
-    if one.failure.kind == "exit":
-        return "a process ended with %s" % one.failure.code
+    if one.failure.kind == "exit" and "the first" not in one.failure.text:
+        return "a process ended with %s" % ends.ended_with(one.failure.code)
     text = one.failure.text.partition("\n")[0]
     return text if len(text) <= 220 else text[:220] + "..."
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import List, Optional, Sequence
 
 from ..core.check import Check
@@ -13,6 +14,7 @@ from . import failure_checks, signals
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
+from .own_failure import own_failure
 from .quotes import Quote
 
 PROGRAM = Check(
@@ -25,11 +27,19 @@ PROGRAM = Check(
 "Do the programs of the job report no failure of their own"
 
 # Kinds of failures that say how a process ended.
-_ENDED = ("exit", "oom", "time_limit", "cancelled", "node_failure")
+_ENDED = ("exit", "oom", "time_limit", "node_failure")
 
 
-def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
-    """others: findings on the same log."""
+def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Finding]) -> List[Finding]:
+    """What programs report, and ``failed``, which follows from it where a program failed by itself before.
+
+    failed: findings on what NCCL and launchers report.   network: findings on the same log.
+    """
+    others = [*failed, *network]
+    own = own_failure(job)
+    if own is not None:
+        cause = _own(job, *own)
+        return [cause, *_barrier(log, job), *_trace(log, job), *[_after(cause, one) for one in failed]]
     found = _barrier(log, job) + _trace(log, job)
     worst = next((one for one in [*others, *found] if not one.ok and one.severity == "critical"), None)
     said = " ".join(" ".join((one.have or "").split()) for one in others)
@@ -38,14 +48,121 @@ def judge(log: Log, job: Job, others: Sequence[Finding]) -> List[Finding]:
     errors = [one for one in reports if one.kind == signals.ERROR and not _MERELY.search(one.text)]
     # What merely says that a process ended adds nothing to a failure that is known.
     strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
+    death = None
     if strong and not any(one.failure.kind in _ENDED for one in job.failures):
-        found.append(_death(job, strong, errors, worst))
+        death = _death(job, strong, errors, worst if worst is None or not _merely_ordered(worst) else None)
+        found.append(death)
     known = worst or next(
         (one for one in others if not one.ok and one.severity == "major" and one.state == "drift"), None
     )
     if errors and known is None and not (strong and strong[0].order < errors[0].order):
         found.append(_error(job, errors))
-    return found
+    orders = [one for one in reports if one.kind == signals.ORDER]
+    if orders and known is None and not found:
+        found.append(_told_to_end(job, orders))
+    if death is not None:
+        failed = [_after(death, one) if _merely_ordered(one) else one for one in failed]
+    return [*found, *failed]
+
+
+def _merely_ordered(one: Finding) -> bool:
+    return one.check == EXIT.id and " cancelled" in one.subject
+
+
+_FIRST = re.compile(r" \(the first (?:failure|warning) of this log[^)]*\)")
+
+
+def _after(cause: Finding, one: Finding) -> Finding:
+    """A finding that follows from another one."""
+    if one.ok:
+        return one
+    return replace(one, have=_FIRST.sub("", one.have or ""), because=cause.id)
+
+
+def _own(job: Job, one: Quote, proven: bool) -> Finding:
+    """What a program says of its own failure."""
+    first = "a program failed (the first failure of this log): "
+    have = (first if proven else "the last that a program reports before the end: ") + _told(one)
+    known = bool(job.failures) or any(said.nccl and said.kind == signals.ERROR for said in job.quotes)
+    have += "; what else fails in this log comes after it" if known else "; no failure of NCCL is in these lines"
+    why = (
+        "a program of the job ended by its own error, before anything else failed: no network and no setting of NCCL's"
+    )
+    why += " is its cause as far as these lines tell"
+    state = "drift" if proven else "unknown"
+    return PROGRAM.judge(
+        "%s program" % job.name, state, "none", have, "line %d" % one.order, _fix(one) or _look(one),
+        why=why if proven else None,
+    )  # fmt: skip
+
+
+def _told(one: Quote) -> str:
+    have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
+    have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
+    have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
+    have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
+    return have + ("; %s" % one.about if one.about else "")
+
+
+def _look(one: Quote) -> Optional[str]:
+    """What to do about a program's own error, by its words."""
+    for pattern, fix in _LOOK:
+        if pattern.search(one.text):
+            return fix
+    if one.calls:
+        return "look at %s in the program: its message above says what it met, and the lines above it with what" % (
+            one.calls[-1],
+        )  # fmt: skip
+    return None
+
+
+_LOOK = tuple(
+    (re.compile(pattern), fix)
+    for pattern, fix in (
+        (
+            r"unrecognized arguments: --local[-_]rank",
+            "the launcher hands over --local_rank or --local-rank (torch.distributed.launch) and the program does not"
+            " take it: let it read LOCAL_RANK from the environment, and start it by torchrun",
+        ),
+        (
+            r"error: (?:unrecognized arguments|the following arguments|argument |ambiguous option|expected )",
+            "the program's command line: `--help` of that program says what it takes",
+        ),
+        (
+            r"ModuleNotFoundError|ImportError|cannot open shared object|undefined symbol",
+            "the module or library is not in this environment, or not of the release that the program was built with:"
+            " use one image or environment on all nodes",
+        ),
+        (
+            r"FileNotFoundError|No such file or directory",
+            "the file is not on the node that says so: a path that only one node has, or a file system that is not"
+            " mounted there",
+        ),
+        (
+            r"divisible|world[_ ]size|parallel_size|num_gpus|nproc",
+            "the numbers of ranks, GPUs or parallel sizes that the program is started with do not go together: change"
+            " them as the line says",
+        ),
+        (
+            r"PermissionError|ermission denied",
+            "the user of the job may not do this there: `ls -l` of the file or device in the job",
+        ),
+        (
+            r"ulimit|oo many open files|Errno 24",
+            "`ulimit -n` in the job itself: raise it (LimitNOFILE, docker --ulimit)",
+        ),
+    )
+)
+
+
+def _told_to_end(job: Job, orders: Sequence[Quote]) -> Finding:
+    one = orders[0]
+    have = "the job was told to end: %s%s; %s" % (one.text[:220], _where(one), one.about)
+    have += "; no failure stands before it: who or what gave the order is not in these lines (scheduler, time limit, a"
+    have += " user, another node's failure, or another program that watches this one)"
+    why = "an order to end is no failure of the process that gets it"
+    fix = "`sacct -j JOB` or the pod's events, and the logs of the other nodes and programs of the job at that time"
+    return EXIT.judge("%s order" % job.name, "unknown", "none", have, "line %d" % one.order, fix, why=why)
 
 
 # A line that PyTorch itself calls a warning: it is quoted, and no failure by itself.

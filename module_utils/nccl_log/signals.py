@@ -13,9 +13,9 @@ from typing import Dict, NamedTuple, Optional, Pattern, Tuple
 
 from .signal_marks import MARKS
 
-# Kinds, worst first; "success" and "fact" are no failures.
-DEATH, ERROR, WAITS, WARNING, SUCCESS = "death", "error", "waits", "warning", "success"
-KINDS = (DEATH, ERROR, WAITS, WARNING, SUCCESS)
+# Kinds, worst first. Who is told to end, or ends others, has not failed by that: an order is never a cause.
+DEATH, ERROR, ORDER, WAITS, WARNING, SUCCESS = "death", "error", "order", "waits", "warning", "success"
+KINDS = (DEATH, ERROR, ORDER, WAITS, WARNING, SUCCESS)
 
 # Numbers of Linux's signals by which processes of a job end, and what is known of each.
 SIGNALS: Dict[int, str] = {
@@ -80,6 +80,38 @@ class Class(NamedTuple):
 # What a line has, its class. The first that fits decides. SIGNAL and CODE are numbers of the tables above. What is
 # changed here changes signal_marks.MARKS: tests/unit/test_nccl_log_marks.py prints them.
 ROWS: Tuple[Tuple[str, str, str], ...] = (
+    # Orders.
+    (
+        ORDER,
+        r"Received (?P<signal>\d{1,2}) death signal",
+        "torchrun itself was told to end, from outside, and ends its workers: no failure of its own",
+    ),
+    (
+        ORDER,
+        r"SignalException: Process \d+ got signal: (?P<signal>\d{1,2})",
+        "torchrun itself was told to end, from outside: no failure of its own",
+    ),
+    (
+        ORDER,
+        r"(?:Sending|Closing) process \d+ (?:closing|via) signal (?P<name>SIG\w{3,5})|"
+        r"shutdown process \d+ via \S{1,20}, forcefully|Killing subprocess \d+",
+        "the launcher ends this process after another one failed, or as it was told to: no failure of its own",
+    ),
+    (ORDER, r"(?:main process )?[Rr]eceived (?P<name>SIG(?:TERM|INT|HUP))\b", "told to end, from outside"),
+    (ORDER, r"\bKeyboardInterrupt\b", "a user, or who passes signals on, has ended it (SIGINT, as by Ctrl-C)"),
+    (
+        ORDER,
+        r"srun: (?:Job step aborted|Terminating|Force Terminat)|srun: (?:launch/\S{1,40}: |error: )?.{0,60}"
+        r"(?:sending Ctrl-C|forcing job termination)",
+        "Slurm ends the tasks that are left after the first one ended, or as it was told to",
+    ),
+    (
+        ORDER,
+        r"(?:STEP|JOB|TASK) .{1,200} CANCELLED AT (?!.{0,60}DUE TO)",
+        "Slurm's record that a job or step is ended: by a user, or after a task failed; what failed stands before it,"
+        " if anything did",
+    ),
+    (ORDER, r"total processes killed \(some possibly", "mpirun has ended the others"),
     # Deaths by a signal.
     (DEATH, r"Caught signal (?P<signal>\d{1,2})\b", "a crash handler (UCX, Open MPI) reports the end of a process"),
     (
@@ -149,7 +181,6 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"(?:srun|slurmstepd|slurmd): error: .{0,200}(?:\*\*\* |task|[Ee]xit|[Kk]ill|abort|[Nn]ode|oom)",
         "Slurm reports the end of a task or step; the others are ended after it",
     ),
-    (DEATH, r"srun: (?:Job step aborted|Terminating|Force Terminat)", "Slurm ends the other tasks after the first one"),
     # MPI launchers.
     (DEATH, r"MPI_ABORT was invoked|MPI_Abort", "a rank asked MPI to end all of the job: its own lines before say why"),
     (
@@ -179,12 +210,6 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         DEATH,
         r"ChildFailedError|Root Cause \(first observed failure\)",
         "torchrun ends the others after the first failure: its block names rank, host and time of the first one",
-    ),
-    (DEATH, r"SignalException: Process \d+ got signal: (?P<signal>\d{1,2})", "torchrun was itself ended by a signal"),
-    (
-        DEATH,
-        r"Sending process \d+ closing signal (?P<name>SIG\w{3,5})",
-        "torchrun ends this process after another one failed: no failure of its own",
     ),
     (
         DEATH,
@@ -358,6 +383,36 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         " late, the kernel that made it may be an earlier one (CUDA_LAUNCH_BLOCKING=1)",
     ),
     (ERROR, r"NVRM: Xid", "the GPU's driver reports a fault"),
+    (ERROR, r"nvidia-nvswitch\d{1,3}: SXid", "an NVSwitch reports a fault: it concerns all GPUs that use the link"),
+    (
+        ERROR,
+        r"fallen off the bus|\bGPU (?:is )?lost\b|GPU_IS_LOST|"
+        r"Unable to determine the device handle for GPU|NVRM: The NVIDIA GPU \S{1,20}",
+        "the driver does not reach this GPU any more: its slot, power, heat or the GPU; the node has to be restarted"
+        " before it comes back",
+    ),
+    (ERROR, r"NVRM: .{0,120}(?:[Ff]ail|[Ee]rror|not responding|[Tt]imeout)", "a message of the GPU's driver"),
+    (
+        WARNING,
+        r"AER: .{0,20}[Cc]orrected error|severity=Corrected",
+        "PCIe has mended an error itself: single ones are harmless, many in a minute are a bad link",
+    ),
+    (
+        ERROR,
+        r"AER: .{0,40}(?:[Uu]ncorrect|[Ff]atal)|severity=(?:Uncorrected|Fatal)|PCIe Bus Error",
+        "PCIe lost data on the way to the device that is named: slot, riser, or the device",
+    ),
+    (
+        ERROR,
+        r"mlx5_core \S{4,20}: .{0,120}(?:[Ff]atal|[Ee]rror|[Ff]ail|timeout|timed out|assert|Link (?i:down))|"
+        r"\bmlx\w{1,12}\b.{0,40}Link (?i:down)|Link is Down",
+        "the HCA's driver: a link that went down, or firmware that failed",
+    ),
+    (
+        ERROR,
+        r"soft lockup|blocked for more than \d+ seconds|hung_task|rcu_sched detected stalls|\[Hardware Error\]",
+        "the kernel: a CPU or a task stands, or hardware failed",
+    ),
     (
         ERROR,
         r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU Reset Required|NV_ERR_GPU_IN_FULLCHIP_RESET",
@@ -513,6 +568,19 @@ COARSE = (
         b"WARN",
         b"arning",
     ),
+    *(
+        b"illing",
+        b"erminating",
+        b"CANCELLED",
+        b"fallen",
+        b"LOST",
+        b"lost",
+        b"NVRM",
+        b"Link ",
+        b"lockup",
+        b"blocked for",
+    ),
+    *(b"hung_task", b"ddress already", b"EADDRINUSE"),
     *(b"uccess", b"UCCESS", b"PASS", b"xit", b"EXIT", b"EXHAUSTED", b"aiting", b"nable", b"annot", b"enied", b"efused"),
     *(
         b"memory",

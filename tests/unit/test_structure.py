@@ -270,8 +270,8 @@ def test_node_code_is_python_38_and_standard_library(path: Path) -> None:
 
 # Each wing of module_utils may import what stands before it; the nouns beside the wings may import all of them.
 WINGS = (
-    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "nccl", "nccl_log", "nccl_tests"),
-    *("fabric", "health"),
+    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "health", "nccl", "nccl_log"),
+    *("nccl_tests", "fabric"),
 )
 NOUNS = "nouns"
 

@@ -1,0 +1,110 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How processes and GPUs of a job ended, in words: exit codes, signals, and what the kernel says of a GPU (Xid)."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Optional, Sequence, Set, Tuple
+
+from ..health import xid
+from . import signals
+from .failures import Failure
+from .job import Reported
+from .jobs import names
+
+_NUMBER = re.compile(r"^(?:(?:[Ee]xited with )?exit code |exitcode:? ?)?(?P<code>-?\d{1,5})\W*$")
+_BY_ORDER = re.compile(r"^-15$|\b143$|[Ss]ignal (?:15|SIGTERM)|^Terminated|^SIGTERM|^1[45]3\b.*SIGTERM")
+_SIGNAL = re.compile(r"[Ss]ignal (?P<number>\d{1,2})\b")
+
+_PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})'?, name=(?P<name>[\w./-]{1,60})")
+# What an Xid asks for -> what to do.
+_DO: Dict[Optional[str], str] = {
+    xid.NOTHING: "nothing by itself; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and what else the kernel's log has of it",
+    xid.RESTART: "as a rule the program's own error: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer; where it"
+    " comes on one GPU alone, whatever runs there, drain the node",
+    xid.RESET: "drain the node, end what runs on that GPU, and reset it: `nvidia-smi --gpu-reset -i ADDRESS`; where it"
+    " comes back, have the GPU looked at",
+    xid.WORKFLOW: "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`, `nvidia-smi nvlink -s` and `-e` on it say"
+    " whether memory or a link is bad; reset the GPU, and have it looked at where it comes back",
+    xid.REBOOT: "drain the node and restart it: the GPU does not come back before; where it goes again, have its seat,"
+    " power and cooling looked at",
+    xid.VM: "restart the virtual machine",
+    xid.POWER: "see the GPU's power cables and seat",
+    None: "look the number up in NVIDIA's list of Xid errors, and see `nvidia-smi -q` on the node",
+}
+
+
+def ended_with(code: str) -> str:
+    """``exit code 137 (signal 9, SIGKILL: ...)`` of what a launcher says."""
+    number = _NUMBER.match(code)
+    if number is None:
+        signal = _SIGNAL.search(code)
+        meant = signals.SIGNALS.get(int(signal.group("number")), "") if signal else ""
+        return code.rstrip(". ") + (", %s" % meant if meant else "")
+    meant = signals.meaning(int(number.group("code")))
+    return "exit code %s" % number.group("code") + (", that is: %s" % meant if meant else "")
+
+
+def look_after(code: str) -> Optional[str]:
+    """What to do about an end with this code or signal, where that tells more than that it ended."""
+    said = ended_with(code)
+    if "SIGKILL" in said or "Killed" in code:
+        return (
+            "`dmesg -T | grep -i -E 'oom|killed process'` on its node, and the limit of its cgroup or pod; no word of"
+            " memory there: the scheduler's record of who ended it"
+        )
+    if "SIGBUS" in said:
+        return "`df -h /dev/shm` in the job: containers need --shm-size=16g or --ipc=host; enough room: `dmesg -T`"
+    if "SIGSEGV" in said or "SIGABRT" in said or "SIGILL" in said or "SIGFPE" in said:
+        return (
+            "see that process's own last lines and the stack that its crash handler printed; else a core:"
+            " `ulimit -c unlimited`, `coredumpctl gdb`"
+        )
+    if "SIGTERM" in said or "SIGHUP" in said or "SIGINT" in said:
+        return "it was told to end: see who else ended before it, and the scheduler's record (`sacct -j JOB`)"
+    return (
+        "see that process's own last lines, which say why: in the log of that rank or node (torchrun: --log-dir and"
+        " --tee 3; srun: --output with %t)"
+    )
+
+
+def by_order(said: Failure) -> bool:
+    """Whether a process was told to end: as a rule the launcher ends the others after the first failure."""
+    return said.kind == "exit" and _BY_ORDER.search(said.code) is not None
+
+
+def xid_said(reported: Sequence[Reported]) -> Tuple[str, str]:
+    """What the kernel says of one number, and what to do."""
+    number = int(reported[0].failure.code)
+    meant, action = xid.TABLE.get(number, ("not in this command's list", None))
+    gpus = names({_gpu(one) for one in reported if one.failure.device}, 8)
+    text = "the kernel reports Xid %d of the GPU at PCI %s: %s" % (number, gpus, meant)
+    programs = {"%(name)s (pid %(pid)s)" % match.groupdict()
+                for match in (_PROCESS.search(one.failure.text) for one in reported) if match}  # fmt: skip
+    text += "; met by %s" % names(programs, 4) if programs else ""
+    return text, _DO[action]
+
+
+def xid_follows(reported: Sequence[Reported], failures: Sequence[Reported]) -> bool:
+    """Whether Xids of one number are but consequences of others of the same GPUs."""
+    others: Dict[str, Set[int]] = {}
+    for one in failures:
+        if one.failure.kind == "xid":
+            others.setdefault(_gpu(one), set()).add(int(one.failure.code))
+    return all(_but_follows(int(one.failure.code), others[_gpu(one)]) for one in reported)
+
+
+def _but_follows(number: int, others: Set[int]) -> bool:
+    follows = any(number in xid.FOLLOWS.get(other, ()) for other in others)
+    # A channel that is torn down says nothing of why.
+    return follows or (number in (43, 45) and bool(others - {43, 45}))
+
+
+def _gpu(one: Reported) -> str:
+    return one.failure.device.replace("PCI:", "").partition(".")[0]
+
+
+def launched(reported: Sequence[Reported]) -> List[Reported]:
+    """The ends that say most first: a launcher's own word on who was first, then those that nobody ordered."""
+    return sorted(reported, key=lambda one: ("the first" not in one.failure.text, by_order(one.failure)))

@@ -1,0 +1,126 @@
+"""What ended a job: its cause comes first, and orders to end, exit codes and lost connections follow from it."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+
+RAISED = """Traceback (most recent call last):
+  File "/x/train.py", line 9, in <module>
+    main()
+  File "/x/train.py", line 5, in main
+    check(args)
+  File "/x/args.py", line 3, in check_sizes
+    assert not args.size % 3
+AssertionError: size 8 is no multiple of 3
+"""
+WORKER = "[ERROR] failed (exitcode: 1) local_rank: 0 (pid: 31) of binary: /usr/bin/python\n"
+STEP = "slurmstepd: error: *** STEP 7.0 ON alpha CANCELLED AT 2025-01-01T00:00:00 ***\n"
+CLOSED = "beta:9:9 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer alpha<40001>\n"
+AH = "[171.3] [alpha:31:0] ib_device.c:1 UCX  ERROR ibv_create_ah(dlid=1 dgid=::ffff:10.9.0.2 sgid_index=3) for UD mlx5"
+AH += " connect on mlx5_1 failed: Connection timed out\n"
+
+
+def findings(text: str) -> list[Finding]:
+    return [finding for finding in judge.judge(job.read([text.encode()])) if not finding.ok]
+
+
+def verdict(text: str) -> str:
+    log = job.read([text.encode()])
+    said = " ".join(render(log, split(log), judge.judge(log), 400).split())
+    return said.partition("verdict: ")[2].partition(" critical")[0]
+
+
+@pytest.mark.parametrize("after", [WORKER, STEP, CLOSED, WORKER + STEP + CLOSED])
+def test_a_program_that_fails_by_itself_is_the_cause_of_what_comes_after(after: str) -> None:
+    first, *rest = findings(RAISED + after)
+    assert first.check == "nccl_log.program"
+    assert first.state == "drift"
+    assert "AssertionError: size 8 is no multiple of 3" in (first.have or "")
+    assert "check_sizes" in first.fix
+    critical = [one for one in rest if one.severity == "critical" and one.check != "nccl_log.level"]
+    assert critical
+    assert {one.because for one in critical} == {first.id}
+
+
+@pytest.mark.parametrize("before", [WORKER, STEP, CLOSED])
+def test_what_a_program_says_after_another_failure_is_no_cause(before: str) -> None:
+    assert not [one for one in findings(before + RAISED) if one.check == "nccl_log.program" and one.state == "drift"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [3] Connection reset by peer\n",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: x\n",
+        "ray.exceptions.ActorDiedError: the actor is gone\n",
+        "Exception ignored in: <function f>: ValueError: x\n",
+    ],
+)
+def test_the_report_of_another_end_is_no_failure_of_its_own(line: str) -> None:
+    assert "nccl_log.program" not in {one.check for one in findings(line + WORKER)}
+
+
+def test_an_order_to_end_is_no_failure() -> None:
+    text = "W1 api.py:7] Received 15 death signal, shutting down workers\nW1 api.py:8] Sending process 3 closing signal"
+    text += " SIGTERM\nW1 api.py:8] Closing process 4 via signal SIGTERM\n"
+    [told] = [one for one in findings(text) if one.severity == "critical"]
+    assert told.state == "unknown"
+    assert "the job was told to end" in (told.have or "")
+    assert "no failure stands before it" in (told.have or "")
+    # A failure that is in the log is the cause, wherever the order stands.
+    first = findings(text + "[rank3]: RuntimeError: CUDA error: out of memory\n")[0]
+    assert first.check == "nccl_log.cuda"
+
+
+def test_a_connection_of_ucx_that_was_not_made_is_the_cause_and_not_the_cancelling_after_it() -> None:
+    text = AH + STEP + "srun: error: alpha: tasks 2-3: Exited with exit code 1\n"
+    first, *rest = findings(text)
+    assert first.check == "nccl_log.queue_pair"
+    assert all(part in (first.have or "") for part in ("mlx5_1", "another program than NCCL", "UCX", "first failure"))
+    ends = [one for one in rest if one.check == "nccl_log.exit"]
+    assert len(ends) == 2
+    assert {one.because for one in ends} == {first.id}
+    assert any("alpha: tasks 2-3" in (one.have or "") for one in ends)
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ("[W socket.cpp:4] [c10d] The server socket has failed to bind to [::]:29501 (errno: 98 - Address already"
+         " in use).", "29501"),
+        ("OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use",
+         "8000"),
+        ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
+         " port: 29400, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use", "29400"),
+    ],
+)  # fmt: skip
+def test_a_port_that_is_in_use_is_told_as_that(line: str, port: str) -> None:
+    first, *rest = findings(line + "\n" + WORKER)
+    assert first.check == "nccl_log.store"
+    assert port in (first.have or "")
+    assert "another one has it" in first.why
+    assert {one.because for one in rest if one.check == "nccl_log.exit"} == {first.id}
+
+
+def test_an_xid_is_told_with_its_gpu_its_meaning_and_what_follows_from_it() -> None:
+    text = "[1.0] NVRM: Xid (PCI:0000:03:00): 45, pid=7, name=python3, Ch 00000008\n"
+    text += "[1.1] NVRM: Xid (PCI:0000:03:00): 62, pid=7, name=python3, 0000(0000)\n"
+    text += "[1.2] NVRM: Xid (PCI:0000:c3:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    first, second, *rest = findings(text)
+    assert verdict(text).startswith("the kernel reports Xid 62 of the GPU at PCI 0000:03:00: the internal micro-contr")
+    assert "python3 (pid 7)" in (first.have or "")
+    assert "gpu-reset" in first.fix
+    assert "PCI 0000:c3:00: the GPU has fallen off the bus" in (second.have or "")
+    assert "restart" in second.fix
+    assert [one.because for one in rest if "Xid 45" in (one.have or "")] == [first.id]
+
+
+def test_of_several_ends_the_one_that_nobody_ordered_is_told_first() -> None:
+    text = "srun: error: alpha: task 0: Terminated\nsrun: error: beta: task 1: Segmentation fault\n"
+    assert "Segmentation fault" in verdict(text)
+    assert "signal 9, SIGKILL" in verdict("[E] failed (exitcode: -9) local_rank: 0 (pid: 3) of binary: x\n")
+    assert "exit code 1" in verdict(WORKER)
