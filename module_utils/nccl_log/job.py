@@ -276,6 +276,7 @@ class Reader:
             if mark in line:
                 self._quote_info(line[: lines.LONGEST], at, order)
                 return
+        self.log.unread.line(line[at + 11 :], len(self.log.sources), order, True)
 
     def _quote_info(self, line: bytes, at: int, order: int) -> None:
         process = self._by(line, at, order)
@@ -377,6 +378,8 @@ class Reader:
                 _remember(self._events, text, said)
         if said is None and any(mark in text for mark in _REPORTS):
             self._quote(process, text.decode("utf-8", "replace").strip(), "", self._order, signals.WARNING)
+        elif said is None:
+            self.log.unread.line(text, len(self.log.sources), self._order, True)
         self._said(process, said)
 
     def _traced(self, process: Process, text: bytes) -> bool:

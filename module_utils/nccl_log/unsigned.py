@@ -15,6 +15,7 @@ from .quotes import Quotes
 from .ras import Report
 from .table import Table
 from .trace import Trace
+from .unread import Unread
 
 # Of a line.
 _LONGEST = 2000
@@ -65,7 +66,7 @@ class Unsigned:
     starts: how often NCCL's release stands on a line of its own, which rank 0 of a job prints.
     quotes: lines that report a failure, a death, a wait or a success.   programs: what launchers and programs say of
     the job.   trace: NCCL's trace of collectives.
-    table: what nccl-tests printed.   ras: the last report of NCCL's RAS.
+    table: what nccl-tests printed.   ras: the last report of NCCL's RAS.   unread: lines that no rule knows.
     """
 
     bare_versions: Set[str] = field(default_factory=set)
@@ -80,6 +81,7 @@ class Unsigned:
     trace: Trace = field(default_factory=Trace)
     table: Table = field(default_factory=Table)
     ras: Report = field(default_factory=Report)
+    unread: Unread = field(default_factory=Unread)
 
 
 class Others:
@@ -96,6 +98,8 @@ class Others:
         # What stands before "Last error:", its line, and how many lines are still looked at.
         self._waits: Tuple[str, int, int] = "", 0, 0
         self._report = False
+        # The last frame of a Python stack; the line behind it is of the program's text.
+        self._frame = 0
         self._dull: Set[bytes] = set()
         # Number of the source, and a line that goes on in the next one.
         self._source = 0
@@ -129,6 +133,8 @@ class Others:
             self._said(held, since)
         if self._waits[2] and self._last_error(line, order):
             return
+        if b'File "' in line:
+            self._frame = order
         quotes = self._log.quotes
         taken = quotes.waits(order) and quotes.behind(_text(line), order)
         begin = line[:4]
@@ -150,6 +156,8 @@ class Others:
         if not comment and self._last not in line and not self._marked(line):
             if b"\0" in line:
                 self._log.binary += 1
+            elif not taken:
+                self._unread(line, order)
             return
         if quotes.full and not taken and not comment and self._spent(line):
             return
@@ -158,10 +166,17 @@ class Others:
             return
         # Lines that differ by numbers alone, of which one said nothing.
         alike = _NUMBERS.sub(b"#", line[:_ALIKE])
-        if alike not in self._dull and not self._look(line, order, comment, taken):
+        if alike in self._dull:
+            self._unread(line, order)
+        elif not self._look(line, order, comment, taken):
             if len(self._dull) >= _MOST_DULL:
                 self._dull.clear()
             self._dull.add(alike)
+            self._unread(line, order)
+
+    def _unread(self, line: bytes, order: int) -> None:
+        if not self._frame or order > self._frame + 1:
+            self._log.unread.line(line, self._source, order)
 
     def _marked(self, line: bytes) -> bool:
         """Whether a line has one of the marks without which it says nothing."""

@@ -47,7 +47,7 @@ def read(path: Path) -> tuple[job.Log, jobs.Job, dict[str, Finding]]:
 
 
 def counted(log: job.Log) -> dict[str, Any]:
-    apart = ("sources", "processes", "communicators", "table", "ras", "quotes", "programs", "trace")
+    apart = ("sources", "processes", "communicators", "table", "ras", "quotes", "programs", "trace", "unread")
     return {name: value for name, value in said(log).items() if name not in apart}
 
 
@@ -254,6 +254,7 @@ def test_gpudirect_disabled_by_the_hca(samples: Path) -> None:
     assert "cause: NCCL finds neither nvidia_peermem nor DMA-BUF" in (
         findings["nccl_log.gdr[live]@job mlx5_0"].have or ""
     )
+    assert [one.text for one in log.unread.kept] == ["Using non-device net plugin version 0"]
     assert not transport(one).proven
 
 

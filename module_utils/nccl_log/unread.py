@@ -1,0 +1,79 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Lines that no rule has made anything of, each kind once: what a tool has not understood it must not keep to itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Sequence
+
+# Kinds that are kept, characters of each, kinds that are told apart, and lines of one begin that are looked at.
+KINDS, LONGEST, KNOWN, LOOKED_AT = 300, 240, 20_000, 200
+_BEGIN, _BEGINS = 6, 4000
+_NUMBERS = re.compile(rb"0x[0-9a-fA-F]+|[0-9a-f]{12,}|\d+")
+# Frames, ruled lines, brackets and progress bars tell nothing by themselves.
+_EMPTY = re.compile(rb"(?:(?:\[[^\]]{1,60}\]|\([^)]{1,80}\)|\w{1,20}:):? *)?[\W_\d]*$")
+_DULL = re.compile(rb".{0,100}(?:Traceback \(most recent call|frame #\d|\d{1,3}%\|)")
+# Characters below which the shape of a line is no kind of its own: a word is.
+_SHORT = 3
+
+
+@dataclass
+class Line:
+    """text: of the first one.   source, order: where that stands, as in Reported.   count: how many are alike.
+
+    nccl: NCCL wrote it.
+    """
+
+    text: str
+    source: int
+    order: int
+    count: int = 1
+    nccl: bool = False
+
+
+class Unread:
+    """``line`` for each line that nothing was read from; ``kept`` has one of each kind, in their order.
+
+    left_out: lines of further kinds, and those behind so many that begin alike that they were not looked at.
+    """
+
+    def __init__(self) -> None:
+        self._known: Dict[bytes, Line] = {}
+        self._begins: Dict[bytes, int] = {}
+        self.left_out = 0
+
+    @property
+    def kept(self) -> List[Line]:
+        return list(self._known.values())
+
+    def line(self, text: bytes, source: int, order: int, nccl: bool = False) -> None:
+        """text: without NCCL's head."""
+        begin = text[:_BEGIN]
+        seen = self._begins.get(begin, 0)
+        if seen >= LOOKED_AT or (not seen and len(self._begins) >= _BEGINS):
+            self.left_out += 1
+            return
+        self._begins[begin] = seen + 1
+        own = text[: LONGEST * 2].strip()
+        if len(own) < _SHORT or _EMPTY.match(own) or _DULL.match(own):
+            return
+        key = _NUMBERS.sub(b"#", own[:LONGEST])
+        known = self._known.get(key)
+        if known is not None:
+            known.count += 1
+        elif len(self._known) < KINDS:
+            self._known[key] = Line(own.decode("utf-8", "replace")[:LONGEST], source, order, nccl=nccl)
+        else:
+            self.left_out += 1
+
+
+def nearest(kept: Sequence[Line], places: Sequence[int], most: int) -> List[Line]:
+    """Of the kinds the ``most`` that stand nearest to a line of ``places``, in their order."""
+
+    def distance(one: Line) -> int:
+        return min((abs(one.order - place) for place in places), default=0)
+
+    chosen = sorted(kept, key=distance)[:most]
+    return [one for one in kept if any(one is other for other in chosen)]
