@@ -27,7 +27,7 @@ _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
 # Findings that are printed; all of them are in the JSON.
 SHOWN = 40
-# Quotes, sentences of what is shown, and lines that no rule knows, that are printed; all of them with --all, and in JSON.
+# Quotes, sentences of what is shown, and lines that no rule knows, that are printed; all of them by --all and as JSON.
 QUOTED, SENTENCES, UNREAD = 10, 40, 12
 NODE = Check(
     "nccl_log.node",

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Lines that no rule has made anything of, each kind once: what a tool has not understood it must not keep to itself."""
+"""Lines that no rule has made anything of, each kind once: what a tool has not understood it must not hide."""
 
 from __future__ import annotations
 
