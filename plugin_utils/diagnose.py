@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import shown, signals, unread
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import shown, signals, unread, unread_kinds
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, split
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
@@ -27,8 +27,8 @@ _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
 # Findings that are printed; all of them are in the JSON.
 SHOWN = 40
-# Quotes, sentences of what is shown, and lines that no rule knows, that are printed; all of them by --all and as JSON.
-QUOTED, SENTENCES, UNREAD = 10, 40, 12
+# Quotes, sentences of what is shown, and lines that no rule knows, that are printed; --all and JSON have all of them.
+QUOTED, SENTENCES, UNREAD = 10, 40, 18
 NODE = Check(
     "nccl_log.node",
     why="the log of a node that did not answer, or not all of it, is missing: what its ranks say is not known",
@@ -153,17 +153,26 @@ def _unread(log: Log, printed: str, width: int, everything: bool) -> list[str]:
     """What no rule has made anything of, and is not printed yet: what stands nearest to the failures, or to the end."""
     found = [one for one in log.unread.kept if " ".join(one.text.split()) not in printed]
     places = [one.order for one in log.failures] or [log.lines]
-    kept = found if everything else unread.nearest(found, places, UNREAD)
-    sentences = []
-    for one in kept:
-        alike = f"; {one.count} lines are alike" if one.count > 1 else ""
-        sentences.append(f"= {'NCCL: ' if one.nccl else ''}{one.text} (line {one.order}{alike})")
+    kept = found if everything else unread.chosen(found, places, UNREAD)
+    sentences = [sentence for one in kept for sentence in _of_unread(one)]
     left = len(found) - len(kept)
     if left:
         sentences.append(f"and {left} more kinds of lines: --all prints them")
     if log.unread.left_out:
         sentences.append(f"and {log.unread.left_out} more lines, which were not kept")
     return _block("lines that no rule has read, those that differ by numbers alone once:", sentences, width, True)
+
+
+def _of_unread(one: unread.Line) -> list[str]:
+    """A line that no rule has read, as it is printed, and what it is."""
+    where = f"line {one.order}"
+    if one.count > 1:
+        where += f"; {one.count} lines are alike"
+    text = f"{'NCCL: ' if one.nccl else ''}{one.text}"
+    if one.last and one.last != one.text:
+        text += f" ... {one.last} (up to line {one.end})"
+    about = unread_kinds.about(one.text) if one.nccl else ""
+    return [f"{text} ({where})", *([f"= {about}"] if about else [])]
 
 
 def _block(title: str, sentences: Sequence[str], width: int, everything: bool) -> list[str]:

@@ -66,6 +66,14 @@ class Devices:
 
 
 @dataclass(frozen=True)
+class Speed:
+    """name: of an HCA's port, ``mlx5_0``.   mbit: its speed in Mbit/s."""
+
+    name: str
+    mbit: int
+
+
+@dataclass(frozen=True)
 class NoDevice:
     """why: "device" (no RDMA device with an active port), "interface" (no IP interface) or "libibverbs"."""
 
@@ -251,12 +259,16 @@ class RoceGid:
 
 @dataclass(frozen=True)
 class Timed:
-    """A rank has completed the initialisation of a communicator: the line with its times, in seconds."""
+    """A rank has completed the initialisation of a communicator: the line with its times, in seconds.
+
+    parts: of the total, as they are printed.
+    """
 
     rank: int
     ranks: int
     total: float
     bootstrap: float
+    parts: str = ""
 
 
 @dataclass(frozen=True)
@@ -320,6 +332,7 @@ EVENTS = (
     Variable,
     Network,
     Devices,
+    Speed,
     NoDevice,
     Plugin,
     Bootstrap,
@@ -352,6 +365,7 @@ Event = Union[
     Variable,
     Network,
     Devices,
+    Speed,
     NoDevice,
     Plugin,
     Bootstrap,

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
-from . import events, failures, lines, signals, texts, trace, unsigned
+from . import events, failures, lines, signals, texts, topology, trace, unsigned
 from .events import Channel, Event, Graph, Init, Plugin, Shape
 from .failures import Failure
 from .lines import Head
@@ -28,8 +28,6 @@ KNOWN = 20_000
 # Of a process.
 KINDS = 512
 CALLS = 16
-# Seconds of an initialisation that are worth a word.
-SLOW_START = 2.0
 # Elements of a set or mapping that processes share.
 ALIKE = 16
 BEYOND = "lines of further processes"
@@ -57,6 +55,9 @@ _LOOKED_THROUGH = 2000
 # Kinds of warnings that are none.
 _NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host")
 _TRACED = frozenset(trace.STARTS)
+_DRAWN = frozenset(topology.STARTS)
+# Of these events are made, too.
+_DRAWN_TOO = frozenset([b"+ NV", b"+ PC", b"    ", b"=== ", b"Patt"])
 
 # What Ray appends to a line that other processes wrote alike, within some seconds; theirs it leaves out.
 _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\].*$")
@@ -193,6 +194,7 @@ class Reader:
         # First four characters of lines that no rule looks at -> how many were looked through for reports.
         self._begins: Dict[bytes, int] = {}
         self._ranks = 0
+        self._topologies = 0
 
     def source(self, name: str) -> None:
         """Another file begins; the one before is at its end."""
@@ -212,8 +214,11 @@ class Reader:
             # Nothing in this log has a head: somebody has cut off all that stood before the texts.
             process = self._process(Head(), 0)
             self.log.info += len(bare)
-            for line in bare if process is not None else ():
+            for line, self._order in bare if process is not None else ():
                 self._text(process, line)
+        else:
+            for line, order in bare:
+                self.log.unread.line(line, len(self.log.sources), order, True)
         self._others.bare = []
 
     def feed(self, block: bytes) -> None:
@@ -297,6 +302,9 @@ class Reader:
 
     def _record(self, line: bytes, at: int, order: int) -> None:
         self._line, self._order = line, order
+        if line[:1] == b" ":
+            # A row of nccl-tests' table goes on after what NCCL prints meanwhile.
+            self.log.table.begun(line[:at])
         refused = line.startswith(b"Failed to bind NVLink", at + 11)
         if line[at + 6 : at + 11] == b"INFO " and not refused and line.find(b" NCCL ", at + 6) < 0:
             # The form of almost all lines: what was met once is not parsed again.
@@ -360,6 +368,8 @@ class Reader:
                 said = texts.event(text.decode("utf-8", "replace"))
                 known = _channel(said) if isinstance(said, Channel) else ()
                 _remember(self._channels, key, known)
+                if said is None:
+                    self.log.unread.line(text, len(self.log.sources), self._order, True)
             if known:
                 rank, way, pair = known
                 self._connected(process, rank, way)
@@ -367,6 +377,9 @@ class Reader:
                     _add(process, "crossed", pair)
             return
         if text[:4] in _TRACED and self._traced(process, text):
+            return
+        drawn = text[:4] in _DRAWN and self._drawn(process, text)
+        if drawn and text[:4] not in _DRAWN_TOO:
             return
         said = self._events.get(text, events)
         if text[:1] == b"/" and (b"/rccl/" in text or b"/hipify/" in text):
@@ -378,13 +391,27 @@ class Reader:
                 _remember(self._events, text, said)
         if said is None and any(mark in text for mark in _REPORTS):
             self._quote(process, text.decode("utf-8", "replace").strip(), "", self._order, signals.WARNING)
-        elif said is None:
+        elif said is None and not drawn:
             self.log.unread.line(text, len(self.log.sources), self._order, True)
         self._said(process, said)
 
+    def _drawn(self, process: Process, text: bytes) -> bool:
+        """Takes a line of the printed topology."""
+        if process.topology is None:
+            if self._topologies >= topology.PROCESSES:
+                return text[:4] not in _DRAWN_TOO and text[:4] != b"NET/"
+            drawn = topology.Topology()
+        else:
+            drawn = process.topology
+        taken = drawn.line(text.decode("utf-8", "replace"))
+        if taken and process.topology is None:
+            self._topologies += 1
+            process.topology = drawn
+        return taken
+
     def _traced(self, process: Process, text: bytes) -> bool:
         """Takes a line of the trace of collectives."""
-        if b": opCount " not in text[:40]:
+        if b": opCount " not in text[:40] and b" Bytes -> Algo " not in text[:80]:
             return False
         head = lines.head(self._line[: self._line.find(b" NCCL ")].decode("utf-8", "replace"))
         who = "%s:%s" % (process.host, process.key[1]) if process.host else "a process that is not named"
@@ -557,6 +584,8 @@ class Reader:
             self._shared.add(process, "networks", said.name)
         elif isinstance(said, events.NoDevice):
             self._shared.add(process, "absent", said.why)
+        elif isinstance(said, events.Speed):
+            self._shared.put(process, "speeds", said.name, said.mbit)
         elif isinstance(said, events.Note):
             self._shared.add(process, "notes", said)
         elif isinstance(said, Plugin):
@@ -588,8 +617,9 @@ class Reader:
         elif isinstance(said, events.Retry):
             process.retries = said
         elif isinstance(said, events.Timed):
-            if said.total > max([SLOW_START, *process.init_seconds[:1]]):
+            if said.total > max([0.0, *process.init_seconds[:1]]):
                 process.init_seconds = (said.total, said.bootstrap)
+                process.init_parts = said.parts
             own = [self.log.communicators.get(key) for key in process.pointers.values()]
             # As a rule Init COMPLETE stands before it.
             if not any(one is not None and one.ranks == said.ranks and said.rank in one.done for one in own):
@@ -604,6 +634,7 @@ class Reader:
             process.nvls = said.available
         elif isinstance(said, events.Channels):
             process.channels = max(process.channels, said.collective)
+            process.p2p_channels = max(process.p2p_channels, said.p2p)
             process.nvls_channels = max(process.nvls_channels, said.nvls or 0)
             if said.nvls is not None:
                 process.nvls_said = max(process.nvls_said or 0, said.nvls)
@@ -680,8 +711,7 @@ INTERESTING = frozenset(
     + [b"-> %d" % n for n in range(1, 7)]
     # The trace of collectives.
     + list(trace.STARTS)
-    # The printed topology.
-    + [b"+ NV", b"+ PC", b"    "]
+    + list(topology.STARTS)
 )
 
 

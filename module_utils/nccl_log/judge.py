@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding, worst_first
-from . import failure_checks, judge_failures, judge_network, judge_program, judge_ras, judge_settings
+from . import failure_checks, judge_failures, judge_network, judge_program, judge_ras, judge_settings, unread_kinds
 from .failure_checks import RANKS, WARNING
 from .job import Log
 from .jobs import Job, missing, names, numbers, split
@@ -87,6 +87,7 @@ def _readable(log: Log) -> List[Finding]:
             or log.table.ranks
             or log.ras.groups
             or log.ras.blocks
+            or any(unread_kinds.weight(one.text, one.nccl) > 1 for one in log.unread.kept)
         )
         severity = "minor" if known else None
         return [READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity)]

@@ -107,8 +107,11 @@ def _network(job: Job) -> List[Finding]:
     proven, possible, fix = _why_sockets(on, job)
     have = "Socket (TCP), over %s" % over
     shaped = max((process.shaped for process in job.processes), default=0)
-    if job.world is None and shaped > len(_hosts(job.processes)) == 1:
-        have += "; NCCL counts %d nodes, and all lines are of one host: it has other host ids (containers)" % shaped
+    if job.world is None and shaped > len(_hosts(job.processes)) == 1 and all(one.host for one in job.processes):
+        have += (
+            "; NCCL counts %d nodes, and all lines are of one host: the others' are not in this log, or it has" % shaped
+        )
+        have += " several host ids (containers)"
     if job.set_to("NCCL_HOSTID") and job.nodes and len(_hosts(job.processes)) < job.nodes:
         have += ", which NCCL_HOSTID makes of fewer hosts"
     others = job.networks - {SOCKETS}

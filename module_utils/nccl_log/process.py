@@ -8,6 +8,7 @@ from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import events
 from .events import Device, Graph, Plugin
+from .topology import Topology
 
 # host, pid. Without a pid: host, and the rank that the launcher's prefix names.
 Key = Tuple[str, Optional[int], Optional[int]]
@@ -33,6 +34,7 @@ class Process:
     """What one process said. Sets and mappings stay small (KINDS); ``_add``, ``_put`` and ``Shared`` write them.
 
     devices: index -> HCA that its network found.   interfaces: name -> address, of NET/Socket.
+    speeds: HCA -> Mbit/s.
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
     gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
     connections: rank that wrote it -> way -> how many channels.
@@ -45,12 +47,14 @@ class Process:
     calls: the first calls that returned an error, innermost first.   retries: of its TCP connections, the last one.
     timed: (rank, ranks) of communicators that it completed.   gdr_why: why there is no GPUDirect RDMA.
     gdr_on: (GPU, device) of pairs that NCCL decided for.   init_seconds: the longest initialisation, and its bootstrap.
+    init_parts: what it was spent on, as it is printed.
     trees: they are connected.   roce: it uses a GID of an IPv4 address.
     shaped, shaped_ranks: the most nodes and ranks of a communicator whose begin is not in the log.
     notes: what is harmless, odd, or another way that NCCL took.   gpus: CUDA devices that its lines name.
     forms: releases that have the form of its lines, from and before.
     launcher_rank: rank or task that the launcher's prefix names.
     collnet_ranks: (communicator's key, rank) that are connected to CollNet.   collnet_why: why one is not.
+    topology: what it printed of it; of the first processes alone.
     sharp: ranks for which the SHARP plugin has set itself up.
     What a process did not say is the class's: of 50,000 processes most say little.
     """
@@ -61,6 +65,7 @@ class Process:
     networks: AbstractSet[str] = frozenset()
     devices: Dict[int, Device] = NOTHING
     interfaces: Dict[str, str] = NOTHING
+    speeds: Dict[str, int] = NOTHING
     oob: str = ""
     bootstrap: Optional[events.Bootstrap] = None
     absent: AbstractSet[str] = frozenset()
@@ -76,6 +81,7 @@ class Process:
     nvswitch: bool = False
     nics: Dict[str, float] = NOTHING
     channels: int = 0
+    p2p_channels: int = 0
     collnet_ranks: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""
     sharp: AbstractSet[int] = frozenset()
@@ -95,6 +101,7 @@ class Process:
     gdr_why: str = ""
     gdr_on: AbstractSet[Tuple[str, str]] = frozenset()
     init_seconds: Tuple[float, ...] = ()
+    init_parts: str = ""
     trees: bool = False
     roce: bool = False
     notes: AbstractSet[events.Note] = frozenset()
@@ -102,6 +109,7 @@ class Process:
     gpus: AbstractSet[int] = frozenset()
     pointers: Dict[str, str] = NOTHING
     gpu: str = ""
+    topology: Optional[Topology] = None
     buses: Dict[int, str] = NOTHING
 
     def __init__(self, key: Key, order: int, launcher_rank: Optional[int] = None) -> None:

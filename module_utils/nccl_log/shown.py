@@ -190,9 +190,13 @@ def _communicators(job: Job) -> List[str]:
     shaped = max(((process.shaped_ranks, process.shaped) for process in job.processes), default=(0, 0))
     if job.world is None and shaped[0]:
         said.append("a communicator of %d ranks over %d node%s is named" % (*shaped, "" if shaped[1] == 1 else "s"))
-    slowest = max((process.init_seconds for process in job.processes), default=())
-    if slowest:
-        said.append("an initialisation took %.1f s, %.1f s of it in bootstrap (waiting for others)" % slowest[:2])
+    slowest = max(job.processes, key=lambda process: process.init_seconds, default=None)
+    if slowest is not None and slowest.init_seconds:
+        several = len([1 for process in job.processes if process.init_seconds]) > 1
+        said.append("%s took %g s, %g s of it in bootstrap (waiting for others)%s" % (
+            "the longest initialisation" if several else "an initialisation", *slowest.init_seconds[:2],
+            ": %s" % slowest.init_parts if slowest.init_parts else "",
+        ))  # fmt: skip
     return said
 
 
@@ -222,7 +226,14 @@ def _ways(job: Job) -> List[str]:
             names([name for name, of in devices if of == layer], 8) + called.get(layer, " (%s)" % layer)
             for layer in layers
         ]
-        said.append("HCAs: " + ", ".join(named))
+        speeds: Dict[int, Set[str]] = {}
+        for process in job.processes:
+            for name, mbit in process.speeds.items():
+                speeds.setdefault(mbit, set()).add(name)
+        fast = ["%g Gb/s (%s)" % (mbit / 1000, names(found, 8)) for mbit, found in sorted(speeds.items())[:4]]
+        if len(speeds) == 1:
+            fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
+        said.append("HCAs: " + ", ".join(named) + ("; %s" % ", ".join(fast) if fast else ""))
     absent = {why for process in job.processes for why in process.absent}
     for why, text in _ABSENT:
         if why in absent and not devices:
@@ -286,6 +297,8 @@ def _channels(job: Job) -> List[str]:
     if not channels:
         return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
     text = "%d channels for collectives" % channels
+    p2p = max(process.p2p_channels for process in job.processes)
+    text += ", %d for point-to-point" % p2p if p2p else ""
     nvls = {process.nvls_said for process in job.processes} - {None}
     if nvls:
         most = max(number or 0 for number in nvls)
@@ -296,15 +309,10 @@ def _channels(job: Job) -> List[str]:
 
 
 def _nodes(job: Job) -> List[str]:
-    """The topology that was printed."""
-    said = []
+    """The topology that was printed: of processes that print the same, once."""
+    found: Dict[Tuple[str, ...], List[Process]] = {}
     for process in job.processes:
-        if process.system is None and not process.nvlinks and not process.nics:
-            continue
-        text = "topology of %s: " % (process.host or "a host that is not named")
         parts = []
-        if process.system is not None:
-            parts.append("at most %g GB/s from a GPU" % process.system)
         if process.nvlinks:
             speeds = sorted(set(process.nvlinks.values()))
             speed = " to ".join("%g" % value for value in speeds[:: max(len(speeds) - 1, 1)])
@@ -312,13 +320,16 @@ def _nodes(job: Job) -> List[str]:
                 speed, " to NVSwitch" if process.nvswitch else "", len(process.nvlinks),
                 "" if len(process.nvlinks) == 1 else "s",
             ))  # fmt: skip
-        if process.nics:
-            nics = sorted(set(process.nics.values()))
-            parts.append("%d NIC%s of %s GB/s" % (
-                len(process.nics), "" if len(process.nics) == 1 else "s", " and ".join("%g" % one for one in nics[:3]),
-            ))  # fmt: skip
-        said.append(text + ", ".join(parts))
-    return said[:3]
+        parts += process.topology.told() if process.topology is not None else []
+        if parts:
+            found.setdefault(tuple(parts), []).append(process)
+    said = []
+    for told, processes in sorted(found.items(), key=lambda one: (-len(one[1]), one[1][0].order))[:3]:
+        who = names((process.host or "a host that is not named" for process in processes), 3)
+        said.append("topology of %s: %s" % (who, "; ".join(told)))
+    if len(found) > 3:
+        said.append("and %d topologies more that differ from these" % (len(found) - 3))
+    return said
 
 
 def _plugins(job: Job) -> List[str]:

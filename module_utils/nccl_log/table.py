@@ -10,6 +10,8 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 # Of a list of ranks, and of rows: more is not kept.
 RANKS, ROWS = 100_000, 2_000
+# Rows that are printed.
+ROWS_TOLD = 40
 # Rows of hardly different bandwidth, how far apart their sizes are, and how alike they are, to be called flat.
 _FLAT, _APART, _ALIKE = 3, 64, 0.85
 # Bytes from which on a size shows bandwidth, and how much less than others an outlier has.
@@ -19,10 +21,16 @@ _RISES, _LARGE, _LITTLE = 1.1, 64 << 20, 10.0
 # What a launcher puts before a line.
 _LABEL = rb"(?:\[\d{1,7}(?:,\d{1,7})?\](?:<stdout>)?: ?|\d{1,7}: )?"
 ROW = re.compile(
-    _LABEL + rb"\s*(\d{1,18})\s+\d{1,18}\s+(?:u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})\s+"
+    _LABEL
+    + rb"\s*(\d{1,18})\s+\d{1,18}\s+(?P<type>u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})\s+"
     rb"(?P<op>[a-z]\w{0,20}\s+)?(?:-?\d{1,8}\s+)?(?P<time>[\d.]{1,14})\s+(?P<alg>[\d.]{1,12})\s+(?P<out>[\d.]{1,12})\s+(?P<wrong>[\w.+/-]{1,12})"
     rb"(?:\s+[\d.]{1,14}\s+[\d.]{1,12}\s+(?P<inside>[\d.]{1,12})\s+(?P<wrong_in>[\w.+/-]{1,12}))?"
 )
+_BEGUN = re.compile(
+    _LABEL + rb"\s*\d{1,18}\s+\d{1,18}\s+[a-z]\w{2,20}\s+[a-z]\w{2,20}\s+-?\d{1,8}(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)"
+)
+_HALF = re.compile(rb"\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+\d{1,12}(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)")
+_ENDED = re.compile(rb"\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+\S{1,12}(?:\s|$)")
 _RANK = re.compile(
     r"(?:#|^)\s+Rank\s+(?P<rank>\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+(?P<pid>\d{1,10})\s+on\s+(?P<host>\S{1,255})\s+device\s+"
     r"(?P<device>\d{1,4})\s+\[(?P<bus>[\w:.]{1,20})\]\s*(?P<gpu>.{0,80})"
@@ -36,13 +44,15 @@ _BEGIN = re.compile(r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})")
 class Row(NamedTuple):
     """size: bytes.   out, inside: busbw in GB/s out of place and in place; None where that column is not there.
 
-    op: of a reduction, ``sum``.
+    op: of a reduction, ``sum``.   time: us of one call, out of place.   type: of the values, ``float``.
     """
 
     size: int
     out: float
     inside: Optional[float]
     op: str
+    time: float = 0.0
+    type: str = ""
 
     @property
     def best(self) -> float:
@@ -65,6 +75,7 @@ class Table:
 
     wrong: values of all rows that were wrong; None where nothing was checked.   unchecked: rows of which nothing was.
     bounds: what the end says of wrong values.   average: GB/s over all sizes.
+    error: the largest difference to the right values, of old releases, which count no wrong ones.
     missed: it is below the bandwidth that the environment asks for (NCCL_TESTS_MIN_BW).
     """
 
@@ -79,20 +90,37 @@ class Table:
     average: Optional[float] = None
     concluded: bool = False
     missed: bool = False
+    error: Optional[float] = None
+    # A row whose end comes behind lines of NCCL's.
+    _open: bytes = b""
 
     @property
     def hosts(self) -> Set[str]:
         return {one.host for one in self.ranks.values()}
 
+    def begun(self, before: bytes) -> None:
+        """Takes what stands before a line of NCCL's: it may be the begin of a row."""
+        match = _BEGUN.match(before)
+        if match is not None:
+            self._open = match.group()
+            return
+        match = _HALF.match(before) if self._open else None
+        if match is not None and len(self._open) < 200:
+            self._open += b" " + match.group()
+
     def row(self, line: bytes) -> bool:
         """Takes a row of the table in; whether it was one."""
         match = ROW.match(line)
+        if match is None and self._open and _ENDED.match(line):
+            match = ROW.match(self._open + b" " + line)
         if match is None:
             return False
+        self._open = b""
         try:
             inside = match.group("inside")
             op = (match.group("op") or b"").decode().strip()
-            row = Row(int(match.group(1)), float(match.group("out")), float(inside) if inside else None, op)
+            time, kind = float(match.group("time")), match.group("type").decode()
+            row = Row(int(match.group(1)), float(match.group("out")), float(inside) if inside else None, op, time, kind)
         except ValueError:
             return False
         if len(self.rows) < ROWS:
@@ -102,6 +130,9 @@ class Table:
         ]
         for said in counted:
             self.wrong = (self.wrong or 0) + int(said)
+        for error in (match.group("wrong"), match.group("wrong_in")):
+            if error is not None and b"e" in error:
+                self.error = max(self.error or 0.0, _number(error.decode()) or 0.0)
         self.unchecked += not counted
         return True
 
@@ -223,9 +254,12 @@ def told(table: Table) -> List[str]:
         text += "%d size%s up to %s" % (len(sizes), "" if len(sizes) == 1 else "s", size(max(sizes)))
         ops = sorted({row.op for row in table.rows if row.op and row.op != "none"})
         text += "; reduction %s" % ", ".join(ops) if ops else ""
+        kinds = sorted({row.type for row in table.rows if row.type})
+        text += "; values of type %s" % ", ".join(kinds[:4]) if kinds else ""
         text += " (others, if the test has them, are not in these rows)" if len(ops) == 2 else ""
         inside = "in place is not in the row" if last.inside is None else "%g in place" % last.inside
         text += "; at %s busbw %g GB/s out of place, %s" % (size(last.size), last.out, inside)
+        text += ", %g us" % last.time if last.time else ""
         text += "; the best is %g GB/s at %s" % (best.best, size(best.size)) if best.best > last.best else ""
         outliers = table.outliers
         if outliers:
@@ -246,9 +280,8 @@ def told(table: Table) -> List[str]:
             text += " reach: why is not in the table; NCCL_DEBUG=INFO shows network, HCAs, GPUDirect RDMA and nodes"
         if max(sizes) < _BANDWIDTH:
             text += "; such small sizes show no bandwidth"
-        text += "; wrong values: %s" % (
-            "not checked (N/A)" if table.wrong is None else "%d in these rows" % table.wrong
-        )
+        unchecked = "not checked (N/A)" if table.error is None else "not counted, the largest error is %g" % table.error
+        text += "; wrong values: %s" % (unchecked if table.wrong is None else "%d in these rows" % table.wrong)
     if table.concluded or table.bounds:
         text += "; it ran to its end: out of bounds values %s" % (table.bounds.strip() or "not shown")
         if table.average is not None:
@@ -256,4 +289,14 @@ def told(table: Table) -> List[str]:
             text += "; that is below NCCL_TESTS_MIN_BW" if table.missed else ""
     else:
         text += "; its end (Out of bounds values, Avg bus bandwidth) is not in this log: no verdict"
-    return [*said, text]
+    said.append(text)
+    if len(table.rows) > 1:
+        listed = ", ".join(_of_row(row) for row in table.rows[:ROWS_TOLD])
+        more = " and %d rows more" % (len(table.rows) - ROWS_TOLD) if len(table.rows) > ROWS_TOLD else ""
+        said.append("busbw of each size, out of place/in place, in GB/s: %s%s" % (listed, more))
+    return said
+
+
+def _of_row(row: Row) -> str:
+    """``1 MiB 1.9/3.06``."""
+    return "%s %g%s" % (size(row.size), row.out, "" if row.inside is None else "/%g" % row.inside)

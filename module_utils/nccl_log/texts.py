@@ -40,6 +40,7 @@ from .events import (
     RoceGid,
     Shape,
     Sharp,
+    Speed,
     System,
     Timed,
     Trees,
@@ -61,6 +62,7 @@ _HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):(\S{1,100})<\d+>")
+_BOOTSTRAP = re.compile(r"bootstrap ([\d.]{1,12})")
 _NVLINK = re.compile(r"\s*\+ NVL\[(?P<bw>[\d.]{1,12})\] - ")
 _NIC = re.compile(r"\s*\+ NET\[(?P<bw>[\d.]{1,12})\] - NET/(?P<nic>[0-9A-Fa-f-]{1,40})")
 _GPU = re.compile(r"\s*\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})")
@@ -68,6 +70,18 @@ _GPU = re.compile(r"\s*\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40
 
 def _version(m: Match[str]) -> Event:
     return Version(m.group("nccl"), m.group("cuda") or "")
+
+
+def _timed(m: Match[str]) -> Event:
+    parts = m.group("parts") or ""
+    bootstrap = _BOOTSTRAP.search(parts)
+    return Timed(
+        int(m.group("rank")),
+        int(m.group("ranks")),
+        _decimal(m.group("total")),
+        _decimal(bootstrap.group(1)) if bootstrap else 0.0,
+        parts,
+    )
 
 
 def _channel(m: Match[str]) -> Event:
@@ -259,10 +273,14 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         "Init",
         r"Init timings[^:]{0,60}: rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) total (?P<total>[\d.]{1,12})"
-        r"(?:.{0,80}bootstrap (?P<bootstrap>[\d.]{1,12}))?",
-        lambda m: Timed(
-            int(m.group("rank")), int(m.group("ranks")), _decimal(m.group("total")), _decimal(m.group("bootstrap"))
-        ),
+        r"(?: \((?P<parts>[^)]{1,200}))?",
+        _timed,
+    ),
+    (
+        "NET/",
+        r"NET/IB ?: \[\d{1,4}\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?\d{1,3}/\w{1,8} .{0,80}?"
+        r"speed=(?P<speed>\d{1,9})\b",
+        lambda m: Speed(m.group("name"), int(m.group("speed"))),
     ),
     ("NET/", r"NET/IB\w{0,12} ?: Using\b(?P<devices>.*)", _devices),
     ("NET/", r"NET/IB\w{0,12} ?: No device found", lambda m: NoDevice("device")),
@@ -314,7 +332,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         # A plugin has a line of its own.
         "NET/",
-        r"NET/(?P<name>(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)\w{2,30})\b"
+        r"NET/(?P<name>(?!\d|IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)\w{2,30})\b"
         r"(?:.*[Pp]rovider is (?P<provider>[\w;]{1,30}))?",
         lambda m: Plugin("NET", "speaks", m.group("provider") or m.group("name")),
     ),

@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, NamedTuple, Set, Tuple
 
+from .table import size as size_of
+
 # Streams, numbers of a communicator that are compared, and differences that are kept.
 STREAMS, WINDOW, APART = 4096, 20_000, 8
 _CALL = re.compile(
@@ -22,11 +24,24 @@ _CALL = re.compile(
     rb"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,3}) op (?P<how>\d{1,12}) root (?P<root>-?\d{1,8}) "
     rb"comm (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<ranks>\d{1,8})\]"
 )
+# The same with the size and the algorithm; up to 2.2x both are numbers, and what stands behind is the time expected.
+_CHOICE = re.compile(
+    rb"(?P<op>[A-Z]\w{3,24}): ?(?P<size>\d{1,18}) Bytes -> Algo (?P<how>\w{1,20}) proto (?P<proto>\w{1,12})"
+    rb"(?: channel\{Lo\.\.Hi\}=\{(?P<lo>\d{1,4})\.\.(?P<hi>\d{1,4})\})?"
+)
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+CHOICES = 64
 # First four characters of these lines, as of others.
 STARTS = (b"AllR", b"AllG", b"Redu", b"Broa", b"AllT", b"Send", b"Recv", b"Gath", b"Scat")
 # Of these each rank calls another one.
 _PAIRS = ("Send", "Recv")
 _TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
+
+
+def _named(text: str, names: Tuple[str, ...]) -> str:
+    """The name of a number that NCCL prints; the text where it is a name."""
+    return names[int(text)] if text.isdigit() and int(text) < len(names) else text
 
 
 class Called(NamedTuple):
@@ -77,12 +92,17 @@ class Trace:
         # Numbers under which several ranks called the same.
         self.agreed: Set[int] = set()
         self._seen: Dict[Tuple[str, int], Tuple[Called, Tuple[int, str]]] = {}
+        # Groups of which a rank calls several things under one number: it numbers no operations there.
+        self._unnumbered: Set[str] = set()
+        # (operation, algorithm, protocol) -> how often, smallest and largest size, channels as they are printed.
+        self.chosen: Dict[Tuple[str, str, str], List[int]] = {}
+        self._channels: Dict[Tuple[str, str, str], str] = {}
 
     def take(self, text: bytes, process: int, pointers: Dict[str, str], who: str) -> bool:
         """A line of the trace. process: a number of its own.   pointers: communicators that it began."""
         match = _CALL.match(text)
         if match is None:
-            return False
+            return self._choice(text)
         self.lines += 1
         comm, ranks = match.group("comm").decode(), int(match.group("ranks"))
         key = process, comm
@@ -96,7 +116,7 @@ class Trace:
         op = match.group("op").decode()
         stream.last = max(stream.last, number)
         stream.ops[op] = stream.ops.get(op, 0) + 1
-        if op not in _PAIRS:
+        if op not in _PAIRS and stream.group not in self._unnumbered:
             said = Called(op, *(int(match.group(name)) for name in ("count", "type", "how", "root")))
             self._compare(stream, key, number, said)
         return True
@@ -110,13 +130,46 @@ class Trace:
                 for old in list(self._seen)[: WINDOW // 2]:
                     del self._seen[old]
             self._seen[at] = said, key
-        elif before[1] != key:
+        elif before[1] == key:
+            if before[0] != said:
+                self._unnumbered.add(stream.group)
+                self.apart = [one for one in self.apart if one.group != stream.group]
+        else:
             if before[0] == said:
                 if len(self.agreed) < WINDOW:
                     self.agreed.add(number)
             elif len(self.apart) < APART:
                 other = self.streams[before[1]]
                 self.apart.append(Apart(stream.group, number, before[0], other.who, said, stream.who))
+
+    def _choice(self, text: bytes) -> bool:
+        """Takes a line on the algorithm that NCCL has chosen (NCCL_DEBUG_SUBSYS=TUNING)."""
+        match = _CHOICE.match(text)
+        if match is None:
+            return False
+        op, how, proto = (match.group(name).decode() for name in ("op", "how", "proto"))
+        key = op, _named(how, _ALGORITHMS), _named(proto, _PROTOCOLS)
+        size = int(match.group("size"))
+        known = self.chosen.get(key)
+        if known is not None:
+            known[:] = [known[0] + 1, min(known[1], size), max(known[2], size)]
+        elif len(self.chosen) < CHOICES:
+            self.chosen[key] = [1, size, size]
+        if match.group("lo"):
+            self._channels[key] = "%d to %d" % (int(match.group("lo")), int(match.group("hi")))
+        return True
+
+    def choices(self) -> List[str]:
+        """Algorithms that NCCL has chosen, in sentences."""
+        said = []
+        for key, (count, low, high) in sorted(self.chosen.items(), key=lambda one: -one[1][0])[:8]:
+            sizes = size_of(low) if low == high else "%s to %s" % (size_of(low), size_of(high))
+            text = "%s by %s, protocol %s: %d times, of %s" % (*key, count, sizes)
+            said.append(text + (", channels %s" % self._channels[key] if key in self._channels else ""))
+        more = len(self.chosen) - len(said)
+        if not said:
+            return []
+        return ["NCCL chose: %s" % "; ".join(said) + (" and %d ways more" % more if more > 0 else "")]
 
     def alone(self, group: str) -> bool:
         """Whether each process has one stream of this group: then they are of one communicator, as far as is shown."""
@@ -127,7 +180,7 @@ class Trace:
     def told(self) -> List[str]:
         """What the trace shows, in sentences."""
         if not self.streams:
-            return []
+            return self.choices()
         ops: Dict[str, int] = {}
         for stream in self.streams.values():
             for op, count in stream.ops.items():
@@ -140,7 +193,10 @@ class Trace:
         )
         text += " and %d more" % (len(self.streams) - 8) if len(self.streams) > 8 else ""
         said = [text + "; that they were called is shown, not that they ended"]
-        if self.agreed and not self.apart:
+        said += self.choices()
+        if self._unnumbered:
+            said.append("opCount does not grow here: whether the ranks agree is not told")
+        elif self.agreed and not self.apart:
             numbers = sorted(self.agreed)
             few = ", ".join("%x" % number for number in numbers[:6]) + (" and more" if len(numbers) > 6 else "")
             said.append("the ranks shown agree in operation, count and type where several show one opCount (%s)" % few)

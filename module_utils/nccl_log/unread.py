@@ -8,13 +8,25 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Sequence
 
-# Kinds that are kept, characters of each, kinds that are told apart, and lines of one begin that are looked at.
-KINDS, LONGEST, KNOWN, LOOKED_AT = 300, 240, 20_000, 200
+from . import unread_kinds
+
+# Kinds that are kept, characters of each, and lines of one begin that are looked at.
+KINDS, LONGEST, LOOKED_AT = 300, 300, 200
 _BEGIN, _BEGINS = 6, 4000
-_NUMBERS = re.compile(rb"0x[0-9a-fA-F]+|[0-9a-f]{12,}|\d+")
+_NUMBERS = re.compile(rb"0x[0-9a-fA-F]+|[0-9a-f]{12,}|-?\d+(?:\.\d+)?(?:e[+-]\d+)?|\(nil\)")
+# A list of numbers, ranks or nodes is as one of them; columns are apart by as many blanks as there is room.
+_LISTS = re.compile(rb"(?:[\w-]*#[\w-]*(?:[ ,:;/|.>()\[\]{}-]+|$)){3,}")
+_BLANKS = re.compile(rb"\s+")
+# A row of a table that has numbers alone.
+_ROW = re.compile(rb"[\d.]+(?:[ \t]+[\d.e+-]+)+$")
 # Frames, ruled lines, brackets and progress bars tell nothing by themselves.
 _EMPTY = re.compile(rb"(?:(?:\[[^\]]{1,60}\]|\([^)]{1,80}\)|\w{1,20}:):? *)?[\W_\d]*$")
-_DULL = re.compile(rb".{0,100}(?:Traceback \(most recent call|frame #\d|\d{1,3}%\|)")
+_DULL = re.compile(
+    rb".{0,100}(?:Traceback \(most recent call|frame #\d|\d{1,3}%\|)|"
+    # What stands around nccl-tests' table, which has a reader of its own.
+    rb".{0,40}#.{0,200}(?:busbw|GB/s\)|out-of-place|Using devices|nccl-tests version)|out-of-place +in-place$|"
+    rb"\(B\) +\(elements\)"
+)
 # Characters below which the shape of a line is no kind of its own: a word is.
 _SHORT = 3
 
@@ -23,7 +35,7 @@ _SHORT = 3
 class Line:
     """text: of the first one.   source, order: where that stands, as in Reported.   count: how many are alike.
 
-    nccl: NCCL wrote it.
+    nccl: NCCL wrote it.   last, end: of a program's lines the last one that is alike, and its number; "" of one alone.
     """
 
     text: str
@@ -31,6 +43,8 @@ class Line:
     order: int
     count: int = 1
     nccl: bool = False
+    last: str = ""
+    end: int = 0
 
 
 class Unread:
@@ -57,23 +71,32 @@ class Unread:
             return
         self._begins[begin] = seen + 1
         own = text[: LONGEST * 2].strip()
-        if len(own) < _SHORT or _EMPTY.match(own) or _DULL.match(own):
+        if len(own) < _SHORT or (_EMPTY.match(own) and not _ROW.match(own)) or _DULL.match(own):
             return
-        key = _NUMBERS.sub(b"#", own[:LONGEST])
+        key = _LISTS.sub(b"#", _NUMBERS.sub(b"#", _BLANKS.sub(b" ", own[:LONGEST])))
         known = self._known.get(key)
         if known is not None:
             known.count += 1
+            if not nccl:
+                known.last, known.end = own[:LONGEST].decode("utf-8", "replace"), order
         elif len(self._known) < KINDS:
             self._known[key] = Line(own.decode("utf-8", "replace")[:LONGEST], source, order, nccl=nccl)
         else:
             self.left_out += 1
 
 
-def nearest(kept: Sequence[Line], places: Sequence[int], most: int) -> List[Line]:
-    """Of the kinds the ``most`` that stand nearest to a line of ``places``, in their order."""
+def chosen(kept: Sequence[Line], places: Sequence[int], most: int) -> List[Line]:
+    """Of the kinds the ``most`` that are printed, in their order.
+
+    Two thirds are those that tell most by themselves, the others those that stand nearest to a line of ``places``.
+    """
 
     def distance(one: Line) -> int:
         return min((abs(one.order - place) for place in places), default=0)
 
-    chosen = sorted(kept, key=distance)[:most]
-    return [one for one in kept if any(one is other for other in chosen)]
+    weighed = [(unread_kinds.weight(one.text, one.nccl), -distance(one), one) for one in kept]
+    telling = sorted((one for one in weighed if one[0] > 1), key=lambda one: one[:2], reverse=True)[: 2 * most // 3]
+    found = [one for _weight, _near, one in telling]
+    near = sorted(weighed, key=lambda one: (one[0] > 0 or not one[2].nccl, one[1]), reverse=True)
+    found += [one for _weight, _near, one in near if not any(one is other for other in found)][: most - len(found)]
+    return [one for one in kept if any(one is other for other in found)]

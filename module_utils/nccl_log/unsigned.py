@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, List, Optional, Set, Tuple
 
-from . import elsewhere, failures, programs, ras, signals, texts
+from . import elsewhere, failures, programs, ras, signals, texts, topology
 from .failures import Failure
 from .programs import Programs
 from .quotes import Quotes
@@ -35,6 +35,8 @@ _COARSE = (*elsewhere.COARSE, *(mark for mark in signals.COARSE if mark not in e
 _COARSE += (b'File "', b"](", b"nccl==")
 # What is looked for where there is no room for another quote.
 _BESIDE = (*elsewhere.MARKS, *programs.COARSE, b"nccl==", b"num_workers")
+# A number, which no head of columns has.
+_RATE_OF = re.compile(rb"\d\.\d")
 # Characters by which lines are alike, and how many kinds of lines that say nothing are known.
 _ALIKE, _MOST_DULL = 300, 20_000
 _NUMBERS = re.compile(rb"\d+")
@@ -46,7 +48,7 @@ _BROKEN = re.compile(
     r"Detected mismatch between collectives(?!.*but Rank \d+ is running.{60})"
 )
 # First four characters of NCCL's texts, and how many lines without a head are kept.
-_BARE = frozenset(start.encode() for start in texts.STARTS if start[:1].isalpha())
+_BARE = frozenset(start.encode() for start in texts.STARTS if start[:1].isalpha()) | {b"CPU/", b"GPU/"}
 _MOST_BARE = 2000
 _INTERFACE = re.compile(rb"\[\d{1,3}\][\w.@-]{1,32}:[\w.:%@-]{3,100}<\d{1,5}>\s*$")
 _MOST_INTERFACES = 64
@@ -104,8 +106,8 @@ class Others:
         # Number of the source, and a line that goes on in the next one.
         self._source = 0
         self._held: Tuple[str, int] = "", 0
-        # Lines that read as NCCL's own texts without a head.
-        self.bare: List[bytes] = []
+        # Lines that read as NCCL's own texts without a head, with their numbers.
+        self.bare: List[Tuple[bytes, int]] = []
         self._interfaces: List[bytes] = []
 
     def block(self, block: bytes) -> None:
@@ -120,7 +122,7 @@ class Others:
         self._source += 1
         if len(self._interfaces) > 1:
             # A list that somebody has broken into lines.
-            self.bare.append(b"NET/Socket : Using " + b" ".join(self._interfaces))
+            self.bare.append((b"NET/Socket : Using " + b" ".join(self._interfaces), 0))
         self._interfaces = []
 
     def line(self, line: bytes, order: int) -> None:
@@ -138,40 +140,46 @@ class Others:
         quotes = self._log.quotes
         taken = quotes.waits(order) and quotes.behind(_text(line), order)
         begin = line[:4]
+        bare = False
         if (
             (begin in _BARE or (begin[:1] in b"+ =" and _TREE.match(line)))
             and len(self.bare) < _MOST_BARE
-            and texts.event(_text(line)) is not None
+            and (texts.event(_text(line)) is not None or topology.Topology().line(_text(line)))
         ):
-            self.bare.append(line[:_LONGEST])
+            self.bare.append((line[:_LONGEST], order))
+            bare = True
         elif begin[:1] == b"[" and len(self._interfaces) < _MOST_INTERFACES and _INTERFACE.match(line):
             self._interfaces.append(line.strip())
         comment = False
         if self._report or begin in _REPORT or begin[:1] in _TABLE:
             # Of some logs the # is gone.
             comment = b"# " in line[:24] or (begin[:1] == b" " and b"  Rank " in line[:16])
+            # The head of its columns.
+            comment = comment or (b"algbw" in line and b"busbw" in line and _RATE_OF.search(line) is None)
             # None of these words is among the marks.
             if self._reported(line, begin) or (not comment and self._log.table.row(line)):
                 return
         if not comment and self._last not in line and not self._marked(line):
             if b"\0" in line:
                 self._log.binary += 1
-            elif not taken:
+            elif not (taken or bare):
                 self._unread(line, order)
             return
         if quotes.full and not taken and not comment and self._spent(line):
             return
         if taken or comment or b"xit" in line or b"ignal" in line:
-            self._look(line, order, comment, taken)
+            if not self._look(line, order, comment, taken) and not (taken or bare):
+                self._unread(line, order)
             return
         # Lines that differ by numbers alone, of which one said nothing.
         alike = _NUMBERS.sub(b"#", line[:_ALIKE])
-        if alike in self._dull:
-            self._unread(line, order)
-        elif not self._look(line, order, comment, taken):
+        if alike not in self._dull:
+            if self._look(line, order, comment, taken):
+                return
             if len(self._dull) >= _MOST_DULL:
                 self._dull.clear()
             self._dull.add(alike)
+        if not bare:
             self._unread(line, order)
 
     def _unread(self, line: bytes, order: int) -> None:

@@ -36,7 +36,17 @@ IN_THE_VM = {
 def said(one: object) -> dict[str, Any]:
     """Every field that holds something: what is not expected shows as well as what is missing."""
     names = [*vars(one), *type(one).__annotations__]
-    apart = {"forms", "gpus", "notes", "nvswitch", "nvls_said"}
+    apart = {
+        "forms",
+        "gpus",
+        "notes",
+        "nvswitch",
+        "nvls_said",
+        "topology",
+        "p2p_channels",
+        "init_seconds",
+        "init_parts",
+    }
     return {name: getattr(one, name) for name in names if getattr(one, name) and name not in apart}
 
 

@@ -42,7 +42,10 @@ def test_the_list_and_the_table_of_nccl_tests(label: str) -> None:
     whole = "".join(label + line + "\n" for line in (text + END).splitlines())
     said = shown(whole)
     assert "4 ranks in 4 processes on 2 hosts: n0 (2), n1 (2); NVIDIA X1" in said
-    assert "4 sizes up to 1 GiB; reduction sum; at 1 GiB busbw 6.4 GB/s out of place, 6.4 in place" in said
+    assert (
+        "4 sizes up to 1 GiB; reduction sum; values of type float; at 1 GiB busbw 6.4 GB/s out of place, 6.4 in place"
+        in said
+    )
     assert "flat at about 6.4 GB/s from 2 MiB on" in said
     assert (
         "wrong values: 0 in these rows; it ran to its end: out of bounds values 0 OK, average over all sizes 12.5 GB/s"

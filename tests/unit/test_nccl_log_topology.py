@@ -1,0 +1,151 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is shown of the printed topology, of choices and tables, and which lines that no rule reads are printed."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, jobs, judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+
+
+def printed(text: str, everything: bool = False) -> str:
+    log = job.read([text.encode()])
+    return " ".join(render(log, jobs.split(log), judge.judge(log), everything=everything).split())
+
+
+def info(*texts: str, who: str = "n1:7:8 [0]") -> str:
+    return "".join(f"{who} NCCL INFO {text}\n" for text in texts)
+
+
+TREE = info(
+    "=== System : maxBw 24.0 totalBw 240.0 ===",
+    "CPU/0-0 (1/2/-1)",
+    "+ SYS[16.0] - CPU/0-1",
+    "+ PCI[0.2] - PCI/0-65000 (104c823200000000)",
+    "             + PCI[24.0] - NIC/0-67000",
+    "                           + NET[50.0] - NET/0-c (0/d4f9fc0003ae6d94/1/50.000000)",
+    "             + PCI[24.0] - GPU/0-68000 (8)",
+    "                           + NVL[240.0] - NVS/0-0",
+    "GPU/0-68000 :GPU/0-68000 (0/5000.0/LOC) GPU/0-6b000 (2/240.0/NVL) NET/0-c (3/24.0/PIX) NET/0-d (6/16.0/SYS)",
+    "NET/0-d :GPU/0-68000 (6/16.0/SYS) GPU/0-6b000 (6/16.0/SYS)",
+    "Pattern 4, crossNic 0, nChannels 12, bw 20.000000/10.000000, type NVL/PIX, sameChannels 1",
+)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "topology of n1: NVLinks of 240 GB/s to NVSwitch on 1 GPU; at most 24 GB/s from a GPU and 240 GB/s over all",
+        "1 CPU node (AMD x86); between CPUs 16 GB/s",
+        "PCIe to PCIe switches 0.2 GB/s (0-65000)",
+        "1 NIC of 50 GB/s (NET/0-c)",
+        "paths from GPU to GPU: NVL (240 GB/s); paths from GPU to NIC: PIX (24 GB/s), SYS (16 GB/s)",
+        # The line of a NIC alone does not tell which one is the nearest.
+        "the nearest NICs: of GPU/0-68000 NET/0-c by PIX",
+        "ring: 12 channels of 20 GB/s in the node (NVL) and 10 to others (PIX)",
+    ],
+)
+def test_the_printed_topology_is_told(wanted: str) -> None:
+    assert wanted in printed(TREE)
+
+
+def test_what_a_topology_tells_is_not_told_twice() -> None:
+    assert "no rule has read" not in printed(TREE)
+    # Of a device's number no plugin's name is made.
+    assert "lines of a network plugin" not in printed(info("NET/10 :GPU/18000 (6/10.000000/SYS) CPU/0 (4/10.0/SYS)"))
+
+
+def test_the_topology_without_heads_and_of_old_releases() -> None:
+    bare = TREE.replace("n1:7:8 [0] NCCL INFO ", "").replace("maxBw", "maxWidth").replace("totalBw", "totalWidth")
+    assert "1 CPU node (AMD x86); between CPUs 16 GB/s" in printed(bare)
+    assert "at most 24 GB/s from a GPU and 240 GB/s" in printed(bare)
+
+
+def test_processes_that_print_the_same_topology_are_told_once() -> None:
+    both = TREE + TREE.replace("n1:7:8 [0]", "n2:9:9 [1]")
+    assert printed(both).count("topology of") == 1
+    assert "topology of n1, n2:" in printed(both)
+
+
+CHOICES = [
+    ("AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}", "AllReduce by RING, protocol SIM"),
+    ("AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}", "of 1 MiB, channels 0 to 15"),
+    ("AllGather: 8 Bytes -> Algo 1 proto 0 time 12.3", "AllGather by RING, protocol LL: 1 times, of 8 B"),
+    ("Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.53 (kernels 0.19, bootstrap 0.05, rest 0.00)",
+     "an initialisation took 0.53 s, 0.05 s of it in bootstrap (waiting for others): kernels 0.19"),
+    ("16 coll channels, 16 nvls channels, 32 p2p channels, 4 p2p channels per peer",
+     "16 channels for collectives, 32 for point-to-point, 16 for NVLS"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "wanted"), CHOICES)
+def test_a_line_that_says_a_number_is_told(text: str, wanted: str) -> None:
+    assert wanted in printed(info(text))
+
+
+def test_speeds_of_ports() -> None:
+    speed = "NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=Mlx5 speed=100000 context=0x7 pciPath=/sys/devices/x ar=0"
+    assert "HCAs: mlx5_0 (RoCE); 100 Gb/s each" in printed(
+        info(speed, "NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB e0:1")
+    )
+
+
+def call(count: int, comm: str) -> str:
+    return f"AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm {comm} [nranks=2]"
+
+
+def test_ranks_do_not_disagree_where_the_number_of_operations_stands_still() -> None:
+    begun = "".join(
+        info(f"comm 0x{n} rank {n} nranks 2 cudaDev {n} busId {n}000 commId 0xabc - Init START") for n in range(2)
+    )
+    same = info(call(8, "0x0"), call(8, "0x1"), call(16, "0x0"), call(16, "0x1"))
+    said = printed(begun + same)
+    assert "opCount does not grow here" in said
+    assert "nccl_log.mismatch" not in said
+    assert "nccl_log.mismatch" in printed(begun + info(call(8, "0x0"), call(16, "0x1")))
+
+
+HEAD = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
+
+
+def test_a_row_that_nccl_has_torn_apart() -> None:
+    torn = HEAD + "        1024           256     float     sum      -1" + info("Connected all trees")
+    torn += "    10.5    0.10    0.19      0" + info("Connected all trees") + "    10.4    0.10    0.20      0\n"
+    assert (
+        "1 size up to 1 KiB; reduction sum; values of type float; at 1 KiB busbw 0.19 GB/s out of place, 0.2 in place"
+        in (printed(torn))
+    )
+
+
+def test_all_rows_of_a_table_are_told() -> None:
+    rows = "".join(
+        f"  {size}  {size // 4}  float  sum  -1  10.5  1.0  {size / 1024:.2f}  0  10.4  1.0  0.5  0\n"
+        for size in (1024, 2048)
+    )
+    assert "busbw of each size, out of place/in place, in GB/s: 1 KiB 1/0.5, 2 KiB 2/0.5" in printed(HEAD + rows)
+
+
+def test_the_error_of_old_nccl_tests_is_no_failure() -> None:
+    rows = "  1024  256  float  sum  10.5  0.10  0.19  5e-07  10.4  0.10  0.20  2e-07\n"
+    said = printed("  p4  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n" + rows)
+    assert "not counted, the largest error is 5e-07" in said
+    assert "no failure is in these lines" in said
+
+
+def test_lines_that_no_rule_reads_are_told_once() -> None:
+    text = info("Ring 00 : 7 -> 0 -> 1", "Ring 01 : 6 -> 7 -> 0", "Something new of 2.40 has 8 lanes")
+    text += "[bench] 512 MB 18.00 ms algbw 29.82 GB/s\n[bench] 1024 MB  4.83 ms algbw 30.82 GB/s\n"
+    said = printed(text)
+    assert "NCCL: Ring 00 : 7 -> 0 -> 1 (line 1; 2 lines are alike) = before -> rank -> after" in said
+    assert "NCCL: Something new of 2.40 has 8 lanes (line 3)" in said
+    last = "[bench] 1024 MB 4.83 ms algbw 30.82 GB/s (up to line 5)"
+    assert f"[bench] 512 MB 18.00 ms algbw 29.82 GB/s ... {last} (line 4; 2 lines are alike)" in said
+
+
+def test_what_says_most_is_printed_first_where_there_is_much() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    text = "torch 2.9.1+cu130\n" + "".join(f"loading part {letters[n]}\n" for n in range(26))
+    said = printed(text + info("Connected all rings"))
+    assert "torch 2.9.1+cu130" in said
+    assert "more kinds of lines" in said
