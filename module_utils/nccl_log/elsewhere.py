@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Callable, Optional, Tuple
 
 from .failures import Failure, failure
+from .quotes import shortened
 
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<number>\d{1,20}), )?OpType=(?P<op>\w{1,60})"
@@ -37,6 +38,9 @@ _EXIT = (
         r"Worker IP address: (?P<host>[\w.:-]{1,120}) .{0,80}?Worker PID: (?P<pid>\d{1,10}) Worker exit type: "
         r"(?P<how>SYSTEM_ERROR|USER_ERROR|NODE_OUT_OF_MEMORY)"
     ),
+    re.compile(
+        r"(?:--local[-_]rank[= ](?P<local>\d{1,5})\b.{0,1500})?exits with return code = (?P<how>-?[1-9]\d{0,4})"
+    ),
     re.compile(r"failed \(exitcode: (?P<how>-?\d{1,5})\) local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,10})\)"),
     re.compile(r"(?P<how>[Ss]ignal \d{1,2} \(SIG[A-Z]{2,6}\)) received by PID (?P<pid>\d{1,10})"),
     re.compile(r"[Pp]rocess \d+ terminated with (?P<how>signal SIG[A-Z]{2,6}|exit code -?\d{1,5})"),
@@ -55,6 +59,11 @@ _IN_USE = re.compile(r"ddress (?:is )?already in use|EADDRINUSE|ddress in use")
 _PORT = re.compile(
     r"(?:\[::\]|\d{1,3}(?:\.\d{1,3}){3}|localhost|\*|\bport|\btcp)[:=, '\"]{1,3}(?P<port>\d{2,5})\b|"
     r":(?P<last>\d{4,5})\b"
+)
+# A host whose name is not known.
+_NO_NAME = re.compile(
+    r"[Cc]ould not resolve hostname (?P<name>[\w.-]{1,200})|getaddrinfo.{0,20}\(?(?:host|name|for)?[:= ]{1,3}['\"]?"
+    r"(?P<other>[A-Za-z][\w.-]{2,200}\.[\w.-]{1,80})"
 )
 # RDMA connections that other programs than NCCL make.
 _QUEUE_PAIR = re.compile(r"(?:modify|transition\w*|moving|change) (?:the )?QP\b|ibv_modify_qp|ibv_create_ah")
@@ -147,6 +156,13 @@ def _in_use(line: str) -> Optional[Failure]:
     return Failure("port_in_use", _text(line), (match.group("port") or match.group("last")) if match else "")
 
 
+def _no_name(line: str) -> Optional[Failure]:
+    match = _NO_NAME.search(line)
+    if match is None or not (match.group("name") or match.group("other")):
+        return None
+    return Failure("unresolved", _text(line), (match.group("name") or match.group("other"))[:60])
+
+
 def _queue_pair(line: str) -> Optional[Failure]:
     if not _QUEUE_PAIR.search(line) or ("ail" not in line and "rror" not in line):
         return None
@@ -166,7 +182,9 @@ def _exit(line: str) -> Optional[Failure]:
         if match:
             said = match.groupdict()
             rank = said.get("rank")
-            where = " ".join(part for part in (said.get("host"), said.get("pid") and "pid %s" % said["pid"]) if part)
+            local = said.get("local") and "local rank %s" % said["local"]
+            parts = said.get("host"), local, said.get("pid") and "pid %s" % said["pid"]
+            where = " ".join(part for part in parts if part)
             return Failure("exit", _text(line), said["how"].strip(), where, rank=int(rank) if rank else None)
     return None
 
@@ -219,7 +237,7 @@ def _exception(line: str) -> Optional[Failure]:
 
 
 def _text(line: str) -> str:
-    return line.strip()[:400]
+    return shortened(line.strip())
 
 
 # What stands in a line -> what is made of the line. The first that makes something of it decides.
@@ -234,11 +252,20 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     ("NVRM: Xid", _xid),
     ("has fallen off", _fallen),
     *((mark, _in_use) for mark in ("ddress already in use", "ddress is already", "EADDRINUSE", "ddress in use")),
+    *((mark, _no_name) for mark in ("resolve hostname", "getaddrinfo")),
     *((mark, _queue_pair) for mark in (" QP", "ibv_modify_qp", "ibv_create_ah")),
     ("libfabric:", _libfabric),
     *(
         (mark, _exit)
-        for mark in ("error: ", "exited on", "exit type", "exitcode", "received by PID", "terminated with")
+        for mark in (
+            "error: ",
+            "exited on",
+            "exit type",
+            "exitcode",
+            "received by PID",
+            "terminated with",
+            "exits with",
+        )
     ),
     *(("Test %s failure" % library, _test) for library in ("NCCL", "CUDA")),
     *((mark, _of_sharp) for mark in ("SHArP", "SAT tree", "Begin job id")),
@@ -262,6 +289,7 @@ COARSE = (
     *(b"rror", b"CCL", b"nccl", b"atch", b"last ", b"ermina", b"oom", b"OOM", b"Kill", b"CANC", b"ode ", b"NODE"),
     *(b"lost ", b"Xid", b"libfabric:", b"exit", b"PID", b"Memory", b"memory", b"failure", b"Dupli", b"bus "),
     *(b"SHArP", b"algorithm/", b"SAT tree", b"Begin job", b"NOT been"),
+    *(b"resolve host", b"getaddrinfo"),
     *(b"fallen", b"ddress ", b"EADDR", b" QP", b"modify_qp", b"create_ah"),
     *(b"store-", b"socket", b"DistSt", b"clients", b"Socket", b"Rendez", b"Heart"),
 )

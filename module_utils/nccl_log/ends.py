@@ -8,7 +8,7 @@ import re
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..health import xid
-from . import signals
+from . import signal_numbers
 from .failures import Failure
 from .job import Reported
 from .jobs import names
@@ -40,9 +40,9 @@ def ended_with(code: str) -> str:
     number = _NUMBER.match(code)
     if number is None:
         signal = _SIGNAL.search(code)
-        meant = signals.SIGNALS.get(int(signal.group("number")), "") if signal else ""
+        meant = signal_numbers.SIGNALS.get(int(signal.group("number")), "") if signal else ""
         return code.rstrip(". ") + (", %s" % meant if meant else "")
-    meant = signals.meaning(int(number.group("code")))
+    meant = signal_numbers.meaning(int(number.group("code")))
     return "exit code %s" % number.group("code") + (", that is: %s" % meant if meant else "")
 
 

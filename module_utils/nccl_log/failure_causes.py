@@ -42,6 +42,11 @@ POSSIBLE = {
     ): "memory of this node that the HCA may not reach: a registration that is gone, GPUDirect RDMA (peermem, ACS,"
     " IOMMU),"
     " or the HCA's firmware; no cable",
+    (
+        "completion",
+        "invalid request local work queue error",
+    ): "the HCA refuses what NCCL asks of it (a size, a key or an operation): memory that is registered otherwise"
+    " (GPUDirect RDMA, DMA-BUF), or driver, firmware and library of releases that do not fit; no cable",
     ("memory_limit", ""): "the limit of locked memory (`ulimit -l`) in the job or container; or the HCA has no more"
     " queues or registrations",
     ("cuda", "operation not supported"): "driver or virtual machine (vGPU, MIG, WSL) that cannot do what this NCCL"
@@ -50,6 +55,11 @@ POSSIBLE = {
     ("cuda", "invalid resource handle"): "a stream or handle of another GPU, or an earlier failure of CUDA",
     ("cuda", "device-side assert triggered"): "a check within a kernel of the program, such as an index out of range",
     ("cuda", "the launch timed out and was terminated"): "a GPU that drives a display, or a kernel that hangs",
+    (
+        "cuda",
+        "driver shutting down",
+    ): "the process was ending already while NCCL still worked: what ended it, or a program"
+    " that does not wait for its threads and communicators, is the place to look",
     ("cuda", "unknown error"): "the GPU or its driver: see Xid in dmesg",
     ("cuda", "all CUDA-capable devices are busy or unavailable"): "a GPU in exclusive mode that another process"
     " has, or one that the driver wants reset (NV_ERR_RESET_REQUIRED in dmesg)",

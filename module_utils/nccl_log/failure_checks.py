@@ -475,6 +475,11 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "the scheduler or launcher lost a node",
         "see whether the node named there is up: `sinfo -R`, its console, and BMC",
     ),
+    ("unresolved", ""): (
+        "a host's name does not resolve where the line was written: nothing could be started or reached there",
+        "`getent hosts NAME` on that node, or in that pod; Kubernetes: the pod and its headless service have to be"
+        " there before the launcher starts; else give addresses, or take the name into DNS or /etc/hosts",
+    ),
     ("port_in_use", ""): (
         "a process could not open its port, because another one has it: no network is involved, and nothing was sent",
         "`ss -ltnp` on that node shows who has the port: end what is left of an earlier job, or take another port"
@@ -551,6 +556,7 @@ CHECKS = {
     "node_failure": EXIT,
     "store": STORE,
     "port_in_use": STORE,
+    "unresolved": BOOTSTRAP,
     "stuck": WATCHDOG,
     "ras": WARNING,
     "event": PORT,

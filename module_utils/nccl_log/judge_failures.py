@@ -27,6 +27,7 @@ _UNREACHABLE = ("timed out", "nreachable", "No route", "Host is down")
 _BY_CODE = (
     *("completion", "cuda", "port", "net_plugin", "fabric_manager", "verbs", "registration", "xid", "rccl_host"),
     "limits",
+    *("port_in_use", "unresolved"),
 )
 _BY_TEXT = ("warning", "plugin_warning", "value", "topology", "system")
 _NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d+)\b")

@@ -14,7 +14,7 @@ from . import failure_checks, signals
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
-from .own_failure import own_failure
+from .own_failure import CAUGHT, FIRST, LAST_WORDS, merely_code, own_failure
 from .quotes import Quote
 
 PROGRAM = Check(
@@ -39,6 +39,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     own = own_failure(job)
     if own is not None:
         cause = _own(job, *own)
+        # Who lost a connection is a victim of somebody.
         return [cause, *_barrier(log, job), *_trace(log, job), *[_after(cause, one) for one in failed]]
     found = _barrier(log, job) + _trace(log, job)
     worst = next((one for one in [*others, *found] if not one.ok and one.severity == "critical"), None)
@@ -48,6 +49,9 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     errors = [one for one in reports if one.kind == signals.ERROR and not _MERELY.search(one.text)]
     # What merely says that a process ended adds nothing to a failure that is known.
     strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
+    of_others = _of_others(job, errors, others)
+    if of_others is not None:
+        return [of_others, *found, *[_after(of_others, one) for one in failed]]
     death = None
     if strong and not any(one.failure.kind in _ENDED for one in job.failures):
         death = _death(job, strong, errors, worst if worst is None or not _merely_ordered(worst) else None)
@@ -65,6 +69,25 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     return [*found, *failed]
 
 
+def _of_others(job: Job, errors: Sequence[Quote], others: Sequence[Finding]) -> Optional[Finding]:
+    """Where launchers tell ends alone, and programs before them what they lost or waited for."""
+    ends = [one for one in job.failures if one.failure.kind in ("exit", "cancelled")]
+    if not ends or len(ends) != len([one for one in job.failures if one.failure.kind not in ("left", "progress")]):
+        return None
+    if any(one.failure.kind == "exit" and not merely_code(one.failure.code) for one in ends):
+        return None
+    told = [one for one in errors if not CAUGHT.search(one.text)]
+    before = [one for one in told if all(one.order < end.order and one.source == end.source for end in ends)]
+    if not before:
+        return None
+    have = "the earliest report of a failure: %s" % _told(before[0])
+    later = [said.text[:120] for said in before[1:3] if said.text[:60] != before[0].text[:60]]
+    have += "; also: %s" % "; ".join(later) if later else ""
+    have += "; a process that ended or failed first, elsewhere, is not in these lines" if before[0].about else ""
+    return PROGRAM.judge("%s program" % job.name, "unknown", "none", have, "line %d" % before[0].order,
+                         _fix(before[0]) or _look(before[0]))  # fmt: skip
+
+
 def _merely_ordered(one: Finding) -> bool:
     return one.check == EXIT.id and " cancelled" in one.subject
 
@@ -79,12 +102,25 @@ def _after(cause: Finding, one: Finding) -> Finding:
     return replace(one, have=_FIRST.sub("", one.have or ""), because=cause.id)
 
 
-def _own(job: Job, one: Quote, proven: bool) -> Finding:
+_SURE = {
+    FIRST: "a program failed (the first failure of this log): ",
+    LAST_WORDS: "the last that a program reports before the end: ",
+}
+
+
+def _own(job: Job, one: Quote, order: str) -> Finding:
     """What a program says of its own failure."""
-    first = "a program failed (the first failure of this log): "
-    have = (first if proven else "the last that a program reports before the end: ") + _told(one)
+    proven = order != LAST_WORDS
+    text = (
+        "a program failed (a connection was lost before it in the log, as by its end: which came first is not told): "
+    )
+    have = _SURE.get(order, text) + _told(one)
     known = bool(job.failures) or any(said.nccl and said.kind == signals.ERROR for said in job.quotes)
-    have += "; what else fails in this log comes after it" if known else "; no failure of NCCL is in these lines"
+    have += (
+        ("; what else fails in this log comes after it" if order == FIRST else "")
+        if known
+        else "; no failure of NCCL is in these lines"
+    )
     why = (
         "a program of the job ended by its own error, before anything else failed: no network and no setting of NCCL's"
     )

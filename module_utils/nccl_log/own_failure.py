@@ -35,10 +35,11 @@ _OF_OTHERS = re.compile(
     r"already in use|EADDRINUSE|raylet|[Hh]eartbeat"
 )
 # What was caught and told, and went on.
-_CAUGHT = re.compile(
+CAUGHT = re.compile(
     r"Exception ignored|\bWARN(?:ING)?\b|\b[Ww]arning\b|\[W\d{0,4}[ .]|[Rr]etry|fall(?:s|ing)? ?back|deprecat|optional|"
     r"NOT INSTALLED|not installed|\bINFO\b|git\b"
 )
+_LOCAL = re.compile(r"local rank (\d{1,6})\b")
 _ARGUMENTS = re.compile(
     r"error: (?:unrecognized arguments|the following arguments|argument |ambiguous option|expected )"
 )
@@ -50,22 +51,66 @@ _GRAVE = re.compile(
 )
 
 
-def own_failure(job: Job) -> Optional[Tuple[Quote, bool]]:
-    """The line by which a program says that it failed by itself, and whether that is proven; None where none does."""
+# How sure it is that a program's failure was the first one.
+FIRST, OPEN_ORDER, LAST_WORDS = "first", "open", "last"
+
+
+def own_failure(job: Job) -> Optional[Tuple[Quote, str]]:
+    """The line by which a program says that it failed by itself, and how sure its order is; None where none does."""
     failures = [one for one in job.failures if one.failure.kind not in _ANYWHERE]
     if any(one.failure.kind not in FOLLOWS for one in failures):
         return None
     said = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl]
-    said = [one for one in said if not _OF_OTHERS.search(one.text) and not _CAUGHT.search(one.text)]
+    said = [one for one in said if not _OF_OTHERS.search(one.text) and not CAUGHT.search(one.text)]
     known = {" ".join(one.failure.text[:150].split()) for one in job.failures}
-    said = [one for one in said if " ".join(one.text[:150].split()) not in known and _before_all(one, failures)]
+    said = [one for one in said if " ".join(one.text[:150].split()) not in known]
     ends = _ends(job)
+    early = [one for one in said if _before_all(one, failures)]
     for proves in (_raised, _argued, _grave):
-        found = [one for one in said if proves(one) and (one.calls or _ended_after(one, ends))]
+        found = [one for one in early if proves(one) and (one.calls or _ended_after(one, ends))]
         if found:
-            return found[0], True
-    found = [one for one in said if _ended_after(one, ends)]
-    return (found[-1], False) if found and failures else None
+            return found[0], FIRST
+    found = [one for one in said if _raised(one) and _of_who_ended(one, failures)]
+    if found:
+        return found[0], FIRST
+    found = [one for one in said if _raised(one) and _lost_by_others(one, failures)]
+    if found:
+        return found[0], OPEN_ORDER
+    found = [one for one in early if _ended_after(one, ends)]
+    return (found[-1], LAST_WORDS) if found and failures else None
+
+
+def _of_who_ended(one: Quote, failures: Sequence[Reported]) -> bool:
+    """Whether all that stands before an exception is a launcher's word that its own process ended by a code."""
+    return bool(failures) and all(
+        (one.source == said.source and one.order < said.order)
+        or (said.failure.kind == "exit" and merely_code(said.failure.code) and _may_be(one, said))
+        for said in failures
+    )
+
+
+def _may_be(one: Quote, ended: Reported) -> bool:
+    """Whether a launcher's word may be of the process that wrote a line: no number of a rank says that it is not."""
+    ranks = {ended.failure.rank} - {None}
+    local = _LOCAL.search(ended.failure.peer)
+    ranks |= {int(local.group(1))} if local else set()
+    return not ranks or not one.ranks or bool(ranks & one.ranks)
+
+
+def _lost_by_others(one: Quote, failures: Sequence[Reported]) -> bool:
+    """Whether what stands before an exception are reports of other ranks that they lost a connection."""
+    before = [said for said in failures if said.source == one.source and said.order < one.order]
+    lost = [said for said in before if said.failure.kind in ("store", "closed")]
+    others = {said.failure.rank for said in lost}
+    return bool(lost) and bool(one.ranks) and None not in others and not others & one.ranks and all(
+        said in lost or said.failure.kind == "exit" for said in before
+    )  # fmt: skip
+
+
+def merely_code(code: str) -> bool:
+    """Whether a process ended by itself with a code of its own: a signal says more than words before it."""
+    number = code.rpartition(" ")[2]
+    return number.isdigit() and 0 < int(number) < 126
 
 
 def _raised(one: Quote) -> bool:

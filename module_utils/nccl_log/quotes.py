@@ -16,6 +16,8 @@ from . import signals
 
 # Quotes that are kept, characters of each, keys of lines that are known, and ranks or processes of a quote.
 QUOTES, LONGEST, KNOWN, NAMED = 300, 420, 20_000, 4096
+# Of a longer line its end is kept, too: launchers print a command of any length before what they say of it.
+_END = 120
 # Beyond them deaths of processes, by words that most of them have.
 DEATHS = 40
 _GRAVE = re.compile(
@@ -26,6 +28,8 @@ _ENDS = re.compile(r"(?:signal|code|status)\W{0,10}(\d{1,3})\b", re.IGNORECASE)
 _BEHIND, _WITH_IT = 3, 240
 # Characters of a line of a list of ranks, and how many more than those of such lines there may be.
 _LISTED, _LISTS = 24, 8
+# How many lines of others may stand between a frame of a traceback and the program's text below it.
+_NEAR = 40
 # Sources of calls: prefixes of lines, calls of each.
 _TRACES, _CALLS = 256, 40
 
@@ -92,6 +96,8 @@ class Quotes:
         # The quote that lines behind it may belong to, the line after which, and how many more.
         self._open: Optional[Quote] = None
         self._after, self._left = 0, 0
+        # What stood before the last frame of a traceback, and its line: the program's own text follows there.
+        self._frame: Tuple[str, int] = "", -_NEAR
         self.left_out = 0
 
     @property
@@ -138,7 +144,12 @@ class Quotes:
         """Takes a program's line; its quote where it reports something."""
         frame = _FRAME.search(text)
         if frame is not None:
+            self._frame = text[: frame.start()].rstrip(), order
             self._call(text[: frame.start()].strip(), "%s" % frame.group("name"))
+            return None
+        prefix, since = self._frame
+        if order - since <= _NEAR and text.startswith(prefix) and text[len(prefix) :].startswith("    "):
+            self._frame = "", -_NEAR
             return None
         kernel = _KERNEL.search(text.rstrip()) if "](" in text else None
         if kernel is not None:
@@ -154,8 +165,9 @@ class Quotes:
             if said is not None:
                 self._again(said, own, order)
             return said
-        kind = signals.classify(own[:LONGEST])
-        said = None if kind is None else Quote(kind.kind, own[:LONGEST], kind.about, source, order, last=order)
+        cut = shortened(own)
+        kind = signals.classify(cut)
+        said = None if kind is None else Quote(kind.kind, cut, kind.about, source, order, last=order)
         if said is not None:
             self._who(said, own)
             self._trace(said, own)
@@ -237,6 +249,11 @@ class Quotes:
             kernels = [name[len("kernel ") :] for name in calls if name.startswith("kernel ")]
             said.kernel = kernels[-1] if kernels else ""
             said.calls = tuple(name for name in calls if not name.startswith("kernel "))[-6:]
+
+
+def shortened(own: str) -> str:
+    """A line's begin and end."""
+    return own if len(own) <= LONGEST else "%s ... %s" % (own[: LONGEST - _END - 5], own[-_END:])
 
 
 def _key(own: str) -> str:

@@ -434,8 +434,7 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
         )  # fmt: skip
     if one.nccl and one.count > 1:
         head += ", %d times, up to line %d" % (one.count, one.last)
-    text = one.text if len(one.text) <= 400 else one.text[:400] + "..."
-    said = ["%s: %s" % (head, " | ".join([text, *one.behind]))]
+    said = ["%s: %s" % (head, " | ".join([one.text, *one.behind]))]
     if one.about:
         said.append("= %s" % one.about)
     if one.calls:

@@ -12,35 +12,11 @@ import re
 from typing import Dict, NamedTuple, Optional, Pattern, Tuple
 
 from .signal_marks import MARKS
+from .signal_numbers import NUMBERS, SIGNALS, meaning
 
 # Kinds, worst first. Who is told to end, or ends others, has not failed by that: an order is never a cause.
 DEATH, ERROR, ORDER, WAITS, WARNING, SUCCESS = "death", "error", "order", "waits", "warning", "success"
 KINDS = (DEATH, ERROR, ORDER, WAITS, WARNING, SUCCESS)
-
-# Numbers of Linux's signals by which processes of a job end, and what is known of each.
-SIGNALS: Dict[int, str] = {
-    1: "SIGHUP: the terminal or the launcher went away",
-    2: "SIGINT: interrupted by a user, or passed on by a launcher",
-    3: "SIGQUIT: ended from outside, or asked for its stacks",
-    4: "SIGILL: an instruction that this CPU does not have: commonly a build for another CPU",
-    6: "SIGABRT: the process ended itself (abort, a failed check, an exception in C++): its lines before tell why",
-    7: "SIGBUS (bus error): memory behind a mapping is not there: commonly /dev/shm is full or too small (containers:"
-    " --shm-size, --ipc=host), less often a file that was cut off or faulty memory",
-    8: "SIGFPE: a division by zero or the like in native code",
-    9: "SIGKILL: killed from outside: commonly out of memory of the host (dmesg) or of the cgroup or pod, else the"
-    " scheduler, the launcher or a user",
-    10: "SIGUSR1: of the scheduler or of a program, no crash",
-    11: "SIGSEGV: a crash in native code, which may follow from an earlier failure: look at the lines before it",
-    13: "SIGPIPE: the other end of a pipe or connection was closed",
-    15: "SIGTERM: ended from outside: commonly the launcher ends the others after the first failure, or the scheduler",
-    24: "SIGXCPU: the limit of CPU time",
-    31: "SIGSYS: a system call that the sandbox does not allow",
-}
-# Exit codes that are no signals.
-CODES: Dict[int, str] = {
-    126: "the program may not be executed",
-    127: "the program, or a library of it, was not found",
-}
 
 # A name of an exception in Python, at the begin of what it says.
 EXCEPTION = re.compile(
@@ -202,7 +178,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"exitcode *: ?(?P<code>-?\d{1,3})\b|[Ee]xit ?[Cc]ode:? {0,8}(?P<other>-?[1-9]\d{0,2})\b|"
-        r"exit(?:ed with)?(?: exit)?(?: status| code) (?P<third>-?[1-9]\d{0,2})\b|"
+        r"(?:exit(?:ed with)?(?: exit)?(?: status| code) |return code = )(?P<third>-?[1-9]\d{0,2})\b|"
         r"exitCode\"?: (?P<fourth>-?[1-9]\d{0,2})\b",
         "a process ended with this exit code",
     ),
@@ -534,11 +510,6 @@ _SUCCESS = re.compile(
     r"\b[Ss]uccessfully (?:completed|finished|initiali[sz]ed|trained)\b|\bPASSED\b|\bsuccess(?:ful)?[!.]|\bSUCCESS\b|"
     r"\b[Tt]raining (?:is )?(?:complete|finished|done)"
 )
-_NAMES = {
-    "SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
-    "SIGSEGV": 11, "SIGPIPE": 13, "SIGTERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9,
-    "Illegal instruction": 4, "Floating point exception": 8,
-}  # fmt: skip
 # One of these is in every line that a class may know: they are looked for in a block first.
 COARSE = (
     *(
@@ -643,18 +614,14 @@ COARSE = (
 )
 
 
-def meaning(number: int) -> str:
-    """What an exit code says: ``137`` and ``-9`` are signal 9; "" of a code that programs choose themselves."""
-    if number in CODES:
-        return CODES[number]
-    signal = -number if number < 0 else number - 128
-    if signal in SIGNALS:
-        return "signal %d, %s" % (signal, SIGNALS[signal])
-    return ""
+# What a logger puts before each line of a traceback.
+_LOGGED = re.compile(r"(?:\([^()]{1,80}\) ?){0,3}(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] ")
 
 
 def noise(text: str) -> bool:
     """Whether a line stands around failures and says nothing of them."""
+    logged = _LOGGED.match(text) if "Traceback" in text else None
+    text = text if logged is None else text[logged.end() :]
     if _BEGINS.match(text) is not None or (text.rstrip(" ")[-1:].isdigit() and _AT.search(text) is not None):
         return True
     small = text.lower()
@@ -697,7 +664,7 @@ def classify(text: str) -> Optional[Class]:
 def _number(said: Dict[str, Optional[str]]) -> Optional[int]:
     name = said.get("name") or said.get("word")
     if name:
-        return _NAMES.get(name, 0) or None
+        return NUMBERS.get(name, 0) or None
     digits = [said[key] for key in ("signal", "code", "other", "third", "fourth") if said.get(key)]
     return int(digits[0] or 0) if digits else None
 

@@ -18,7 +18,7 @@ from .trace import Trace
 from .unread import Unread
 
 # Of a line.
-_LONGEST = 2000
+_LONGEST, _END = 2000, 300
 # Lines that others may write between "Last error:" and what it was.
 _TORN = 6
 _BEFORE = re.compile(r"\s*(?:\([^()]{1,80}\)|\[[^\[\]]{1,60}\]:?)")
@@ -99,6 +99,8 @@ class Others:
         self._last = b"rror"
         # What stands before "Last error:", its line, and how many lines are still looked at.
         self._waits: Tuple[str, int, int] = "", 0, 0
+        # The rank that the last exception named, and its line.
+        self._spoke: Tuple[Optional[int], int] = None, -_TORN
         self._report = False
         # The last frame of a Python stack; the line behind it is of the program's text.
         self._frame = 0
@@ -207,7 +209,7 @@ class Others:
 
     def _look(self, line: bytes, order: int, comment: bool, taken: bool) -> bool:
         """Takes a line with a mark; whether it said anything."""
-        text = line[:_LONGEST].decode("utf-8", "replace")
+        text = _text(line)
         if text.startswith(("# nccl-tests", "# nThread")):
             self._log.tests += 1
             library = texts.TESTS_VERSION.match(text.rstrip())
@@ -249,6 +251,7 @@ class Others:
             version = elsewhere.exception_version(text)
             if version:
                 self._log.bare_versions.add(version)
+            self._spoke = (failed.rank, order) if failed.rank is not None else self._spoke
             self._failed(failed, order)
         quoted = elsewhere.said_elsewhere(behind, True) if behind.strip() else None
         if quoted is not None:
@@ -284,7 +287,11 @@ class Others:
             return not own and order == since + 1
         # What stands before it says whose it is.
         failed = replace(failed, text=text.strip()[:400])
-        self._failed(failed if failed.rank is not None else elsewhere.ranked(failed, before), order)
+        failed = failed if failed.rank is not None else elsewhere.ranked(failed, before)
+        rank, spoke = self._spoke
+        if failed.rank is None and not before.strip() and order - spoke <= _TORN:
+            failed = replace(failed, rank=rank)
+        self._failed(failed, order)
         return True
 
 
@@ -295,7 +302,9 @@ REST = re.compile(
 
 
 def _text(line: bytes) -> str:
-    return line[:_LONGEST].decode("utf-8", "replace")
+    """Of a longer line its end, too: what a launcher says of a command stands behind it."""
+    line = line if len(line) <= _LONGEST else line[: _LONGEST - _END] + b" ... " + line[-_END:]
+    return line.decode("utf-8", "replace")
 
 
 def continued(said: Failure, place: str, line: bytes) -> Tuple[str, Optional[Failure]]:

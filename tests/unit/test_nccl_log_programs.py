@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge, quotes, signals
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge, quotes, signal_numbers, signals
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
 
@@ -74,8 +74,8 @@ def test_what_reports_nothing_is_passed_over(line: str) -> None:
     [(137, "signal 9"), (-11, "signal 11"), (139, "signal 11"), (134, "signal 6"), (3, ""), (127, "not")],
 )
 def test_exit_codes_of_signals(code: int, said: str) -> None:
-    assert said in signals.meaning(code)
-    assert bool(said) == bool(signals.meaning(code))
+    assert said in signal_numbers.meaning(code)
+    assert bool(said) == bool(signal_numbers.meaning(code))
 
 
 def test_a_crash_is_a_finding_with_all_its_processes_and_no_certain_cause() -> None:
