@@ -115,6 +115,8 @@ class Kinds:
             build=facts.get("build", ""),
             rails={int(number): (one["device"], one["gpu"]) for number, one in (facts.get("rails") or {}).items()},
             unfit=unfit(of_host, read, address, there) or (NOT_READ if settings is UNKNOWN else None),
+            domain=facts.get("domain", ""),
+            no_domain=facts.get("no_domain", ""),
         )
 
 

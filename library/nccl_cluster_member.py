@@ -27,6 +27,10 @@ options:
     description: The node's name in Slurm, to be asked whether it is drained; empty where Slurm is not to be asked.
     type: str
     default: ""
+  nvlink_domain:
+    description: Ask the GPUs of which NVLink domain they are.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
@@ -44,7 +48,8 @@ EXAMPLES = r"""
 RETURN = r"""
 member:
   description: Its C(name) as C(hostname -s) says it, C(build) (NCCL, MPI and commit that the programs are made with)
-    and C(rails), number to C(device) and C(gpu).
+    and C(rails), number to C(device) and C(gpu). With O(nvlink_domain) C(domain), UUID and clique, and C(no_domain),
+    why there is none.
   type: dict
   returned: success
 unfit:
@@ -89,6 +94,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.health import imex
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
@@ -97,6 +103,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "nccl_tests_path": {"type": "path", "required": True},
     "launcher": {"type": "str", "choices": ["mpirun", "srun"], "default": "mpirun"},
     "slurm_node": {"type": "str", "default": ""},
+    "nvlink_domain": {"type": "bool", "default": False},
     **module.PROFILE,
     **module.ROOTS,
 }
@@ -145,7 +152,10 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     except (ReadError, ParseError) as error:
         said = str(error) if isinstance(error, ReadError) else "%s %s" % (path, error)
         unfit.append(_unfit(said, "mend that on the node; " + BUILD))
-    return dict(Plan().result(), member={"name": own_name, "build": build, "rails": own}, unfit=unfit)
+    member: Dict[str, Any] = {"name": own_name, "build": build, "rails": own}
+    if given["nvlink_domain"]:
+        member["domain"], member["no_domain"] = imex.domain_of(host)
+    return dict(Plan().result(), member=member, unfit=unfit)
 
 
 def users(host: Host, slurm_node: str) -> List[Dict[str, str]]:

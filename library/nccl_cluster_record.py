@@ -23,7 +23,7 @@ options:
   scope:
     description: What is asked for; with V(node) nothing is.
     type: str
-    choices: [node, pair, rail, leaf, cluster]
+    choices: [node, pair, rail, leaf, nvlink_domain, cluster]
     default: node
   max_age_days:
     description: How old a record may be.

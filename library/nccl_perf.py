@@ -111,6 +111,14 @@ options:
       - How many HCAs of each host have to carry data between hosts. Where it is not given, as many as NCCL finds on the
         host that has most of them.
     type: int
+  way:
+    description:
+      - What the data between hosts have to go over. With V(nvlink), between trays of one NVLink domain, NCCL's log has
+        to show NVLink between all hosts (MNNVL) and no connection over the network, and the rails' counters must not
+        have carried the data.
+    type: str
+    choices: [network, nvlink]
+    default: network
   timeout:
     description: Seconds granted to each run of the program.
     type: float
@@ -230,7 +238,8 @@ statistics:
   returned: success
 transport:
   description:
-    - What NCCL's log of a run over several hosts proves - C(networks), C(nodes) and C(expected) ranks as NCCL counts,
+    - What NCCL's log of a run over several hosts proves - C(networks) (C(NVLink) where all went over that), C(nodes)
+      and C(expected) ranks as NCCL counts,
       C(proven), C(missing), C(gdr), and by host C(ranks), C(devices), C(without_gdr) and C(found).
     - With O(repeats) of the run that proves least. Empty within a node, and where an earlier release kept the result.
   type: dict
@@ -298,7 +307,7 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_transport
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import NOTHING, Asked
 
 SPEC: Dict[str, Dict[str, Any]] = {
@@ -315,6 +324,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "repeats": {"type": "int", "default": 1},
     "algorithm": {"type": "str", "default": ""},
     "rails": {"type": "int"},
+    "way": {"type": "str", "choices": [*perf_transport.WAYS], "default": "network"},
     "iterations": {"type": "int", "default": 20},
     "warmup": {"type": "int", "default": 5},
     "check": {"type": "bool", "default": True},

@@ -444,9 +444,12 @@ on_fabric = record(
 )
 # Of a node that is to take part in a benchmark between nodes. Its devices become a variable of the program's.
 member = record(
+    optional=["domain", "no_domain"],
     name=text(63, re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")),
     build=line,
     rails=table(record(device=text(64, _DEVICE), gpu=whole(0, 999)), text(2, re.compile(r"[0-9]{1,2}")), 100),
+    domain=text(60, re.compile(r"|[0-9a-f-]{36}\.[0-9]{1,10}")),
+    no_domain=line,
 )
 
 # What the gate keeps on a node.

@@ -16,9 +16,11 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 
-# Over what a run goes: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, all nodes.
-SCOPES = ("node", "pair", "rail", "leaf", "cluster")
+# Over what a run goes: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, the trays
+# of an NVLink domain over their NVLinks, all nodes.
+SCOPES = ("node", *cluster_member.SCOPES)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 # What NCCL is told to use; "" is NCCL's own choice.
 ALGORITHMS = ("", "Ring", "SHARP")

@@ -20,6 +20,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowed_by
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling
 
@@ -41,6 +43,13 @@ CAUSES = (
         "nccl_conf.",
     ),
     *("host_limits.", "platform.", "nic_firmware.", "nccl_tests.", "nccl_perf."),
+)
+# The same of a job over the NVLinks of a domain, which no rail carries.
+NVLINK_CAUSES = (
+    "imex.",
+    *slowed_by.STOPPED,
+    *(one for one in slowed_by.SLOWED if one not in slowed_by.RAIL),
+    *("platform.gpu", "gpudirect.", "iommu.", "nccl_conf.", "host_limits.", "nccl_tests.", "nccl_perf."),
 )
 # Hosts with a cause of their own that a finding names, and characters of host names.
 _NAMED, _ROOM = 3, 60
@@ -102,7 +111,12 @@ def judge(
     failures: name of a job -> why there is none.   earlier: host -> what other roles have found there.
     advise: tell of a bar that is missed how to search for what is slow, since that does not follow by itself.
     """
-    causes = {host: cause for host, found in earlier.items() if (cause := _root(found)) is not None}
+    trays = {host for job in jobs for host in job["hosts"] if job["scope"] == NVLINK_DOMAIN}
+    causes = {
+        host: cause
+        for host, found in earlier.items()
+        if (cause := _root(found, NVLINK_CAUSES if host in trays else CAUSES)) is not None
+    }
     of_job: dict[str, list[Finding]] = {}
     good: dict[str, list[str]] = {}
     for job in jobs:
@@ -125,8 +139,9 @@ def judge(
 
 
 def misses(findings: Iterable[Finding]) -> bool:
-    """Whether a bar of several nodes was missed: something between them is slow."""
-    return any(one.check in (perf.BUSBW.id, SCALING.id) and one.state == "drift" for one in findings)
+    """Whether a bar of several nodes was missed: something in the network between them is slow."""
+    slow = (one for one in findings if one.check in (perf.BUSBW.id, SCALING.id) and one.state == "drift")
+    return any(OVER_NVLINK not in one.subject for one in slow)
 
 
 def _advised(finding: Finding, job: Mapping[str, Any]) -> Finding:
@@ -283,12 +298,12 @@ def _shown(
     return text + "; there is no prediction"
 
 
-def _root(earlier: Sequence[Finding]) -> Finding | None:
-    """What another role has found on a host that a slow job follows from."""
+def _root(earlier: Sequence[Finding], causes: Sequence[str]) -> Finding | None:
+    """What another role has found on a host that a slow job follows from. causes: what checks may begin with."""
     # What a switch does not say is no cause of anything.
     mute = [one for one in earlier if one.check.startswith("lldp.") and one.state == "unknown"]
     roots = [one for one in earlier if not one.ok and one.because is None and one not in mute]
-    return next((one for prefix in CAUSES for one in roots if one.check.startswith(prefix)), None)
+    return next((one for prefix in causes for one in roots if one.check.startswith(prefix)), None)
 
 
 def _told(finding: Finding, hosts: Sequence[str], causes: Mapping[str, Finding]) -> Finding:

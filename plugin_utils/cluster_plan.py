@@ -20,6 +20,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds as paired
 
 STEP_FACTOR = 2
@@ -46,7 +47,8 @@ class Settings:
 
     kind: profile and fabric.   sizes: the smallest and the largest message in bytes.   gpus: of each node.
     rails: numbers of the profile's.   extra: what else has to be the same, such as options of the launcher.
-    apart: NVLinks lead to other nodes, too, and are kept out of what is measured between nodes.
+    apart: NVLinks lead to other nodes, too, and are kept out of what is measured between nodes; but in scope
+        nvlink_domain, which measures them.
     """
 
     kind: str
@@ -60,7 +62,9 @@ class Settings:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of every job between nodes: what is measured there is the network."""
+        """Variables of every job between nodes: what is measured there is the network, or the NVLinks, and not both."""
+        if self.scope == NVLINK_DOMAIN:
+            return {"NCCL_MNNVL_ENABLE": "1"}
         return {"NCCL_MNNVL_ENABLE": "0"} if self.apart else {}
 
 
@@ -71,6 +75,7 @@ class Member:
     host: its name in the inventory.   name: as it calls itself, "" where that is not known.   address: how a launcher
     reaches it.   leaf: "" where the inventory says none.   build: NCCL, MPI and commit of its programs.
     rails: number -> RDMA device and index of the GPU beside it.   unfit: why it cannot take part, and what to do.
+    domain: in scope nvlink_domain UUID and clique of the host's; "" where it is in none, and no_domain says why.
     """
 
     host: str
@@ -81,6 +86,8 @@ class Member:
     build: str = ""
     rails: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     unfit: tuple[str, str] | None = None
+    domain: str = ""
+    no_domain: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,8 @@ class Job:
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)
         lists = {name: list(data[name]) for name in ("hosts", "names", "addresses")}
-        more = {"program": f"{self.collective}_perf", "step_factor": STEP_FACTOR}
+        way = "nvlink" if self.scope == NVLINK_DOMAIN else "network"
+        more = {"program": f"{self.collective}_perf", "step_factor": STEP_FACTOR, "way": way}
         return {**data, **lists, **more, "ranks": self.per_node * len(self.hosts), "head": self.head}
 
 
@@ -187,6 +195,11 @@ class Plan:
 # Of a host that is alone, be it that the user named no other.
 _OTHERS = "free another such node and run it again over both of them (--limit has to name both)"
 _WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
+# Of a tray of which nobody knows to which others its NVLinks lead.
+_DOMAIN = (
+    "run site.yml for it with --tags node_health: imex.domain and node_health.fabric_state say what keeps its GPUs out"
+    " of the domain; then run it again"
+)
 # A team is some hosts that are measured together.
 Team = tuple[Member, ...]
 Wanted = Callable[[Settings, int], Sequence[Measure]]
@@ -213,7 +226,7 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
         there = [one for one in group if one.host not in left]
         leaves, alone = _leaves(there, settings.scope)
         left.update(alone)
-        if not any(one.leaf for one in there):
+        if settings.scope != NVLINK_DOMAIN and not any(one.leaf for one in there):
             one_leaf.update(one.host for one in there)
         jobs, missing = _jobs(settings, leaves, wanted_of, expected, len(groups) > 1)
         untested.update(missing)
@@ -258,7 +271,12 @@ def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
 
 
 def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
-    """The leaves, the largest first, and who has nobody to be measured with. Hosts keep their order."""
+    """The leaves, the largest first, and who has nobody to be measured with. Hosts keep their order.
+
+    In scope nvlink_domain they are the domains: what a clique's switches join.
+    """
+    if scope == NVLINK_DOMAIN:
+        return _domains(group)
     left: dict[str, tuple[str, str]] = {}
     leaves: dict[str, list[Member]] = {}
     some = any(one.leaf for one in group)
@@ -282,9 +300,29 @@ def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], di
     return [leaf for leaf in found if len(leaf) > 1], left
 
 
+def _domains(group: Sequence[Member]) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
+    """The NVLink domains, the largest first, and who is in none, or alone in one."""
+    left: dict[str, tuple[str, str]] = {}
+    domains: dict[str, list[Member]] = {}
+    for one in group:
+        if one.domain:
+            domains.setdefault(one.domain, []).append(one)
+        else:
+            left[one.host] = (f"it is in no NVLink domain: {one.no_domain or 'it says nothing of one'}", _DOMAIN)
+    for domain, trays in domains.items():
+        if len(trays) < 2:
+            said = f"no other tray of its NVLink domain {domain} can take part"
+            left[trays[0].host] = (
+                said,
+                f"{_OTHERS}; where there are others in this rack, see imex.domain of all of them",
+            )
+    found = sorted(domains.values(), key=lambda trays: -len(trays))
+    return [trays for trays in found if len(trays) > 1], left
+
+
 def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
     """Rounds of disjoint teams, each of two hosts or more but for the one node that scaling begins with."""
-    if scope == "leaf":
+    if scope in ("leaf", NVLINK_DOMAIN):
         return [[tuple(leaf) for leaf in leaves]] if leaves else []
     if scope == "cluster":
         everybody = [one for leaf in leaves for one in leaf]
@@ -332,7 +370,7 @@ def measures(
             smallest //= STEP_FACTOR
         algorithm = wanted.get(collective, "") if settings.scope == "pair" else ""
         found.append(Measure(collective, smallest, most, algorithm))
-    if settings.scope in ("leaf", "cluster"):
+    if settings.scope in ("leaf", NVLINK_DOMAIN, "cluster"):
         sizes = {(test.collective, test.max_bytes) for test in found}
         for collective, size, what in model:
             if (collective, size) not in sizes:
@@ -414,7 +452,7 @@ def _job(
         algorithm=test.algorithm,
         what=test.what,
         # Of one GPU of a node to one of the next goes over one of them, whatever else lies idle.
-        rails=1 if test.collective == RAIL_COLLECTIVE else len(settings.rails),
+        rails=1 if test.collective == RAIL_COLLECTIVE or settings.scope == NVLINK_DOMAIN else len(settings.rails),
         environment=environment,
         scaling=scaling,
         **wanted.__dict__,
@@ -434,6 +472,14 @@ def _words(settings: Settings, team: Team, test: Measure, several: bool) -> Iter
     else:
         if settings.scope == "leaf" and team[0].leaf:
             yield f"on {team[0].leaf}"
+        if settings.scope == NVLINK_DOMAIN:
+            yield f"in {_brief(team[0].domain)}"
         yield "%d nodes" % len(team) if len(team) != 1 else "1 node"
         if several:
             yield f"of {settings.kind}, from {team[0].host}"
+
+
+def _brief(domain: str) -> str:
+    """``1f2e3d4c.32766``: a clique's number comes again in other racks, a UUID's begin hardly does."""
+    uuid, _dot, clique = domain.partition(".")
+    return f"{uuid[:8]}.{clique}"

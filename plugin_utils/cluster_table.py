@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling
@@ -254,6 +255,8 @@ def _by(of_job: Mapping[str, Any]) -> str:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
         return _short("not proven: " + ("; ".join(of_job.get("missing", ())) or "nothing says why"))
+    if tuple(of_job.get("networks", ())) == (NVLINK,):
+        return "proven: NVLink between all nodes, nothing over the network"
     words = [" and ".join(of_job.get("networks", ())) or "no network"]
     hosts = of_job.get("hosts", {})
     counts = sorted({len(one["devices"]) for one in hosts.values()})

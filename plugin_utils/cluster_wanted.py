@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
@@ -69,7 +70,8 @@ class Kind:
             return measure.algorithm
         if self.variables.get("NCCL_ALGO", "").lower() == "ring":
             return "Ring"
-        sharp = self.variables.get("NCCL_COLLNET_ENABLE") == "1" and self.settings.scope != "rail"
+        # SHARP is of the network's switches.
+        sharp = self.variables.get("NCCL_COLLNET_ENABLE") == "1" and self.settings.scope not in ("rail", NVLINK_DOMAIN)
         return "SHARP" if sharp else ""
 
     def measures(self, nodes: int) -> list[Measure]:
@@ -86,7 +88,8 @@ class Kind:
         scope, nvls = self.settings.scope, self.nvls
         algorithm = self.algorithm(measure)
         what = (measure.collective, measure.max_bytes, algorithm)
-        if self.profile.nvlink_domain is not None and not self.settings.apart and nodes > 1:
+        kept_out = self.settings.apart or scope == NVLINK_DOMAIN
+        if self.profile.nvlink_domain is not None and not kept_out and nodes > 1:
             why = (
                 f"{MNNVL} of nccl_benchmark_environment lets nodes use NVLink, for which there is no bar between nodes"
             )

@@ -22,8 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_s
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, nodeset, roce_chain, suite
@@ -496,6 +496,12 @@ def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
         errors.append(f"{asked}, but nccl_tests_commit is empty: set the commit, or nccl_benchmark_scope: node")
     if scope != "rail" and not values["nccl_benchmark_collectives"]:
         errors.append(f"{asked}, but nccl_benchmark_collectives is empty: name one, or set nccl_benchmark_scope: node")
+    enabled = str(values["nccl_benchmark_environment"].get("NCCL_MNNVL_ENABLE", "")).strip()
+    if scope == cluster_member.NVLINK_DOMAIN and enabled == "0":
+        errors.append(
+            f"{asked}, over the NVLinks between them, but nccl_benchmark_environment has NCCL_MNNVL_ENABLE: 0, which"
+            " switches these off: take it out"
+        )
     if scope == "leaf" and not values["busbar_leaf"]:
         errors.append(
             "nccl_benchmark_scope: leaf measures all nodes of a leaf, but busbar_leaf does not say on which this node"

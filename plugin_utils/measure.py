@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 DAY = 86400.0
 # Minutes of a benchmark that nobody has timed yet, by scope: seven collectives from 1 MiB to 8 GiB on the node alone,
 # and with each other three repeats of the same. The first run replaces them by what it took.
-ESTIMATE = {"node": 10.0, "pair": 30.0, "rail": 30.0, "leaf": 40.0, "cluster": 60.0}
+ESTIMATE = {"node": 10.0, "pair": 30.0, "rail": 30.0, "leaf": 40.0, "nvlink_domain": 40.0, "cluster": 60.0}
 # Nodes that are taken at a time; a leaf, or all nodes, may be more.
 MOST = 16
 # Characters of host names in a line.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile, Rail
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import (
     ALGORITHMS,
     SCOPES,
@@ -31,6 +32,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import (
 # nccl-tests#272). With four or fewer it gains nothing. Blackwell from NCCL's own constants, not measured.
 _NVLS_HOPPER = {5: 1.13, 6: 1.19, 7: 1.24, 8: 1.29}
 _NVLS_BLACKWELL = {8: 1.115}
+# Over the NVLinks of a rack that gain is held, and none is added: published all_reduce over 8 GPUs of two trays 811,
+# over 72 GPUs 835 to 847 (NCCL 2.26.2), of 722 by links x constant.
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ _SHARP = 0.83
 _LANE = {2.5: 0.1875, 5.0: 0.375, 8.0: 0.75, 16.0: 1.5, 32.0: 3.0, 64.0: 6.0}
 
 # Of a prediction, what a derived bar asks for: noise of pairs, and up to 10 % that large clusters are slower by.
-SHARES = {"node": 0.90, "rail": 0.90, "pair": 0.90, "leaf": 0.85, "cluster": 0.85}
+SHARES = {"node": 0.90, "rail": 0.90, "pair": 0.90, "leaf": 0.85, NVLINK_DOMAIN: 0.85, "cluster": 0.85}
 # Bytes a rank at which half of the bandwidth is reached: eight H200 need 1 to 2.7 MiB from 16 MiB to 1 GiB.
 _HALF = 4 << 20
 # all_reduce of 8 bytes over two nodes of eight H20, NDR: 47 us (nccl#1244). More nodes are more levels of a tree. A
@@ -160,8 +163,11 @@ def between(
 
     profile: narrowed to the site's fabric (``for_fabric``), else RoCE is taken for InfiniBand.
     nvls: NCCL may reduce in the NVSwitch.   efficiency: of a NIC's rate; None: EFFICIENCY, or that of RoCE.
-    Scope rail is one GPU of each node over its rail, and the slowest of them; node is ``predict``.
+    Scope rail is one GPU of each node over its rail, and the slowest of them; node is ``predict``; nvlink_domain goes
+    over the NVLinks between trays, and over no network.
     """
+    if scope == NVLINK_DOMAIN:
+        return _over_nvlink(profile, collective, nvls, nodes, algorithm)
     found = _between(profile, collective, nvls, nodes, scope, algorithm, efficiency)
     if profile.nvlink_domain is None or found.busbw is None or scope == "node":
         return found
@@ -209,6 +215,28 @@ def _between(
         if (tree.busbw or 0) > (best.busbw or 0):
             return tree
     return best
+
+
+def _over_nvlink(profile: Profile, collective: str, nvls: bool, nodes: int, algorithm: str) -> Prediction:
+    """All GPUs of a domain reach each other by as many NVLinks as those of one tray do: switches join them."""
+    reason = ""
+    if profile.nvlink_domain is None:
+        reason = "the profile says nothing of NVLinks to other nodes (nvlink_domain)"
+    elif nodes < 2:
+        reason = "one node has no NVLinks to others"
+    elif nodes > profile.nvlink_domain.nodes:
+        reason = "%d nodes are more than an NVLink domain of the profile has, %d" % (nodes, profile.nvlink_domain.nodes)
+    elif algorithm not in ("", "Ring"):
+        reason = f"algorithm {algorithm} is not known over NVLinks"
+    if reason:
+        return Prediction(None, f"{reason}: {_WAY_OUT}")
+    ranks, generation = nodes * profile.gpus.count, _generation(profile)
+    counts = generation.gains if generation is not None else {}
+    counted = max((count for count in counts if count <= ranks), default=ranks)
+    found = predict(profile, collective, nvls and not algorithm, counted)
+    if found.busbw is None:
+        return Prediction(None, f"{found.rule}: {_WAY_OUT}")
+    return Prediction(found.busbw, "%s, over the NVLinks of %d trays: predicted, not measured" % (found.rule, nodes))
 
 
 def _unpredictable(profile: Profile, collective: str, nodes: int, scope: str, algorithm: str) -> str:
@@ -358,6 +386,8 @@ def latency_or_derived(
     bar = find_latency_bar(files, platform, scope, collective, size)
     if bar is not None:
         return bar.latency_us, bar.source
+    if scope == NVLINK_DOMAIN:
+        return None, "no bar of latency over NVLinks is derived: put one of a healthy run into bars.yml"
     if scope == "node" or nodes < 2 or collective != "all_reduce" or size > _SMALL:
         return (
             None,

@@ -16,13 +16,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils import multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
 
 # "node" is measured in any case.
-SCOPES = ("node", "pair", "rail", "leaf", "cluster")
+SCOPES = ("node", *cluster_member.SCOPES)
 BENCHMARK_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
 PARALLELISM = ("tensor", "pipeline", "data", "micro_batch", "sequence", "hidden", "layers")
 
@@ -755,8 +756,8 @@ PARTS: dict[str, dict[str, Value]] = {
             "node",
             choices=SCOPES,
             says="Over what is measured besides the node itself: `pair` (disjoint pairs within a leaf), `rail` (each"
-            " rail of such pairs by itself), `leaf` (all nodes of a leaf) or `cluster` (all nodes, and how it scales):"
-            " `docs/cluster-benchmark.md`.",
+            " rail of such pairs by itself), `leaf` (all nodes of a leaf), `nvlink_domain` (the trays of an NVLink"
+            " domain, over their NVLinks) or `cluster` (all nodes, and how it scales): `docs/cluster-benchmark.md`.",
         ),
         "nccl_benchmark_launcher": Value(
             "str",

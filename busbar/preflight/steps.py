@@ -49,6 +49,7 @@ _ALWAYS: dict[str, Any] = {
     "check": True,
     "hosts": [],
     "launcher": [],
+    "way": "network",
     **dict.fromkeys(("max_age_days", "bar_busbw")),
 }
 # What would send NCCL's log elsewhere than to us.

@@ -301,6 +301,32 @@ def pair_of(gpu: smi.Gpu) -> Optional[Tuple[str, str]]:
     return (uuid.lower(), clique) if known else None
 
 
+def domain_of(host: Host) -> Tuple[str, str]:
+    """UUID and clique that all GPUs of the node have, and why there is no such pair; one of both is ""."""
+    source = " ".join(smi.COMMAND)
+    try:
+        gpus = smi.parse(host.ask(smi.COMMAND))
+    except ReadError as error:
+        return "", str(error)
+    except ParseError as error:
+        return "", "%s: %s" % (source, error)
+    pairs = {pair_of(gpu) for gpu in gpus}
+    if len(pairs) == 1:
+        pair = pairs.pop()
+        if pair is not None:
+            return _named(pair), ""
+    if not gpus:
+        return "", "%s lists no GPU" % source
+    if None in pairs:
+        lost = [gpu.pci for gpu in gpus if pair_of(gpu) is None]
+        return "", "%d of %d GPUs have no UUID and clique of one (%s; %s)" % (len(lost), len(gpus), lost[0], source)
+    return "", "its GPUs are of %d domains (%s)" % (len(pairs), source)
+
+
+def _named(pair: Tuple[str, str]) -> str:
+    return "%s.%s" % pair
+
+
 def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> List[Finding]:
     """gpus, names: by address."""
     source, want = "%s, fabric" % " ".join(smi.COMMAND), "UUID and clique of an NVLink domain"
@@ -330,4 +356,4 @@ def told(have: Optional[Have], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str
     pair = pairs.pop() if len(pairs) == 1 else None
     if have is None or not have.nodes or pair is None:
         return None
-    return {"domain": "%s.%s" % pair, "nodes": list(have.nodes)}
+    return {"domain": _named(pair), "nodes": list(have.nodes)}

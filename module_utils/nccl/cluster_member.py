@@ -18,7 +18,14 @@ from . import perf_depends
 
 # Below the system root, for each scope: pairs that were tested say nothing of the cluster.
 STORE = "/var/lib/busbar/nccl_cluster/%s.json"
-_OVER = {"pair": "a pair", "rail": "a pair, rail by rail", "leaf": "the leaf", "cluster": "the cluster"}
+NVLINK_DOMAIN = "nvlink_domain"
+_OVER = {
+    "pair": "a pair",
+    "rail": "a pair, rail by rail",
+    "leaf": "the leaf",
+    NVLINK_DOMAIN: "the trays of its NVLink domain",
+    "cluster": "the cluster",
+}
 SCOPES: Sequence[str] = tuple(_OVER)
 _FORMAT = 1
 _SHAPE = {"format": int, "finished": float, "over": str, "state": str, "said": str, "depends": dict}

@@ -16,7 +16,7 @@ from typing import List, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import launch, perf
+from . import launch, perf, perf_nvlink
 from .perf_output import Result
 from .perf_run import PROOF, Wanted, short_names
 from .perf_transport import Moved, Network
@@ -73,7 +73,7 @@ _NAMED = 6
 # Findings on NCCL's log that are not about why a run failed. Of a log that is cut off some ranks' settings are missing.
 _NO_FAILURE = (
     *("readable", "level", "variable_effect", "same_settings", "network", "hcas", "gdr", "nvlink"),
-    "intra_node",
+    *("intra_node", "mnnvl"),
 )
 
 
@@ -136,13 +136,17 @@ def _of_network(
     used = ", ".join(network.networks) or "no network"
     if network.proven:
         versions = ", ".join(network.versions)
-        have = "%s over %s nodes, %s ranks, NCCL %s" % (used, network.nodes, network.expected, versions or "unknown")
+        # To NCCL trays that NVLink joins are one node.
+        nodes = network.nodes if network.nvlink is None else len(network.hosts)
+        have = "%s over %s nodes, %s ranks, NCCL %s" % (used, nodes, network.expected, versions or "unknown")
         transport = TRANSPORT.judge(wanted.subject, "ok", want, have, source)
     else:
         # Of what did not run, or was not one job, there is no proof.
         explains = (perf.RAN.id, launch.JOB.id, perf.RANKS.id)
         why = next((one for one in findings if one.check in explains and one.state == "drift"), ran)
         transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=why)
+    if wanted.way == "nvlink":
+        return [transport, perf_nvlink.judge(network, wanted, source, transport)]
     over = _network(network, wanted, source, transport)
     cause = over if not over.ok else transport
     found = [transport, over, _hcas(network, wanted, source, cause), _gdr(network, wanted, source, cause)]
@@ -258,15 +262,18 @@ def _few(said: Sequence[str]) -> str:
 def bound(findings: Sequence[Finding]) -> List[Finding]:
     """No verdict on a bandwidth between nodes without its transport; a slow one follows from a way that is wrong."""
     by_check = {one.check: one for one in findings}
-    transport = by_check[TRANSPORT.id]
+    proofs = [by_check[check.id] for check in (TRANSPORT, perf_nvlink.NVLINK) if check.id in by_check]
+    unproven = next((one for one in proofs if not one.ok), None)
     ways = [by_check[check.id] for check in (NETWORK, HCAS, GDR, RAILS) if check.id in by_check]
     wrong = next((one for one in ways if one.state == "drift"), None)
     found = []
     for one in findings:
-        if one.check == perf.BUSBW.id and not transport.ok:
-            one = replace(one, state="unknown", because=transport.id, fix=one.fix or transport.fix)
+        if one.check == perf.BUSBW.id and unproven is not None:
+            one = replace(one, state="unknown", because=unproven.id, fix=one.fix or unproven.fix)
         elif one.check == perf.BUSBW.id and not one.ok and wrong is not None:
             one = replace(one, because=wrong.id)
+        elif one.check == perf.BUSBW.id and not one.ok and perf_nvlink.NVLINK.id in by_check:
+            one = replace(one, fix=perf_nvlink.SLOW)
         # What mends a run over several nodes is no role of one of them.
         found.append(replace(one, fix=one.fix.replace(perf.AGAIN, _AGAIN).replace(perf.FRESH.fix, _FRESH)))
     return found

@@ -23,6 +23,8 @@ LONGEST = 86400.0
 REPEATS = 100
 # NCCL's name of an algorithm, or SHARP: reduction in the switches (CollNet). More than one as NCCL_ALGO has it.
 SHARP = "SHARP"
+# In the subject of a run that has to go that way between hosts.
+OVER_NVLINK = " over NVLink"
 _ALGORITHM = re.compile(r"|[A-Za-z0-9^][A-Za-z0-9,;:^]{0,99}")
 # What NCCL says then is the proof of a run's transport.
 PROOF = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
@@ -42,6 +44,7 @@ class Wanted:
     max_age_days: of a stored result.   command: what a stored result must come from; for people, and compared.
     program: the program and its options.   algorithm: NCCL_ALGO, or SHARP; "" for NCCL's choice.
     repeats: how often it is run.   rails: HCAs of each host that must carry data, None for all that NCCL finds there.
+    way: what the data between hosts have to go over, one of WAYS.
     """
 
     collective: str
@@ -56,6 +59,7 @@ class Wanted:
     algorithm: str = ""
     repeats: int = 1
     rails: Optional[int] = None
+    way: str = "network"
 
     @property
     def several(self) -> bool:
@@ -78,6 +82,7 @@ class Wanted:
         """What is judged, under the same name every night. Of a run on one host, that host's name is no part of it."""
         found = subject(self.collective, self.ranks, self.sizes[-1])
         found += " " + self.algorithm if self.algorithm else ""
+        found += OVER_NVLINK if self.way == "nvlink" else ""
         if not self.several:
             return found
         names = ",".join(short_names(self.hosts)) if len(self.hosts) <= 4 else "%d hosts" % len(self.hosts)
@@ -173,6 +178,7 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
         algorithm=given["algorithm"],
         repeats=given["repeats"],
         rails=given["rails"],
+        way=given["way"],
     )
     settings = ["%s=%s" % item for item in found.variables.items() if item[0] not in PROOF]
     return replace(found, command=(*(["env", *settings] if settings else []), *given["launcher"], *found.program))

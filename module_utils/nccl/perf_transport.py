@@ -16,6 +16,9 @@ from ..core.host import ParseError
 from .perf_output import expect
 
 SOCKETS = "Socket"
+# What the data between hosts may be meant to go over; and what NVLink is called among networks.
+WAYS = ("network", "nvlink")
+NVLINK = "NVLink"
 # Of a run, and of each of its hosts.
 HOSTS, DEVICES = 10_000, 64
 
@@ -43,6 +46,20 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class Nvlink:
+    """What NCCL's log of a run says of NVLink between its hosts.
+
+    on: every rank has it on; None where not all say.   joined: hosts that have a connection to another one over it.
+    causes: why it is off, or joins only some of them, in sentences.   variables: that do it.
+    """
+
+    on: Optional[bool] = None
+    joined: Tuple[str, ...] = ()
+    causes: Tuple[str, ...] = ()
+    variables: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Network:
     """networks: that ranks use between nodes, by NCCL's names.   nodes: as NCCL counts.   expected: ranks of the job.
 
@@ -51,6 +68,7 @@ class Network:
     hosts, rails, ranks: by short host name; rails: HCA -> what it moved; ranks: how many took part.
     versions: of NCCL.   tables: how many tables, or result files, there were: with more than one processes ran alone.
     quoted: what NCCL's log says is wrong.   launched: findings on how it was launched.
+    nvlink: of a run that is meant to go over it; None of any other.
     """
 
     networks: Tuple[str, ...] = ()
@@ -65,6 +83,7 @@ class Network:
     tables: int = 1
     quoted: Tuple[Finding, ...] = ()
     launched: Tuple[Finding, ...] = ()
+    nvlink: Optional[Nvlink] = None
 
     @property
     def proven(self) -> bool:
@@ -102,6 +121,7 @@ def parse(value: Any) -> Network:
             tables=expect(int, data["tables"], "tables"),
             quoted=_findings(data["quoted"]),
             launched=_findings(data["launched"]),
+            nvlink=_nvlink(data.get("nvlink")),
         )
     except KeyError as error:
         raise ParseError("network has no key %s" % error) from None
@@ -126,6 +146,15 @@ def _host(value: Any) -> HostTransport:
     data = expect(dict, value, "hosts")
     texts = (_texts(data[name], name) for name in ("devices", "without_gdr", "found"))
     return HostTransport(expect(int, data["ranks"], "ranks"), *texts)
+
+
+def _nvlink(value: Any) -> Optional[Nvlink]:
+    # Earlier releases have not kept it.
+    if value is None:
+        return None
+    data = expect(dict, value, "nvlink")
+    texts = (_texts(data[name], name) for name in ("joined", "causes", "variables"))
+    return Nvlink(None if data["on"] is None else data["on"] is True, *texts)
 
 
 def _moved(value: Any) -> Moved:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Optional, Tuple, Union
 
+# NVML's number of a GPU that is registered with its fabric.
+COMPLETED = 3
 # Releases that print a line in a form: from the first, before the second; None of an end that is open.
 Form = Tuple[Optional[Tuple[int, int]], Optional[Tuple[int, int]]]
 
@@ -131,13 +133,31 @@ class Init:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a communicator, as NCCL counts: nodes are NCCL_HOSTID's or hosts."""
+    """Of a communicator, as NCCL counts: nodes are NCCL_HOSTID's or hosts, with MNNVL those of a clique are one.
+
+    mnnvl: whether it goes by NVLink between hosts; None before 2.21, which does not say.
+    """
 
     comm: str
     rank: int
     ranks: int
     nodes: int
     local_ranks: int
+    mnnvl: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Of which NVLink domain a GPU says that it is. clique: as NCCL writes it, ``0x7ffe``.   state: NVML's number."""
+
+    uuid: str
+    clique: str
+    state: int
+
+
+@dataclass(frozen=True)
+class NvlsGroup:
+    """The NVSwitches have a multicast group for all ranks that NCCL counts as one node."""
 
 
 @dataclass(frozen=True)
@@ -339,6 +359,8 @@ EVENTS = (
     Note,
     Init,
     Shape,
+    Fabric,
+    NvlsGroup,
     Gone,
     Channel,
     Rings,
@@ -372,6 +394,8 @@ Event = Union[
     Note,
     Init,
     Shape,
+    Fabric,
+    NvlsGroup,
     Gone,
     Channel,
     Rings,

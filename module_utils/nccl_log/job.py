@@ -373,8 +373,8 @@ class Reader:
             if known:
                 rank, way, pair = known
                 self._connected(process, rank, way)
-                if pair and pair not in process.crossed:
-                    _add(process, "crossed", pair)
+                if pair:
+                    _add(process, "crossed" if way[0] == "net" else "bridged", pair)
             return
         if text[:4] in _TRACED and self._traced(process, text):
             return
@@ -538,6 +538,8 @@ class Reader:
         return begun[0] if len(begun) == 1 else None
 
     def _shape(self, process: Process, said: Shape) -> None:
+        if said.mnnvl is not None:
+            process.mnnvl = said.mnnvl and process.mnnvl is not False
         one = self.log.communicators.get(process.pointers.get(said.comm, ""))
         if one is not None:
             one.nodes = said.nodes
@@ -632,6 +634,10 @@ class Reader:
                 process.calls += (call,)
         elif isinstance(said, events.Nvls):
             process.nvls = said.available
+        elif isinstance(said, events.NvlsGroup):
+            process.nvls_group = True
+        elif isinstance(said, events.Fabric):
+            self._shared.add(process, "fabrics", said)
         elif isinstance(said, events.Channels):
             process.channels = max(process.channels, said.collective)
             process.p2p_channels = max(process.p2p_channels, said.p2p)
@@ -655,10 +661,11 @@ class Reader:
 
 
 def _channel(said: Channel) -> Tuple[int, Way, Optional[Tuple[int, int]]]:
-    """The rank that wrote it, the way, and the pair of ranks that the network connects."""
+    """The rank that wrote it, the way, and the pair of ranks that the network, or NVLink between hosts, connects."""
     own = said.target if said.kind == "net" and said.send is False else said.source
     way = (said.kind, said.via, said.device, said.gdr, said.proxy is not None, said.send)
-    return own, way, (said.source, said.target) if said.kind == "net" else None
+    across = said.kind == "net" or said.via.startswith("MNNVL")
+    return own, way, (said.source, said.target) if across else None
 
 
 def _add(process: Process, name: str, value: object) -> None:

@@ -8,7 +8,16 @@ from typing import Dict, List, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding, worst_first
-from . import failure_checks, judge_failures, judge_network, judge_program, judge_ras, judge_settings, unread_kinds
+from . import (
+    failure_checks,
+    judge_failures,
+    judge_network,
+    judge_program,
+    judge_ras,
+    judge_settings,
+    mnnvl,
+    unread_kinds,
+)
 from .failure_checks import RANKS, WARNING
 from .job import Log
 from .jobs import Job, missing, names, numbers, split
@@ -34,7 +43,7 @@ def judge(log: Log) -> List[Finding]:
     found += _tests(log)
     for number, job in enumerate(split(log)):
         failed = judge_failures.judge(job) or _same_gpu(job)
-        network = judge_network.judge(job)
+        network = [*judge_network.judge(job), *mnnvl.judge(job)]
         if number == 0:
             failed = judge_program.judge(log, job, failed, network)
         found += failed

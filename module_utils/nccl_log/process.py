@@ -38,7 +38,9 @@ class Process:
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
     gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
     connections: rank that wrote it -> way -> how many channels.
-    crossed: pairs of ranks that are connected by the network.
+    crossed: pairs of ranks that are connected by the network.   bridged: by NVLink, be it to another host (MNNVL).
+    mnnvl: whether its ranks go by NVLink between hosts; None where no line says so.   fabrics: domains of its GPUs.
+    nvls_group: the NVSwitches reduce for its node.
     peers_off: pairs of GPUs of the node between which there is no direct way, as NCCL names them.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.   nvswitch: they end at a switch.
     nics: of the printed topology -> GB/s.
@@ -92,6 +94,10 @@ class Process:
     nvlinks: Dict[str, float] = NOTHING
     connections: Dict[int, Dict[Way, int]] = NOTHING
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
+    bridged: AbstractSet[Tuple[int, int]] = frozenset()
+    mnnvl: Optional[bool] = None
+    fabrics: AbstractSet[events.Fabric] = frozenset()
+    nvls_group: bool = False
     ended: str = ""
     shaped: int = 0
     shaped_ranks: int = 0

@@ -9,8 +9,8 @@ from typing import Dict, Iterable, List, Set, Tuple
 
 from ..core.finding import printable
 from ..nccl.perf_run import SHARP, Wanted, short_names
-from ..nccl.perf_transport import DEVICES, HOSTS, HostTransport, Network
-from . import collnet, jobs, judge
+from ..nccl.perf_transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
+from . import collnet, jobs, judge, mnnvl
 from .job import Log
 from .jobs import Job
 from .transport import Transport, transport
@@ -45,7 +45,10 @@ def read(log: Log, wanted: Wanted) -> Network:
         missing.append("NCCL's job has %d ranks, not %d" % (proof.expected, wanted.ranks))
     names = short_names(wanted.hosts)
     hosts = _hosts(job, proof)
-    if log.processes and proof.nodes is not None and proof.nodes != len(names):
+    nvlink = mnnvl.read(job) if wanted.way == "nvlink" else None
+    if nvlink is not None and log.processes:
+        missing += _no_nvlink(nvlink, proof, set(hosts))
+    elif log.processes and proof.nodes is not None and proof.nodes != len(names):
         missing.append("NCCL counts %d nodes, not %d" % (proof.nodes, len(names)))
     if log.processes and sorted(hosts) != names:
         missing.append(_differ(set(names), set(hosts)))
@@ -54,8 +57,10 @@ def read(log: Log, wanted: Wanted) -> Network:
     if wanted.algorithm == SHARP and not collnet.proof(job).proven:
         missing.append(collnet.proof(job).missing)
     wrong = tuple(one for one in judge.judge(log) if not one.ok)[:_QUOTED]
+    by_nvlink = nvlink is not None and nvlink.on and proof.nodes == 1 and not any(one.devices for one in hosts.values())
     return Network(
-        networks=proof.networks,
+        # NCCL names a network in any case.
+        networks=(NVLINK,) if by_nvlink else proof.networks,
         nodes=proof.nodes,
         expected=proof.expected,
         missing=tuple(dict.fromkeys(printable(one)[:_LONGEST] for one in missing))[:_SENTENCES],
@@ -63,7 +68,18 @@ def read(log: Log, wanted: Wanted) -> Network:
         hosts=hosts,
         versions=job.versions,
         quoted=wrong,
+        nvlink=nvlink,
     )
+
+
+def _no_nvlink(said: Nvlink, proof: Transport, hosts: Set[str]) -> List[str]:
+    """What the log does not tell of NVLink between the hosts of a run."""
+    if said.on is None:
+        return ["not every rank says whether it uses NVLink between hosts (MNNVL in the line with nNodes)"]
+    alone = hosts - set(said.joined)
+    if said.on and proof.nodes == 1 and alone and not any(one.paths for one in proof.ranks):
+        return ["no connection of %s to another host is shown (via P2P/MNNVL, NVLS comm)" % jobs.names(alone)]
+    return []
 
 
 def _hosts(job: Job, proof: Transport) -> Dict[str, HostTransport]:

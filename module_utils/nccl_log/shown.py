@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import Dict, List, Set, Tuple
 
-from . import judge, signals, table
+from . import judge, mnnvl, signals, table
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .quotes import Quote
@@ -289,7 +289,7 @@ def _ways(job: Job) -> List[str]:
         said.append("CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0]))
     if any(process.roce for process in job.processes):
         said.append("RoCE: connections use GIDs of IPv4 addresses")
-    return said + _channels(job)
+    return said + mnnvl.told(job) + _channels(job)
 
 
 def _channels(job: Job) -> List[str]:

@@ -13,6 +13,7 @@ from typing import Callable, Dict, List, Match, Optional, Pattern, Tuple
 
 from . import notes
 from .events import (
+    COMPLETED,
     Bootstrap,
     Channel,
     Channels,
@@ -22,6 +23,7 @@ from .events import (
     DmaBuf,
     Driver,
     Event,
+    Fabric,
     Form,
     GdrDevice,
     GdrPair,
@@ -32,6 +34,7 @@ from .events import (
     Network,
     NoDevice,
     Nvls,
+    NvlsGroup,
     PeerOff,
     Plugin,
     Retry,
@@ -115,6 +118,13 @@ def _init(m: Match[str]) -> Event:
         m.group("phase") == "COMPLETE",
         m.string.startswith("ncclCommInitAll "),
     )
+
+
+def _fabric(m: Match[str]) -> Optional[Event]:
+    """A GPU on a board of its own says a UUID of zeros, and is of no domain."""
+    uuid = "%s.%s" % (m.group("a"), m.group("b"))
+    state = int(m.group("state"))
+    return None if uuid == "0.0" and state == COMPLETED else Fabric(uuid, m.group("clique"), state)
 
 
 def _devices(m: Match[str]) -> Event:
@@ -382,8 +392,18 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         "comm",
         r"comm (?P<comm>0x[0-9a-f.]{1,16}) rank (?P<rank>\d{1,8}) nRanks (?P<ranks>\d{1,8}) nNodes (?P<nodes>\d{1,8}) "
-        r"localRanks (?P<local>\d{1,8})",
-        lambda m: Shape(m.group("comm"), *(int(m.group(k)) for k in ("rank", "ranks", "nodes", "local"))),
+        r"localRanks (?P<local>\d{1,8})(?: localRank \d{1,8} MNNVL (?P<mnnvl>[01]))?",
+        lambda m: Shape(
+            m.group("comm"),
+            *(int(m.group(k)) for k in ("rank", "ranks", "nodes", "local")),
+            None if m.group("mnnvl") is None else m.group("mnnvl") == "1",
+        ),
+    ),
+    (
+        "MNNV",
+        r"MNNVL busId 0x[0-9a-f]{1,16} fabric UUID (?P<a>[0-9a-f]{1,16})\.(?P<b>[0-9a-f]{1,16}) "
+        r"cliqueId (?P<clique>0x[0-9a-f]{1,8}) state (?P<state>\d{1,3})\b",
+        _fabric,
     ),
     (
         "comm",
@@ -433,6 +453,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         lambda m: Variable(m.group("name"), m.group("value")),
     ),
     ("NVLS", r"NVLS multicast support is (?P<no>not )?available", lambda m: Nvls(m.group("no") is None)),
+    ("NVLS", r"NVLS comm 0x[0-9a-f]{1,16} headRank ", lambda m: NvlsGroup()),
     ("DMA-", r"DMA-BUF is available on GPU device (?P<device>\d{1,5})", lambda m: DmaBuf(int(m.group("device")))),
     ("NCCL RCCL", VERSION.pattern, _version),
     (

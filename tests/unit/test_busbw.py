@@ -64,7 +64,7 @@ def test_a_bar_is_read_as_it_is_written() -> None:
         ({"size": "8 GB"}, "size '8 GB', expected bytes such as 8, 64K, 1M or 8G"),
         ({"size": 0}, "size '0'"),
         ({"size": True}, "size 'True'"),
-        ({"scope": "rack"}, "scope is 'rack', expected one of node, pair, rail, leaf, cluster"),
+        ({"scope": "rack"}, "scope is 'rack', expected one of node, pair, rail, leaf, nvlink_domain, cluster"),
         ({"collective": "allreduce"}, "collective is 'allreduce', expected one of all_reduce"),
         ({"source": " "}, "source is ' ', expected text"),
         ({"provenance": "me"}, "unknown key 'provenance'"),

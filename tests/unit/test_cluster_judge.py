@@ -11,6 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_judge, cluster_plan, cluster_record, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Member, Settings
 
@@ -196,6 +197,21 @@ def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> N
     assert nccl_cluster.stood(due)["findings"] == []
     lost = {"nccl_cluster_stored": {"unreachable": True, "msg": "no route"}}
     assert nccl_cluster.stood(lost, left)["unreachable"]
+
+
+def test_what_is_slow_over_nvlinks_follows_from_imex_and_not_from_a_rail() -> None:
+    job = {**jobs_of(plan(2, "pair"))[0], "scope": "nvlink_domain", "latency_bar_us": None}
+    rail = Check("platform.rail_link", why="a test", fix="a test").judge("rail 0", "drift", source="a test")
+    service = Check("imex.service", why="a test", fix="a test").judge("nvidia-imex", "drift", source="a test")
+    slow = perf.BUSBW.judge(f"all_reduce 8 ranks 8G{OVER_NVLINK} n0,n1", "drift", "at least 600", "96 GB/s", "a test")
+    earlier = {"node00": [rail], "node01": [rail, service]}
+    found = cluster_judge.judge([job], {job["name"]: result(job, 96.0, slow)}, {}, earlier, advise=True).findings
+    told = {host: next(one for one in of_host if one.check == perf.BUSBW.id) for host, of_host in found.items()}
+    assert {host: one.because for host, one in told.items()} == {"node00": None, "node01": service.id}
+    assert (told["node00"].have or "").endswith("begin with node01 (imex.service)")
+    # Pairs over the network would find nothing of it.
+    assert not cluster_judge.misses([slow])
+    assert told["node00"].fix == slow.fix
 
 
 def test_a_bar_that_is_missed_is_searched_for_or_says_how_to() -> None:

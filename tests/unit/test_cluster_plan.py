@@ -202,6 +202,58 @@ def test_whoever_sets_the_variable_measures_what_it_says_and_has_no_bar(name: st
     assert ("NVLinks between nodes left out" in expected.rule) == found.apart
 
 
+RACK = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
+PARTITION = "0f1e2d3c-0000-4000-8000-aabbccddeeff.1"
+
+
+def test_trays_are_measured_with_those_of_their_own_domain_and_of_no_other_way() -> None:
+    of = replace(settings("nvlink_domain"), apart=True)
+    domains = [RACK, "1" + RACK[1:], RACK, "1" + RACK[1:], RACK, PARTITION, ""]
+    members = [member(number, settings=of, domain=domain) for number, domain in enumerate(domains)]
+    members[6] = replace(members[6], no_domain="4 of 4 GPUs have no UUID and clique of one")
+    found = planned(members, (("all_reduce", 14 * 10**9, "whole gradient"),))
+    # A job for each domain, at the same time: they share no tray.
+    assert [[job.name for job in jobs] for jobs in found.rounds] == [
+        [f"nvlink_domain {what} in {uuid}.32766 {count} nodes" for uuid, count in (("0f1e2d3c", 3), ("1f1e2d3c", 2))]
+        for what in ("all_reduce 8G", "sendrecv 8G", "all_reduce 14GB")
+    ]
+    assert found.rounds[0][0].hosts == ("node00", "node02", "node04")
+    for job in (job for jobs in found.rounds for job in jobs):
+        assert job.environment == {"NCCL_MNNVL_ENABLE": "1"}
+        assert (job.to_dict()["way"], job.to_dict()["rails"]) == ("nvlink", 1)
+    # Neither a lone tray nor one without a domain is measured, and both are told so, with what to do.
+    assert {host: why for host, (why, _fix) in found.left_out.items()} == {
+        "node05": f"no other tray of its NVLink domain {PARTITION} can take part",
+        "node06": "it is in no NVLink domain: 4 of 4 GPUs have no UUID and clique of one",
+    }
+    assert all("imex.domain" in fix for _why, fix in found.left_out.values())
+    assert not found.one_leaf
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "gb300-nvl72", "hgx-h100"])
+def test_bars_over_nvlinks_are_predicted_and_say_so(name: str) -> None:
+    profiles = Path(__file__).resolve().parent.parent.parent / "profiles"
+    given = {"busbar_platform": name, "busbar_fabric": "infiniband", "nccl_benchmark_scope": "nvlink_domain"}
+    # SHARP is of the network's switches, and no word on these.
+    values = intent.read({**given, "nccl_conf_extra": {"NCCL_COLLNET_ENABLE": "1"}})
+    wanted = {"values": values, "profile": yaml.safe_load((profiles / f"{name}.yml").read_text()), "profile_name": name}
+    found, asked = cluster_wanted.settings(wanted, "x")
+    kind = cluster_wanted.Kind(found, values, asked, name, [])
+    if name == "hgx-h100":
+        expected = kind.expected(Measure("all_gather", G, 8 * G), 2)
+        assert (expected.bar, expected.prediction) == (None, None)
+        assert "nvlink_domain" in expected.bar_source
+        return
+    for collective, least, most in (("all_reduce", 650, 811), ("all_gather", 500, 722), ("alltoall", 500, 722)):
+        expected = kind.expected(Measure(collective, 8, 16 * G), 18)
+        assert expected.bar is not None
+        assert expected.prediction is not None
+        assert least < expected.bar < expected.prediction <= most
+        assert "over the NVLinks of 18 trays: predicted, not measured" in expected.bar_source
+        assert expected.latency_bar_us is None
+    assert kind.expected(Measure("all_gather", G, 8 * G), 19).bar is None
+
+
 def test_half_against_half_is_not_guessed() -> None:
     members = [member(number, build=BUILD if number % 2 else "NCCL 2.28.9") for number in range(4)]
     assert set(planned(members).left_out) == {one.host for one in members}

@@ -59,6 +59,15 @@ def test_a_node_that_can_take_part_is_reached_as_the_inventory_says() -> None:
     assert member(host(nccl_benchmark_repeats=5)).settings != found.settings
 
 
+def test_a_tray_says_of_which_domain_it_is() -> None:
+    domain = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
+    found = member(host(altered(domain=domain, no_domain="")))
+    assert (found.domain, found.unfit) == (domain, None)
+    odd = member(host(altered(domain="../" + domain)))
+    assert odd.unfit is not None
+    assert odd.unfit[0].startswith("its answer is not valid: member.domain: is")
+
+
 def altered(**values: Any) -> dict[str, Any]:
     return {**FACTS, "member": {**FACTS["member"], **values}}  # type: ignore[dict-item]
 

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trees import put_all
+from tests.trees import put_all, tool
 
 RACK, JOB = NvlinkDomain(3, "rack"), NvlinkDomain(3, "job")
 NODES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -190,6 +190,35 @@ def test_what_the_control_node_is_told() -> None:
     assert imex.told(changed(nodes=None), of) is None
     assert imex.told(GOOD, {"a": gpu("a", imex.ZEROS, "0")}) is None
     assert imex.told(GOOD, {**of, "b": gpu("b", UUID, "8")}) is None
+
+
+def smi(*gpus: tuple[str, str]) -> str:
+    """An nvidia-smi that lists GPUs of these domains, UUID and clique of each."""
+    listed = "".join(
+        f'<gpu id="0000000{n}:01:00.0"><fabric><state>Completed</state><status>Success</status>'
+        f"<cliqueId>{clique}</cliqueId><clusterUuid>{uuid}</clusterUuid></fabric></gpu>"
+        for n, (uuid, clique) in enumerate(gpus)
+    )
+    return f"cat <<'E'\n<nvidia_smi_log>{listed}</nvidia_smi_log>\nE"
+
+
+@pytest.mark.parametrize(
+    ("script", "domain", "why"),
+    [
+        (smi((UUID, "7"), (UUID.upper(), "7")), f"{UUID}.7", ""),
+        (smi((UUID, "7"), (imex.ZEROS, "0")), "", "1 of 2 GPUs have no UUID and clique of one (0001:01:00.0"),
+        (smi((UUID, "7"), (UUID, "8")), "", "its GPUs are of 2 domains"),
+        (smi(), "", "lists no GPU"),
+        ("echo what", "", "nvidia-smi -q -x: "),
+        ("exit 9", "", "nvidia-smi -q -x"),
+    ],
+)
+def test_a_node_says_of_which_domain_it_is_or_why_it_cannot(tmp_path: Path, script: str, domain: str, why: str) -> None:
+    tool(tmp_path, "usr/bin/nvidia-smi", script)
+    said = imex.domain_of(Host(str(tmp_path), str(tmp_path)))
+    assert said[0] == domain
+    assert why in said[1]
+    assert bool(said[0]) != bool(said[1])
 
 
 @pytest.mark.parametrize(

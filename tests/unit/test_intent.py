@@ -58,7 +58,14 @@ def test_defaults_fill_what_is_not_set() -> None:
         ({"nccl_conf_extra": {"NCCL_DEBUG": ["WARN"]}}, "expected text or a whole number"),
         ({"nccl_conf_extra": {"NCCL_IB_HCA": "mlx5_0"}}, "NCCL_IB_HCA is derived, not set: use the rails"),
         ({"busbar_max_disruption": "some"}, "expected one of none, link, driver, reboot"),
-        ({"nccl_benchmark_scope": "rack"}, "is 'rack', expected one of node, pair, rail, leaf, cluster"),
+        ({"nccl_benchmark_scope": "rack"}, "is 'rack', expected one of node, pair, rail, leaf, nvlink_domain, "),
+        (
+            {
+                "nccl_benchmark_scope": "nvlink_domain",
+                "nccl_benchmark_environment": {"NCCL_MNNVL_ENABLE": 0},
+            },
+            "NCCL_MNNVL_ENABLE: 0, which switches these off: take it out",
+        ),
         ({"nccl_benchmark_scope": "leaf"}, "set busbar_leaf for every node, or nccl_benchmark_scope: cluster"),
         ({"nccl_benchmark_scope": "pair", "nccl_tests_mpi": "off"}, "set nccl_tests_mpi: required"),
         ({"nccl_benchmark_scope": "pair", "nccl_benchmark_collectives": []}, "collectives is empty: name one"),

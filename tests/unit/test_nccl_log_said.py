@@ -66,6 +66,8 @@ def test_every_note_has_its_groups_and_no_other_line_is_one() -> None:
         assert kind in ("harmless", "fallback", "odd", "fact", "closed")
     assert not isinstance(texts.event("NET/IB : No device found."), events.Note)
     assert texts.event("MNNVL 0 cliqueId 0 cliqueSize 1 cliqueRank 0") is None
+    fabric = texts.event("MNNVL busId 0x901000 fabric UUID 1f.2e cliqueId 0x7ffe state 3 healthMask 0x1aa")
+    assert fabric == events.Fabric("1f.2e", "0x7ffe", 3)
 
 
 @pytest.mark.parametrize(

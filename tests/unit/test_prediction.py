@@ -137,6 +137,24 @@ def test_every_platform_of_the_suite_has_a_bar_in_every_scope(
     assert 75 < latency < 400
 
 
+@pytest.mark.parametrize(("nodes", "published"), [(2, 811.0), (18, 835.0), (18, 847.0)])
+def test_published_runs_over_the_nvlinks_of_a_rack_are_near_the_prediction_and_clear_the_bar(
+    nodes: int, published: float
+) -> None:
+    of = platform("gb200-nvl72")
+    found = between(of, "all_reduce", True, nodes, "nvlink_domain")
+    assert found.busbw == pytest.approx(published, rel=0.05)
+    bar, source = bar_or_prediction(BARS, "gb200-nvl72", of, True, nodes, "nvlink_domain", "all_reduce", 16 * G)
+    assert bar is not None
+    assert bar < 0.9 * published
+    assert source.startswith("derived: 0.85 of the prediction")
+    # By a ring, as the site may ask for, nothing is gained in the switches.
+    ring = between(of, "all_reduce", True, nodes, "nvlink_domain", "Ring").busbw
+    assert ring == pytest.approx(18 * 40.1 * 0.97)
+    for algorithm, count in (("SHARP", 2), ("", 1), ("", 19)):
+        assert between(of, "all_reduce", True, count, "nvlink_domain", algorithm).busbw is None
+
+
 @pytest.mark.parametrize(("name", "rail"), [("gb200-nvl72", 48.0), ("gb300-nvl72", 96.0)])
 def test_between_trays_the_network_is_predicted_and_not_the_nvlinks(name: str, rail: float) -> None:
     of = profile.for_fabric(platform(name), "infiniband")

@@ -1,0 +1,78 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is judged of the way of a run over the trays of one NVLink domain: NVLink between them, and no network.
+
+Two sources have to agree: NCCL's own log of that run, and the counters of the rails, which must not have carried it.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Mapping
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.size import size_text
+from .perf_run import Wanted, short_names
+from .perf_transport import Moved, Network
+
+_AGAIN = "then run playbooks/benchmark.yml again"
+NVLINK = Check(
+    "nccl_perf.nvlink",
+    severity="critical",
+    why="where NVLink between trays is off, NCCL takes the network without a word: a tenth of the bandwidth, and a"
+    " figure that says nothing of the NVLinks",
+    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state say what keeps a"
+    " tray out of its domain; " + _AGAIN,
+)
+"""Did the data between trays of an NVLink domain go over NVLink, and not over the network: by NCCL's own log and the \
+rails' counters; asked in scope nvlink_domain"""
+
+# What to do where the figure is too low, though all of it went over NVLink.
+SLOW = (
+    "measure nccl_benchmark_scope: node on each of the trays; look at `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e`"
+    " (every link up, no errors), at slowed clocks in `nvidia-smi -q -d PERFORMANCE`, and ask the switch trays (NMX-C)"
+    " for links and errors of their own; " + _AGAIN
+)
+# Of the largest size: the rails together move less than this part of it where nothing of a run goes over them.
+_MOST_SENT = 0.05
+_NAMED = 6
+
+
+def judge(network: Network, wanted: Wanted, source: str, transport: Finding) -> Finding:
+    """transport: whether the way is proven at all."""
+    want = "NVLink between all %d trays" % len(short_names(wanted.hosts))
+    said = network.nvlink
+    if said is None or not transport.ok:
+        return NVLINK.judge(wanted.subject, "unknown", want, None, source, because=transport)
+    over = [host for host, one in network.hosts.items() if one.devices]
+    if over or not said.on or network.nodes != 1:
+        have = "the network (%s) between %s" % (", ".join(network.networks) or "not named", _few(over or network.hosts))
+        if said.on:
+            have += ": NVLink joins only parts of them, %s by NCCL's count" % network.nodes
+        have += "; cause: %s" % "; ".join(said.causes) if said.causes else "; NCCL's log does not say why"
+        fix = None
+        if said.variables:
+            fix = (
+                "take %s out of nccl_benchmark_environment and nccl_conf_extra, or out of the file that sets it, and"
+                " run site.yml for these nodes with --tags nccl_conf; %s" % (" and ".join(said.variables), _AGAIN)
+            )
+        return NVLINK.judge(wanted.subject, "drift", want, have, source, fix)
+    sent = _sent(network.rails)
+    if sent > _MOST_SENT * wanted.sizes[-1]:
+        have = "NCCL's log says NVLink, and the rails sent %s meanwhile: part of it, or somebody else's data" % (
+            size_text(sent)
+        )
+        fix = "see who uses the rails of these nodes (`rdma resource show qp`), and whether they are idle; " + _AGAIN
+        return NVLINK.judge(wanted.subject, "drift", want, have, source, fix)
+    have = "NVLink between %d trays, nothing over the network" % len(said.joined)
+    return NVLINK.judge(wanted.subject, "ok", want, have, source)
+
+
+def _sent(rails: Mapping[str, Mapping[str, Moved]]) -> int:
+    return sum(max(one.sent, 0) for devices in rails.values() for one in devices.values())
+
+
+def _few(hosts: Iterable[str]) -> str:
+    named = list(hosts)
+    more = len(named) - _NAMED
+    return ", ".join(named[:_NAMED]) + (" and %d more" % more if more > 0 else "")
