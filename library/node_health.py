@@ -10,8 +10,9 @@ short_description: Judge what slows a right node, its GPUs, NVLinks, PCIe links 
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Asks C(nvidia-smi -q -x), its NVLinks, the kernel's log since the last question, AER, hwmon, the Fabric Manager
-    and the counters of the rails' ports, each once. C(docs/health.md) says what each finding means, and what is none.
+  - Asks C(nvidia-smi -q -x), its NVLinks, the kernel's log since the last question, AER, hwmon, the Fabric Manager,
+    the counters of the rails' ports and, where it is installed, mlxlink, each once. C(docs/health.md) says what each
+    finding means, and what is none.
   - Growth counts, not totals. The counters of a question are kept on the node in
     C(/var/lib/busbar/health/last.json) below O(system_root), also in check mode, as the nightly audit is one. This is a
     record of the suite's own; nothing of the node's configuration is changed, ever.
@@ -127,6 +128,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     imex,
     judge,
+    judge_modules,
     judge_ports,
     node,
     page_size,
@@ -155,10 +157,11 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     wanted = judge.Wanted(asked, given["power_limit"] or None)
     pages = Plan(tuple(page_size.judge(host, asked.page_size)))
     found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), pages)
+    found = merge(found, judge_modules.plan(have, found.findings))
     if given["record"]:
         found = judge.keep(host, have, found)
     devices = told.devices(host, have, machine, asked, found.findings)
-    notes = [*judge.notes(have), *judge_ports.notes(have)]
+    notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have)]
     domain = imex.told(have.imex, have.gpus or {})
     more = {} if domain is None else {"imex": domain}
     return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have), **more)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_ports, port_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabric_rates, suite
 
 ROLE = "node_health"
@@ -41,6 +41,7 @@ _OF_A_CABLE = {
     judge_ports.PORT_LINK_DOWNED.id: fabric_rates.LINK_DOWNED.id,
     judge_ports.PORT_SYMBOL_ERRORS.id: fabric_rates.SYMBOLS.id,
     judge_ports.PORT_ERRORS.id: fabric_rates.ERRORS.id,
+    judge_modules.BIT_ERRORS.id: fabric_rates.SYMBOLS.id,
 }
 
 

@@ -24,6 +24,7 @@ from . import (
     limits_faults,
     lldp_faults,
     ofed_faults,
+    optics_faults,
     port_faults,
     roce_faults,
 )
@@ -539,6 +540,7 @@ _CATALOGUE = (
     *lldp_faults.CATALOGUE,
     *health_faults.CATALOGUE,
     *port_faults.CATALOGUE,
+    *optics_faults.CATALOGUE,
     *firmware_faults.CATALOGUE,
     *(fault for fault in roce_faults.CATALOGUE if fault.name not in roce_faults.BETWEEN_NODES),
 )

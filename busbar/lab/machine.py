@@ -140,7 +140,8 @@ class Rdma:
     """An RDMA device with its one port (mlx5 has a PCI function for each port). ``rail``: None off the rails.
 
     counters, hw_counters: those below ports/1 that are not 0.   statistics: of ethtool -S, likewise.
-    flaps: how often its link went down and came back.
+    flaps: how often its link went down and came back.   degrees: Celsius of its chip, module_degrees of its module.
+    post_fec_errors: what FEC could not mend, as mlxlink counts it.   mlxlink: how that answers of it: "ok", "garbled".
     """
 
     name: str
@@ -167,6 +168,10 @@ class Rdma:
     hw_counters: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, int] = field(default_factory=dict)
     flaps: int = 0
+    degrees: int = 61
+    module_degrees: int = 52
+    post_fec_errors: int = 0
+    mlxlink: str = "ok"
 
 
 @dataclass

@@ -26,6 +26,7 @@ from . import (
     kernel_modules,
     nvidia_smi,
     nvl72,
+    optics,
     pci_config,
     qos,
     roce,
@@ -144,7 +145,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     write_tools(machine, system_root)
     tools = ("/usr/sbin/update-grub", "/usr/bin/sync", FABRIC_MANAGER, *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
-    for tool in (*tools, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
+    for tool in (*tools, optics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
     start.main(str(hardware_root), str(system_root))
@@ -364,6 +365,8 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
             "lid_mask_count": 0,
         },
     )
+    tree.add(function, optics.hwmon(machine, rdma))
+    tree.files |= optics.answers(machine, rdma)
     if rdma.active_mtu != 4096:
         # Only ibv_devinfo shows it.
         tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
@@ -639,6 +642,7 @@ def system(machine: Machine) -> Tree:
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
             FABRIC_MANAGER: (TOOLKIT / "nv-fabricmanager").read_text(),
+            optics.TOOL: (TOOLKIT / "mlxlink").read_text(),
             **(
                 {} if machine.nvlink_domain else {f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text()}
             ),

@@ -1,7 +1,7 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """All that is read of a node for its health: nvidia-smi, NVLinks, the kernel's log, AER, hwmon, Fabric Manager,
-the rails' ports, and the record.
+the rails' ports and modules, and the record.
 
 Reads only, each tool once and with a limit. Nothing is asked of a NIC that the profile does not name: the ConnectX-7 in
 an HGX B200 belong to the NVLink fabric, and reading their counters fills the kernel's log with errors.
@@ -19,7 +19,7 @@ from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import aer, fabric_manager, hwmon, imex, kernel_log, limits, nvlink, port_counters, record, smi, xid
+from . import aer, fabric_manager, hwmon, imex, kernel_log, limits, mlxlink, nvlink, port_counters, record, smi, xid
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -37,6 +37,7 @@ class Have:
 
     speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
     hot: sensors of the rails' NICs at or above their limit.   ports: of the rails.
+    modules: likewise, as mlxlink tells of them; None where it is not installed.
     fabric_manager, imex: None where nobody asks for it.   boot_id: "" where it could not be read: nothing is compared.
     driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
     before: what counters are held to.   unkept: why the record could not be read.
@@ -53,6 +54,7 @@ class Have:
     aer: record.Counters = field(default_factory=dict)
     hot: Tuple[hwmon.Sensor, ...] = ()
     ports: Tuple[port_counters.Port, ...] = ()
+    modules: Optional[Tuple[mlxlink.Module, ...]] = ()
     fabric_manager: Optional[fabric_manager.FabricManager] = None
     imex: Optional[imex.Have] = None
     kept: Optional[record.Kept] = None
@@ -97,6 +99,7 @@ def read(
             problems.append(Problem(" ".join(smi.COMMAND), str(error)))
     rails = {} if states_only else match(topology, profile).nics
     nics = [nic.pci for nic in rails.values()]
+    modules = mlxlink.read(host, rails)
     counted, unread = aer.read(host, [] if states_only else _functions(topology, nics))
     return Have(
         now=now,
@@ -109,7 +112,8 @@ def read(
         events=xid.events(log, window),
         aer=counted,
         hot=hwmon.read(host, nics, problems),
-        ports=port_counters.read(host, rails, now),
+        ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),
+        modules=modules,
         fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
         imex=_imex(host, topology, profile, not states_only),
         kept=kept,

@@ -35,6 +35,10 @@ PDR: Mapping[str, Tuple[float, float]] = {"NDR": (2.88, 3.0), "XDR": (5.8, 6.0)}
 SHORT, LONG = 12 * 60.0, 125 * 60.0
 # Of older links in an hour (IBTA, NVSentinel); up to so many a short time says nothing (ibdiags).
 SYMBOLS_AN_HOUR, FEW_SYMBOLS = 120, 10
+# Share of the bits, or symbols, that error correction could not mend, as mlxlink tells it: UFM's rule once more, of
+# SHORT and of LONG. Of older links what ibdiagnet takes for its default, and DCGM for an effective rate of NVLinks.
+ERROR_RATE: Mapping[str, Tuple[float, float]] = {"NDR": (1e-14, 1e-15), "XDR": (1e-14, 1e-15)}
+OLDER_ERROR_RATE = 1e-12
 # Links that went down and came back in a day. Once is a warning; three times fail (health.md 2; gpud flaps at three).
 DOWNS = 3
 
@@ -87,3 +91,9 @@ def symbol_limit(speed: Optional[str], seconds: float) -> float:
         short, long = PDR[speed]
         return short if seconds <= SHORT else long * max(1.0, seconds / LONG)
     return max(FEW_SYMBOLS, SYMBOLS_AN_HOUR * seconds / HOUR)
+
+
+def error_rate(speed: Optional[str], seconds: float) -> float:
+    """The largest share of a link that has counted for this time."""
+    short, long = ERROR_RATE.get(speed or "", (OLDER_ERROR_RATE, OLDER_ERROR_RATE))
+    return long if seconds >= LONG else short

@@ -1,0 +1,144 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judges what mlxlink says of the rails' modules and links. Changes nothing.
+
+Of a night that has an earlier one to be held to, what came since counts. Without one the port's own rate does, since it
+was last cleared: so a bad cable is told on the day that it is plugged in, and not only from the second night on. Errors
+before the error correction (raw) are no finding: it is there to mend them. Limits and their sources: port_limits.py.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence
+
+from ..core.check import Check
+from ..core.finding import Finding, one_cause
+from ..core.plan import Plan
+from . import judge_ports, port_limits
+from .judge import NIC_TEMPERATURE
+from .judge_gpu import RECHECK
+from .mlxlink import ERRORS, Module, Reading, command
+from .node import Have
+from .port_counters import Port
+
+MLXLINK = Check(
+    "node_health.mlxlink",
+    why="of a rail whose mlxlink gives no answer nobody knows how warm its module is, or what its link gets wrong",
+    fix="run {0} on the node as root and mend what it says: where the kernel is locked down (Secure Boot) it needs"
+    " MFT's signed kernel module and mst start; where nobody is to ask it, uninstall mft; " + RECHECK,
+    severity="minor",
+)
+"Does mlxlink, where it is installed, answer for each rail's port"
+MODULE_TEMPERATURE = Check(
+    "node_health.module_temperature",
+    why="a module that is too warm gets bits wrong, and at its own alarm it may switch its laser off",
+    fix="look at the node's fans and at what blocks the air of its cages, reseat the module, then exchange it; "
+    + RECHECK,
+)
+"""Is each rail's module below the alarm, and the warning, that it has itself: where mlxlink is installed; a warning is
+minor"""
+BIT_ERRORS = Check(
+    "node_health.bit_errors",
+    why="what error correction could not mend is sent again, and all ranks wait for it: such a link fails before long",
+    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutes, so that"
+    " what came since can be told, %s" % (port_limits.LONG // 60, RECHECK),
+)
+"""Does each rail's link get few bits wrong after error correction: from NDR on a share of 1e-15, of older ones 1e-12;
+where mlxlink is installed"""
+
+
+def plan(have: Have, before: Sequence[Finding]) -> Plan:
+    """before: what is said of the node already, from which some of this follows."""
+    modules = have.modules or ()
+    ports = {port.pci: port for port in have.ports}
+    silent, found = [], []
+    compared: Dict[str, int] = dict.fromkeys((MODULE_TEMPERATURE.id, BIT_ERRORS.id), 0)
+    for module in modules:
+        if module.reading is None:
+            silent.append(_silent(module))
+            continue
+        warm = _temperature(module, module.reading, have)
+        wrong = _bit_errors(module, module.reading, have, ports.get(module.pci), _cause(module, before, warm))
+        for one in (warm, wrong):
+            if one is not None:
+                compared[one.check] += 1
+                found += [] if one.ok else [one]
+    said = {one.check for one in found}
+    if modules and not silent:
+        found.append(MLXLINK.judge("mlxlink", "ok", source="%s on %d rails" % (command("DEVICE")[0], len(modules))))
+    for check in (MODULE_TEMPERATURE, BIT_ERRORS):
+        # Nothing is called well that was not compared on every rail.
+        if modules and compared[check.id] == len(modules) and check.id not in said:
+            found.append(check.judge("rails", "ok", source="mlxlink on %d rails" % len(modules)))
+    return Plan((*one_cause(silent, ("unknown",)), *found))
+
+
+def notes(have: Have) -> List[str]:
+    """What is no finding, and limits what is said."""
+    if have.modules is None:
+        return ["mlxlink is not installed: nothing is said of modules' temperatures and of bits that links get wrong"]
+    alone = [one for one in have.modules if one.reading is not None and one.reading.is_near and one.warning is None]
+    if not alone:
+        return []
+    rails = ", ".join(str(one.rail) for one in alone)
+    return ["the modules of rails %s tell mlxlink --ddm no warning: they are held to their alarm alone" % rails]
+
+
+def _silent(module: Module) -> Finding:
+    text = "no answer" if module.problem is None else module.problem.message
+    source = " ".join(command(module.pci))
+    return MLXLINK.judge(module.label, "unknown", "an answer", text, source, MLXLINK.fix.format(source))
+
+
+def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Finding]:
+    if reading.degrees is None or reading.alarm is None:
+        return None
+    source = " ".join(command(module.pci))
+    if reading.degrees >= reading.alarm:
+        # Both may be the heat of one card, and hwmon may have the very same sensor.
+        hot = next((one for one in have.hot if one.pci == module.pci), None)
+        want, text = "below %g C" % reading.alarm, "%g C, its alarm is at %g" % (reading.degrees, reading.alarm)
+        because = None if hot is None else NIC_TEMPERATURE.at(hot.pci)
+        return MODULE_TEMPERATURE.judge(module.label, "drift", want, text, source, because=because)
+    if module.warning is not None and reading.degrees >= module.warning:
+        want = "below %g C" % module.warning
+        text = "%g C, it warns from %g on; its alarm is at %g" % (reading.degrees, module.warning, reading.alarm)
+        return MODULE_TEMPERATURE.judge(module.label, "drift", want, text, source, severity="minor")
+    return MODULE_TEMPERATURE.judge(module.label, "ok", source=source)
+
+
+def _cause(module: Module, before: Sequence[Finding], warm: Optional[Finding]) -> Optional[Finding]:
+    """What the port has counted of the same, else a module that is too warm."""
+    of_link = (judge_ports.PORT_LINK_DOWNED.id, judge_ports.PORT_SYMBOL_ERRORS.id)
+    counted = (one for one in before if one.check in of_link and one.subject == module.label and one.state == "drift")
+    return next(counted, warm)
+
+
+def _bit_errors(
+    module: Module, reading: Reading, have: Have, port: Optional[Port], because: Optional[Finding]
+) -> Optional[Finding]:
+    """None where there is nothing to judge: the link is down, or was cleared a moment ago."""
+    source = " ".join(command(module.pci))
+    growth = None if port is None else judge_ports.since(have, port)
+    if (
+        growth is not None
+        and ERRORS in growth.counts
+        and ERRORS not in growth.reset
+        and port_limits.LONG <= growth.seconds <= (reading.seconds or 0.0)
+    ):
+        many, allowed = growth.counts[ERRORS], port_limits.symbol_limit(growth.speed, growth.seconds)
+        bad, want = many > allowed, "%d at most at %s" % (allowed, _speed(growth.speed))
+        text = "+%d in %.1f h" % (many, growth.seconds / 3600)
+    elif reading.rate is not None and reading.seconds is not None and reading.seconds >= port_limits.SHORT:
+        speed = None if port is None else port.speed
+        limit = port_limits.error_rate(speed, reading.seconds)
+        bad, want = reading.rate > limit, "%g at most at %s" % (limit, _speed(speed))
+        text = "a share of %.2g in %.1f h, since the port was cleared" % (reading.rate, reading.seconds / 3600)
+        text += "" if reading.errors is None else ": %d errors" % reading.errors
+    else:
+        return None
+    return BIT_ERRORS.judge(module.label, "drift" if bad else "ok", want, text, source, because=because)
+
+
+def _speed(speed: Optional[str]) -> str:
+    return speed or "a speed that nobody knows"

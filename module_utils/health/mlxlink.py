@@ -1,0 +1,232 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What mlxlink says of a rail's port: how warm its module is, and what its error correction could not mend.
+
+Of InfiniBand nothing else tells it: IPoIB has no ``ethtool -m``. NVIDIA's MFT has the tool, and where it is not
+installed nobody asks. One port after the other, each once, within one bound: a card takes some tenths of a second.
+Only the rails of the profile are asked, and of a virtual function nothing: its module is the host's.
+
+Words and forms: mstflint's mlxlink (mlxlink_commander.cpp, mlxlink_cables_commander.cpp), MFT's manual. Every value is
+a text, and what a port does not have, or not while its link is down, is N/A. ``-m`` has the module's alarm; its warning
+is in its EEPROM, which ``--cable --ddm`` reads, and is asked for where the module comes near its alarm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.finding import printable
+from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
+from ..machine.topology import Nic
+from .port_counters import Port
+
+TOOL = "mlxlink"
+# As the record calls what ``Reading.errors`` counts.
+ERRORS = "post_fec_errors"
+# Of one call, and of all before the last one. own
+SECONDS, BOUND = 5.0, 15.0
+# Celsius below its alarm from which on a module is asked for its warning: usual are 70 and 80 (health.md 2). own
+NEAR = 15.0
+_MODULE, _COUNTERS, _THRESHOLDS = "Module Info", "Physical Counters and BER Info", "DDM Thresholds"
+# An answer has some 5 KB.
+_LARGEST = 1 << 20
+_NONE = ("", "N/A")
+# "52 [-5..80]", "52", "52C".
+_TEMPERATURE = re.compile(r"(-?[0-9]{1,3})C?(?: \[-?[0-9]{1,3}\.\.(-?[0-9]{1,3})\])?")
+_COUNT = re.compile(r"[0-9]{1,20}")
+_MINUTES = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
+_RATE = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,6})?(?:[eE]-?[0-9]{1,3})?")
+# The firmware's zero is 15E-255; no port has counted for long enough to tell less than this.
+_LEAST = 1e-60
+
+
+@dataclass(frozen=True)
+class Reading:
+    """degrees, alarm: Celsius; None of a cable that has no sensor.
+
+    errors, rate: since the port was last cleared, ``seconds`` ago: symbols that error correction could not mend, where
+    the firmware counts those (InfiniBand from HDR on), else its effective errors. None while the link is down.
+    """
+
+    degrees: Optional[float] = None
+    alarm: Optional[float] = None
+    errors: Optional[int] = None
+    rate: Optional[float] = None
+    seconds: Optional[float] = None
+
+    @property
+    def is_near(self) -> bool:
+        """The module's own warning may be below what it has now."""
+        return self.degrees is not None and self.alarm is not None and self.alarm - NEAR <= self.degrees < self.alarm
+
+
+@dataclass(frozen=True)
+class Module:
+    """Of one rail.   label: subject of its findings.   problem: why there is no reading.
+
+    warning: Celsius; None where nobody asked for it, or the module has none.
+    """
+
+    rail: int
+    pci: str
+    label: str
+    reading: Optional[Reading] = None
+    warning: Optional[float] = None
+    problem: Optional[Problem] = None
+
+
+def command(pci: str) -> Tuple[str, ...]:
+    return (TOOL, "-d", pci, "-m", "-c", "--json")
+
+
+def read(
+    host: Host, nics: Mapping[int, Nic], clock: Callable[[], float] = time.monotonic
+) -> Optional[Tuple[Module, ...]]:
+    """Of the rails that there are, in their order; None where the tool is not installed.   nics: rail -> NIC.
+
+    clock: seconds, that go on.
+    """
+    own = [(rail, nic) for rail, nic in sorted(nics.items()) if nic.role != "vf" and nic.rdma and nic.port]
+    if own and not host.has(TOOL):
+        return None
+    found: List[Module] = []
+    hung: Optional[Problem] = None
+    until = clock() + BOUND
+    for rail, nic in own:
+        module = Module(rail, nic.pci, nic.label)
+        if hung is None and clock() > until:
+            hung = Problem(TOOL, "was not asked: the ports before it took more than %g s" % BOUND)
+        if hung is not None:
+            found.append(replace(module, problem=hung))
+            continue
+        argv = command(nic.pci)
+        try:
+            reading = parse(_answer(host, argv))
+            warning = None
+            if reading.is_near:
+                argv = (TOOL, "-d", nic.pci, "--cable", "--ddm", "--json")
+                warning = parse_warning(_answer(host, argv))
+            found.append(replace(module, reading=reading, warning=warning))
+        except ToolHung as error:
+            hung = error.problem
+            found.append(replace(module, problem=hung))
+        except ReadError as error:
+            # Of a cause that is the same on all ports the message is the same.
+            said = Problem(error.problem.source, error.problem.message.replace(nic.pci, "DEVICE"))
+            found.append(replace(module, problem=said))
+        except ParseError as error:
+            found.append(replace(module, problem=Problem(" ".join(argv), str(error))))
+    return tuple(found)
+
+
+def _answer(host: Host, argv: Sequence[str]) -> str:
+    """Raises ReadError. Where it could read a part alone it ends with 1 and prints that part all the same."""
+    done = host.run(argv, SECONDS)
+    return done.stdout if done.stdout.lstrip().startswith("{") else done.answer()
+
+
+def with_errors(ports: Sequence[Port], modules: Optional[Sequence[Module]]) -> Tuple[Port, ...]:
+    """The same ports, with what mlxlink has counted of each, so that the record keeps it."""
+    errors = {one.pci: one.reading.errors for one in modules or () if one.reading is not None}
+    return tuple(
+        port if errors.get(port.pci) is None else replace(port, values={**port.values, ERRORS: errors[port.pci]})
+        for port in ports
+    )
+
+
+# -- what it prints ----------------------------------------------------------------------------------------------------
+
+
+def parse(text: str) -> Reading:
+    """Of ``-m -c --json``. Raises ParseError."""
+    output, refused = _output(text)
+    sections = []
+    for name in (_MODULE, _COUNTERS):
+        section = output.get(name)
+        if not isinstance(section, dict):
+            raise ParseError("mlxlink says: %.160s" % refused if refused else "the answer has no %r" % name)
+        sections.append(section)
+    module, counted = sections
+    degrees, alarm = _temperature(module)
+    kind = "Symbol" if _value(counted, "Symbol Errors", _COUNT) is not None else "Effective Physical"
+    errors = _value(counted, kind + " Errors", _COUNT)
+    rate = _value(counted, kind + " BER", _RATE)
+    minutes = _value(counted, "Time Since Last Clear [Min]", _MINUTES)
+    if errors is not None and int(errors) >= 1 << 64:
+        raise ParseError("%r is no count" % errors)
+    return Reading(
+        degrees=degrees,
+        alarm=alarm,
+        errors=None if errors is None else int(errors),
+        rate=None if rate is None else _share(rate),
+        seconds=None if minutes is None else float(minutes) * 60,
+    )
+
+
+def parse_warning(text: str) -> Optional[float]:
+    """The upper warning of ``--cable --ddm --json``; None where the module tells none. Raises ParseError."""
+    output, refused = _output(text)
+    section = output.get(_THRESHOLDS)
+    if not isinstance(section, dict):
+        if refused:
+            return None
+        raise ParseError("the answer has no %r" % _THRESHOLDS)
+    row = section.get("High warning threshold")
+    # The temperature is the first of five.
+    values = row.get("values") if isinstance(row, dict) else None
+    first = values[0] if isinstance(values, list) and values else None
+    match = _TEMPERATURE.fullmatch(first.strip()) if isinstance(first, str) else None
+    if match is None:
+        raise ParseError("%.80r is no upper warning" % (row,))
+    # A module that has not filled its thresholds in has zeros there.
+    return float(match.group(1)) if int(match.group(1)) > 0 else None
+
+
+def _output(text: str) -> Tuple[Mapping[str, Any], str]:
+    """Sections by name, and what the tool says where it could not do all that it was asked. Raises ParseError."""
+    if len(text) > _LARGEST:
+        raise ParseError("the answer has more than %d KiB" % (_LARGEST >> 10))
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("%.80r is not JSON" % text) from error
+    result = data.get("result") if isinstance(data, dict) else None
+    if not isinstance(result, dict):
+        raise ParseError("%.80r is no answer of mlxlink" % text)
+    status, output = data.get("status"), result.get("output")
+    refused = ""
+    if isinstance(status, dict) and status.get("code") not in (0, "0", None):
+        refused = printable(" ".join(str(status.get("message"))[:400].split())) or "nothing"
+    return (output if isinstance(output, dict) else {}), refused
+
+
+def _value(section: Mapping[str, Any], name: str, form: re.Pattern[str]) -> Optional[str]:
+    """None where it is not there, or not available. Raises ParseError."""
+    value = section.get(name)
+    text = str(value).strip() if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
+    if value is None or text in _NONE:
+        return None
+    if text is None or not form.fullmatch(text):
+        raise ParseError("%s: %.40r makes no sense" % (name, value))
+    return text
+
+
+def _temperature(module: Mapping[str, Any]) -> Tuple[Optional[float], Optional[float]]:
+    """(degrees, alarm). Raises ParseError. A cable of copper has no sensor: it says N/A, or has zeros."""
+    text = _value(module, "Temperature [C]", _TEMPERATURE)
+    match = _TEMPERATURE.fullmatch(text) if text else None
+    if match is None or match.group(2) is None or int(match.group(2)) <= 0:
+        return None, None
+    return float(match.group(1)), float(match.group(2))
+
+
+def _share(text: str) -> float:
+    """Raises ParseError."""
+    rate = float(text)
+    if rate > 1:
+        raise ParseError("%r is no error rate" % text)
+    return rate if rate >= _LEAST else 0.0

@@ -1,0 +1,288 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Modules and links of the rails as mlxlink tells of them: what is asked, what is read, and what that means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    hwmon,
+    judge,
+    judge_modules,
+    judge_ports,
+    mlxlink,
+    node,
+    record,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.health.mlxlink import Module, Reading
+from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trees import line, put, tool
+from tests.unit.test_health_ports import NIGHT, NOW, night, port
+
+PORT = port()
+WELL = Reading(52.0, 80.0, 0, 0.0, 10 * NIGHT)
+READINGS = Path(__file__).parent / "readings"
+
+
+def module(reading: Reading | None = WELL, **more: Any) -> Module:
+    return Module(PORT.rail, PORT.pci, PORT.label, reading, **more)
+
+
+def told(have: Have) -> list[Finding]:
+    return list(judge_modules.plan(have, judge_ports.plan(have).findings).findings)
+
+
+def bad(have: Have) -> list[tuple[str, str, str]]:
+    """(check, state, severity) of what is not ok."""
+    found = [one for one in told(have) if not one.ok]
+    return [(one.check.removeprefix("node_health."), one.state, one.severity) for one in found]
+
+
+def first(*modules: Module) -> Have:
+    """A question before which there was none."""
+    return Have(now=NOW, boot_id="boot-1", ports=mlxlink.with_errors((PORT,), modules), modules=modules)
+
+
+def after(reading: Reading, errors: int, seconds: float = NIGHT) -> Have:
+    """The question after one at which the port had so many errors."""
+    have = night(replace(PORT, values={**PORT.values, mlxlink.ERRORS: errors}), seconds)
+    return replace(have, ports=mlxlink.with_errors(have.ports, [module(reading)]), modules=(module(reading),))
+
+
+# -- what it means -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("degrees", "warning", "found"),
+    [
+        (79.0, None, []),
+        (80.0, None, [("module_temperature", "drift", "major")]),
+        (95.0, 70.0, [("module_temperature", "drift", "major")]),
+        (70.0, 70.0, [("module_temperature", "drift", "minor")]),
+        (69.0, 70.0, []),
+    ],
+)
+def test_a_module_is_held_to_its_own_limits(
+    degrees: float, warning: float | None, found: list[tuple[str, str, str]]
+) -> None:
+    assert bad(first(module(replace(WELL, degrees=degrees), warning=warning))) == found
+
+
+@pytest.mark.parametrize(
+    ("speed", "rate", "hours", "found"),
+    [
+        ("NDR", 0.0, 240, False),
+        ("NDR", 2e-15, 3, True),
+        ("NDR", 9e-16, 3, False),
+        # A younger port is given ten times more, and one that was cleared a moment ago says nothing.
+        ("NDR", 9e-15, 1, False),
+        ("NDR", 2e-14, 1, True),
+        ("NDR", 1e-3, 0.1, False),
+        ("XDR", 2e-15, 3, True),
+        ("HDR", 9e-13, 240, False),
+        ("EDR", 2e-12, 240, True),
+    ],
+)
+def test_before_the_first_night_the_ports_own_rate_counts(speed: str, rate: float, hours: float, found: bool) -> None:
+    one = module(replace(WELL, errors=900, rate=rate, seconds=hours * 3600))
+    have = replace(first(one), ports=(replace(PORT, speed=speed),))
+    assert bad(have) == ([("bit_errors", "drift", "major")] if found else [])
+
+
+def test_what_came_since_the_last_night_counts_and_no_total() -> None:
+    old = replace(WELL, errors=9000, rate=1e-11)
+    assert bad(first(module(old))) == [("bit_errors", "drift", "major")]
+    # Whoever asks again soon is told the same.
+    assert bad(after(old, 9000, 600.0)) == [("bit_errors", "drift", "major")]
+    assert bad(after(old, 9000)) == []
+    # 3 in 125 minutes are 34 in a day.
+    assert bad(after(old, 9000 - 34)) == []
+    worse = after(old, 9000 - 35)
+    (finding,) = [one for one in told(worse) if not one.ok]
+    assert (finding.check, finding.have) == ("node_health.bit_errors", "+35 in 24.0 h")
+    # Somebody has cleared the port since: its own rate says of when.
+    assert bad(after(replace(old, seconds=3600.0), 9000)) == [("bit_errors", "drift", "major")]
+    assert bad(after(replace(old, errors=5, rate=0.0), 9000)) == []
+
+
+def test_one_cause_is_one_finding() -> None:
+    many = replace(WELL, errors=9000, rate=1e-11)
+    counted = night(PORT, symbol_error=9000)
+    have = replace(counted, modules=(module(many),))
+    (finding,) = [one for one in told(have) if not one.ok]
+    assert finding.because == judge_ports.PORT_SYMBOL_ERRORS.at(PORT.label)
+    hot = replace(many, degrees=90.0)
+    warm, wrong = (one for one in told(first(module(hot))) if not one.ok)
+    assert (warm.because, wrong.because) == (None, warm.id)
+    sensor = hwmon.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input")
+    of_both = replace(first(module(replace(WELL, degrees=90.0))), hot=(sensor,))
+    (finding,) = [one for one in told(of_both) if not one.ok]
+    assert finding.because == judge.NIC_TEMPERATURE.at(PORT.pci)
+
+
+def test_what_is_well_is_said_once_and_only_where_every_rail_was_compared() -> None:
+    every = {f"node_health.{name}" for name in ("mlxlink", "module_temperature", "bit_errors")}
+    second = replace(module(), rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
+    assert {one.check for one in told(first(module(), second)) if one.ok} == every
+    copper = replace(second, reading=replace(WELL, degrees=None, alarm=None))
+    assert {one.check for one in told(first(module(), copper)) if one.ok} == every - {"node_health.module_temperature"}
+    down = replace(second, reading=replace(WELL, errors=None, rate=None, seconds=None))
+    assert {one.check for one in told(first(module(), down)) if one.ok} == every - {"node_health.bit_errors"}
+    silent = replace(second, reading=None, problem=Problem("mlxlink", "ended with 1 and said: no"))
+    found = told(first(module(), silent))
+    assert [(one.check, one.state) for one in found] == [("node_health.mlxlink", "unknown")]
+    assert "mlxlink -d 0000:2b:00.0 -m -c --json on the node" in found[0].fix
+    # All are silent for one reason.
+    both = told(first(replace(module(None), problem=silent.problem), silent))
+    assert [one.because for one in both] == [None, both[0].id]
+
+
+def test_where_it_is_not_installed_a_note_says_so_and_nothing_is_ok() -> None:
+    have = replace(first(), modules=None)
+    assert told(have) == []
+    assert "mlxlink is not installed" in judge_modules.notes(have)[0]
+    assert judge_modules.notes(first(module())) == []
+    (note,) = judge_modules.notes(first(module(replace(WELL, degrees=66.0))))
+    assert "rails 1 tell mlxlink --ddm no warning" in note
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists).map(json.dumps))
+def test_text_that_is_no_answer_is_an_error(text: str) -> None:
+    for parse in (mlxlink.parse, mlxlink.parse_warning):
+        with pytest.raises(ParseError):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("Module Info", "Temperature [C]", "warm"),
+        ("Module Info", "Temperature [C]", "1e9 [0..80]"),
+        ("Module Info", "Temperature [C]", {"values": ["63"]}),
+        ("Physical Counters and BER Info", "Symbol Errors", "-1"),
+        ("Physical Counters and BER Info", "Symbol Errors", "18446744073709551616"),
+        ("Physical Counters and BER Info", "Symbol Errors", True),
+        ("Physical Counters and BER Info", "Symbol BER", "inf"),
+        ("Physical Counters and BER Info", "Symbol BER", "2E3"),
+        ("Physical Counters and BER Info", "Time Since Last Clear [Min]", "\x1b[2J"),
+        ("Module Info", None, "N/A"),
+        ("Physical Counters and BER Info", None, None),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(section: str, name: str | None, value: Any) -> None:
+    data = json.loads((READINGS / "health.mlxlink.parse/synthetic-ndr-optics.txt").read_text())
+    output = data["result"]["output"]
+    (output if name is None else output[section])[name or section] = value
+    with pytest.raises(ParseError):
+        mlxlink.parse(json.dumps(data))
+    with pytest.raises(ParseError, match="more than 1024 KiB"):
+        mlxlink.parse(json.dumps(data) + " " * (1 << 20))
+
+
+def test_what_it_refuses_is_told_in_its_own_words() -> None:
+    data = {"result": {"output": "N/A"}, "status": {"code": 1, "message": "Failed to send\n access register: PDDR"}}
+    with pytest.raises(ParseError, match="mlxlink says: Failed to send access register: PDDR"):
+        mlxlink.parse(json.dumps(data))
+
+
+@pytest.fixture
+def rails(tmp_path: Path) -> Path:
+    """A node whose mlxlink writes down its calls, and says the same of every port."""
+    for name, kind in (("port", "parse"), ("ddm", "parse_warning")):
+        put(tmp_path, name, (READINGS / f"health.mlxlink.{kind}/synthetic-ndr-optics.txt").read_text())
+    script = f"case $3 in --cable) cat {tmp_path}/ddm;; *) cat {tmp_path}/port; exit 1;; esac"
+    tool(tmp_path, "usr/bin/mlxlink", f'echo "$*" >> {tmp_path}/calls\n{script}')
+    return tmp_path
+
+
+def read(root: Path, topology: Topology, clock: Callable[[], float] = lambda: 0.0) -> tuple[Module, ...] | None:
+    return mlxlink.read(Host(str(root), str(root)), dict(enumerate(topology.nics)), clock)
+
+
+def calls(root: Path) -> list[str]:
+    return (root / "calls").read_text().splitlines()
+
+
+def test_each_port_is_asked_once_and_for_its_warning_where_it_is_near(rails: Path, infiniband: Topology) -> None:
+    found = read(rails, infiniband)
+    assert found is not None
+    # 63 C, and the alarm is at 75.
+    assert {(one.reading, one.warning, one.problem) for one in found} == {
+        (Reading(63.0, 75.0, 0, 0.0, 1_875_276.0), 70.0, None)
+    }
+    asked = [f"-d {nic.pci} {what} --json" for nic in infiniband.nics for what in ("-m -c", "--cable --ddm")]
+    assert calls(rails) == asked
+    put(rails, "port", (rails / "port").read_text().replace("63 [-5..75]", "59 [-5..75]"))
+    (rails / "calls").unlink()
+    assert len(read(rails, infiniband) or ()) == len(calls(rails)) == len(infiniband.nics)
+
+
+def test_of_a_virtual_function_nothing_is_asked(rails: Path, infiniband: Topology) -> None:
+    guests = replace(infiniband, nics=tuple(replace(nic, role="vf") for nic in infiniband.nics))
+    assert read(rails, guests) == ()
+    assert not (rails / "calls").exists()
+    (rails / "usr/bin/mlxlink").unlink()
+    assert (read(rails, guests), read(rails, infiniband)) == ((), None)
+
+
+def test_one_that_hangs_or_takes_long_is_not_waited_for_on_every_port(
+    rails: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(0, 600, 6))
+    slow = read(rails, infiniband, lambda: float(next(ticks)))
+    assert slow is not None
+    assert [one.reading is None for one in slow] == [False, False, *[True] * (len(slow) - 2)]
+    assert "more than 15 s" in str(slow[-1].problem)
+    tool(rails, "usr/bin/mlxlink", f'echo "$*" >> {rails}/calls; sleep 60')
+    (rails / "calls").unlink()
+    monkeypatch.setattr(mlxlink, "SECONDS", 0.2)
+    hung = read(rails, infiniband)
+    assert hung is not None
+    assert len(calls(rails)) == 1
+    assert len({one.problem for one in hung}) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'echo "-E- Failed to open device: \\"$2\\", Operation not permitted" >&2; exit 1',
+        "echo '{\"result\" : {'",
+        "echo mlxlink",
+        "exit 0",
+    ],
+)
+def test_what_is_no_answer_is_one_unknown(rails: Path, infiniband: Topology, script: str) -> None:
+    tool(rails, "usr/bin/mlxlink", script)
+    found = told(Have(now=NOW, modules=read(rails, infiniband)))
+    assert {(one.check, one.state) for one in found} == {("node_health.mlxlink", "unknown")}
+    assert len(found) == len(infiniband.nics)
+    assert [one.because is None for one in found] == [True, *[False] * (len(found) - 1)]
+
+
+def test_the_record_keeps_its_errors_and_the_gate_does_not_ask(
+    rails: Path, infiniband: Topology, hgx_h100: Profile
+) -> None:
+    line(rails / "proc/sys/kernel/random/boot_id", "boot-1")
+    host = Host(str(rails), str(rails))
+    have = node.read(host, infiniband, hgx_h100, states_only=True, clock=lambda: NOW)
+    assert have.modules == ()
+    assert not (rails / "calls").exists()
+    have = node.read(host, infiniband, hgx_h100, clock=lambda: NOW)
+    kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
+    assert {one["values"][mlxlink.ERRORS] for one in kept.ports.values()} == {0}
