@@ -74,6 +74,14 @@ def by_order(said: Failure) -> bool:
     return said.kind == "exit" and _BY_ORDER.search(said.code) is not None
 
 
+def by_itself(said: Failure) -> bool:
+    """Whether a process ended in a way that other failures of the log do not bring: killed from outside, or a crash."""
+    text = ended_with(said.code) if said.kind == "exit" else ""
+    return said.kind == "exit" and any(
+        word in text for word in ("SIGKILL", "SIGBUS", "SIGSEGV", "Killed", "Segmentation", "Bus error", "SYSTEM_ERROR")
+    )
+
+
 def xid_said(reported: Sequence[Reported]) -> Tuple[str, str]:
     """What the kernel says of one number, and what to do."""
     number = int(reported[0].failure.code)

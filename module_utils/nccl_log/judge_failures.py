@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import ends, judge_watchdog, signals
+from . import cuda_errors, ends, fail_words, judge_watchdog, signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failures import STATUSES
@@ -43,7 +43,7 @@ def judge(job: Job) -> List[Finding]:
     if any(one.done for one in job.communicators):
         # NCCL went on.
         job = replace(job, failures=tuple(one for one in job.failures if _kind(one) != "libfabric"))
-    job = replace(job, failures=tuple(_by_stage(_tried(job, one)) for one in job.failures))
+    job = replace(job, failures=tuple(_by_stage(job, _tried(job, one)) for one in job.failures))
     if any(_kind(one) == "completion" for one in job.failures):
         # The completion itself says more than that there was one with an error.
         job = replace(job, failures=tuple(one for one in job.failures if "Got CQE with error" not in one.failure.text))
@@ -77,10 +77,28 @@ def judge(job: Job) -> List[Finding]:
         found.append(_finding(job, reported, follows, None))
     if not any(one.check == CONNECTION.id for one in found):
         found += _retries(job)
+    if cause is None:
+        found = _ended_last(job, found)
     if not found or (first is None and all(one.check == EXIT.id for one in found)):
         bare = _bare(job)
         found = bare + [replace(one, because=one.because or bare[0].id) if bare else one for one in found]
     return found
+
+
+def _ended_last(job: Job, found: List[Finding]) -> List[Finding]:
+    """Where ranks say that they waited or lost somebody, and then end or are ended: the ends follow from that."""
+    told = {
+        one.failure.kind for one in job.failures if _kind(one) in ("watchdog", "closed", "connect", "store", "stuck")
+    }
+    ended = [one for one in job.failures if _kind(one) in ("exit", "cancelled")]
+    waits = [one for one in job.failures if _kind(one) in told]
+    first = (in_order([*waits, *ended]) or [None])[0] if waits and ended else None
+    if first is None or first in ended or any(ends.by_itself(one.failure) for one in ended):
+        return found
+    root = next((one for one in found if one.subject.startswith("%s %s" % (job.name, _kind(first)))), None)
+    if root is None:
+        return found
+    return [replace(one, because=root.id) if one.check == EXIT.id and one is not root else one for one in found]
 
 
 def _retries(job: Job) -> List[Finding]:
@@ -189,8 +207,13 @@ def _stage(places: Sequence[str]) -> str:
     return ""
 
 
-def _by_stage(one: Reported) -> Reported:
-    """A failure of CUDA's whose calls, and not its own line, tell that it was about NVLink SHARP."""
+def _by_stage(job: Job, one: Reported) -> Reported:
+    """A failure of CUDA's of which calls tell that it was about NVLink SHARP, or NCCL's next line that it was MNNVL."""
+    if _kind(one) == "cuda" and any(
+        said.process is one.process and said.failure.code == "MNNVL" and 0 < said.order - one.order <= 4
+        for said in job.failures
+    ):
+        return replace(one, failure=replace(one.failure, kind="consequence"))
     if _kind(one) == "cuda" and "NVLS" in _stage_of(one):
         return replace(one, failure=replace(one.failure, kind="fabric_manager", code="NVLS"))
     return one
@@ -330,7 +353,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         ranks = [int(rank) for one in reported for rank in _RANKS.findall(one.failure.text)]
         parts.append("ranks %s" % numbers(ranks) if ranks else "")
     if kind in ("completion", "queue_pair"):
-        parts += _gids(reported) + _gid_changed(job, one)
+        parts += fail_words.gids(reported) + _gid_changed(job, one)
         parts.append(_two_layers(job))
         parts.append(_link_local(job, reported))
     if kind == "sharp":
@@ -347,6 +370,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     if kind == "queue_pair" and one.process is None:
         whose = signals.classify(one.failure.text)
         parts.append("a connection of another program than NCCL" + ("; %s" % whose.about if whose else ""))
+    if kind == "cuda":
+        parts.append(cuda_errors.failed_check(one.failure.code, job.quotes, one.order))
     if kind in ("connect", "merely_tried"):
         parts.append(_unreached(job, reported))
     if kind == "merely_tried" and one.process is not None and one.process.retries is not None:
@@ -358,7 +383,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts += judge_watchdog.waits(job, reported)
         parts.append(_waits_for_ended(job, reported, cause))
     if kind == "mismatch":
-        parts += _fingerprints(one.failure.text)
+        parts += fail_words.fingerprints(one.failure.text)
     if kind == "plugin_waits":
         peers = ", ".join(sorted({"%s on %s" % (one.failure.peer, one.failure.device) for one in reported})[:6])
         waited = max(int(one.failure.code) for one in reported) / 1e9
@@ -396,6 +421,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     severity = "major" if kind in ("merely_tried", "hca_skipped") else severity
     severity = "minor" if goes_on else severity
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, "")) or (None, None)
+    if kind == "cuda":
+        why, fix = cuda_errors.look_after(one.failure.code) or (why, fix)
     if kind in ("warning", "system"):
         fix = _look_next(one)
     if kind == "xid":
@@ -432,60 +459,6 @@ def _sizes(job: Job, reported: Sequence[Reported]) -> List[str]:
     shown = sizes[0].strip("()").replace("size ", "") if sizes else ""
     # The first warning is printed.
     return [] if not shown or shown in said[0] else ["%s bytes" % shown.replace(" bytes", "")]
-
-
-_FINGERPRINT = re.compile(
-    r"[Rr]ank (?P<rank>\d{1,8}) is running (?:collective|inconsistent collective): CollectiveFingerPrint\("
-    r"(?:SequenceNumber=(?P<number>\d{1,18}),? ?)?OpType=(?P<op>\w{1,40})"
-    r"(?:, ?TensorShape=\[(?P<shape>[\d, ]{0,200})\])?"
-)
-
-
-def _fingerprints(text: str) -> List[str]:
-    """What PyTorch says of two ranks that called different things."""
-    said = [match.groupdict() for match in _FINGERPRINT.finditer(text)]
-    if not said:
-        return []
-    parts = [
-        "rank %s is at number %s with %s" % (one["rank"], one["number"] or "unknown", one["op"]) for one in said[:4]
-    ]
-    shapes = [(one["rank"], one["shape"]) for one in said if one["shape"] is not None]
-    if len({shape for _rank, shape in shapes}) > 1:
-        parts.append("the shapes differ: %s: as of an uneven split or padding, if the call is meant to be the same" % (
-            ", ".join("[%s] on rank %s" % (shape, rank) for rank, shape in shapes[:4]),
-        ))  # fmt: skip
-    numbers_of = {int(one["number"]) for one in said if one["number"]}
-    if len(numbers_of) > 1:
-        apart = max(numbers_of) - min(numbers_of)
-        parts.append("they are out of step by %d collective%s: a rank called one more or less" % (
-            apart, "" if apart == 1 else "s",
-        ))  # fmt: skip
-    return parts
-
-
-_GIDS = re.compile(r"localGid (?P<local>\S{2,60}) remoteGids? ?(?P<remote>\S{2,60})")
-
-
-def _gids(reported: Sequence[Reported]) -> List[str]:
-    """The pairs of addresses between which RDMA failed; of IPv4 addresses whether they are of one subnet of /24."""
-    pairs = []
-    for one in reported:
-        match = _GIDS.search(one.failure.text)
-        pair = tuple(sorted(gid.replace("::ffff:", "").rstrip(",;)") for gid in match.groups())) if match else None
-        if pair is not None and pair not in pairs:
-            pairs.append(pair)
-    if not pairs:
-        return []
-    parts = ["between GIDs %s" % ", ".join(" and ".join(pair) for pair in pairs[:3])]
-    far = [pair for pair in pairs if all(_IPV4.match(gid) for gid in pair)]
-    far = [pair for pair in far if pair[0].rpartition(".")[0] != pair[1].rpartition(".")[0]]
-    if far:
-        parts.append("these are of two subnets, if subnets are /24: as of two rails, between which there has to be a"
-                     " (or NCCL_CROSS_NIC=0 on rails that are not connected)")  # fmt: skip
-    return parts
-
-
-_IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$")
 
 
 def _gid_changed(job: Job, failed: Reported) -> List[str]:

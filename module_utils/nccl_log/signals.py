@@ -367,7 +367,11 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         "the driver does not reach this GPU any more: its slot, power, heat or the GPU; the node has to be restarted"
         " before it comes back",
     ),
-    (ERROR, r"NVRM: .{0,120}(?:[Ff]ail|[Ee]rror|not responding|[Tt]imeout)", "a message of the GPU's driver"),
+    (
+        WARNING,
+        r"NVRM: .{0,120}(?:[Ff]ail|[Ee]rror|not responding|[Tt]imeout)",
+        "a message of the GPU's driver: some of them are no fault",
+    ),
     (
         WARNING,
         r"AER: .{0,20}[Cc]orrected error|severity=Corrected",

@@ -187,3 +187,35 @@ def test_a_name_that_does_not_resolve_is_told_as_that() -> None:
     )
     assert (first[0].check, first[0].state) == ("nccl_log.bootstrap", "drift")
     assert "getent hosts" in first[0].fix
+
+
+def test_a_timeout_comes_before_the_ends_that_follow_it_and_not_before_a_crash() -> None:
+    timeout = "[E x.cpp:4] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=11, OpType=ALLREDUCE,"
+    timeout += " NumelIn=3, NumelOut=3, Timeout(ms)=1800000) ran for 1800035 milliseconds before timing out.\n"
+    first, *rest = findings(timeout + STEP + "srun: error: alpha: task 0: Aborted\n")
+    assert first.check == "nccl_log.watchdog"
+    assert [one.because for one in rest if one.check == "nccl_log.exit"] == [first.id, first.id]
+    ends = findings(timeout + "srun: error: alpha: task 0: Killed\n")
+    assert [one.because for one in ends if one.check == "nccl_log.exit"] == [None]
+
+
+def test_the_check_that_failed_in_a_kernel_is_told_with_cudas_error() -> None:
+    text = "../cuda/Loss.cu:242: nll_loss: block: [0,0,0], thread: [5,0,0] Assertion `t < n_classes` failed.\n"
+    text += "RuntimeError: CUDA error: device-side assert triggered\n"
+    first = findings(text)[0]
+    assert first.check == "nccl_log.cuda"
+    assert "(line 1): ../cuda/Loss.cu:242" in (first.have or "")
+    assert "out of range" in first.why
+
+
+def test_advice_on_cuda_is_of_the_error_and_not_of_all_errors() -> None:
+    head = "alpha:7:8 [1] enqueue.cc:47 NCCL WARN Cuda failure '%s'\n"
+    fixes = {words: findings(head % words)[0].fix for words in ("named symbol not found", "invalid device ordinal")}
+    assert "NVCC_GENCODE" in fixes["named symbol not found"]
+    assert "CUDA_VISIBLE_DEVICES" in fixes["invalid device ordinal"]
+
+
+def test_mnnvl_that_does_not_work_is_the_cause_of_cudas_error_before_it() -> None:
+    text = "alpha:7:8 [1] include/alloc.h:228 NCCL WARN Cuda failure 800 'operation not permitted'\n\n"
+    text += "alpha:7:8 [1] mnnvl.cc:67 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system.\n"
+    assert findings(text)[0].check == "nccl_log.fabric_manager"
