@@ -116,7 +116,7 @@ class Init:
 
     comm: pointer, of this process alone.   id: commId, of all ranks; "" of a split in 2.23 and later.
     parent, color: of a split; "" else.   bus: PCI bus id as NCCL writes it, ``1c000``.
-    all: by ncclCommInitAll, so that one process has all ranks.
+    all: by ncclCommInitAll, so that one process has all ranks.   nvml: what the driver calls the GPU.
     """
 
     comm: str
@@ -129,6 +129,7 @@ class Init:
     bus: str
     done: bool
     all: bool = False
+    nvml: Optional[int] = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,7 @@ class Channels:
     collective: int
     nvls: Optional[int]
     p2p: int
+    per_peer: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

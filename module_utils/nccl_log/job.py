@@ -10,26 +10,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import events, failures, lines, signals, texts, topology, trace, unsigned
 from .events import Channel, Event, Graph, Init, Plugin, Shape
 from .failures import Failure
 from .lines import Head
 from .process import NOTHING, Call, Key, Process, Way
+from .shared import KINDS, KNOWN, Shared, add, put, remember
 
 # Of a log: 6,250 nodes of eight GPUs. A process that says which channels it has, or little, has 2.5 KB.
 PROCESSES = 50_000
 RANKS = 400_000
 COMMUNICATORS = 20_000
 FAILURES = 4_000
-# Lines of each kind that are not parsed a second time. A full cache is emptied: ranks that have ended write no more.
-KNOWN = 20_000
-# Of a process.
-KINDS = 512
+# Calls of a process that returned an error.
 CALLS = 16
-# Elements of a set or mapping that processes share.
-ALIKE = 16
 BEYOND = "lines of further processes"
 
 # Lines from the begin on in which each process is noted, whatever it says.
@@ -66,61 +62,6 @@ _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across clust
 _OLD = re.compile(rb"^([^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\](?: [\w/.-]{1,120}:\d{1,6})?) (INFO|WARN) ")
 # In the end of a torn line that sticks to a host's name.
 _TORN = re.compile(r"\d|[A-Z]|[^\w.-]")
-
-
-class Own(Dict[Any, Any]):
-    """A mapping that one process alone holds."""
-
-
-class Shared:
-    """Small sets and mappings that many processes hold alike are kept once: 50,000 processes name the same HCAs."""
-
-    def __init__(self) -> None:
-        # What was there (by identity, so it is kept, too) and what came -> what is there now.
-        self._grown: Dict[Tuple[Any, ...], Tuple[Any, Any]] = {}
-        self._counted: Dict[Tuple[int, Way], Tuple[Dict[Way, int], Dict[Way, int]]] = {}
-
-    def add(self, process: Process, name: str, value: Any) -> None:
-        """Into one of the process's sets."""
-        there = getattr(process, name)
-        if value in there or len(there) >= KINDS:
-            return
-        if isinstance(there, set):
-            there.add(value)
-        elif len(there) >= ALIKE:
-            setattr(process, name, {*there, value})
-        else:
-            setattr(process, name, self._grow(there, (value,), lambda: there | {value}))
-
-    def put(self, process: Process, name: str, key: Any, value: Any) -> None:
-        """Into one of the process's mappings."""
-        there = getattr(process, name)
-        if there.get(key) == value or (key not in there and len(there) >= KINDS):
-            return
-        if isinstance(there, Own):
-            there[key] = value
-        elif len(there) >= ALIKE:
-            setattr(process, name, Own({**there, key: value}))
-        else:
-            setattr(process, name, self._grow(there, (key, value), lambda: {**there, key: value}))
-
-    def count(self, ways: Dict[Way, int], way: Way) -> Dict[Way, int]:
-        """The mapping with one channel more: ranks of one number in their nodes connect in the same ways."""
-        # By hand what _grow does: most lines of a log come here.
-        known = self._counted.get((id(ways), way))
-        if known is None:
-            known = ways, {**ways, way: ways.get(way, 0) + 1}
-            _remember(self._counted, (id(ways), way), known)
-        return known[1]
-
-    def _grow(self, there: Any, came: Tuple[Any, ...], now: Callable[[], Any]) -> Any:
-        known = self._grown.get((id(there), *came))
-        if known is None:
-            known = there, now()
-            if len(self._grown) >= KNOWN:
-                self._grown.clear()
-            self._grown[(id(there), *came)] = known
-        return known[1]
 
 
 @dataclass
@@ -217,9 +158,9 @@ class Reader:
             for line, self._order in bare if process is not None else ():
                 self._text(process, line)
         else:
-            for line, order in bare:
+            for line, order in ((line, order) for line, order in bare if order in self._others.untold):
                 self.log.unread.line(line, len(self.log.sources), order, True)
-        self._others.bare = []
+        self._others.bare, self._others.untold = [], set()
 
     def feed(self, block: bytes) -> None:
         whole = self._rest + block
@@ -272,6 +213,9 @@ class Reader:
         if order < _BEGIN:
             self._by(line[: lines.LONGEST], at, order)
         begin = line[at + 11 : at + 15]
+        if begin[:1].isdigit() and trace.CHOSEN in line:
+            self.log.trace.choice(line[at + 11 :])
+            return
         seen = self._begins.get(begin, 0)
         if seen >= _LOOKED_THROUGH:
             return
@@ -355,7 +299,7 @@ class Reader:
         if process is not None and parsed.device is not None and 0 <= parsed.device < 64:
             self._shared.add(process, "gpus", parsed.device)
         if parsed.pid is not None:
-            _remember(self._heads, head, process)
+            remember(self._heads, head, process)
         return process
 
     def _text(self, process: Process, text: bytes) -> None:
@@ -367,14 +311,14 @@ class Reader:
             if known is None:
                 said = texts.event(text.decode("utf-8", "replace"))
                 known = _channel(said) if isinstance(said, Channel) else ()
-                _remember(self._channels, key, known)
+                remember(self._channels, key, known)
                 if said is None:
                     self.log.unread.line(text, len(self.log.sources), self._order, True)
             if known:
                 rank, way, pair = known
                 self._connected(process, rank, way)
                 if pair:
-                    _add(process, "crossed" if way[0] == "net" else "bridged", pair)
+                    add(process, "crossed" if way[0] == "net" else "bridged", pair)
             return
         if text[:4] in _TRACED and self._traced(process, text):
             return
@@ -388,7 +332,10 @@ class Reader:
             said = texts.event(text.decode("utf-8", "replace"))
             # What ranks have in common is kept once; a communicator's line is of one rank.
             if len(text) < 1000 and b"comm 0x" not in text:
-                _remember(self._events, text, said)
+                remember(self._events, text, said)
+            if isinstance(said, Plugin) and said.state == "speaks":
+                # What it says beside its name.
+                self.log.unread.line(text, len(self.log.sources), self._order, True)
         if said is None and any(mark in text for mark in _REPORTS):
             self._quote(process, text.decode("utf-8", "replace").strip(), "", self._order, signals.WARNING)
         elif said is None and not drawn:
@@ -411,7 +358,7 @@ class Reader:
 
     def _traced(self, process: Process, text: bytes) -> bool:
         """Takes a line of the trace of collectives."""
-        if b": opCount " not in text[:40] and b" Bytes -> Algo " not in text[:80]:
+        if b": opCount " not in text[:40] and trace.CHOSEN not in text[:80]:
             return False
         head = lines.head(self._line[: self._line.find(b" NCCL ")].decode("utf-8", "replace"))
         who = "%s:%s" % (process.host, process.key[1]) if process.host else "a process that is not named"
@@ -424,7 +371,7 @@ class Reader:
         if ways and (way in ways or len(ways) < KINDS):
             there[rank] = self._shared.count(ways, way)
         elif not ways and len(there) < KINDS:
-            _put(process, "connections", rank, self._shared.count(ways, way))
+            put(process, "connections", rank, self._shared.count(ways, way))
         else:
             self._count("kinds of connections of a process")
 
@@ -510,8 +457,10 @@ class Reader:
         if not key and said.parent:
             key = "%s/%s" % (process.pointers.get(said.parent, said.parent), said.color)
         key = key or "of %d ranks" % said.ranks
-        _put(process, "pointers", said.comm, key)
-        _put(process, "buses", said.rank, said.bus)
+        put(process, "pointers", said.comm, key)
+        put(process, "buses", said.rank, said.bus)
+        if said.nvml not in (None, said.device):
+            put(process, "nvml", said.rank, said.nvml)
         one = self.log.communicators.get(key)
         if one is None:
             if len(self.log.communicators) >= COMMUNICATORS:
@@ -546,6 +495,7 @@ class Reader:
             one.local_ranks = max(one.local_ranks, said.local_ranks)
         else:
             process.shaped = max(process.shaped, said.nodes)
+            process.shaped_local = max(process.shaped_local, said.local_ranks)
             process.shaped_ranks = max(process.shaped_ranks, said.ranks)
 
     def _gone(self, process: Process, said: events.Gone) -> None:
@@ -569,9 +519,9 @@ class Reader:
         if said.gpu:
             process.gpu = said.gpu
         elif said.nic:
-            _put(process, "nics", said.nic, said.bandwidth)
+            put(process, "nics", said.nic, said.bandwidth)
         elif process.gpu and said.bandwidth is not None:
-            _put(process, "nvlinks", process.gpu, max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth))
+            put(process, "nvlinks", process.gpu, max(process.nvlinks.get(process.gpu, 0.0), said.bandwidth))
             process.nvswitch = process.nvswitch or said.switch
 
     def _fact(self, process: Process, said: Event) -> None:
@@ -625,7 +575,7 @@ class Reader:
             own = [self.log.communicators.get(key) for key in process.pointers.values()]
             # As a rule Init COMPLETE stands before it.
             if not any(one is not None and one.ranks == said.ranks and said.rank in one.done for one in own):
-                _add(process, "timed", (said.rank, said.ranks))
+                add(process, "timed", (said.rank, said.ranks))
         elif isinstance(said, events.Returned):
             if len(process.calls) < CALLS and self._calls < FAILURES:
                 self._calls += 1
@@ -641,16 +591,17 @@ class Reader:
         elif isinstance(said, events.Channels):
             process.channels = max(process.channels, said.collective)
             process.p2p_channels = max(process.p2p_channels, said.p2p)
+            process.p2p_per_peer = max(process.p2p_per_peer, said.per_peer)
             process.nvls_channels = max(process.nvls_channels, said.nvls or 0)
             if said.nvls is not None:
                 process.nvls_said = max(process.nvls_said or 0, said.nvls)
         elif isinstance(said, events.CollNet):
             key = None if said.rank is None else self._setting_up(process, said.rank)
             if key is not None and said.rank is not None:
-                _add(process, "collnet_ranks", (key, said.rank))
+                add(process, "collnet_ranks", (key, said.rank))
             process.collnet_why = process.collnet_why or said.why
         elif isinstance(said, events.Sharp):
-            _add(process, "sharp", said.rank)
+            add(process, "sharp", said.rank)
         elif isinstance(said, events.Rings):
             process.rings += 1
             process.rings_gdr = said.gdr
@@ -666,30 +617,6 @@ def _channel(said: Channel) -> Tuple[int, Way, Optional[Tuple[int, int]]]:
     way = (said.kind, said.via, said.device, said.gdr, said.proxy is not None, said.send)
     across = said.kind == "net" or said.via.startswith("MNNVL")
     return own, way, (said.source, said.target) if across else None
-
-
-def _add(process: Process, name: str, value: object) -> None:
-    """Into one of the sets that no other process holds alike."""
-    there = getattr(process, name)
-    if not there:
-        setattr(process, name, {value})
-    elif len(there) < KINDS:
-        there.add(value)
-
-
-def _remember(cache: Dict[Any, Any], key: object, value: object) -> None:
-    if len(cache) >= KNOWN:
-        cache.clear()
-    cache[key] = value
-
-
-def _put(process: Process, name: str, key: object, value: object) -> None:
-    """Into one of the mappings that no other process holds alike."""
-    there = getattr(process, name)
-    if not there:
-        setattr(process, name, {key: value})
-    elif key in there or len(there) < KINDS:
-        there[key] = value
 
 
 def _absent(text: str) -> Optional[Event]:

@@ -437,7 +437,12 @@ def _gdr(job: Job) -> List[Finding]:
             cause, fix, certain = _why_off(job, process, device, rank, sends)
             off.setdefault((device, cause, fix, certain), set()).add(process.node)
     for (device, cause, fix, certain), nodes in sorted(off.items()):
-        have = "off on %s of %s; %s: %s" % (device, names(nodes), "cause" if certain else "possible causes", cause)
+        have = "GPUDirect RDMA is off on %s of %s; %s: %s" % (
+            device,
+            names(nodes),
+            "cause" if certain else "possible causes",
+            cause,
+        )
         found.append(GDR.judge("%s %s" % (job.name, device), "drift", want, have, "Channel ... via NET", fix or None))
     if channels and not off:
         over = sum(way[5] for process in job.processes for way in _rdma_ways(process) if way[2])
@@ -453,7 +458,7 @@ def _gdr(job: Job) -> List[Finding]:
                 why = process.gdr_why or _NOT_ABLE
                 not_able.setdefault((device, why), set()).add(process.node or "a host that is not named")
     for (device, cause), nodes in sorted(not_able.items()):
-        have = "off on %s of %s; cause: %s" % (device, names(nodes), cause)
+        have = "GPUDirect RDMA is off on %s of %s; cause: %s" % (device, names(nodes), cause)
         fix = _FIX_PLUGIN if device == "NET/OFI" else None
         found.append(GDR.judge("%s %s" % (job.name, device), "drift", want, have, "GPU Direct RDMA Disabled", fix))
     said = {process.rings_gdr for process in job.processes if process.rings_gdr is not None}
@@ -644,7 +649,8 @@ def _nvlink(job: Job) -> List[Finding]:
             subject = "%s %s" % (job.name, node)
             want = "%.1f GB/s of NVLink on each GPU" % most
             if fewer:
-                have = ", ".join("GPU %s %.1f GB/s" % pair for pair in sorted(fewer.items())[:8])
+                have = ", ".join("NVLink of GPU %s: %.1f GB/s" % pair for pair in sorted(fewer.items())[:8])
+                have += "; on others %.1f" % most
                 found.append(NVLINK.judge(subject, "drift", want, have, "NVL[...] of the topology (GRAPH)"))
             else:
                 have = "the same on %d GPUs" % len(links)
@@ -658,7 +664,7 @@ def _nvlink(job: Job) -> List[Finding]:
                 bandwidth = ring.channels * ring.bandwidth
                 if bandwidth < 0.75 * process.system:
                     limits = ["%s=%s" % (n, v) for n in _LIMITS for v in job.set_to(n)]
-                    have = "%d channels of %.0f GB/s; %s" % (
+                    have = "rings over NVLink: %d channels of %.0f GB/s; %s" % (
                         ring.channels, ring.bandwidth, _cause(limits, "NVLinks or NVSwitches that are down"),
                     )  # fmt: skip
                     want = "rings for %.0f GB/s" % process.system

@@ -46,12 +46,14 @@ class Process:
     nics: of the printed topology -> GB/s.
     nvls_said: channels of NVLS; None where no line says how many.
     pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
+    nvml: rank -> number that the driver has for its GPU, where it is not CUDA's.
     calls: the first calls that returned an error, innermost first.   retries: of its TCP connections, the last one.
     timed: (rank, ranks) of communicators that it completed.   gdr_why: why there is no GPUDirect RDMA.
     gdr_on: (GPU, device) of pairs that NCCL decided for.   init_seconds: the longest initialisation, and its bootstrap.
     init_parts: what it was spent on, as it is printed.
     trees: they are connected.   roce: it uses a GID of an IPv4 address.
-    shaped, shaped_ranks: the most nodes and ranks of a communicator whose begin is not in the log.
+    shaped, shaped_ranks, shaped_local: the most nodes, ranks, and ranks of a node, of a communicator whose begin is not
+    in the log.
     notes: what is harmless, odd, or another way that NCCL took.   gpus: CUDA devices that its lines name.
     forms: releases that have the form of its lines, from and before.
     launcher_rank: rank or task that the launcher's prefix names.
@@ -84,6 +86,7 @@ class Process:
     nics: Dict[str, float] = NOTHING
     channels: int = 0
     p2p_channels: int = 0
+    p2p_per_peer: int = 0
     collnet_ranks: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""
     sharp: AbstractSet[int] = frozenset()
@@ -101,6 +104,7 @@ class Process:
     ended: str = ""
     shaped: int = 0
     shaped_ranks: int = 0
+    shaped_local: int = 0
     calls: Tuple[Call, ...] = ()
     retries: Optional[events.Retry] = None
     timed: AbstractSet[Tuple[int, int]] = frozenset()
@@ -117,6 +121,7 @@ class Process:
     gpu: str = ""
     topology: Optional[Topology] = None
     buses: Dict[int, str] = NOTHING
+    nvml: Dict[int, int] = NOTHING
 
     def __init__(self, key: Key, order: int, launcher_rank: Optional[int] = None) -> None:
         self.key = key

@@ -37,6 +37,8 @@ _ABSENT = (
 )
 # Hosts and communicators in a list; processes that are named one by one, and of which ranks are looked for.
 _HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
+# Processes of which PCI addresses are told.
+_BUSES = 8
 
 
 def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
@@ -87,7 +89,11 @@ _AFTER = ("consequence", "exception", "test", "watchdog", "progress", "exit", "s
 def _who(job: Job, process: Process) -> str:
     text = job.who(process)
     gpus = sorted(process.gpus)
-    return text + (" GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if gpus else "")
+    text += " GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if gpus else ""
+    if len(process.buses) == 1 and len(job.processes) <= _BUSES:
+        [(rank, bus)] = process.buses.items()
+        text += " (busId %s%s)" % (bus, ", nvmlDev %d" % process.nvml[rank] if rank in process.nvml else "")
+    return text
 
 
 def _seen(job: Job) -> List[str]:
@@ -189,7 +195,10 @@ def _communicators(job: Job) -> List[str]:
         said.append("%d of %d communicators are made by ncclCommSplit" % (split, len(job.communicators)))
     shaped = max(((process.shaped_ranks, process.shaped) for process in job.processes), default=(0, 0))
     if job.world is None and shaped[0]:
-        said.append("a communicator of %d ranks over %d node%s is named" % (*shaped, "" if shaped[1] == 1 else "s"))
+        local = max(process.shaped_local for process in job.processes)
+        said.append("a communicator of %d ranks over %d node%s is named%s" % (
+            *shaped, "" if shaped[1] == 1 else "s", " (%d ranks on each)" % local if local else "",
+        ))  # fmt: skip
     slowest = max(job.processes, key=lambda process: process.init_seconds, default=None)
     if slowest is not None and slowest.init_seconds:
         several = len([1 for process in job.processes if process.init_seconds]) > 1
@@ -210,9 +219,14 @@ def _meeting(job: Job) -> List[str]:
             found.setdefault((process.bootstrap.interface, family), []).append(process.bootstrap.address)
     for (interface, family), addresses in sorted(found.items())[:4]:
         said.append("bootstrap (how ranks find each other): %s, %s %s" % (interface, family, names(addresses, 3)))
-    listed = {tuple(process.interfaces) for process in job.processes if len(process.interfaces) > 1}
-    for interfaces in sorted(listed)[:2]:
-        said.append("NET/Socket lists %s" % ", ".join("[%d] %s" % pair for pair in list(enumerate(interfaces))[:8]))
+    listed = {
+        tuple(process.interfaces): process.interfaces
+        for process in job.processes
+        if len(process.interfaces) > 1 or (process.interfaces and process.bootstrap is None)
+    }
+    for names_of, addresses_of in sorted(listed.items())[:2]:
+        each = ["[%d] %s %s" % (n, name, addresses_of[name]) for n, name in list(enumerate(names_of))[:8]]
+        said.append("NET/Socket lists %s" % ", ".join(one.strip() for one in each))
     return said
 
 
@@ -233,7 +247,9 @@ def _ways(job: Job) -> List[str]:
         fast = ["%g Gb/s (%s)" % (mbit / 1000, names(found, 8)) for mbit, found in sorted(speeds.items())[:4]]
         if len(speeds) == 1:
             fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
-        said.append("HCAs: " + ", ".join(named) + ("; %s" % ", ".join(fast) if fast else ""))
+        oob = sorted({process.oob for process in job.processes if process.oob})
+        text = "HCAs: " + ", ".join(named) + ("; %s" % ", ".join(fast) if fast else "")
+        said.append(text + ("; control messages over %s (OOB)" % names(oob, 3) if oob else ""))
     absent = {why for process in job.processes for why in process.absent}
     for why, text in _ABSENT:
         if why in absent and not devices:
@@ -254,6 +270,15 @@ def _ways(job: Job) -> List[str]:
         listed = [name for name, is_able in able if is_able is can]
         if listed:
             said.append("%s %s (what is used the connections say)" % (names(listed, 8), text))
+    for on, decided in ((True, "for"), (False, "against")):
+        pairs: Dict[str, Set[str]] = {}
+        for process in job.processes:
+            for gpu, hca, why in _pairs(process, on):
+                pairs.setdefault("%s%s" % (hca, why), set()).add(gpu)
+        if pairs:
+            said.append("NCCL decided %s GPUDirect RDMA of %s" % (decided, "; ".join(
+                "GPU %s with HCA %s" % (names(gpus, 8), hca) for hca, gpus in sorted(pairs.items())[:6]
+            )))  # fmt: skip
     if any(process.dmabuf for process in job.processes):
         said.append("DMA-BUF is available")
     ways: Counter = Counter()  # type: ignore[type-arg]
@@ -280,16 +305,26 @@ def _ways(job: Job) -> List[str]:
         )
     rings = sum(1 for process in job.processes if process.rings)
     trees = sum(1 for process in job.processes if process.trees)
+    ring_gdr = {int(process.rings_gdr) for process in job.processes if process.rings_gdr is not None}
     for what, count in (("rings", rings), ("trees", trees)):
         if count:
-            said.append(
-                "%s are connected (Connected all %s) on %d of %d processes" % (what, what, count, len(job.processes))
-            )
+            text = "%s are connected (Connected all %s) on %d of %d processes" % (
+                what, what, count, len(job.processes),
+            )  # fmt: skip
+            gdr = ", GDR %s" % " and ".join(map(str, sorted(ring_gdr))) if ring_gdr and what == "rings" else ""
+            said.append(text + gdr)
     if given_up:
         said.append("CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0]))
     if any(process.roce for process in job.processes):
         said.append("RoCE: connections use GIDs of IPv4 addresses")
     return said + mnnvl.told(job) + _channels(job)
+
+
+def _pairs(process: Process, on: bool) -> List[Tuple[str, str, str]]:
+    """GPU, HCA, and why, of what a process decided on GPUDirect RDMA."""
+    if on:
+        return [(gpu, hca, "") for gpu, hca in process.gdr_on]
+    return [(gpu, hca, " (distance %d > %d)" % (far, level)) for gpu, hca, far, level in process.gdr_off]
 
 
 def _channels(job: Job) -> List[str]:
@@ -298,7 +333,8 @@ def _channels(job: Job) -> List[str]:
         return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
     text = "%d channels for collectives" % channels
     p2p = max(process.p2p_channels for process in job.processes)
-    text += ", %d for point-to-point" % p2p if p2p else ""
+    peer = max(process.p2p_per_peer for process in job.processes)
+    text += ", %d for point-to-point%s" % (p2p, " (%d for each peer)" % peer if peer else "") if p2p else ""
     nvls = {process.nvls_said for process in job.processes} - {None}
     if nvls:
         most = max(number or 0 for number in nvls)

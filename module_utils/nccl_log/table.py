@@ -19,7 +19,10 @@ _BANDWIDTH, _OUTLIER = 1 << 20, 0.75
 # What a bandwidth grows by that still rises, the size from which on one may be called little, and what is, in GB/s.
 _RISES, _LARGE, _LITTLE = 1.1, 64 << 20, 10.0
 # What a launcher puts before a line.
-_LABEL = rb"(?:\[\d{1,7}(?:,\d{1,7})?\](?:<stdout>)?: ?|\d{1,7}: )?"
+_LABEL = (
+    rb"(?:\[\d{1,7}(?:,\d{1,7})?\](?:<stdout>)?:? ?|[\w.-]{1,120}: ?|\([^)]{1,80}\):? ?|"
+    rb"\d[\w:.-]{18,40} std(?:out|err) F )?"
+)
 ROW = re.compile(
     _LABEL
     + rb"\s*(\d{1,18})\s+\d{1,18}\s+(?P<type>u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})\s+"

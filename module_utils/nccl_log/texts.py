@@ -117,6 +117,7 @@ def _init(m: Match[str]) -> Event:
         m.group("bus"),
         m.group("phase") == "COMPLETE",
         m.string.startswith("ncclCommInitAll "),
+        int(m.group("nvml")) if m.group("nvml") else None,
     )
 
 
@@ -384,7 +385,8 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         "comm nccl [Ran",
         r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) "
-        r"nranks (?P<ranks>\d{1,8}) cudaDev (?P<device>-?\d{1,9})(?: nvmlDev -?\d+)? busId (?P<bus>[0-9a-f]{1,16})"
+        r"nranks (?P<ranks>\d{1,8}) cudaDev (?P<device>-?\d{1,9})(?: nvmlDev (?P<nvml>-?\d{1,9}))? "
+        r"busId (?P<bus>[0-9a-f]{1,16})"
         r"(?: parent (?P<parent>0x[0-9a-f]{1,16})(?: \w+Count \d+)? color (?P<color>-?\d{1,20}) key -?\d+)?"
         r"(?: commId 0x(?P<id>[0-9a-f]{1,16}))? ?- Init (?P<phase>START|COMPLETE)",
         _init,
@@ -477,7 +479,7 @@ for _keys, _text, _make in (*notes.RULES, *_RULES):
 # 0 to 9: "64 coll channels".   "+ ": the printed topology, which is indented.
 _CHANNELS = re.compile(
     r"(?P<coll>\d{1,5}) coll channels, (?:\d+ collnet channels, )?(?:(?P<nvls>\d{1,5}) nvls channels, )?"
-    r"(?P<p2p>\d{1,5}) p2p channels"
+    r"(?P<p2p>\d{1,5}) p2p channels(?:, (?P<peer>\d{1,5}) p2p channels per peer)?"
 )
 STARTS = tuple(_KEYED)
 
@@ -503,7 +505,8 @@ def event(text: str) -> Optional[Event]:
         if match is None:
             return None
         nvls = match.group("nvls")
-        return Channels(int(match.group("coll")), None if nvls is None else int(nvls), int(match.group("p2p")))
+        own = (int(match.group("coll")), None if nvls is None else int(nvls), int(match.group("p2p")))
+        return Channels(*own, int(match.group("peer") or 0))
     if text.lstrip(" ")[:1] == "+":
         match = _NVLINK.match(text)
         if match is not None:

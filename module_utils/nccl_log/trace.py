@@ -26,9 +26,10 @@ _CALL = re.compile(
 )
 # The same with the size and the algorithm; up to 2.2x both are numbers, and what stands behind is the time expected.
 _CHOICE = re.compile(
-    rb"(?P<op>[A-Z]\w{3,24}): ?(?P<size>\d{1,18}) Bytes -> Algo (?P<how>\w{1,20}) proto (?P<proto>\w{1,12})"
+    rb"(?:(?P<op>[A-Z]\w{3,24}): ?)?(?P<size>\d{1,18}) Bytes -> Algo (?P<how>\w{1,20}) proto (?P<proto>\w{1,12})"
     rb"(?: channel\{Lo\.\.Hi\}=\{(?P<lo>\d{1,4})\.\.(?P<hi>\d{1,4})\})?"
 )
+CHOSEN = b" Bytes -> Algo "
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
 CHOICES = 64
@@ -102,7 +103,7 @@ class Trace:
         """A line of the trace. process: a number of its own.   pointers: communicators that it began."""
         match = _CALL.match(text)
         if match is None:
-            return self._choice(text)
+            return self.choice(text)
         self.lines += 1
         comm, ranks = match.group("comm").decode(), int(match.group("ranks"))
         key = process, comm
@@ -142,12 +143,12 @@ class Trace:
                 other = self.streams[before[1]]
                 self.apart.append(Apart(stream.group, number, before[0], other.who, said, stream.who))
 
-    def _choice(self, text: bytes) -> bool:
+    def choice(self, text: bytes) -> bool:
         """Takes a line on the algorithm that NCCL has chosen (NCCL_DEBUG_SUBSYS=TUNING)."""
         match = _CHOICE.match(text)
         if match is None:
             return False
-        op, how, proto = (match.group(name).decode() for name in ("op", "how", "proto"))
+        op, how, proto = ((match.group(name) or b"").decode() for name in ("op", "how", "proto"))
         key = op, _named(how, _ALGORITHMS), _named(proto, _PROTOCOLS)
         size = int(match.group("size"))
         known = self.chosen.get(key)
@@ -165,7 +166,7 @@ class Trace:
         for key, (count, low, high) in sorted(self.chosen.items(), key=lambda one: -one[1][0])[:8]:
             sizes = size_of(low) if low == high else "%s to %s" % (size_of(low), size_of(high))
             text = "%s by %s, protocol %s: %d times, of %s" % (*key, count, sizes)
-            said.append(text + (", channels %s" % self._channels[key] if key in self._channels else ""))
+            said.append(text.strip() + (", channels %s" % self._channels[key] if key in self._channels else ""))
         more = len(self.chosen) - len(said)
         if not said:
             return []

@@ -110,6 +110,8 @@ class Others:
         self._held: Tuple[str, int] = "", 0
         # Lines that read as NCCL's own texts without a head, with their numbers.
         self.bare: List[Tuple[bytes, int]] = []
+        # Of these lines nothing else is made.
+        self.untold: Set[int] = set()
         self._interfaces: List[bytes] = []
 
     def block(self, block: bytes) -> None:
@@ -161,17 +163,19 @@ class Others:
             # None of these words is among the marks.
             if self._reported(line, begin) or (not comment and self._log.table.row(line)):
                 return
+        elif b" float " in line and self._log.table.row(line):
+            return
         if not comment and self._last not in line and not self._marked(line):
             if b"\0" in line:
                 self._log.binary += 1
-            elif not (taken or bare):
-                self._unread(line, order)
+            elif not taken:
+                self._unread(line, order, bare)
             return
         if quotes.full and not taken and not comment and self._spent(line):
             return
         if taken or comment or b"xit" in line or b"ignal" in line:
-            if not self._look(line, order, comment, taken) and not (taken or bare):
-                self._unread(line, order)
+            if not self._look(line, order, comment, taken) and not taken:
+                self._unread(line, order, bare)
             return
         # Lines that differ by numbers alone, of which one said nothing.
         alike = _NUMBERS.sub(b"#", line[:_ALIKE])
@@ -181,11 +185,12 @@ class Others:
             if len(self._dull) >= _MOST_DULL:
                 self._dull.clear()
             self._dull.add(alike)
-        if not bare:
-            self._unread(line, order)
+        self._unread(line, order, bare)
 
-    def _unread(self, line: bytes, order: int) -> None:
-        if not self._frame or order > self._frame + 1:
+    def _unread(self, line: bytes, order: int, bare: bool = False) -> None:
+        if bare:
+            self.untold.add(order)
+        elif not self._frame or order > self._frame + 1:
             self._log.unread.line(line, self._source, order)
 
     def _marked(self, line: bytes) -> bool:

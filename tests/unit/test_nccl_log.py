@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     jobs,
     judge,
     lines,
+    shared,
     texts,
     training,
 )
@@ -323,13 +324,13 @@ def test_nvlinks_and_channels() -> None:
     link = "                            + NVL[{0}] - NVS/0"
     graph = ("=== System : maxBw 370.8 totalBw 370.8 ===", gpu.format("60"), link.format("370.8"), gpu.format("70"))
     slow = found(ranks(*graph, link.format("350.2"), nodes=1))["nccl_log.nvlink"]
-    assert slow.have == "GPU 0-70 350.2 GB/s"
+    assert slow.have == "NVLink of GPU 0-70: 350.2 GB/s; on others 370.8"
     pattern = "Pattern 4, crossNic 0, nChannels {0}, bw 30.000000/30.000000, type NVL/PIX, sameChannels 1"
     assert "nccl_log.nvlink" not in found(ranks(*graph, link.format("370.8"), pattern.format(12), nodes=1))
     few = found(ranks(*graph, "NCCL_MAX_NCHANNELS set by environment to 4.", pattern.format(4), nodes=1))[
         "nccl_log.nvlink"
     ]
-    assert few.have == "4 channels of 30 GB/s; cause: NCCL_MAX_NCHANNELS=4"
+    assert few.have == "rings over NVLink: 4 channels of 30 GB/s; cause: NCCL_MAX_NCHANNELS=4"
 
 
 def test_two_releases_in_a_job_and_two_jobs_in_a_file() -> None:
@@ -466,7 +467,7 @@ def test_hostile_logs_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     names = "".join(f"n:1:1 [0] NCCL INFO NCCL_X{i} set by environment to 1.\n" for i in range(600))
     names += "".join(f"n:1:1 [0] NCCL INFO Using network net{i}\n" for i in range(600))
     [process] = job.read([names.encode()]).processes.values()
-    assert (len(process.variables), len(process.networks)) == (job.KINDS, job.KINDS)
+    assert (len(process.variables), len(process.networks)) == (shared.KINDS, shared.KINDS)
     endless = job.read([b"x" * 40_000, b"y" * 40_000, b"\nn:1:1 [0] NCCL INFO Using network IB\n"])
     assert [process.networks for process in endless.processes.values()] == [{"IB"}]
     assert job.read([b"\0" * 1000 + b"\n"] * 3).binary == 3
@@ -500,14 +501,14 @@ def test_what_the_reader_forgets_costs_time_and_no_fact(monkeypatch: pytest.Monk
     alike_ranks = [whole[f"node{number}", 100 + number, None]["connections"] for number in (1, 3)]
     assert alike_ranks[0] == alike_ranks[1] != {}
     for known, alike in ((1, 16), (2, 1), (3, 0), (100, 2)):
-        monkeypatch.setattr(job, "KNOWN", known)
-        monkeypatch.setattr(job, "ALIKE", alike)
+        monkeypatch.setattr(shared, "KNOWN", known)
+        monkeypatch.setattr(shared, "ALIKE", alike)
         assert facts() == whole
     # A process that is beyond the limit is counted for each of its lines, as well where its head is known.
     monkeypatch.setattr(job, "PROCESSES", 1)
     lines_of_others = sum(b"node0" not in line for line in mixed.splitlines())
     [(_what, count)] = job.read([mixed]).beyond.items()
-    monkeypatch.setattr(job, "KNOWN", 100)
+    monkeypatch.setattr(shared, "KNOWN", 100)
     assert {"lines of further processes": count} == job.read([mixed]).beyond
     assert count <= lines_of_others
 

@@ -75,7 +75,7 @@ CHOICES = [
     ("Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.53 (kernels 0.19, bootstrap 0.05, rest 0.00)",
      "an initialisation took 0.53 s, 0.05 s of it in bootstrap (waiting for others): kernels 0.19"),
     ("16 coll channels, 16 nvls channels, 32 p2p channels, 4 p2p channels per peer",
-     "16 channels for collectives, 32 for point-to-point, 16 for NVLS"),
+     "16 channels for collectives, 32 for point-to-point (4 for each peer), 16 for NVLS"),
 ]  # fmt: skip
 
 
@@ -149,3 +149,41 @@ def test_what_says_most_is_printed_first_where_there_is_much() -> None:
     said = printed(text + info("Connected all rings"))
     assert "torch 2.9.1+cu130" in said
     assert "more kinds of lines" in said
+
+
+def test_what_a_plugin_says_of_itself_is_told_whole() -> None:
+    said = printed(info("NET/OFI Selected provider is efa, fabric is efa (found 3 nics)"))
+    assert "lines of a network plugin: efa" in said
+    assert "NCCL: NET/OFI Selected provider is efa, fabric is efa (found 3 nics) (line 1)" in said
+
+
+LABELS = ["[0] ", "0: ", "worker-0: ", "(Worker pid=7, ip=10.0.0.1) ", "2026-01-02T03:04:05.6Z stdout F "]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_rows_behind_a_label(label: str) -> None:
+    row = f"{label}  1024  256  float  sum  -1  10.5  0.10  0.19  0  10.4  0.10  0.20  0\n"
+    assert "at 1 KiB busbw 0.19 GB/s out of place, 0.2 in place" in printed(row)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "NCCL decided for GPUDirect RDMA of GPU 86000, af000 with HCA 0",
+        "NCCL decided against GPUDirect RDMA of GPU 18000 with HCA 0 (distance 5 > 4)",
+    ],
+)
+def test_what_nccl_decided_on_gpudirect_is_told(wanted: str) -> None:
+    on = [f"GPU Direct RDMA Enabled for GPU {gpu} / HCA 0 (distance 4 <= 4), read 0" for gpu in ("86000", "af000")]
+    assert wanted in printed(info(*on, "GPU Direct RDMA Disabled for GPU 18000 / HCA 0 (distance 5 > 4)"))
+
+
+def test_who_a_process_is_with_its_gpus_address() -> None:
+    begun = "comm 0x1 rank 3 nranks 4 cudaDev 1 nvmlDev 5 busId a1000 commId 0xabc - Init START"
+    assert "rank 3 (n1:7) GPU 0 (busId a1000, nvmlDev 5)" in printed(info(begun))
+
+
+def test_interfaces_are_told_where_no_bootstrap_is() -> None:
+    assert "NET/Socket lists [0] eth0 10.0.0.1" in printed(info("NET/Socket : Using [0]eth0:10.0.0.1<0>"))
+    said = printed(info("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"))
+    assert "HCAs: mlx5_0 (InfiniBand); control messages over eth0 (OOB)" in said
