@@ -31,6 +31,7 @@ def report(log: Log, jobs: Sequence[Job], findings: Sequence[Finding]) -> Dict[s
         "warnings": log.warnings,
         "jobs": [_job(log, job, number == 0) for number, job in enumerate(jobs)],
         "quotes": [_quote(one) for one in log.quotes.all],
+        "results": [asdict(one) for one in log.results.kept],
         "unread": [asdict(one) for one in log.unread.kept],
         "findings": [finding.to_dict() for finding in findings],
     }

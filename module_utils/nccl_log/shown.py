@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import Dict, List, Set, Tuple
 
-from . import judge, mnnvl, signals, table
+from . import judge, mnnvl, results, signals, table
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .quotes import Quote
@@ -53,8 +53,13 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
             )
     said += [*_communicators(job), *_meeting(job), *_ways(job), *_nodes(job), *_plugins(job), *_notes(job)]
     if whole:
-        said += _successes(job)
+        said += [*results.told(log.results), *_successes(job)]
     return said
+
+
+def _worked(log: Log, job: Job) -> bool:
+    """Whether a program has told of its own work."""
+    return bool(log.results.kept) or any(one.kind == signals.SUCCESS for one in job.quotes)
 
 
 def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
@@ -65,7 +70,7 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
         done = any(one.done for one in job.communicators)
         if job.communicators and not done:
             said.append("that a communicator was completed (Init COMPLETE)")
-        elif done and whole and not (log.table.rows or log.trace.streams or job.failures):
+        elif done and whole and not (log.table.rows or log.trace.streams or job.failures or _worked(log, job)):
             said.append("what came after the initialisation: collectives, their speed, the result and end of the job")
         if not job.communicators and not job.failures:
             said.append(
@@ -74,12 +79,25 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     if whole and log.processes and not job.versions:
         said.append("which release of NCCL it is")
     if whole and job.failures and all(one.failure.kind in _AFTER for one in job.failures):
-        said.append("the first error itself: what is here follows from it, or only reports it")
+        said += _beginning(job)
     if whole and not log.table.rows and (log.table.ranks or log.tests):
         said.append("a row of nccl-tests' table: no bandwidth")
     if log.cut_off and whole:
         said.append("the end of %s: its last line is cut off" % names(log.cut_off, 2))
     return said
+
+
+def _beginning(job: Job) -> List[str]:
+    """That what failed first is not here, where nothing in the log may be it."""
+    first = min(job.failures, key=lambda one: (one.source, one.order))
+    known = {" ".join(one.failure.text[:120].split()) for one in job.failures}
+    before = [one for one in job.quotes if one.kind in (signals.ERROR, signals.DEATH) and not one.nccl]
+    if any((one.source, one.order) < (first.source, first.order) for one in before
+           if " ".join(one.text[:120].split()) not in known):  # fmt: skip
+        return []
+    if all(one.failure.kind in ("watchdog", "progress", "stuck") for one in job.failures):
+        return ["why the ranks waited: which rank or transfer did not come, and what kept it"]
+    return ["the first error itself: what is here follows from it, or only reports it"]
 
 
 # Kinds of failures that only report another one.

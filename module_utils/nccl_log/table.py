@@ -96,6 +96,8 @@ class Table:
     error: Optional[float] = None
     # A row whose end comes behind lines of NCCL's.
     _open: bytes = b""
+    # The names of a row's columns, where somebody has left some of them out.
+    _columns: Tuple[str, ...] = ()
 
     @property
     def hosts(self) -> Set[str]:
@@ -117,7 +119,7 @@ class Table:
         if match is None and self._open and _ENDED.match(line):
             match = ROW.match(self._open + b" " + line)
         if match is None:
-            return False
+            return bool(self._columns) and self._short(line)
         self._open = b""
         try:
             inside = match.group("inside")
@@ -139,6 +141,21 @@ class Table:
         self.unchecked += not counted
         return True
 
+    def _short(self, line: bytes) -> bool:
+        """Takes a row of which some columns were left out, as its heading says."""
+        values = [_number(word.decode("ascii", "replace")) for word in line[:400].split()]
+        said = dict(zip(self._columns, values))
+        size, busbw, wrong = said.get("size"), said.get("busbw"), said.get("wrong")
+        if len(values) != len(self._columns) or size is None or busbw is None or size != int(size):
+            return False
+        if len(self.rows) < ROWS:
+            self.rows.append(Row(int(size), busbw, None, "", said.get("time") or 0.0))
+        if wrong is None:
+            self.unchecked += 1
+        else:
+            self.wrong = (self.wrong or 0) + int(wrong)
+        return True
+
     def comment(self, text: str) -> bool:
         """Takes a line that begins with # in; whether it said something."""
         match = _RANK.search(text)
@@ -151,6 +168,10 @@ class Table:
             return True
         if _BEGIN.search(text):
             self.runs += 1
+        columns = text.replace("#wrong", "wrong").lstrip("# ").split()
+        if "size" in columns and "busbw" in columns and not {"type", "(B)"} & set(columns):
+            self._columns = tuple(columns)
+            return True
         name = _NAME.search(text)
         wrong, average = _WRONG.search(text), _AVERAGE.search(text)
         if name is not None:

@@ -13,6 +13,7 @@ from .failures import Failure
 from .programs import Programs
 from .quotes import Quotes
 from .ras import Report
+from .results import Results
 from .table import Table
 from .trace import Trace
 from .unread import Unread
@@ -69,6 +70,7 @@ class Unsigned:
     quotes: lines that report a failure, a death, a wait or a success.   programs: what launchers and programs say of
     the job.   trace: NCCL's trace of collectives.
     table: what nccl-tests printed.   ras: the last report of NCCL's RAS.   unread: lines that no rule knows.
+    results: what programs report of their own work.
     """
 
     bare_versions: Set[str] = field(default_factory=set)
@@ -84,6 +86,7 @@ class Unsigned:
     table: Table = field(default_factory=Table)
     ras: Report = field(default_factory=Report)
     unread: Unread = field(default_factory=Unread)
+    results: Results = field(default_factory=Results)
 
 
 class Others:
@@ -123,6 +126,7 @@ class Others:
         if held:
             self._said(held, order)
         self._waits = "", 0, 0
+        self._log.results.end()
         self._source += 1
         if len(self._interfaces) > 1:
             # A list that somebody has broken into lines.
@@ -190,7 +194,7 @@ class Others:
     def _unread(self, line: bytes, order: int, bare: bool = False) -> None:
         if bare:
             self.untold.add(order)
-        elif not self._frame or order > self._frame + 1:
+        elif (not self._frame or order > self._frame + 1) and not self._log.results.line(line, order):
             self._log.unread.line(line, self._source, order)
 
     def _marked(self, line: bytes) -> bool:

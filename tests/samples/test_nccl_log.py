@@ -58,7 +58,18 @@ def read(path: Path) -> tuple[job.Log, jobs.Job, dict[str, Finding]]:
 
 
 def counted(log: job.Log) -> dict[str, Any]:
-    apart = ("sources", "processes", "communicators", "table", "ras", "quotes", "programs", "trace", "unread")
+    apart = (
+        "sources",
+        "processes",
+        "communicators",
+        "table",
+        "ras",
+        "quotes",
+        "programs",
+        "trace",
+        "unread",
+        "results",
+    )
     return {name: value for name, value in said(log).items() if name not in apart}
 
 

@@ -17,11 +17,11 @@ def kept(*lines: str) -> list[tuple[str, int, int, bool]]:
 
 
 def test_lines_that_differ_by_numbers_alone_are_one_kind() -> None:
-    said = ["step 1 loss 2.5", f"{HEAD} Flux capacitor 7 is charged", "step 2 loss 2.25", "epoch done", "step 3 loss 2"]
+    said = ["cell 1 has 2.5", f"{HEAD} Flux capacitor 7 is charged", "cell 2 has 2.25", "lid on", "cell 3 has 2"]
     assert kept(*said) == [
-        ("step 1 loss 2.5", 1, 3, False),
+        ("cell 1 has 2.5", 1, 3, False),
         ("Flux capacitor 7 is charged", 2, 1, True),
-        ("epoch done", 4, 1, False),
+        ("lid on", 4, 1, False),
     ]
 
 

@@ -1,0 +1,154 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What programs report of their own work, in lines that report no failure: speed, results, progress, success.
+
+Each kind of line is kept once, with the first and the last one: a training that prints a million steps is two lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import Deque, Dict, List, Set, Tuple
+
+SPEED, RESULT, SUCCESS, PROGRESS, TIME = "speed", "result", "success", "progress", "time"
+# In the order in which they are told.
+KINDS = (SUCCESS, SPEED, RESULT, PROGRESS, TIME)
+# Lines that are looked at as they come, lines at the end that are looked at in any case, kinds of lines that are kept,
+# characters of each, and kinds that are told.
+LOOKED_AT, LAST, KEPT, LONGEST, TOLD = 20_000, 500, 60, 300, 10
+_BEGIN = 8
+
+_NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?"
+_SPEED = re.compile(
+    _NUMBER + r"[KkM]? ?(?:[KMGT]i?[Bb](?:ytes?|its?)?(?:/s(?:ec)?\b|ps\b)|[KMGTP]?FLOP/?s\b|"
+    r"(?:k?tok(?:en)?s?|samples?|images?|imgs?|steps?|it|iters?|iterations?|examples?|records?|sequences?|seqs?|reqs?|"
+    r"requests?|ops)(?:/s(?:ec)?\b| per sec(?:ond)?\b))|"
+    r"(?:\w_per_sec(?:ond)?|throughput|bandwidth|busbw|algbw|\bbw)\b['\"]?(?: ?\([^()]{1,40}\))?\s*[=:]\s*" + _NUMBER,
+    re.IGNORECASE,
+)
+_RESULT = re.compile(
+    r"\b(?:results?|answer|gathered|reduced|outputs?|val(?:ue)?|sum|received|expect(?:ed)?|got|accuracy|acc|perplexity|"
+    r"(?:eval|test|val)_\w{1,30})['\"]?\s*(?:[=:]+|is)\s*(?:tensor\(|array\()?[\[(]*['\"]?(?:"
+    + _NUMBER
+    + r"|nan|True|False)",
+    re.IGNORECASE,
+)
+_SUCCESS = re.compile(
+    r"\b(?:ok|pass(?:ed)?|succe(?:ss|eded|ssful|ssfully)|finished|completed?|done|verified|correct|saved(?: to)?)\b",
+    re.IGNORECASE,
+)
+# Words that make another thing of such a word.
+_NOT = re.compile(
+    r"\b(?:not|no|never|un\w+ed|if|when|until|after|before|wait\w*|in ?complete|fail\w*|error|"
+    r"0 passed|cancel\w*|abort\w*)\b",
+    re.IGNORECASE,
+)
+_PROGRESS = re.compile(
+    r"\b(?:(?:global_?)?step|iter(?:ation)?|epoch|batch|episode|round)s?\b['\"]?[ \t=:#\[(]{0,4}\d|"
+    r"\b\w{0,20}loss\b['\"]?\s*[=: ]\s*(?:" + _NUMBER + r"|nan|inf)|"
+    r"\b(?:running|start(?:ing|ed)?|begin(?:ning)?|resum\w+) (?:the )?(?:model )?"
+    r"(?:training|evaluation|inference|benchmark)|"
+    r"\btraining (?:started|begins|starts)|\bnum(?:ber of)? (?:examples|epochs|steps|samples)\b|"
+    r"\b(?:train )?batch size\b.{0,80}[=:]\s*\d|\d[\d,.]*[KMB]? (?:total |trainable )*param(?:eter)?s\b|"
+    r"\b(?:model size|param(?:eter)?s(?: count)?)\s*[=:]\s*\d|\d{1,3}%\|.{0,200}?\| *\d+/\d+|"
+    r"application startup complete",
+    re.IGNORECASE,
+)
+_TIME = re.compile(
+    r"\b(?:\w{0,20}(?:time|elapsed|runtime|duration|latency)|took|finished in)\b[^\d\n]{0,40}?"
+    r"(?:\d+\.\d+|\d+(?: ?(?:ms|us|s|sec|seconds|min|minutes))\b)(?![-:\d])",
+    re.IGNORECASE,
+)
+# A command or a setting, a comment, a source's line and a launcher's words are no report.
+_OTHER = re.compile(
+    r"^\W{0,3}(?:\S{1,80}[$#] )?(?:[A-Z_]\w{0,60}=\S{0,200} ){0,20}"
+    r"(?:python|bash|sh|mpirun|srun|torchrun|export|sudo|docker)\b|"
+    r"^#|\bOMP_NUM_THREADS|^\s*(?:return|if|for|def|raise|assert|self\.|File )\b|[({,]$"
+)
+_RULES = ((SPEED, _SPEED), (RESULT, _RESULT), (PROGRESS, _PROGRESS), (SUCCESS, _SUCCESS), (TIME, _TIME))
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+@dataclass
+class Line:
+    """kind: one of KINDS.   text, order: of the first one.   last, last_order: of the last one.   count: how many."""
+
+    kind: str
+    text: str
+    order: int
+    last: str
+    last_order: int
+    count: int = 1
+
+
+class Results:
+    """``line`` for each line that no other rule reads, then ``end``; ``kept`` in the order of their first lines."""
+
+    def __init__(self) -> None:
+        self._known: Dict[str, Line] = {}
+        self._looked = 0
+        # How lines of kept kinds begin: what begins so behind the limit is counted, and not looked at.
+        self._begins: Set[bytes] = set()
+        self._tail: Deque[Tuple[bytes, int]] = deque(maxlen=LAST)
+
+    @property
+    def kept(self) -> List[Line]:
+        return sorted(self._known.values(), key=lambda one: one.order)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether not all lines were looked at."""
+        return self._looked >= LOOKED_AT
+
+    def line(self, line: bytes, order: int) -> bool:
+        """Whether it was one that reports something of a program's work."""
+        if self._looked >= LOOKED_AT:
+            self._tail.append((line[: LONGEST * 2], order))
+            return line[:_BEGIN] in self._begins
+        self._looked += 1
+        return self._take(line, order)
+
+    def end(self) -> None:
+        for line, order in self._tail:
+            self._take(line, order)
+        self._tail.clear()
+
+    def _take(self, line: bytes, order: int) -> bool:
+        text = line[: LONGEST * 2].decode("utf-8", "replace").strip()[:LONGEST]
+        kind = classify(text)
+        if not kind:
+            return False
+        key = _NUMBERS.sub("#", " ".join(text.split()))
+        known = self._known.get(key)
+        if known is not None:
+            known.last, known.last_order, known.count = text, order, known.count + 1
+        elif len(self._known) < KEPT:
+            self._known[key] = Line(kind, text, order, text, order)
+            self._begins.add(line[:_BEGIN])
+        return known is not None or key in self._known
+
+
+def classify(text: str) -> str:
+    """The kind of a line; "" of what reports nothing of a program's work."""
+    if _OTHER.search(text) is not None:
+        return ""
+    kind = next((kind for kind, pattern in _RULES if pattern.search(text)), "")
+    if kind == SUCCESS and _NOT.search(text):
+        return ""
+    return kind
+
+
+def told(results: Results) -> List[str]:
+    """What programs report, in sentences; of many kinds those that say most, and the last ones of each."""
+    kept = sorted(results.kept, key=lambda one: (KINDS.index(one.kind), -one.last_order))[:TOLD]
+    said = []
+    for one in sorted(kept, key=lambda one: one.order):
+        text = "the program reports (%s, line %d): %s" % (one.kind, one.order, one.text)
+        if one.count > 1:
+            least = "at least " if results.beyond else ""
+            text += "; %s%d lines are alike, the last (line %d): %s" % (least, one.count, one.last_order, one.last)
+        said.append(text)
+    left = len(results.kept) - len(kept)
+    return said + (["and %d more kinds of lines in which it reports of its work" % left] if left else [])

@@ -1,0 +1,91 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What programs report of their own work: speed, results, progress and success, each kind of line once."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, jobs, judge, results
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+
+HEAD = "n1:7:8 [0] NCCL INFO"
+DONE = f"{HEAD} comm 0xa rank 0 nranks 2 cudaDev 0 busId 1b000 - Init COMPLETE\n"
+
+
+def printed(text: str) -> str:
+    log = job.read([text.encode()])
+    return " ".join(render(log, jobs.split(log), judge.judge(log)).split())
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("halo exchange: 12.5 GB/s", results.SPEED),
+        ("rank 3: measured 98.1 Gb/s each way", results.SPEED),
+        ("{'eval_samples_per_second': 17.5, 'epoch': 1.0}", results.SPEED),
+        ("throughput (both ways): 81", results.SPEED),
+        ("trained at 5.1k tokens/s", results.SPEED),
+        ("sum = 42.0", results.RESULT),
+        ("all ranks: result: tensor([1., 2.])", results.RESULT),
+        ("gathered=[0, 1, 2]", results.RESULT),
+        ("iter 17 grad norm 0.5", results.PROGRESS),
+        ("epoch: 3, loss: nan", results.PROGRESS),
+        ("***** Running training *****", results.PROGRESS),
+        ("the model has 1,200,000 parameters", results.PROGRESS),
+        ("[2] barrier OK", results.SUCCESS),
+        ("all 8 checks passed", results.SUCCESS),
+        ("weights saved to /data/x", results.SUCCESS),
+        ("elapsed: 12.5 s", results.TIME),
+        ("each round took 31 ms", results.TIME),
+        # What reports nothing.
+        ("when finished, press return", ""),
+        ("2 of 8 checks not passed", ""),
+        ("$ python bench.py --loss=1 --steps 4", ""),
+        ("# about 12.5 GB/s on this link", ""),
+        ("time: 2030-01-01 10:00:00", ""),
+        ("loading libraries", ""),
+    ],
+)
+def test_kinds(line: str, kind: str) -> None:
+    assert results.classify(line) == kind
+    assert (f"the program reports ({kind}, line 2): {line}" in printed(f"{DONE}{line}\n")) is bool(kind)
+
+
+def test_what_came_after_the_start_is_missed_only_where_nothing_came() -> None:
+    missing = "what came after the initialisation"
+    assert missing in printed(DONE)
+    assert missing in printed(f"{DONE}loading libraries\n")
+    assert missing not in printed(f"{DONE}step 3 loss 2.0\n")
+
+
+def test_a_kind_is_told_once_with_its_last_line() -> None:
+    text = "".join(f"step {number} loss {9 - number}.5\n" for number in range(1, 6))
+    assert "step 1 loss 8.5; 5 lines are alike, the last (line 5): step 5 loss 4.5" in printed(text + DONE)
+
+
+def test_of_very_many_lines_the_last_ones_are_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "LOOKED_AT", 3)
+    read = job.read([b"a\nb\nc\n" + b"".join(b"filler %d\n" % number for number in range(600)) + b"sum = 7\n"])
+    assert [(one.kind, one.text, one.order) for one in read.results.kept] == [("result", "sum = 7", 604)]
+
+
+def test_a_table_of_which_columns_were_left_out_is_read_by_its_heading() -> None:
+    text = "#   size   time  algbw  busbw  #wrong\n  1048576  50.0  20.97  39.32  0\n 2097152  90.0 23.30 43.69 4\n"
+    table = job.read([text.encode()]).table
+    assert [(row.size, row.out, row.inside, row.time) for row in table.rows] == [
+        (1048576, 39.32, None, 50.0),
+        (2097152, 43.69, None, 90.0),
+    ]
+    assert (table.wrong, table.unchecked) == (4, 0)
+    assert job.read([text.partition("\n")[2].encode()]).table.rows == []
+
+
+def test_the_first_error_is_missed_only_where_nothing_may_be_it() -> None:
+    wait = (
+        "[rank1]:[E1 00:00:00 x.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
+        " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60001 milliseconds before timing out.\n"
+    )
+    assert "which rank or transfer did not come, and what kept it" in printed(wait)
+    full = printed("writer: [Errno 28] No space left on device\n" + wait)
+    assert "what kept it" not in full
+    assert "the first error itself" not in full
