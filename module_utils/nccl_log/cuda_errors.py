@@ -32,6 +32,11 @@ _BUSY = (
     "on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are left over,"
     " `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it",
 )
+_HIP = (
+    "a call of HIP, AMD's CUDA, failed: a kernel of the program, or the GPU; it may be told at a later call",
+    "`dmesg -T | grep -i amdgpu` and `rocm-smi` on the node; else run it with AMD_SERIALIZE_KERNEL=3 to see"
+    " which kernel it is",
+)
 # CUDA's words, or their beginning -> why, and what to do.
 _ERRORS: Dict[str, Tuple[str, str]] = {
     "an illegal memory access": _KERNEL,
@@ -103,8 +108,10 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
 }
 
 
-def look_after(words: str) -> Optional[Tuple[str, str]]:
-    """Why, and what to do, of an error in CUDA's words."""
+def look_after(words: str, text: str) -> Optional[Tuple[str, str]]:
+    """Why, and what to do, of an error in CUDA's words. text: all of the line."""
+    if "HIP error" in text or "HIP failure" in text:
+        return _HIP
     return next((said for begin, said in _ERRORS.items() if words.startswith(begin)), None)
 
 

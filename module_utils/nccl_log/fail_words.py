@@ -38,7 +38,9 @@ def fingerprints(text: str) -> List[str]:
     return parts
 
 
-_GIDS = re.compile(r"localGid (?P<local>\S{2,60}) remoteGids? ?(?P<remote>\S{2,60})")
+_GIDS = re.compile(
+    r"(?:localGid |local GID (?!index))(?P<local>[^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?(?P<remote>[^\s,;]{2,60})"
+)
 
 
 def gids(reported: Sequence[Reported]) -> List[str]:
@@ -52,11 +54,17 @@ def gids(reported: Sequence[Reported]) -> List[str]:
     if not pairs:
         return []
     parts = ["between GIDs %s" % ", ".join(" and ".join(pair) for pair in pairs[:3])]
+    mixed = [pair for pair in pairs if len({bool(_IPV4.match(gid)) for gid in pair}) == 2]
+    if mixed:
+        parts.append("one of them is an IPv4 address and the other is none, so the two do not reach each other: one GID"
+                     " index is another kind of address on each node (`show_gids` on both; take"
+                     " NCCL_IB_GID_INDEX out, or"
+                     " NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM alike on all)")  # fmt: skip
     far = [pair for pair in pairs if all(_IPV4.match(gid) for gid in pair)]
     far = [pair for pair in far if pair[0].rpartition(".")[0] != pair[1].rpartition(".")[0]]
     if far:
         parts.append("these are of two subnets, if subnets are /24: as of two rails, between which there has to be a"
-                     " (or NCCL_CROSS_NIC=0 on rails that are not connected)")  # fmt: skip
+                     " route (or NCCL_CROSS_NIC=0 on rails that are not connected)")  # fmt: skip
     return parts
 
 

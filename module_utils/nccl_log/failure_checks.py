@@ -475,6 +475,14 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "the scheduler or launcher lost a node",
         "see whether the node named there is up: `sinfo -R`, its console, and BMC",
     ),
+    ("queue_pair", "unreachable"): (
+        "an RDMA connection was not established, because the peer's address did not answer: on RoCE an address of the"
+        " rail, which needs ARP and a route",
+        "from the node that reports it, with the two addresses of the line: `ping -I OWN_ADDRESS PEER_ADDRESS`,"
+        " `ip route"
+        " get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each other: NCCL_CROSS_NIC=0; and take"
+        " NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail",
+    ),
     ("unresolved", ""): (
         "a host's name does not resolve where the line was written: nothing could be started or reached there",
         "`getent hosts NAME` on that node, or in that pod; Kubernetes: the pod and its headless service have to be"

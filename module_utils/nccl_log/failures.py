@@ -89,6 +89,10 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|functional device|"
         r"probing attempts|The error is fatal|permanently failed|Unsupported completion status)",
     ),
+    (
+        "queue_pair",
+        r"Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev (?P<device>[\w.-]{1,64})",
+    ),
     ("queue_pair", r"Call to ibv_modify_qp failed(?: with (?:error )?(?P<code>.{1,200}))?"),
     ("memory_limit", r"Call to ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd)\w* failed.*Cannot allocate memory"),
     ("registration", r"Call to (?P<code>ibv_reg_\w{1,40}) failed"),
@@ -164,7 +168,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"called when comm\S* ?== 0|comm->(?:base\.)?ready == 0|Accept failed",
     ),
     ("nvlink_p2p", r"P2P is disabled between NVLINK connected GPUs"),
-    ("peer_access", r"failed to peer with device|cudaIpc\w+ failed|CUDA IPC handle ?:"),
+    ("peer_access", r"failed to peer with device|(?:cuda|hip)Ipc\w+ failed|CUDA IPC handle ?:"),
     ("fabric_manager", r"(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
     ("fabric_manager", r"Failed to bind NVLink SHARP|Cuda failure (?:802|'system not yet init)|[Mm]ulticast.* fail"),
     ("driver_old", r"CUDA driver version is insufficient"),
@@ -254,6 +258,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"Failed to determine (?:intra|local)|diviser of|ran out of channel space|no inflight credit|Invalid request"
         r" index",
     ),
+    ("port_in_use", r"Address already in use"),
     ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed"),
     (
         # GPUDirectTCPX and FasTrak of GCP.

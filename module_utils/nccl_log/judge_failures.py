@@ -420,9 +420,9 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     severity = "minor" if kind in MINOR or (kind in OPEN and first is None) else None
     severity = "major" if kind in ("merely_tried", "hca_skipped") else severity
     severity = "minor" if goes_on else severity
-    why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, "")) or (None, None)
+    why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, code)) or OWN.get((kind, "")) or (None, None)
     if kind == "cuda":
-        why, fix = cuda_errors.look_after(one.failure.code) or (why, fix)
+        why, fix = cuda_errors.look_after(one.failure.code, one.failure.text) or (why, fix)
     if kind in ("warning", "system"):
         fix = _look_next(one)
     if kind == "xid":

@@ -10,7 +10,7 @@ from typing import List, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import failure_checks, signals
+from . import ends, failure_checks, signals
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
@@ -71,13 +71,13 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
 
 def _of_others(job: Job, errors: Sequence[Quote], others: Sequence[Finding]) -> Optional[Finding]:
     """Where launchers tell ends alone, and programs before them what they lost or waited for."""
-    ends = [one for one in job.failures if one.failure.kind in ("exit", "cancelled")]
-    if not ends or len(ends) != len([one for one in job.failures if one.failure.kind not in ("left", "progress")]):
+    last = [one for one in job.failures if one.failure.kind in ("exit", "cancelled")]
+    if not last or len(last) != len([one for one in job.failures if one.failure.kind not in ("left", "progress")]):
         return None
-    if any(one.failure.kind == "exit" and not merely_code(one.failure.code) for one in ends):
+    if any(one.failure.kind == "exit" and not merely_code(one.failure.code) for one in last):
         return None
     told = [one for one in errors if not CAUGHT.search(one.text)]
-    before = [one for one in told if all(one.order < end.order and one.source == end.source for end in ends)]
+    before = [one for one in told if all(one.order < end.order and one.source == end.source for end in last)]
     if not before:
         return None
     have = "the earliest report of a failure: %s" % _told(before[0])
@@ -133,11 +133,17 @@ def _own(job: Job, one: Quote, order: str) -> Finding:
 
 
 def _told(one: Quote) -> str:
-    have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
-    have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
+    # Of C++ what it ends by stands in the line below.
+    own = [line for line in one.behind if "what():" in line]
+    have = " ".join([one.text[:300] + ("..." if len(one.text) > 300 else ""), *own]) + _where(one)
+    behind = [line for line in one.behind if line not in own]
+    have += "; %s" % "; ".join(behind)[:240] if behind else ""
     have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
     have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
-    return have + ("; %s" % one.about if one.about else "")
+    words = [line.partition("what():")[2].strip() for line in own]
+    meant = [known.about for known in map(signals.classify, words) if known is not None and known.about]
+    have += "; %s" % one.about if one.about else ""
+    return have + ("; %s" % meant[0] if meant and "C++" in one.about else "")
 
 
 def _look(one: Quote) -> Optional[str]:
@@ -175,7 +181,7 @@ _LOOK = tuple(
             " mounted there",
         ),
         (
-            r"divisible|world[_ ]size|parallel_size|num_gpus|nproc",
+            r"divisible|[Nn]umber of \S{0,20} ?GPUs|world[_ ]size|parallel_size|num_gpus|nproc",
             "the numbers of ranks, GPUs or parallel sizes that the program is started with do not go together: change"
             " them as the line says",
         ),
@@ -220,6 +226,9 @@ def _where(one: Quote) -> str:
     return "; on %s" % ", ".join(parts) if len(parts) > 1 else "; %s" % parts[0]
 
 
+_ENDS = re.compile(r"exit ?code|[Ss]ignal \d|Killed|status \d")
+
+
 def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Optional[Finding]) -> Finding:
     # A crash says more than the launcher that cleans up after it.
     one = next((said for said in deaths if "signal" in said.about), deaths[0])
@@ -227,6 +236,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     alike = [said for said in deaths if said is not one and said.about == one.about]
     processes = {pid.lstrip(":") for said in alike for pid in said.pids} - {pid.lstrip(":") for pid in one.pids}
     have += "; the same of %s" % names(processes, 6) if processes else ""
+    have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
     have += "; %s" % one.about if one.about else ""
     before = [said for said in job.failures if said.order < one.order]
     calls = [call for process in job.processes for call in process.calls if call.order < one.order]
@@ -244,7 +254,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
         have += "; the connections shown are within the node (%s), no network is involved" % ", ".join(
             sorted({"P2P" if kind == "p2p" else "shared memory" for kind in kinds})
         )
-    fix = None
+    fix = ends.look_after(one.text) if _ENDS.search(one.text) else None
     if "SIGBUS" in one.about:
         fix = "`df -h /dev/shm` in the job: start containers with --shm-size=16g or --ipc=host (Kubernetes: an"
         fix += " emptyDir of medium Memory on /dev/shm); enough room there: `dmesg -T` on the node for errors of memory"
@@ -304,6 +314,13 @@ def _fix(one: Quote) -> Optional[str]:
             "see what the other ranks did at that time: each rank's own log and a py-spy dump while it hangs; a rank"
             " that is late (checkpoint, data) needs a longer timeout of init_process_group, one that is gone does not"
         )
+    if "JAX" in one.about or "XLA" in one.about:
+        return (
+            "see the log of the task or process that it names, and of the one that ended first; a process that is late"
+            " (compilation, pinning of memory) needs a longer timeout, one that is gone does not"
+        )
+    if "Horovod" in one.about:
+        return "see what the missing ranks do: their logs, and `py-spy dump --pid PID` on them while it stalls"
     return STORE.fix if "store" in one.about else None
 
 

@@ -11,6 +11,7 @@ import re
 from typing import List, Optional, Sequence, Tuple
 
 from . import signals
+from .ends import by_itself
 from .failure_checks import FOLLOWS
 from .job import Reported
 from .jobs import Job
@@ -31,7 +32,7 @@ _OF_OTHERS = re.compile(
     r"\bdied\b|"
     r"Rendezvous|[Ss]tore\b|[Cc]onnection (?:refused|reset|closed|aborted|error)|ConnectionError|"
     r"ProcessRaisedException|"
-    r"ProcessExited|Test NCCL failure|[Gg]loo|process group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|"
+    r"ProcessExited|Test NCCL failure|[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|"
     r"already in use|EADDRINUSE|raylet|[Hh]eartbeat"
 )
 # What was caught and told, and went on.
@@ -60,8 +61,8 @@ def own_failure(job: Job) -> Optional[Tuple[Quote, str]]:
     failures = [one for one in job.failures if one.failure.kind not in _ANYWHERE]
     if any(one.failure.kind not in FOLLOWS for one in failures):
         return None
-    said = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl]
-    said = [one for one in said if not _OF_OTHERS.search(one.text) and not CAUGHT.search(one.text)]
+    said = [one for one in job.quotes if (one.kind == signals.ERROR or _uncaught(one)) and not one.nccl]
+    said = [one for one in said if not _OF_OTHERS.search(_all(one)) and not CAUGHT.search(one.text)]
     known = {" ".join(one.failure.text[:150].split()) for one in job.failures}
     said = [one for one in said if " ".join(one.text[:150].split()) not in known]
     ends = _ends(job)
@@ -70,12 +71,17 @@ def own_failure(job: Job) -> Optional[Tuple[Quote, str]]:
         found = [one for one in early if proves(one) and (one.calls or _ended_after(one, ends))]
         if found:
             return found[0], FIRST
+    uncaught = [one for one in early if _uncaught(one)]
+    if uncaught:
+        return uncaught[0], FIRST
     found = [one for one in said if _raised(one) and _of_who_ended(one, failures)]
     if found:
         return found[0], FIRST
     found = [one for one in said if _raised(one) and _lost_by_others(one, failures)]
     if found:
         return found[0], OPEN_ORDER
+    if any(by_itself(one.failure) for one in failures):
+        return None
     found = [one for one in early if _ended_after(one, ends)]
     return (found[-1], LAST_WORDS) if found and failures else None
 
@@ -113,8 +119,17 @@ def merely_code(code: str) -> bool:
     return number.isdigit() and 0 < int(number) < 126
 
 
+def _all(one: Quote) -> str:
+    return " ".join([one.text, *one.behind]) if _uncaught(one) else one.text
+
+
+def _uncaught(one: Quote) -> bool:
+    """C++'s word for an exception that nobody caught, with what it says."""
+    return one.text.startswith("terminate called") and any("what():" in line for line in one.behind)
+
+
 def _raised(one: Quote) -> bool:
-    return signals.EXCEPTION.search(one.text) is not None
+    return _uncaught(one) or signals.EXCEPTION.search(one.text) is not None
 
 
 def _argued(one: Quote) -> bool:

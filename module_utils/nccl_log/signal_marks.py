@@ -19,6 +19,8 @@ MARKS: Tuple[Tuple[str, ...], ...] = (
     ("Job step aborted", "Terminating", "Force Terminat", "sending Ctrl-C", "forcing job termination"),
     (" CANCELLED AT ",),
     ("total processes killed (some possibly",),
+    ("er user-direction, the job has been aborted", "terminated normally"),
+    ("eceived sigquit from a child proces",),
     ("Caught signal ",),
     ("Signal: ",),
     ("eceived signal ",),

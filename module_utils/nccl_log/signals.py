@@ -88,6 +88,16 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         " if anything did",
     ),
     (ORDER, r"total processes killed \(some possibly", "mpirun has ended the others"),
+    (
+        ORDER,
+        r"Per user-direction, the job has been aborted|Primary job +terminated normally",
+        "mpirun ends the others after the first one ended",
+    ),
+    (
+        ORDER,
+        r"[Rr]eceived sigquit from a child proces",
+        "SGLang's parent process: a child has failed, and told it to end; the child's own lines before say why",
+    ),
     # Deaths by a signal.
     (DEATH, r"Caught signal (?P<signal>\d{1,2})\b", "a crash handler (UCX, Open MPI) reports the end of a process"),
     (
@@ -107,7 +117,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"\b(?P<word>Segmentation fault|Bus error|Aborted|Killed|Illegal instruction|Floating point exception)"
-        r"(?:\s+\(core dumped\)|\s*$)",
+        r"(?:\s+\(core dumped\)|\s*$|(?<=\d Killed)\s{3,}\S|(?<=\d Aborted)\s{3,}\S)",
         "a shell or launcher reports the end of a process",
     ),
     (
@@ -649,6 +659,8 @@ def classify(text: str) -> Optional[Class]:
                 return Class(kind, about)
             if number == 0:
                 return None
+            # Who is ended by SIGTERM was told to.
+            kind = ORDER if kind == DEATH and number in (15, -15, 143) else kind
             return Class(kind, "; ".join(part for part in (about, _meant(match.groupdict(), number)) if part))
     if _INFO.search(text) and not _SUCCESS.search(text):
         return Class(WARNING, "") if _ERROR.search(text) or _WARN.search(text) else None

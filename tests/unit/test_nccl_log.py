@@ -173,7 +173,7 @@ def test_lines_say(text: str, event: events.Event | None) -> None:
         ("NET/IB : mlx5_3:1 async fatal event on QP (0xab): path migration request"
             " error", "completion", "path migration request error"),
         ("Call to ibv_modify_qp failed with 110 Connection timed out, on dev"
-            " mlx5_0:1", "queue_pair", "110 Connection timed out, on dev mlx5_0:1"),
+            " mlx5_0:1", "queue_pair", "110 Connection timed out"),
         ("Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory", "memory_limit", ""),
         ("Call to ibv_create_qp failed with error Cannot allocate memory errno 12", "memory_limit", ""),
         ("Cuda failure 802 'system not yet initialized'", "fabric_manager", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge, signals
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
 
@@ -219,3 +219,49 @@ def test_mnnvl_that_does_not_work_is_the_cause_of_cudas_error_before_it() -> Non
     text = "alpha:7:8 [1] include/alloc.h:228 NCCL WARN Cuda failure 800 'operation not permitted'\n\n"
     text += "alpha:7:8 [1] mnnvl.cc:67 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system.\n"
     assert findings(text)[0].check == "nccl_log.fabric_manager"
+
+
+def test_what_mpirun_prints_around_an_end_is_no_failure() -> None:
+    text = "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction,"
+    text += " the job has been aborted.\n"
+    text += "mpirun noticed that process rank 7 with PID 9 on node alpha exited on signal 9 (Killed).\n"
+    assert verdict(text).startswith("a process ended with signal 9 (Killed), SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("./run.sh: line 3: 2311 Killed                  python3 -m server --tp 16", "SIGKILL"),
+        ("[2025] Received sigquit from a child process. It usually means the child failed.", "SGLang"),
+        ("ERROR 06-24 02:48:49 [x.py:1] Worker pid 311 died, exit code: -15", "SIGTERM"),
+    ],
+)
+def test_more_ways_to_tell_an_end(line: str, about: str) -> None:
+    known = signals.classify(line)
+    assert known is not None
+    assert (known.kind, about in known.about) == ("death" if about == "SIGKILL" else "order", True)
+
+
+def test_an_exception_of_cpp_is_told_by_what_it_says() -> None:
+    text = "terminate called after throwing an instance of 'std::system_error'\n"
+    text += "  what():  Resource temporarily unavailable\n"
+    assert "Resource temporarily unavailable" in verdict(text + STEP)
+    assert "a limit of the process" in (findings(text)[0].have or "")
+
+
+def test_addresses_of_two_families_are_told_where_rdma_fails_between_them() -> None:
+    text = (
+        "alpha:7:8 [0] ibvwrap.cc:262 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1,"
+    )
+    text += " curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.0.0.2, remote GID %s\n"
+    mixed = findings(text % "fe80::9a03:9bff:fe11:2233")[0].have or ""
+    assert "between GIDs 10.0.0.2 and fe80::9a03:9bff:fe11:2233" in mixed
+    assert "another kind of address on each node" in mixed
+    assert "HCA mlx5_0;" in mixed
+    assert "another kind of address" not in (findings(text % "::ffff:10.0.0.3")[0].have or "")
+    assert "ping -I" in findings(text.replace("22 Invalid argument", "113 No route to host") % "::ffff:10.0.1.7")[0].fix
+
+
+def test_a_port_that_nccl_itself_finds_taken_is_told_as_that() -> None:
+    first = findings("alpha:7:8 [0] socket.cc:58 NCCL WARN Net : Call to bind failed: Address already in use\n")[0]
+    assert "another one has it" in first.why
