@@ -244,7 +244,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ),
     (
         "device_api",
-        r"\bGIN\b|\bRMA\b|[Gg]in[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|registration|has)|"
+        r"\bGIN\b|\bRMA\b|\bgin[ :]|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|registration|has)|"
         r"\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|ncclWaitSignal|ncclSignal|"
         r"DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments",
     ),

@@ -452,6 +452,17 @@ class Reader:
         rank, way, _pair = _channel(said)
         self._connected(process, rank, way)
 
+    def _gdr(self, process: Process, said: events.GdrDevice) -> None:
+        process.gdr_why = process.gdr_why or said.why
+        known = process.gdr_devices.get(said.device)
+        by_plugin = "the plugin %s has it off, though NET/IB reports it as enabled for this HCA; why is not told"
+        if said.net not in ("IB", "Socket") and not said.able and known:
+            process.gdr_why = process.gdr_why or by_plugin % said.net
+        if said.net == "IB" and said.able and known is False and process.gdr_why:
+            return  # what the plugin says of it holds
+        if said.net != "Socket":
+            self._shared.put(process, "gdr_devices", said.device, said.able)
+
     def _init(self, process: Process, said: Init) -> None:
         key = said.id
         if not key and said.parent:
@@ -550,9 +561,7 @@ class Reader:
             if said.form is not None:
                 self._shared.add(process, "forms", said.form)
         elif isinstance(said, events.GdrDevice):
-            process.gdr_why = process.gdr_why or said.why
-            if said.net != "Socket":
-                self._shared.put(process, "gdr_devices", said.device, said.able)
+            self._gdr(process, said)
         elif isinstance(said, events.GdrPair):
             if said.on:
                 self._shared.add(process, "gdr_on", (said.gpu, said.device))

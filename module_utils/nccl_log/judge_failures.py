@@ -69,10 +69,11 @@ def judge(job: Job) -> List[Finding]:
         again = again or (kind == "xid" and ends.xid_follows(reported, job.failures))
         by_cuda = first is not None and _kind(first) == "cuda" and kind == "shared_memory"
         again = again or (by_cuda and not any("error" in one.failure.text.partition("(size")[2] for one in reported))
-        lost_before = kind == "closed" and first is not None and _came_before(reported, first)
+        flushed = (kind, code) == ("completion", "5")
+        lost_before = (kind == "closed" or flushed) and first is not None and _came_before(reported, first)
         # The device was gone before it was asked for events.
         down = down or (first is not None and _kind(first) == "port" and code == "ibv_get_async_event")
-        follows = cause if down or again or kind in FOLLOWS or (kind, code) == ("completion", "5") else None
+        follows = cause if down or again or kind in FOLLOWS or flushed else None
         follows = None if lost_before else follows
         found.append(_finding(job, reported, follows, None))
     if not any(one.check == CONNECTION.id for one in found):
@@ -321,7 +322,9 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     parts = [ends.xid_said(reported)[0]] if kind == "xid" else parts
     if first is not None and len(job.failures) > len(reported):
         earlier = [one for one in in_order(job.failures) or [] if _kind(one) == "warning"]
-        lost = [one for one in job.failures if _kind(one) == "closed"]
+        lost = [
+            one for one in job.failures if _kind(one) == "closed" or (_kind(one), _code(one)) == ("completion", "5")
+        ]
         known = " that is known here" if earlier and earlier[0].order < first.order and kind != "warning" else ""
         if kind in OPEN:
             parts[0] += " (the first warning of this log)"

@@ -13,7 +13,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 from ..core.check import Check
 from ..core.finding import Finding
 from ..nccl.grammar import strtoll
-from .failure_checks import NET_PLUGIN
+from . import net_plugins
 from .job import Process
 from .jobs import Job, names, numbers
 from .transport import SOCKETS, device_name
@@ -73,7 +73,7 @@ _NOT_DIRECT = "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"
 
 def judge(job: Job) -> List[Finding]:
     network = _network(job)
-    found = [*network, *_plugins(job), *_interfaces(job), *_hcas(job), *_gdr(job), *_local(job), *_nvlink(job)]
+    found = [*network, *net_plugins.judge(job), *_interfaces(job), *_hcas(job), *_gdr(job), *_local(job), *_nvlink(job)]
     return found
 
 
@@ -149,38 +149,6 @@ def one_host(job: Job) -> str:
     return next(iter(hosts))
 
 
-def _plugins(job: Job) -> List[Finding]:
-    """Network plugins that are there and that the loader refuses."""
-    on: Dict[str, Set[str]] = {}
-    for process in job.processes:
-        for plugin in process.plugins:
-            if plugin.kind == "NET" and plugin.state == "failed" and ": " in plugin.name:
-                on.setdefault(plugin.name, set()).add(process.host)
-    found = []
-    for name, hosts in sorted(on.items())[:3]:
-        have = "the network plugin is there and is not loaded: %s" % name
-        have += "; on %s" % names(hosts) if hosts - {""} else ""
-        cause = next((text for words, text in _LOADER if words in name), "")
-        have += "; cause: %s" % cause if cause else ""
-        have += "; NCCL goes on without it: TCP is used" if SOCKETS in job.networks else ""
-        fix = "`ldd` of the plugin's file in the job's own container says what is missing; use a plugin that was"
-        fix += " built for"
-        fix += " the container's distribution, or an image that has what it needs"
-        found.append(NET_PLUGIN.judge("%s plugin" % job.name, "drift", "loaded", have, "NET/Plugin", fix))
-    return found
-
-
-# What the loader says of a plugin, and what that means.
-_LOADER = (
-    ("GLIBC_", "it was built for a newer glibc, that is a newer distribution, than the one that the job runs in"),
-    ("GLIBCXX_", "it was built with a newer C++ library than the one that the job runs with"),
-    ("CXXABI_", "it was built with a newer C++ library than the one that the job runs with"),
-    ("undefined symbol", "plugin and a library that it needs are of two builds"),
-    ("cannot open shared object file", "a library that it needs is not found"),
-    ("wrong ELF class", "it is of another architecture"),
-)
-
-
 def _apart(job: Job) -> bool:
     """Whether NCCL counts one host as several nodes, as it does where GPUs may use neither P2P nor shared memory."""
     off = all(job.set_to(name) for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"))
@@ -200,8 +168,12 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
     if variables.get("NCCL_NET", "").lower() == "socket":
         proven.append("NCCL_NET=%s" % variables["NCCL_NET"])
         fixes.append("take NCCL_NET out of the job and out of /etc/nccl.conf")
+    for plugin, line in net_plugins.not_started(processes, job):
+        proven.append("the network plugin %s did not start (line %d)" % (plugin, line))
+        fixes.append("see the finding on %s first" % plugin)
     if _disabled(variables):
         proven.append("NCCL_IB_DISABLE=%s" % variables["NCCL_IB_DISABLE"])
+        proven[-1] += ", so that NET/IB is switched off as well" if len(proven) > 1 else ""
         if "device" in absent:
             proven[-1] += ", and NET/IB found no device: without the variable there would be no RDMA either"
             fixes.append("see first why no device is found: `ibv_devinfo` in the job's own container")
@@ -439,7 +411,7 @@ def _gdr(job: Job) -> List[Finding]:
     for (device, cause, fix, certain), nodes in sorted(off.items()):
         have = "GPUDirect RDMA is off on %s of %s; %s: %s" % (
             device,
-            names(nodes),
+            names(node or "a host that is not named" for node in nodes),
             "cause" if certain else "possible causes",
             cause,
         )

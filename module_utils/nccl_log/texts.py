@@ -229,7 +229,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"|GPU/(?P<gpu29>\S{1,40}) \(rank \d+\) - NET/(?P<net29>\S{1,40})) "
         r"\(distance (?P<a>\d{1,3}) [<>]=? (?P<b>\d{1,3})\)",
         lambda m: GdrPair(
-            m.group("on") == "Enabled",
+            m.group("on").lower() == "enabled",
             m.group("gpu") or m.group("gpu29"),
             m.group("hca") or m.group("net29"),
             int(m.group("a")),
@@ -238,12 +238,13 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     (
         "NET/",
-        r"NET/(?P<net>[^:]{1,40}?) ?: GPU Direct RDMA (?P<on>Enabled|Disabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'"
+        r"NET/(?P<net>[^:]{1,40}?) ?: GPU Direct RDMA (?:\((?P<way>[\w -]{1,20})\) )?"
+        r"(?P<on>Enabled|Disabled|enabled|disabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'"
         r"(?: \((?P<why>no module))?",
         lambda m: GdrDevice(
             m.group("net"),
             m.group("hca"),
-            m.group("on") == "Enabled",
+            m.group("on").lower() == "enabled",
             "no module for it (nvidia_peermem, nv_peer_mem) is loaded" if m.group("why") else "",
         ),
     ),
@@ -330,6 +331,12 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"(?P<kind>TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$",
         _plugin_missing,
     ),
+    (
+        "GIN/",
+        r"GIN/Plugin ?: Loaded gin plugin (?P<name>.{1,60}? \(v\d+\))",
+        lambda m: Plugin("GIN", "loaded", m.group("name")),
+    ),
+    ("GIN/ Fail", r"(?:GIN/Plugin ?: )?Failed to initialize any GIN plugin", lambda m: Plugin("GIN", "failed", "")),
     (
         "TUNE",
         r"TUNER/Plugin ?: Using (?:tuner plugin )?(?P<name>.{1,60})$",
