@@ -15,7 +15,9 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 from . import events, failures, lines, signals, texts, topology, trace, unsigned
 from .events import Channel, Event, Graph, Init, Plugin, Shape
 from .failures import Failure
+from .hostnames import Hostnames
 from .lines import Head
+from .pairs import Pairs
 from .process import NOTHING, Call, Key, Process, Way
 from .shared import KINDS, KNOWN, Shared, add, put, remember
 
@@ -60,8 +62,6 @@ _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across clust
 
 # The head of 2.2 and earlier releases.
 _OLD = re.compile(rb"^([^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\](?: [\w/.-]{1,120}:\d{1,6})?) (INFO|WARN) ")
-# In the end of a torn line that sticks to a host's name.
-_TORN = re.compile(r"\d|[A-Z]|[^\w.-]")
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Log(unsigned.Unsigned):
     """What was read. lines: of all sources.   info, warnings: how many records of NCCL's.
 
     beyond: what was not kept, and how often.   collapsed: lines that Ray left out because others were alike.
-    cut_off: sources whose last line has no end.
+    cut_off: sources whose last line has no end.   pairs: ranks that are connected, rings and trees of small jobs.
     """
 
     sources: List[str] = field(default_factory=list)
@@ -112,6 +112,7 @@ class Log(unsigned.Unsigned):
     failures: List[Reported] = field(default_factory=list)
     beyond: Dict[str, int] = field(default_factory=dict)
     collapsed: int = 0
+    pairs: Pairs = field(default_factory=Pairs)
     cut_off: List[str] = field(default_factory=list)
 
 
@@ -129,8 +130,7 @@ class Reader:
         self._heads: Dict[bytes, Optional[Process]] = {}
         self._channels: Dict[bytes, Any] = {}
         self._events: Dict[bytes, Any] = {}
-        self._hosts: Dict[int, str] = {}
-        self._names: Set[str] = set()
+        self._hosts = Hostnames(PROCESSES)
         self._shared = Shared()
         # First four characters of lines that no rule looks at -> how many were looked through for reports.
         self._begins: Dict[bytes, int] = {}
@@ -161,6 +161,7 @@ class Reader:
             for line, order in ((line, order) for line, order in bare if order in self._others.untold):
                 self.log.unread.line(line, len(self.log.sources), order, True)
         self._others.bare, self._others.untold = [], set()
+        self._rename()
 
     def feed(self, block: bytes) -> None:
         whole = self._rest + block
@@ -268,21 +269,23 @@ class Reader:
         found = lines.records(line.decode("utf-8", "replace"))
         if not found:
             self._other(line, order)
-        for record in found:
+        for number, record in enumerate(found):
+            process = self._process(record.head, order, number > 0)
+            self._uses(process, record.head.device)
             if record.level == "WARN" or refused:
                 self.log.warnings += not refused
                 failed = failures.failure(record.text, record.head.place)
                 if failed is not None:
-                    self._failed(failed, record.head, order)
+                    self._failed(failed, record.head, order, process)
                     kind = signals.WARNING if failed.kind in _NO_FAILURES else signals.ERROR
-                    self._quote(self._process(record.head, order), record.text, record.head.place, order, kind)
+                    self._quote(process, record.text, record.head.place, order, kind)
                     self._open, self._open_at = order, len(self.log.failures) - 1
                     if failed.kind == "fallback" and "CollNet" in failed.text:
-                        self._said(self._process(record.head, order), events.CollNet(False, failed.text[:200]))
+                        self._said(process, events.CollNet(False, failed.text[:200]))
                 else:
-                    self._said(self._process(record.head, order), _absent(record.text))
+                    self._said(process, _absent(record.text))
             else:
-                self._said(self._process(record.head, order), texts.event(record.text))
+                self._said(process, texts.event(record.text))
 
     def _by(self, line: bytes, at: int, order: int) -> Optional[Process]:
         """The process that wrote a line; at: where its text's level begins."""
@@ -296,11 +299,15 @@ class Reader:
             return process
         parsed = lines.head(line[:at].decode("utf-8", "replace"))
         process = self._process(parsed, order)
-        if process is not None and parsed.device is not None and 0 <= parsed.device < 64:
-            self._shared.add(process, "gpus", parsed.device)
+        self._uses(process, parsed.device)
         if parsed.pid is not None:
             remember(self._heads, head, process)
         return process
+
+    def _uses(self, process: Optional[Process], device: Optional[int]) -> None:
+        """Notes the CUDA device of a head; threads without one print any number."""
+        if process is not None and device is not None and 0 <= device < 64:
+            self._shared.add(process, "gpus", device)
 
     def _text(self, process: Process, text: bytes) -> None:
         """What an INFO line says to its process."""
@@ -312,13 +319,18 @@ class Reader:
                 said = texts.event(text.decode("utf-8", "replace"))
                 known = _channel(said) if isinstance(said, Channel) else ()
                 remember(self._channels, key, known)
-                if said is None:
+            if not known:
+                if not self.log.pairs.ring(process, text[:2000].decode("utf-8", "replace")):
                     self.log.unread.line(text, len(self.log.sources), self._order, True)
-            if known:
+            else:
+                if not self.log.pairs.many:
+                    self.log.pairs.connection(process, text[:2000].decode("utf-8", "replace"))
                 rank, way, pair = known
                 self._connected(process, rank, way)
                 if pair:
                     add(process, "crossed" if way[0] == "net" else "bridged", pair)
+            return
+        if text[:4] == b"Tree" and self.log.pairs.tree(process, text[:2000].decode("utf-8", "replace")):
             return
         if text[:4] in _TRACED and self._traced(process, text):
             return
@@ -375,18 +387,10 @@ class Reader:
         else:
             self._count("kinds of connections of a process")
 
-    def _process(self, head: Head, order: int) -> Optional[Process]:
-        host = head.host
-        if head.pid is not None:
-            # Torn lines leave the end of another one before the host's name.
-            known = self._hosts.setdefault(head.pid, host) if len(self._hosts) < PROCESSES else host
-            host = known if known and (host.endswith(known) or (host and known.endswith(host))) else host
-        key = (host, head.pid, head.rank if head.pid is None else None)
+    def _process(self, head: Head, order: int, glued: bool = False) -> Optional[Process]:
+        """glued: what another process wrote stands before the head."""
+        key = (self._hosts.of(head.host, head.pid, glued), head.pid, head.rank if head.pid is None else None)
         process = self.log.processes.get(key)
-        if process is None and host not in self._names:
-            host = self._untorn(host)
-            key = (host, *key[1:])
-            process = self.log.processes.get(key)
         if process is None:
             if len(self.log.processes) >= PROCESSES:
                 self._count(BEYOND)
@@ -396,17 +400,17 @@ class Reader:
             process.launcher_rank = head.rank
         return process
 
-    def _untorn(self, host: str) -> str:
-        """A host that is known, where what stands before it can be no part of a name's beginning but a torn line's."""
-        for at in range(1, len(host) - 2):
-            if host[at:] in self._names and _TORN.search(host[:at]):
-                return host[at:]
-        if len(self._names) < PROCESSES:
-            self._names.add(host)
-        return host
+    def _rename(self) -> None:
+        """Gives processes of hosts whose name was torn or cut the name that is known by now."""
+        whole = self._hosts.settled()
+        for key, process in list(self.log.processes.items()) if whole else ():
+            named = (whole.get(key[0], key[0]), *key[1:])
+            if named != key and named not in self.log.processes:
+                del self.log.processes[key]
+                process.key = named
+                self.log.processes[named] = process
 
-    def _failed(self, failed: Failure, head: Optional[Head], order: int) -> None:
-        process = self._process(head, order) if head is not None else None
+    def _failed(self, failed: Failure, head: Optional[Head], order: int, process: Optional[Process] = None) -> None:
         self.log.rccl = self.log.rccl or failed.kind == "rccl_host" or "HIP failure" in failed.text
         self.log.rccl = self.log.rccl or (head is not None and ("/rccl/" in head.place or "hipify" in head.place))
         if len(self.log.failures) >= FAILURES:
@@ -652,6 +656,7 @@ INTERESTING = frozenset(
     + [b"%d " % n + rest for n, rest in [(n, b"co"[: 3 - len(str(n))]) for n in range(1000)]]
     # A call that returned an error.
     + [b"-> %d" % n for n in range(1, 7)]
+    + [b"Tree"]
     # The trace of collectives.
     + list(trace.STARTS)
     + list(topology.STARTS)

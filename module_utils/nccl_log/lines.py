@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Lines of NCCL_DEBUG output, out of whatever a launcher has put before them.
 
-A line is ``PREFIX HOST:PID:TID [DEVICE] PLACE NCCL LEVEL TEXT``. NCCL prints no subsystem. The prefix is of torchrun
+A line is ``PREFIX HOST:PID:TID [DEVICE] PLACE NCCL LEVEL TEXT``. NCCL prints no subsystem; who publishes a log leaves
+out the TID, the device, or the begin of the host's name. The prefix is of torchrun
 (``[default0]:``, ``[rank3]:``), of srun --label (``3: ``), of a container's log (``2025-11-24T03:20:21.0Z stdout F ``),
 of mpirun (``[1,3]<stdout>:``), of pdsh (``node1: ``), of Ray, or several of them, and since 2.26 NCCL puts a time
 before a warning. Processes that share a pipe tear each other's lines: the record is what stands behind the last head,
@@ -25,13 +26,18 @@ LEVELS = ("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE", "CALL")
 _MARK = re.compile(r" NCCL (%s) ?" % "|".join(LEVELS))
 # What stands between the prefix and " NCCL LEVEL". Host and process are left out by who publishes a log.
 _HEAD = re.compile(
-    r"(?:(?P<host>[^\s:]{0,255})(?::(?:(?P<pid>\d{1,10}):(?P<tid>\d{1,10})"
+    r"(?:(?P<host>[^\s:]{0,255})(?::(?:(?P<pid>\d{1,10})(?::(?P<tid>\d{1,10}))?"
     r"|[A-Za-z<*][^\s:]{0,19}:[A-Za-z<*][^\s:]{0,19}))? )?"
     r"\[(?P<device>-?\d{1,10})\]"
     r"(?: [\d.]{1,24})?(?: (?P<place>[\w/.+-]{1,300}:\d{1,7}(?: \([^)]{0,120}\))?))?$"
 )
 # A bare head of a warning that was torn apart, or of NCCL CALL.
 _PROCESS = re.compile(r"(?P<host>[^\s:]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$")
+# A head of a warning without the device.
+_NO_DEVICE = re.compile(
+    r"(?P<host>[^\s:]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    r"(?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7}(?: \([^)]{0,120}\))?)$"
+)
 # A head of which all but the place was cut off.
 _PLACE = re.compile(r"(?:^|\s)(?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7})$")
 # Plugins in C++ print the function in the place of a file.
@@ -144,7 +150,7 @@ def head(before: str) -> Head:
             rank=int(rank.group(1)) if rank else _rank(before),
             **_time(before),
         )
-    match = _HEAD.search(before) or _PROCESS.search(before)
+    match = _HEAD.search(before) or _PROCESS.search(before) or _NO_DEVICE.search(before)
     if match is None:
         bare = _PLACE.search(before) or _FUNCTION.search(before)
         prefix = before[: bare.start("place")].rstrip() if bare else ""
@@ -159,10 +165,14 @@ def head(before: str) -> Head:
         said["host"] = stuck.group("host")
     prefix = before[: match.start()]
     device = said.get("device")
+    host, pid, tid = (said.get(name) or "" for name in ("host", "pid", "tid"))
+    if host.isdigit() and not tid:
+        # No host has a name of numbers alone: it was cut off, and what is left is PID:TID.
+        host, pid, tid = ("", host, pid) if pid else ("", "", "")
     return Head(
-        said["host"] or "",
-        int(said["pid"]) if said["pid"] else None,
-        int(said["tid"]) if said["tid"] else None,
+        host.lstrip("\u2026"),
+        int(pid) if pid else None,
+        int(tid) if tid else None,
         int(device) if device else None,
         said.get("place") or "",
         int(stuck.group("rank")) if stuck else _rank(prefix),

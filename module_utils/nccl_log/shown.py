@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Dict, List, Set, Tuple
 
-from . import judge, mnnvl, results, signals, table
+from . import judge, results, signals, table, ways
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .quotes import Quote
-from .transport import SOCKETS, device_name, transport
+from .transport import transport
 
 # What stands before a note of a kind.
 _NOTES = {"odd": "worth a look, no failure by itself: ", "fallback": "NCCL goes on in another way: "}
@@ -28,13 +27,6 @@ _PLUGINS = {
 }
 # Names of plugins for which NCCL looks where no variable names one.
 _USUAL = re.compile(r"^(?:lib(?:nccl|rccl)-(?:net|tuner|profiler|env|gin|rma)\.so)?$")
-_KINDS = {"net": "NET/", "collnet": "COLLNET/", "p2p": "P2P/", "shm": "SHM/"}
-# Why there is no RDMA device.
-_ABSENT = (
-    ("device", "NET/IB found no RDMA device with an active port"),
-    ("libibverbs", "libibverbs cannot be opened: no RDMA by NCCL itself"),
-    ("interface", "NET/IB found no IP interface for its control messages"),
-)
 # Hosts and communicators in a list; processes that are named one by one, and of which ranks are looked for.
 _HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
 # Processes of which PCI addresses are told.
@@ -51,7 +43,7 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
                 "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: as a rule %d"
                 " jobs (a program without MPI on each host), or one that was started again" % (log.starts, log.starts)
             )
-    said += [*_communicators(job), *_meeting(job), *_ways(job), *_nodes(job), *_plugins(job), *_notes(job)]
+    said += [*_communicators(job), *ways.told(log, job), *_nodes(job), *_plugins(job), *_notes(job)]
     if whole:
         said += [*results.told(log.results), *_successes(job)]
     return said
@@ -225,141 +217,6 @@ def _communicators(job: Job) -> List[str]:
             ": %s" % slowest.init_parts if slowest.init_parts else "",
         ))  # fmt: skip
     return said
-
-
-def _meeting(job: Job) -> List[str]:
-    """By which interfaces and addresses ranks find each other, and which interfaces TCP has."""
-    said = []
-    found: Dict[Tuple[str, str], List[str]] = {}
-    for process in job.processes:
-        if process.bootstrap is not None:
-            family = "IPv6" if process.bootstrap.address.count(":") > 1 else "IPv4"
-            found.setdefault((process.bootstrap.interface, family), []).append(process.bootstrap.address)
-    for (interface, family), addresses in sorted(found.items())[:4]:
-        said.append("bootstrap (how ranks find each other): %s, %s %s" % (interface, family, names(addresses, 3)))
-    listed = {
-        tuple(process.interfaces): process.interfaces
-        for process in job.processes
-        if len(process.interfaces) > 1 or (process.interfaces and process.bootstrap is None)
-    }
-    for names_of, addresses_of in sorted(listed.items())[:2]:
-        each = ["[%d] %s %s" % (n, name, addresses_of[name]) for n, name in list(enumerate(names_of))[:8]]
-        said.append("NET/Socket lists %s" % ", ".join(one.strip() for one in each))
-    return said
-
-
-def _ways(job: Job) -> List[str]:
-    said = []
-    devices = {(device.name, device.layer) for process in job.processes for device in process.devices.values()}
-    if devices:
-        layers = sorted({layer for _name, layer in devices})
-        called = {"IB": " (InfiniBand)", "": ""}
-        named = [
-            names([name for name, of in devices if of == layer], 8) + called.get(layer, " (%s)" % layer)
-            for layer in layers
-        ]
-        speeds: Dict[int, Set[str]] = {}
-        for process in job.processes:
-            for name, mbit in process.speeds.items():
-                speeds.setdefault(mbit, set()).add(name)
-        fast = ["%g Gb/s (%s)" % (mbit / 1000, names(found, 8)) for mbit, found in sorted(speeds.items())[:4]]
-        if len(speeds) == 1:
-            fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
-        oob = sorted({process.oob for process in job.processes if process.oob})
-        text = "HCAs: " + ", ".join(named) + ("; %s" % ", ".join(fast) if fast else "")
-        said.append(text + ("; control messages over %s (OOB)" % names(oob, 3) if oob else ""))
-    absent = {why for process in job.processes for why in process.absent}
-    for why, text in _ABSENT:
-        if why in absent and not devices:
-            hosts = names(
-                (process.host or "a host that is not named" for process in job.processes if why in process.absent), 4
-            )
-            said.append("%s, on %s" % (text, hosts))
-    used: Dict[str, Set[str]] = {}
-    for process in job.processes:
-        for name in process.networks:
-            used.setdefault(name, set()).add(process.host or "a host that is not named")
-    if used:
-        said.append(
-            "network: " + "; ".join("%s on %s" % (name, names(hosts, 4)) for name, hosts in sorted(used.items()))
-        )
-    able = {one for process in job.processes for one in process.gdr_devices.items()}
-    for can, text in ((True, "could do GPUDirect RDMA"), (False, "cannot do GPUDirect RDMA, as NCCL says")):
-        listed = [name for name, is_able in able if is_able is can]
-        if listed:
-            said.append("%s %s (what is used the connections say)" % (names(listed, 8), text))
-    for on, decided in ((True, "for"), (False, "against")):
-        pairs: Dict[str, Set[str]] = {}
-        for process in job.processes:
-            for gpu, hca, why in _pairs(process, on):
-                pairs.setdefault("%s%s" % (hca, why), set()).add(gpu)
-        if pairs:
-            said.append("NCCL decided %s GPUDirect RDMA of %s" % (decided, "; ".join(
-                "GPU %s with HCA %s" % (names(gpus, 8), hca) for hca, gpus in sorted(pairs.items())[:6]
-            )))  # fmt: skip
-    if any(process.dmabuf for process in job.processes):
-        said.append("DMA-BUF is available")
-    ways: Counter = Counter()  # type: ignore[type-arg]
-    over: Counter = Counter()  # type: ignore[type-arg]
-    given_up = sorted({process.collnet_why for process in job.processes if process.collnet_why})
-    collnet = any(process.collnet_ranks for process in job.processes)
-    for process in job.processes:
-        for (kind, via, index, gdr, pxn, _sends), count in process.ways:
-            if kind == "collnet" and given_up and not collnet:
-                continue
-            path = _KINDS[kind] + via
-            ways[path + ("/GDRDMA" if gdr else "") + (" over another GPU (PXN)" if pxn else "")] += count
-            if kind == "net":
-                over[device_name(process, via, index)] += count
-    if ways:
-        said.append("connections: " + ", ".join("%d by %s" % (count, path) for path, count in ways.most_common(6)))
-        plain = [path for path in ways if path.startswith("NET/") and "GDRDMA" not in path and SOCKETS not in path]
-        if plain and not any("GDRDMA" in path for path in ways):
-            said.append("GPUDirect RDMA is not used on the connections shown (no /GDRDMA behind via NET)")
-    if over:
-        text = "of those over the network %s" % ", ".join("%d on %s" % (n, name) for name, n in over.most_common(8))
-        said.append(
-            text + (": one device carries all that is shown" if len(over) == 1 and sum(over.values()) > 1 else "")
-        )
-    rings = sum(1 for process in job.processes if process.rings)
-    trees = sum(1 for process in job.processes if process.trees)
-    ring_gdr = {int(process.rings_gdr) for process in job.processes if process.rings_gdr is not None}
-    for what, count in (("rings", rings), ("trees", trees)):
-        if count:
-            text = "%s are connected (Connected all %s) on %d of %d processes" % (
-                what, what, count, len(job.processes),
-            )  # fmt: skip
-            gdr = ", GDR %s" % " and ".join(map(str, sorted(ring_gdr))) if ring_gdr and what == "rings" else ""
-            said.append(text + gdr)
-    if given_up:
-        said.append("CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0]))
-    if any(process.roce for process in job.processes):
-        said.append("RoCE: connections use GIDs of IPv4 addresses")
-    return said + mnnvl.told(job) + _channels(job)
-
-
-def _pairs(process: Process, on: bool) -> List[Tuple[str, str, str]]:
-    """GPU, HCA, and why, of what a process decided on GPUDirect RDMA."""
-    if on:
-        return [(gpu, hca, "") for gpu, hca in process.gdr_on]
-    return [(gpu, hca, " (distance %d > %d)" % (far, level)) for gpu, hca, far, level in process.gdr_off]
-
-
-def _channels(job: Job) -> List[str]:
-    channels = max((process.channels for process in job.processes), default=0)
-    if not channels:
-        return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
-    text = "%d channels for collectives" % channels
-    p2p = max(process.p2p_channels for process in job.processes)
-    peer = max(process.p2p_per_peer for process in job.processes)
-    text += ", %d for point-to-point%s" % (p2p, " (%d for each peer)" % peer if peer else "") if p2p else ""
-    nvls = {process.nvls_said for process in job.processes} - {None}
-    if nvls:
-        most = max(number or 0 for number in nvls)
-        text += ", %d for NVLS (NVLink SHARP)" % most + ("" if most else ": it is not in use")
-    if any(process.nvls is False for process in job.processes):
-        text += "; NVLS multicast is not available on these GPUs"
-    return [text]
 
 
 def _nodes(job: Job) -> List[str]:

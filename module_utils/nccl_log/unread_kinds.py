@@ -9,9 +9,6 @@ from typing import Tuple
 
 # Begins of NCCL's lines, what they are, and how much they tell: 0 little, 2 what somebody looks for.
 _ABOUT: Tuple[Tuple[str, int, str], ...] = (
-    ("Ring ", 2, "before -> rank -> after, in the ring of this channel"),
-    ("Trees ", 2, "children -> rank -> parent, in the tree of each channel; -1 is none"),
-    ("Tree ", 2, "parent -> rank -> children, in the tree of this channel; -1 is none"),
     ("Channel ", 2, "the order of ranks in the ring of this channel, and how many channels there are"),
     ("Bootstrap timings", 2, "seconds of the ranks' first meeting, over TCP"),
     ("NET/", 2, ""),

@@ -134,10 +134,10 @@ def test_the_error_of_old_nccl_tests_is_no_failure() -> None:
 
 
 def test_lines_that_no_rule_reads_are_told_once() -> None:
-    text = info("Ring 00 : 7 -> 0 -> 1", "Ring 01 : 6 -> 7 -> 0", "Something new of 2.40 has 8 lanes")
+    text = info("Bootstrap timings total 0.12", "Bootstrap timings total 0.13", "Something new of 2.40 has 8 lanes")
     text += "[bench] 512 MB 18.00 zz algbw 29.82 G\n[bench] 1024 MB  4.83 zz algbw 30.82 G\n"
     said = printed(text)
-    assert "NCCL: Ring 00 : 7 -> 0 -> 1 (line 1; 2 lines are alike) = before -> rank -> after" in said
+    assert "NCCL: Bootstrap timings total 0.12 (line 1; 2 lines are alike) = seconds of the ranks' first" in said
     assert "NCCL: Something new of 2.40 has 8 lanes (line 3)" in said
     last = "[bench] 1024 MB 4.83 zz algbw 30.82 G (up to line 5)"
     assert f"[bench] 512 MB 18.00 zz algbw 29.82 G ... {last} (line 4; 2 lines are alike)" in said

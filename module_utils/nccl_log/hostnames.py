@@ -1,0 +1,56 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The names of hosts, out of heads that are torn, glued to the end of another line, or cut at their begin."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Optional, Set
+
+# In the end of a torn line that sticks to a host's name.
+_TORN = re.compile(r"\d|[A-Z]|[^\w.-]")
+# Characters behind which the rest of a name that was cut begins.
+_CUT = ("-", ".")
+
+
+class Hostnames:
+    """``of`` says whose a head is. most: names, and processes, that are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of_pid: Dict[int, str] = {}
+        self._names: Set[str] = set()
+        # Behind the text of another line: their begin may be its end.
+        self._glued: Set[str] = set()
+        # Names without their begin, of processes that say the whole one elsewhere.
+        self._whole: Dict[str, str] = {}
+
+    def of(self, host: str, pid: Optional[int], glued: bool = False) -> str:
+        """The name of the host as it is known. glued: another line's text stands before it, without a line's end."""
+        if pid is not None:
+            known = self._of_pid.setdefault(pid, host) if len(self._of_pid) < self._most else host
+            if not known:
+                self._of_pid[pid] = host
+            elif known != host and known.endswith(host):
+                host = known
+            elif known != host and host.endswith(known):
+                if host[: -len(known)].endswith(_CUT):
+                    self._whole[known] = host
+                host = known
+        if not host or host in self._names:
+            return host
+        for at in range(1, len(host) - 2):
+            if host[at:] in self._names and (glued or _TORN.search(host[:at])):
+                return host[at:]
+        if len(self._names) < self._most:
+            (self._glued if glued else self._names).add(host)
+        return host
+
+    def settled(self) -> Dict[str, str]:
+        """Names that turned out to be torn or cut -> the names of these hosts."""
+        found = dict(self._whole)
+        for host in self._glued - self._names:
+            known = next((host[at:] for at in range(1, len(host) - 2) if host[at:] in self._names), "")
+            if known:
+                found[host] = known
+        return found
