@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, fabric_run, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, fabric_run, site_values, suite
 
 display = Display()
 
@@ -49,8 +49,9 @@ class ActionModule(ActionBase):
         )
         for line in due.said:
             display.display(line)
-        # By hand there is a verdict in any case: what nobody has swept is not well.
-        judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked)) or by_hand
+        # Who asks for the fabric by name has a verdict in any case: what nobody has swept is not well.
+        by_name = by_hand or suite.FABRIC in (variables.get("ansible_run_tags") or [])
+        judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked)) or by_name
         result.update(hosts=list(due.hosts), known=list(due.known), last=due.last, judge=judge, wrong=dict(due.wrong))
         result["problem"] = problem
         return result

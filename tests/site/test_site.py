@@ -42,6 +42,14 @@ def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) 
     assert f"NOT checked, left out by tags: {left_out}" in " ".join(run.verdict.split())
 
 
+def test_a_fabric_that_is_asked_for_by_name_and_that_nobody_may_sweep_is_unknown(lab: Path, play: Play) -> None:
+    hosts = ("-e", '{"busbar_fabric_hosts": ["node01"]}')
+    run = play("-i", lab / "inventory", "--limit", "node02", "--tags", "ib_fabric", "--check", *hosts)
+    assert "FABRIC: not swept: --limit leaves out node01" in run.out
+    (row,) = [line.split() for line in run.verdict.splitlines() if line.startswith(("critical", "major", "minor"))]
+    assert (run.rc, row[1:4]) == (2, ["unknown", "node02", "ib_fabric.sweep"])
+
+
 def write_inventory(folder: Path, hosts: dict[str, dict[str, object]], group: str = "gpu_nodes") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "hosts.yml").write_text(yaml.safe_dump({group: {"hosts": hosts}}))
