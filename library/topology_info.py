@@ -141,6 +141,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     partition,
     platform,
     profile,
+    rail_address,
     rails,
     rdma,
     topology,
@@ -174,7 +175,7 @@ def nccl_cross_check(host: Host, machine: topology.Topology, path: str) -> platf
         return platform.CrossCheck(path, problem=Problem(path, str(error)))
 
 
-def addresses(host: Host, want: profile.Profile) -> platform.Addresses:
+def addresses(host: Host, want: profile.Profile) -> rail_address.Addresses:
     """Only RoCE has GIDs that are made of them."""
     if all("Ethernet" not in rail.link_layers for rail in want.rails):
         return None

@@ -24,8 +24,8 @@ from .machine import netdev, netdev_address
 from .machine.netdev_address import ADDRESSES, Address
 from .machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
 from .machine.pci import parse_decimal, read_value
-from .machine.platform import RAIL_ADDRESS, RAIL_GID
 from .machine.profile import Profile, roce_rails
+from .machine.rail_address import RAIL_ADDRESS, RAIL_GID
 from .machine.rdma import ADDRESS_FAMILIES, of_family
 from .machine.topology import Nic
 from .owner import device, netplan, networkd, owner

@@ -8,25 +8,23 @@ Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
-from . import cloud, partition, pcie_link
+from . import cloud, partition, pcie_link, rail_address
 from .gpu import Gpu
-from .netdev_address import ADDRESSES, Address
 from .pci import PciDevice
 from .profile import PcieLink, Profile, Rail
+from .rail_address import Addresses
 from .rails import Rails, match
-from .rdma import DEVINFO, Gid, Mtus, Port, of_family
+from .rdma import DEVINFO, Mtus, Port
 from .topology import Nic, Topology, is_far_for_want_of_numa
 
 # Bytes: the largest that InfiniBand has, and what every ConnectX of the last ten years can.
 IB_MTU = 4096
-# Of each interface; a Problem where they cannot be read, None where nobody has asked.
-Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
 
 
 @dataclass(frozen=True)
@@ -155,22 +153,6 @@ RAIL_MTU = Check(
     " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
 )
 "InfiniBand: is the port's `active_mtu` 4096, which the subnet manager sets (RoCE: `netdev_mtu.active_mtu`)"
-RAIL_GID = Check(
-    "platform.rail_gid",
-    why="RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
-    fix="give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
-    " and look at gids and gid_attrs/types of the port; " + _RECHECK,
-    severity="critical",
-)
-"""RoCE: has the rail a RoCE v2 GID, at whatever index, with an address that its interface has; `unknown` where
-addresses or types cannot be read"""
-RAIL_ADDRESS = Check(
-    "platform.rail_address",
-    why="two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
-    fix="give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
-    severity="critical",
-)
-"RoCE: has no other rail of the node one of its addresses"
 CROSS_CHECK = Check(
     "platform.cross_check",
     why="two sources that disagree mean that one of them is misread, so nothing built on either is proven",
@@ -211,7 +193,7 @@ def plan(
     if keys is not None:
         nics = [rails.nics[rail.number] for rail in profile.rails if rail.number in rails.nics]
         findings.extend(partition.judge(nics, keys, partition.wanted(site or {}), _down(findings)))
-    findings.extend(_rail_addresses(profile, rails, addresses))
+    findings.extend(rail_address.judge(profile, rails, addresses))
     for cross in cross_checks:
         findings.append(_cross_finding(cross, roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id)))
     return Plan(findings=cloud.with_efa(topology, _one_cause_for_no_nic(topology, profile, findings)))
@@ -467,7 +449,7 @@ def _rail_findings(
         findings.append(_pcie(RAIL_PCIE, topology, nic.device, nic.label, rail.pcie, idle_speed_varies=False))
     findings.extend(_rail_paths(topology, rail, nic, rails, gpu_count))
     if port is not None and port.link_layer == "Ethernet":
-        findings.append(_rail_gid(nic, port, source, *gids, down))
+        findings.append(rail_address.judge_gid(nic, port, source, *gids, down))
     return findings
 
 
@@ -552,75 +534,6 @@ def _rail_numa(topology: Topology, nic: Nic, gpus: Sequence[Gpu]) -> Finding:
     )
 
 
-def _rail_gid(
-    nic: Nic, port: Port, source: str, address_family: str, addresses: Addresses, down: Optional[Finding]
-) -> Finding:
-    """By type and address: indices move when a link flaps."""
-    family = "IPv4" if address_family == "ipv4" else "IPv6"
-    found = of_family(port, address_family)
-    usable = [gid for gid in found if gid.type == "RoCE v2"]
-    state, have = "drift", "none among %d GIDs" % len(port.gids)
-    if usable and isinstance(addresses, Mapping):
-        bound = [gid for gid in usable if gid.address in _of(addresses, _carriers(gid, nic))]
-        gid = (bound or usable)[0]
-        state, have = "ok" if bound else "drift", "index %d: %s" % (gid.index, gid.address)
-        if not bound:
-            have += ", which %s does not have" % (" or ".join(_carriers(gid, nic)) or "its interface")
-    elif usable:
-        state, have = "ok", "index %d: %s" % (usable[0].index, usable[0].address)
-        if addresses is not None:
-            state, have = "unknown", "%s, and who has that address is not known: %s" % (have, addresses)
-    elif found:
-        untold = [gid for gid in found if gid.type is None]
-        state = "unknown" if untold else "drift"
-        have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
-    elif isinstance(addresses, Mapping):
-        own = _of(addresses, [one.name for one in nic.netdevs])
-        have += "; its interface has %s" % (", ".join(own) or "no address")
-    return RAIL_GID.judge(
-        nic.label,
-        state,
-        "a RoCE v2 GID with an %s address of the rail's interface" % family,
-        have,
-        source + "/gids",
-        because=down,
-    )
-
-
-def _rail_addresses(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:
-    """Whether each rail's addresses are its own: of two rails with the same one, the second has the finding."""
-    findings: List[Finding] = []
-    if not isinstance(addresses, Mapping):
-        return findings  # rail_gid says why they are not known
-    first: Dict[str, Tuple[str, Rail]] = {}
-    for rail in profile.rails:
-        nic = rails.nics.get(rail.number)
-        port = nic.port if nic is not None else None
-        if nic is None or port is None or port.link_layer != "Ethernet":
-            continue
-        own = {address: name for name in _interfaces(nic, port) for address in _of(addresses, [name])}
-        twice = {address for address in own if address in first and first[address][0] != own[address]}
-        said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
-        if own:
-            findings.append(
-                RAIL_ADDRESS.judge(
-                    nic.label,
-                    "drift" if twice else "ok",
-                    "addresses that no other rail has",
-                    "; ".join(said) or ", ".join(sorted(own)),
-                    " ".join(ADDRESSES),
-                )
-            )
-        for address, name in own.items():
-            first.setdefault(address, (name, rail))
-    return findings
-
-
-def _interfaces(nic: Nic, port: Port) -> List[str]:
-    """Its own, and a bond or VLAN above them that its GIDs name."""
-    return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
-
-
 def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Finding]) -> List[Finding]:
     """Of the rails that are InfiniBand. That of an Ethernet port follows from its interface: netdev_mtu."""
     want, source = "%d bytes" % IB_MTU, " ".join(DEVINFO)
@@ -662,15 +575,6 @@ def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) 
         source = "%s/fw_ver, board_id" % nic.rdma.source
         findings.append(RAIL_FIRMWARE.judge(nic.label, state, want or "a declared version", said, source, fix))
     return one_cause(findings, ("unknown",))
-
-
-def _carriers(gid: Gid, nic: Nic) -> List[str]:
-    """Interfaces that may have its address. A bond or VLAN above the NIC's own is named by the GID alone."""
-    return [gid.netdev] if gid.netdev else [one.name for one in nic.netdevs]
-
-
-def _of(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> List[str]:
-    return [one.address for name in names for one in addresses.get(name, ())]
 
 
 # -- the whole -------------------------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..core.finding import Finding
 from ..core.host import ParseError
-from . import platform
+from . import platform, rail_address
 from .platform import CrossCheck
 from .profile import FABRICS, GpuProfile, PcieLink, Profile, draft, for_fabric, parse
 from .topology import Topology
 
 _T = TypeVar("_T")
 # Addresses are the site's to give, not a part of the platform.
-_NOT_HARDWARE = tuple(check.id for check in (platform.RAIL_GID, platform.RAIL_ADDRESS, platform.RAIL_MTU))
+_NOT_HARDWARE = tuple(check.id for check in (rail_address.RAIL_GID, rail_address.RAIL_ADDRESS, platform.RAIL_MTU))
 
 
 def of_draft(

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import verify, verify_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, rail_address
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Session
 from ansible_collections.busbar.fabric.plugins.plugin_utils import consistency
 
@@ -150,7 +150,7 @@ def results(**more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("compared", "alone"),
-    [(consistency.ADDRESS, platform.RAIL_ADDRESS), (consistency.FIRMWARE, platform.RAIL_FIRMWARE)],
+    [(consistency.ADDRESS, rail_address.RAIL_ADDRESS), (consistency.FIRMWARE, platform.RAIL_FIRMWARE)],
 )
 def test_what_platform_says_of_a_rail_under_the_same_name_comes_first(compared: Check, alone: Check) -> None:
     differs = finding(compared.id, "0000:1a:00.0 mlx5_9")

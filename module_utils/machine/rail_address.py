@@ -1,0 +1,119 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Addresses of a RoCE rail: whether its port has a RoCE v2 GID of its interface's, and no other rail has the same.
+
+Checks of the ``platform`` role, which platform.py asks with the rest of a rail. Sources: host.md 2.6 and 7.3, field
+story F23.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Problem
+from .netdev_address import ADDRESSES, Address
+from .profile import Profile, Rail
+from .rails import Rails
+from .rdma import Gid, Port, of_family
+from .topology import Nic
+
+# Of each interface; a Problem where they cannot be read, None where nobody has asked.
+Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
+_RECHECK = "then run site.yml --tags platform for this host again"
+
+RAIL_GID = Check(
+    "platform.rail_gid",
+    why="RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
+    fix="give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
+    " and look at gids and gid_attrs/types of the port; " + _RECHECK,
+    severity="critical",
+)
+"""RoCE: has the rail a RoCE v2 GID, at whatever index, with an address that its interface has; `unknown` where
+addresses or types cannot be read"""
+RAIL_ADDRESS = Check(
+    "platform.rail_address",
+    why="two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
+    fix="give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
+    severity="critical",
+)
+"RoCE: has no other rail of the node one of its addresses"
+
+
+def judge_gid(
+    nic: Nic, port: Port, source: str, address_family: str, addresses: Addresses, down: Optional[Finding]
+) -> Finding:
+    """By type and address: indices move when a link flaps."""
+    family = "IPv4" if address_family == "ipv4" else "IPv6"
+    found = of_family(port, address_family)
+    usable = [gid for gid in found if gid.type == "RoCE v2"]
+    state, have = "drift", "none among %d GIDs" % len(port.gids)
+    if usable and isinstance(addresses, Mapping):
+        bound = [gid for gid in usable if gid.address in _of(addresses, _carriers(gid, nic))]
+        gid = (bound or usable)[0]
+        state, have = "ok" if bound else "drift", "index %d: %s" % (gid.index, gid.address)
+        if not bound:
+            have += ", which %s does not have" % (" or ".join(_carriers(gid, nic)) or "its interface")
+    elif usable:
+        state, have = "ok", "index %d: %s" % (usable[0].index, usable[0].address)
+        if addresses is not None:
+            state, have = "unknown", "%s, and who has that address is not known: %s" % (have, addresses)
+    elif found:
+        untold = [gid for gid in found if gid.type is None]
+        state = "unknown" if untold else "drift"
+        have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
+    elif isinstance(addresses, Mapping):
+        own = _of(addresses, [one.name for one in nic.netdevs])
+        have += "; its interface has %s" % (", ".join(own) or "no address")
+    return RAIL_GID.judge(
+        nic.label,
+        state,
+        "a RoCE v2 GID with an %s address of the rail's interface" % family,
+        have,
+        source + "/gids",
+        because=down,
+    )
+
+
+def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:
+    """Whether each rail's addresses are its own: of two rails with the same one, the second has the finding."""
+    findings: List[Finding] = []
+    if not isinstance(addresses, Mapping):
+        return findings  # rail_gid says why they are not known
+    first: Dict[str, Tuple[str, Rail]] = {}
+    for rail in profile.rails:
+        nic = rails.nics.get(rail.number)
+        port = nic.port if nic is not None else None
+        if nic is None or port is None or port.link_layer != "Ethernet":
+            continue
+        own = {address: name for name in _interfaces(nic, port) for address in _of(addresses, [name])}
+        twice = {address for address in own if address in first and first[address][0] != own[address]}
+        said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
+        if own:
+            findings.append(
+                RAIL_ADDRESS.judge(
+                    nic.label,
+                    "drift" if twice else "ok",
+                    "addresses that no other rail has",
+                    "; ".join(said) or ", ".join(sorted(own)),
+                    " ".join(ADDRESSES),
+                )
+            )
+        for address, name in own.items():
+            first.setdefault(address, (name, rail))
+    return findings
+
+
+def _interfaces(nic: Nic, port: Port) -> List[str]:
+    """Its own, and a bond or VLAN above them that its GIDs name."""
+    return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
+
+
+def _carriers(gid: Gid, nic: Nic) -> List[str]:
+    """Interfaces that may have its address. A bond or VLAN above the NIC's own is named by the GID alone."""
+    return [gid.netdev] if gid.netdev else [one.name for one in nic.netdevs]
+
+
+def _of(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> List[str]:
+    return [one.address for name in names for one in addresses.get(name, ())]
