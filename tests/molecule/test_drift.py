@@ -10,6 +10,7 @@ where a run does not mend it. Played are the roles that have to find something.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -162,16 +163,18 @@ def prove_changes(host: Host, made: list[Change]) -> None:
     def finds(changes: Sequence[Change]) -> list[str]:
         return sorted(check for change in changes for check in change.finds if role_of(check) in roles)
 
-    for change in made:
-        host.check_output(shlex.join(change.change))
-    try:
-        predicted = check(host, roles)
-        assert checks(predicted) == finds(made)
-        done = play(roles, check=False)
-    finally:
-        for change in made:
-            if change.undo:
-                host.check_output(shlex.join(change.undo))
+    with contextlib.ExitStack() as undoing:
+        try:
+            for change in made:
+                # Also of one that stopped half way.
+                if change.undo:
+                    undoing.callback(host.check_output, shlex.join(change.undo))
+                host.check_output(shlex.join(change.change))
+            predicted = check(host, roles)
+            assert checks(predicted) == finds(made)
+        finally:
+            # What has no undo is taken back by a run, whatever came before it.
+            done = play(roles, check=False)
     assert done["repaired"] == predicted["repaired"]
     assert checks(done) == finds([change for change in made if change.undo])
     assert ids(done) <= ids(predicted)
