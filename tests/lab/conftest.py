@@ -91,12 +91,14 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
         # What a variable of the role's own says is the option of that name.
         known |= {key.removeprefix(f"{ROLE_OF[name]}_"): value for key, value in values.items()}
         arguments = {key: value for key, value in known.items() if key in MODULES[name].SPEC}
+        # A tool that never answers is not waited for; any other is, however much the machine has to do.
+        patience = 0.5 if "smi-hang" in store.status(lab)[node] else 20.0
         if name == "topology_info":
             site = {key: value for key, value in values.items() if key.startswith("busbar_")}
-            arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": 0.5, "site": site}
+            arguments |= {"cross_checks": ["nvidia_smi_topo"], "tool_timeout": patience, "site": site}
         elif name == "node_health":
             # A record is of one moment, and so would be what the note says of its age.
-            arguments |= {"tool_timeout": 0.5, "record": False}
+            arguments |= {"tool_timeout": patience, "record": False}
         elif name == "ofed":
             arguments["repository_top"] = values["mofed_repository_url"]
         elif name == "netdev_mtu":

@@ -92,7 +92,7 @@ def check(lab: Path, on_node: Answer, asked: list[dict[str, Any]], program: Path
             on_node(module, node, check_mode=True)
         steps = [{"role": role, **step} for role, step in zip(modules, asked, strict=True)]
         roots = {root: str(lab / node / part) for root, part in (("hardware_root", "hw"), ("system_root", "sys"))}
-        given = {"scontrol": "scontrol", "budget": 45, "fail": "open", "max_share": 0.1, "ignore": [], **roots, **more}
+        given = {"scontrol": "scontrol", "budget": 60, "fail": "open", "max_share": 0.1, "ignore": [], **roots, **more}
         path = tmp_path / "intent.json"
         path.write_text(gate_files.intent(given, steps, node))
         state = Path(given["system_root"] + gate.STATE)
@@ -136,11 +136,11 @@ def test_a_node_with_a_critical_fault_is_kept_out(check: Check, node: str, name:
 
 
 def test_of_a_tool_that_hangs_all_else_is_known_and_nobody_waits_for_it(check: Check) -> None:
-    state = check("node01", "smi-hang", budget=6)
+    state = check("node01", "smi-hang", budget=12)
     assert (state["verdict"], state["rc"]) == ("unknown", gate.UNKNOWN)
     assert "platform.gpu_tool" in [finding["check"] for finding in state["findings"]]
     # Of the same node what is wrong beside it is found.
-    state = check("node01", "rail-missing", budget=6)
+    state = check("node01", "rail-missing", budget=12)
     assert (state["verdict"], state["rc"]) == ("fail", gate.KEEP_OUT)
 
 

@@ -14,12 +14,13 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 
 from busbar.lab import store
 from busbar.lab.machines import hgx_b200
@@ -81,20 +82,21 @@ def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(stdout))
 
 
-def tools_end(lab: Path) -> None:
+@pytest.fixture(autouse=True)
+def _orphans_are_ours() -> Iterator[None]:
+    """Of a run that is killed: as its tools' parent the kernel tells when they end, also of one that has just begun."""
+    orphans.prctl()(orphans._PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    orphans.prctl()(orphans._PR_SET_CHILD_SUBREAPER, 0)
+
+
+def tools_end() -> None:
     """A tool that a killed run has started goes on by itself, as a card's reset does."""
-    for _wait in range(600):
-        running = []
-        for entry in Path("/proc").iterdir():
-            try:
-                line = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            except OSError:
-                continue
-            running += [entry.name] if f"{lab}/node01/sys/usr/bin/mst".encode() in line else []
-        if not running:
-            return
-        time.sleep(0.1)
-    raise AssertionError("a tool of the lab does not end")
+    deadline = time.monotonic() + 1800
+    while orphans.has_children():
+        assert time.monotonic() < deadline, "a tool of the lab does not end"
+        if os.waitpid(-1, os.WNOHANG)[0] == 0:
+            time.sleep(0.05)
 
 
 def cards(lab: Path) -> list[dict[str, Any]]:
@@ -131,7 +133,7 @@ def test_killed_at_random_moments_settings_are_old_or_new_and_no_card_is_reset_t
             within += process.poll() is None and record.exists()
             process.kill()
             process.communicate()
-            tools_end(lab)
+            tools_end()
         else:
             while process.poll() is None and not record.exists():
                 time.sleep(0.01)
