@@ -141,7 +141,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
         usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
     asked = nic_firmware.Asked(
-        wanted.parse(given["settings"]), usual, devices, wanted.of_profile(expected), given["firmware"]
+        wanted.parse(given["settings"]), usual, devices, wanted.of_profile(expected), wanted.versions(given["firmware"])
     )
     if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.

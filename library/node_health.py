@@ -123,7 +123,7 @@ from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     imex,
@@ -151,9 +151,11 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked = profile.asked(given)
+    asked, timeout = profile.asked(given), module.seconds(given)
+    if given["power_limit"] < 0:
+        raise ParseError("power_limit is %d, expected watts, or 0 for the GPUs' default" % given["power_limit"])
     machine = topology.read(host, ask_nvidia_smi=False)
-    have = node.read(host, machine, asked, given["tool_timeout"], given["states_only"])
+    have = node.read(host, machine, asked, timeout, given["states_only"])
     wanted = judge.Wanted(asked, given["power_limit"] or None)
     pages = Plan(tuple(page_size.judge(host, asked.page_size)))
     found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), pages)

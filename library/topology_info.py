@@ -125,7 +125,7 @@ withheld:
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change.module import PROFILE, ROOTS
+from ansible_collections.busbar.fabric.plugins.module_utils.change.module import PROFILE, ROOTS, seconds
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     ParseError,
@@ -148,7 +148,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
 
-LONGEST_TIMEOUT = 3600
 # Another one after each boot, which sets the counters of the HCAs back.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -205,12 +204,10 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(SPEC, supports_check_mode=True)
     given = module.params
-    if not 0 < given["tool_timeout"] <= LONGEST_TIMEOUT:
-        module.fail_json(msg="tool_timeout is %g, expected seconds up to %d" % (given["tool_timeout"], LONGEST_TIMEOUT))
-    host = Host(given["hardware_root"], given["system_root"], given["tool_timeout"])
     try:
+        host = Host(given["hardware_root"], given["system_root"], seconds(given))
         host.require_roots()
-    except ReadError as error:
+    except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     machine = topology.read(host)
     plan = Plan()

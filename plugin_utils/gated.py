@@ -14,6 +14,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, bounded
 
 display = Display()
@@ -41,6 +42,8 @@ def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], backgr
         with bounded.bounded(bounded.OF_MODULE.get(module, bounded.LIMIT)):
             given = ask()
         kept = answer.check(module, given, background)
+        if kept.get("failed") and not kept.get("msg"):
+            kept["msg"] = f"the module itself failed: {_error(given)}; run it again for this host with -vvv"
         if display.verbosity >= DEBUG:
             kept.update(redaction.scrub_all({key: given[key] for key in ("invocation", "exception") if key in given}))
     except bounded.TooMuchError as error:
@@ -53,3 +56,10 @@ def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], backgr
     if found:
         kept["ansible_facts"] = {found: action._discovered_interpreter}
     return kept
+
+
+def _error(given: Mapping[str, Any]) -> str:
+    """What Python said of a module that broke off, without its traceback: ansible-core 2.19 has no message of it."""
+    error = given.get("exception")
+    said = str(getattr(getattr(error, "event", None), "msg", error or "")).strip().splitlines()
+    return redaction.scrub(printable((said or ["it does not say why"])[-1])[:300], ())

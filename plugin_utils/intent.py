@@ -333,6 +333,8 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     errors += _nic_firmware_errors(values)
     errors += _fabric_errors(values)
     errors += _perftest_errors(values)
+    if values["node_health_power_limit"] < 0:
+        errors.append("node_health_power_limit is %d, expected watts, or 0" % values["node_health_power_limit"])
     if values["busbar_mtu"] is not None:
         errors += _mtu_errors(values["busbar_mtu"], values["busbar_fabric"])
     errors += _multirail_errors(values)
@@ -376,14 +378,15 @@ def _perftest_errors(values: Mapping[str, Any]) -> list[str]:
         errors.append(
             "perftest_latency is {:g}, expected microseconds, or 0 for no bar".format(values["perftest_latency"])
         )
-    wrong = [psid for psid, version in values["busbar_firmware"].items() if not isinstance(version, str)]
-    if wrong:
-        errors.append(f"busbar_firmware.{wrong[0]} is no text such as '28.43.2026'")
     return errors
 
 
 def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
     errors = []
+    try:
+        nic_settings.versions(values["busbar_firmware"])
+    except ParseError as error:
+        errors.append(str(error))
     try:
         errors += _against_fabric(nic_settings.parse(values["nic_firmware_settings"]), values)
     except ParseError as error:

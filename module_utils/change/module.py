@@ -24,8 +24,18 @@ PROFILE: Spec = {
 }
 DISRUPTION: Spec = {"max_disruption": {"type": "str", "choices": list(DISRUPTIONS), "default": "none"}}
 BACKUP: Spec = {"backup": {"type": "bool", "default": True}}
+# Seconds that a tool may be granted.
+LONGEST_TIMEOUT = 3600
 # Of a module: the machine, its checked options, whether nothing may be changed -> its result.
 Work = Callable[[Host, Mapping[str, Any], bool], Dict[str, Any]]
+
+
+def seconds(given: Mapping[str, Any]) -> float:
+    """The option tool_timeout. Raises ParseError."""
+    found = given["tool_timeout"]
+    if not 0 < found <= LONGEST_TIMEOUT:
+        raise ParseError("tool_timeout is %g, expected seconds up to %d" % (found, LONGEST_TIMEOUT))
+    return float(found)
 
 
 def run(module: Any, work: Work) -> NoReturn:

@@ -96,7 +96,8 @@ class Host:
 
     def __init__(self, hardware_root: str = "/", system_root: str = "/", timeout: float = 20.0) -> None:
         self.hardware_root = hardware_root
-        self._real_root = os.path.realpath(hardware_root)
+        # A null byte is in no path: require_roots says so, which realpath would not.
+        self._real_root = hardware_root if "\0" in hardware_root else os.path.realpath(hardware_root)
         self.system_root = system_root
         self.timeout = timeout
 

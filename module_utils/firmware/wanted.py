@@ -67,6 +67,14 @@ _OF_NONE = ("PCI_WR_ORDERING", "ATS_ENABLED", "SRIOV_EN", "NUM_OF_VFS")
 _DECLARED = "the site declares it"
 
 
+def versions(firmware: Mapping[str, Any]) -> Mapping[str, str]:
+    """busbar_firmware, PSID to version. Raises ParseError: a version without quotes is a number, and another one."""
+    for psid, version in firmware.items():
+        if not isinstance(version, str):
+            raise ParseError("busbar_firmware.%s is no text such as '28.43.2026'" % (psid,))
+    return firmware
+
+
 @dataclass(frozen=True)
 class Wanted:
     """name: as the tool has it, ``LINK_TYPE_P1``.

@@ -234,6 +234,16 @@ def test_an_ordinary_task_is_asked_through_the_same_gate() -> None:
     assert "invocation" not in gate("ofed", said)
 
 
+def test_a_module_that_breaks_off_is_a_sentence() -> None:
+    again = "run it again for this host with -vvv"
+    summary = SimpleNamespace(event=SimpleNamespace(msg="cannot convert\x1b[2J infinity"))
+    said = gate("iommu", {"failed": True, "exception": summary})
+    assert said == {"failed": True, "msg": f"the module itself failed: cannot convert\\x1b[2J infinity; {again}"}
+    said = gate("iommu", {"failed": True, "exception": "Traceback\n  line 7\nValueError: no\n"})
+    assert said["msg"] == f"the module itself failed: ValueError: no; {again}"
+    assert gate("iommu", {"failed": True})["msg"] == f"the module itself failed: it does not say why; {again}"
+
+
 def test_what_goes_on_in_the_background_says_so_first() -> None:
     first = {"changed": True, "ansible_job_id": "j1.2", "results_file": "/root/.ansible_async/j1.2", "finished": 0}
     assert gate("perftest", {**first, "started": 1}, background=True)["ansible_job_id"] == "j1.2"

@@ -137,6 +137,7 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
         ({"perftest_rounds": 0}, "perftest_rounds is 0, expected 1 or more"),
         ({"perftest_share": 1.5}, "perftest_share is 1.5, expected 0 to 1"),
         ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float: write .*"),
+        ({"node_health_power_limit": -1}, "node_health_power_limit is -1, expected watts, or 0"),
         ({"perftest_latency": -1}, "perftest_latency is -1, expected microseconds, or 0 for no bar"),
         ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.2026'"),
         (
