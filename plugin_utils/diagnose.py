@@ -167,7 +167,7 @@ def _of_unread(one: unread.Line) -> list[str]:
     """A line that no rule has read, as it is printed, and what it is."""
     where = f"line {one.order}"
     if one.count > 1:
-        where += f"; {one.count} lines are alike"
+        where += f"; {'at least ' if one.count >= unread.LOOKED_AT else ''}{one.count} lines are alike"
     text = f"{'NCCL: ' if one.nccl else ''}{one.text}"
     if one.last and one.last != one.text:
         text += f" ... {one.last} (up to line {one.end})"

@@ -279,6 +279,9 @@ def _ranks(job: Job) -> List[Finding]:
             )
             have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
             state, severity = ("drift", None) if several and failed else ("unknown", "major")
+            if not several and not failed and len(job.processes) == 1:
+                # The file of one rank never tells of the others.
+                severity = "minor"
             if one.one_process:
                 have = (
                     "one process has all %d ranks (ncclCommInitAll), so none is missing: the lines end before"

@@ -125,7 +125,7 @@ def _network(job: Job) -> List[Finding]:
         have += "; without effect: %s" % names(useless)
     state = "drift" if job.several else "unknown"
     severity = None if job.several else "major"
-    host = one_host(job)
+    host = one_host(job) or ("" if crossing else _one_node(job))
     if host:
         severity = "minor"
         have = have.replace(
@@ -138,6 +138,10 @@ def _network(job: Job) -> List[Finding]:
     return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix, severity=severity)]
 
 
+# GPUs that a node has, as a rule, at most.
+_OF_A_NODE = 8
+
+
 def one_host(job: Job) -> str:
     """The one host that all lines are of, with several GPUs and all ranks that a communicator has; else ""."""
     hosts = {process.host for process in job.processes}
@@ -147,6 +151,14 @@ def one_host(job: Job) -> str:
     if job.world is not None and job.world.ranks > len(gpus):
         return ""
     return next(iter(hosts))
+
+
+def _one_node(job: Job) -> str:
+    """The one host that all lines are of, where the ranks that are named may all be on it; else ""."""
+    hosts = {process.host for process in job.processes}
+    shaped = max((process.shaped_ranks for process in job.processes), default=0)
+    ranks = job.world.ranks if job.world is not None else shaped
+    return next(iter(hosts)) if job.nodes is None and len(hosts) == 1 and ranks <= _OF_A_NODE else ""
 
 
 def _apart(job: Job) -> bool:

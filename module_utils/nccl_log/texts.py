@@ -393,7 +393,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         "comm nccl [Ran",
         r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) "
         r"nranks (?P<ranks>\d{1,8}) cudaDev (?P<device>-?\d{1,9})(?: nvmlDev (?P<nvml>-?\d{1,9}))? "
-        r"busId (?P<bus>[0-9a-f]{1,16})"
+        r"busId (?P<bus>[0-9a-f]{1,16})(?: used \d{1,12} bytes)?"
         r"(?: parent (?P<parent>0x[0-9a-f]{1,16})(?: \w+Count \d+)? color (?P<color>-?\d{1,20}) key -?\d+)?"
         r"(?: commId 0x(?P<id>[0-9a-f]{1,16}))? ?- Init (?P<phase>START|COMPLETE)",
         _init,

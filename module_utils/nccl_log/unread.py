@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from . import unread_kinds
 
@@ -56,10 +56,18 @@ class Unread:
     def __init__(self) -> None:
         self._known: Dict[bytes, Line] = {}
         self._begins: Dict[bytes, int] = {}
+        # The last line of a begin of which no more are looked at, and its number.
+        self._latest: Dict[bytes, Tuple[bytes, int]] = {}
         self.left_out = 0
 
     @property
     def kept(self) -> List[Line]:
+        for text, order in self._latest.values():
+            own, key = _own(text)
+            known = self._known.get(key) if own else None
+            if known is not None and not known.nccl and order > known.end:
+                known.last, known.end = own[:LONGEST].decode("utf-8", "replace"), order
+        self._latest = {}
         return list(self._known.values())
 
     def line(self, text: bytes, source: int, order: int, nccl: bool = False) -> None:
@@ -68,12 +76,13 @@ class Unread:
         seen = self._begins.get(begin, 0)
         if seen >= LOOKED_AT or (not seen and len(self._begins) >= _BEGINS):
             self.left_out += 1
+            if seen:
+                self._latest[begin] = text, order
             return
         self._begins[begin] = seen + 1
-        own = text[: LONGEST * 2].strip()
-        if len(own) < _SHORT or (_EMPTY.match(own) and not _ROW.match(own)) or _DULL.match(own):
+        own, key = _own(text)
+        if not own:
             return
-        key = _LISTS.sub(b"#", _NUMBERS.sub(b"#", _BLANKS.sub(b" ", own[:LONGEST])))
         known = self._known.get(key)
         if known is not None:
             known.count += 1
@@ -83,6 +92,14 @@ class Unread:
             self._known[key] = Line(own.decode("utf-8", "replace")[:LONGEST], source, order, nccl=nccl)
         else:
             self.left_out += 1
+
+
+def _own(text: bytes) -> Tuple[bytes, bytes]:
+    """What a line says, and what lines of its kind have in common; two times nothing of one that says nothing."""
+    own = text[: LONGEST * 2].strip()
+    if len(own) < _SHORT or (_EMPTY.match(own) and not _ROW.match(own)) or _DULL.match(own):
+        return b"", b""
+    return own, _LISTS.sub(b"#", _NUMBERS.sub(b"#", _BLANKS.sub(b" ", own[:LONGEST])))
 
 
 def chosen(kept: Sequence[Line], places: Sequence[int], most: int) -> List[Line]:

@@ -39,14 +39,16 @@ _ABOUT: Tuple[Tuple[str, int, str], ...] = (
     ("Protocol ", 0, ""),
     ("Max NThreads", 0, ""),
     ("UDS: ", 0, ""),
-    ("Check P2P Type", 0, ""),
+    ("Check P2P Type", 2, "whether GPUs of the node reach each other directly: 1 yes, 0 no"),
+    ("NVLS Head", 2, "ranks that are one head of NVLS, one of each node"),
+    ("MNNVL", 2, ""),
     ("Initialized state", 0, ""),
     ("Loading unnamed", 0, ""),
     ("TOPO/NET", 0, ""),
     ("ncclTopoPopulateNics", 1, ""),
     ("Pattern ", 1, ""),
 )
-_ALLOCATES = re.compile(r"[\w/]+\.(?:cc|h|cu):\d+ (?:Cuda|memory|Mem|NCCL|->)|=====|\w+ +\| ")
+_ALLOCATES = re.compile(r"[\w/]+\.(?:cc|h|cu):\d+ (?:(?:\w+ )?(?:\w+ )?Alloc|Cuda|memory|Mem|NCCL|->)|=====|\w+ +\| ")
 # What a line of a program tells by, and how much that is.
 _RATE = re.compile(
     r"\b(?:[KMGT]i?[Bb](?:ps|its?)?/s(?:ec)?|[KMGT]bps|[KMGT]?FLOPS?|TFLOPs?|tokens?/s|samples?/s|it/s|s/it|busbw|algbw|"

@@ -69,6 +69,7 @@ def counted(log: job.Log) -> dict[str, Any]:
         "trace",
         "unread",
         "results",
+        "pairs",
     )
     return {name: value for name, value in said(log).items() if name not in apart}
 

@@ -66,3 +66,9 @@ def test_hostile_lines_are_cut_and_printed_as_text() -> None:
     assert len(text) == unread.LONGEST
     log = job.read([b"\x1b[31mred\n" + f"{HEAD} Using network Socket\n".encode()])
     assert "\x1b" not in diagnose.render(log, split(log), judge.judge(log), 100)
+
+
+def test_of_a_long_table_the_last_line_is_told() -> None:
+    rows = [f"row {number} of {number / 7:.2f}" for number in range(1, 3 * unread.LOOKED_AT)]
+    [table] = job.read(["\n".join([*rows, ""]).encode()]).unread.kept
+    assert (table.text, table.last, table.end) == (rows[0], rows[-1], len(rows))
