@@ -17,8 +17,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     printable,
     worst_first,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
+    failures,
+    shown,
+    signals,
+    unread,
+    unread_kinds,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import shown, signals, unread, unread_kinds
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, split
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
@@ -126,7 +132,8 @@ def _verdict(log: Log, bad: Sequence[Finding]) -> str:
     worst = bad[0]
     if worst.severity == "minor":
         return "no failure is in these lines; what they do not tell is below"
-    first = (worst.have or "").partition(";")[0][:200]
+    first = (worst.have or "").partition(";")[0]
+    first = failures.cut(first, 300)
     state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
     return f"{first}" + (f" ({state})" if state else "")
 

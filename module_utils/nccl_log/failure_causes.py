@@ -221,6 +221,12 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         "net_plugin",
+        "nresponsive receiver",
+        "the peer's process has ended, hangs or is not at it yet; or a security group or subnet lets no data through:"
+        " its EFA device itself answers",
+    ),
+    (
+        "net_plugin",
         "UNREACHABLE",
         "no way to a peer: security group, subnet or route, or the peer is gone",
     ),

@@ -293,13 +293,27 @@ _PLUGIN_PLACES = (
 )  # fmt: skip
 
 
+_PEER = re.compile(
+    r"\b[Pp]eer(?: EFA)?(?: addr(?:ess)?)?:? (?=\S{0,90}[\d.:])\S{4,90}(?: Peer host id: \S{1,60}(?<![.,;)]))?"
+)
+
+
+def cut(text: str, most: int = 400) -> str:
+    """A text of about so many characters: its begin, and the peer that it names, or else its end."""
+    if len(text) <= most:
+        return text
+    peer = next((match for match in _PEER.finditer(text) if match.end() > most), None)
+    behind = text[peer.start() : peer.end()] if peer is not None else text[-most // 3 :]
+    return "%s ... %s%s" % (text[: max(most - len(behind) - 5, 40)], behind, " ..." if peer is not None else "")
+
+
 def failure(text: str, place: str = "") -> Optional[Failure]:
     """What a warning says; a Failure of kind "warning" where no rule knows it; None of what is harmless.
 
     place: where in NCCL's sources it stands, which tells what the same call was made for.
     """
     if place.startswith("ras/"):
-        return Failure("ras", text[:400])
+        return Failure("ras", cut(text))
     for kind, pattern in _COMPILED:
         match = pattern.search(text)
         if match is not None:
@@ -308,13 +322,13 @@ def failure(text: str, place: str = "") -> Optional[Failure]:
             if kind in ("cuda", "fabric_manager") and ("nvls" in place or "NVLink SHARP" in text):
                 kind, code = "fabric_manager", "NVLS"
             rank = int(said["rank"]) if said.get("rank") else None
-            return Failure(kind, text[:400], code, said.get("peer") or "", said.get("device") or "", rank)
+            return Failure(kind, cut(text), code, said.get("peer") or "", said.get("device") or "", rank)
     if _HARMLESS.search(text):
         return None
     plugin = next((name for word, name in _PLUGIN_PLACES if word in place.lower()), "")
     if plugin and not _GOES_ON.search(text):
-        return Failure("plugin_warning", text[:400], plugin)
-    return Failure("fallback" if _GOES_ON.search(text) else "warning", text[:400])
+        return Failure("plugin_warning", cut(text), plugin)
+    return Failure("fallback" if _GOES_ON.search(text) else "warning", cut(text))
 
 
 def completed(said: Failure, text: str, place: str) -> Optional[Failure]:

@@ -593,8 +593,9 @@ class Reader:
             if len(process.calls) < CALLS and self._calls < FAILURES:
                 self._calls += 1
                 head = lines.head(self._line[: self._line.find(b" NCCL ")].decode("utf-8", "replace"))
-                call = Call(said.place, said.result, head.device, len(self.log.sources), self._order)
-                process.calls += (call,)
+                progress = b"[Progress" in self._line
+                source = len(self.log.sources)
+                process.calls += (Call(said.place, said.result, head.device, source, self._order, progress),)
         elif isinstance(said, events.Nvls):
             process.nvls = said.available
         elif isinstance(said, events.NvlsGroup):

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import cuda_errors, ends, fail_words, judge_watchdog, signals
+from . import cuda_errors, ends, fail_words, judge_watchdog, outcome, signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
-from .failures import STATUSES
+from .failures import STATUSES, cut
 from .job import Call, Process, Reported
 from .jobs import Job, missing, names, numbers
 from .transport import SOCKETS
@@ -136,7 +136,7 @@ def _bare(job: Job) -> List[Finding]:
     traced = _calls(job)
     if not said and not traced:
         return []
-    have = said[0] if said else ""
+    have, came_to = said[0] if said else "", ""
     if traced:
         call, process = traced[0]
         others = {one.key for _call, one in traced} - {process.key}
@@ -148,12 +148,14 @@ def _bare(job: Job) -> List[Finding]:
         )
         have += ", and on %s" % names([job.who(one) for _call, one in traced if one.key in others], 4) if others else ""
         have += _other_gpus(job, traced)
-        stage = _stage([one.place for one, by in traced if by is process and one.device == call.device])
+        own = [one for one, by in traced if by is process and one.device == call.device]
+        stage, came_to = _stage([one.place for one in own]), outcome.came_to(own)
         have += "; %s" % stage if stage else ""
     have += _test_hosts(job) + _proxy_calls(job)
     code = str(traced[0][0].result) if traced else ""
     meant = [text for number, words, text in RESULTS if number == code or any(word in have for word in words)]
     have += "; that is: %s" % meant[0] if meant else ""
+    have += "; %s" % came_to if came_to else ""
     errors = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl and one.text[:150] not in have]
     errors = [one for one in errors if not one.about or "NCCL" not in one.about.replace("nccl-", "NCCL")]
     if errors:
@@ -243,16 +245,6 @@ def _stage_of(one: Reported) -> str:
     return _stage([one.place, *after]) if one.place or after else ""
 
 
-def _ends_start(one: Reported) -> str:
-    """Whether calls behind a failure carry it up to the initialisation of a communicator."""
-    calls = one.process.calls if one.process is not None else ()
-    up = [call for call in calls if call.source == one.source and call.order > one.order and call.device == one.device]
-    last = next((call for call in reversed(up) if call.place.partition(":")[0].endswith("init.cc")), None)
-    if last is None:
-        return ""
-    return "with it the initialisation of the communicator fails (%s -> %d)" % (last.place, last.result)
-
-
 def _with_gpu(who: str, device: Optional[int]) -> str:
     """NCCL prints a number without meaning where a thread has no GPU."""
     return "%s, GPU %d" % (who, device) if device is not None and 0 <= device < 64 else who
@@ -320,7 +312,10 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     one = ordered[0]
     parts = [_what(one, code) if kind != "watchdog" else judge_watchdog.gave_up(job, reported)]
     parts = [ends.xid_said(reported)[0]] if kind == "xid" else parts
-    if first is not None and len(job.failures) > len(reported):
+    last_words = outcome.last_words(job, one)
+    if first is not None and last_words:
+        parts[0] += " (NCCL's last error, by which the call failed)"
+    elif first is not None and len(job.failures) > len(reported):
         earlier = [one for one in in_order(job.failures) or [] if _kind(one) == "warning"]
         lost = [
             one for one in job.failures if _kind(one) == "closed" or (_kind(one), _code(one)) == ("completion", "5")
@@ -344,7 +339,11 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     stage = _stage_of(one)
     if stage:
         parts.append(stage)
-    parts.append(_ends_start(one))
+    outcome_of = outcome.came_to(outcome.after(one))
+    parts.append(outcome_of)
+    last = [other for other in job.failures if other.process is None and _kind(other) == "consequence"]
+    if last and first is one:
+        parts.append("NCCL's last error: %s (line %d)" % (last[-1].failure.text[:160], last[-1].order))
     parts += _sizes(job, reported)
     where = _where(reported) if kind != "xid" else ""
     if where:
@@ -419,13 +418,17 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("possible causes: %s" % possible)
     subject = "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else "")
     have = "; ".join(part for part in parts if part)
-    state = "unknown" if kind in OPEN or kind == "cancelled" else "drift"
+    state = "unknown" if (kind in OPEN and not last_words) or kind == "cancelled" else "drift"
     severity = "minor" if kind in MINOR or (kind in OPEN and first is None) else None
+    severity = "critical" if last_words and first is not None else severity
     severity = "major" if kind in ("merely_tried", "hca_skipped") else severity
     severity = "minor" if goes_on else severity
+    severity = "critical" if kind == "net_plugin" and outcome_of else severity
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, code)) or OWN.get((kind, "")) or (None, None)
     if kind == "cuda":
         why, fix = cuda_errors.look_after(one.failure.code, one.failure.text) or (why, fix)
+    if kind == "net_plugin" and outcome_of:
+        why = "the plugin of the network reports a failure, and the call that needed it ended with it"
     if kind in ("warning", "system"):
         fix = _look_next(one)
     if kind == "xid":
@@ -555,8 +558,7 @@ def _what(one: Reported, code: str) -> str:
         return "completion with status %s, %s" % (code, STATUSES.get(int(code), "unknown status"))
     if one.failure.kind == "exit" and "the first" not in one.failure.text:
         return "a process ended with %s" % ends.ended_with(one.failure.code)
-    text = one.failure.text.partition("\n")[0]
-    return text if len(text) <= 220 else text[:220] + "..."
+    return cut(one.failure.text.partition("\n")[0], 260)
 
 
 def _link_local(job: Job, reported: Sequence[Reported]) -> str:

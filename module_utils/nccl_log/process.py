@@ -17,13 +17,17 @@ Way = Tuple[str, str, Optional[int], bool, bool, Optional[bool]]
 
 
 class Call(NamedTuple):
-    """A call within NCCL that returned an error. device: CUDA device of the thread.   order: as in Reported."""
+    """A call within NCCL that returned an error. device: CUDA device of the thread.   order: as in Reported.
+
+    progress: by the proxy's progress thread.
+    """
 
     place: str
     result: int
     device: Optional[int]
     source: int
     order: int
+    progress: bool = False
 
 
 # The mapping of every process that has nothing to put into it.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Set, Tuple
 
 from . import signals
+from .tracebacks import Traceback, called
 
 # Quotes that are kept, characters of each, keys of lines that are known, and ranks or processes of a quote.
 QUOTES, LONGEST, KNOWN, NAMED = 300, 420, 20_000, 4096
@@ -57,6 +58,8 @@ _KERNEL = re.compile(r"(?P<name>[A-Za-z_]\w{2,120})\[[^\]]{0,120}\]\($")
 _WRAPPERS = {"wrapper", "inner", "<lambda>", "__call__", "_call_impl", "_wrapped_call_impl", "decorate_context", "_fn"}
 _WRAPPERS |= {"wrapped", "inner_wrapper", "_wrapper", "run_method", "_bootstrap", "<module>"}
 _TABLE = re.compile(r"^[\s|=+*^~-]*$")
+# What a quote is of which the exception itself is not in the log.
+CUT_OFF = "an exception in Python, raised out of these calls; its type and text are cut off here"
 
 
 @dataclass
@@ -98,6 +101,8 @@ class Quotes:
         self._after, self._left = 0, 0
         # What stood before the last frame of a traceback, and its line: the program's own text follows there.
         self._frame: Tuple[str, int] = "", -_NEAR
+        # What the last line of a program's source calls, and its number.
+        self._code: Tuple[str, int] = "", 0
         self.left_out = 0
 
     @property
@@ -120,6 +125,10 @@ class Quotes:
     def waits(self, order: int) -> bool:
         """Whether the line of this number may be a part of a quote."""
         return self._open is not None and order == self._after + 1
+
+    def code(self, text: str, order: int) -> None:
+        """Takes a line that is indented: a call, where it is of a program's source."""
+        self._code = called(text), order
 
     def behind(self, text: str, order: int) -> bool:
         """Takes the line behind a quote as its part, where it is one."""
@@ -175,6 +184,14 @@ class Quotes:
         if said is not None and said.kind in (signals.ERROR, signals.DEATH):
             self._open, self._after, self._left = said, order, _BEHIND
         return said
+
+    def cut_off(self, one: Traceback, source: int) -> None:
+        """Takes a traceback whose exception the log does not hold."""
+        own = one.text[:LONGEST]
+        said = Quote(signals.ERROR, own, CUT_OFF, source, one.order, count=one.count, last=one.last)
+        said.calls = tuple(one.calls[-6:])
+        self._who(said, own)
+        self._keep("\0traceback %s" % own, said)
 
     def nccl(
         self, text: str, place: str, who: Tuple[str, str, Optional[int]], source: int, order: int, kind: str
@@ -245,6 +262,8 @@ class Quotes:
         calls = self._traces.pop(prefix, None)
         if calls is None and len(self._traces) == 1:
             calls = self._traces.pop(next(iter(self._traces)))
+        if not calls and self._code[1] == said.order - 1 and self._code[0]:
+            calls = [self._code[0]]
         if calls:
             kernels = [name[len("kernel ") :] for name in calls if name.startswith("kernel ")]
             said.kernel = kernels[-1] if kernels else ""

@@ -54,6 +54,7 @@ MARKS: Tuple[Tuple[str, ...], ...] = (
     ("detected", "noticed", "has exited"),
     ("lost communication", "unexpectedly failed", "has lost", "died"),
     ("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "EXIT CODE: "),
+    (") exited with code ",),
     ("exitcode", "xit", "exit", "return code = ", "exitCode"),
     ("ChildFailedError", "Root Cause (first observed failure)"),
     ("ngine core ", "EngineDead", "EngineCore ", "orker proc ", "WorkerProc ", "ackground loop has errored"),

@@ -187,6 +187,11 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     # torchrun and others that start processes.
     (
         DEATH,
+        r"\[Inferior \d+ \(process \d+\) exited with code (?P<octal>0[0-7]{1,3})\]",
+        "a debugger reports the end of a process: gdb and cuda-gdb print exit codes in octal",
+    ),
+    (
+        DEATH,
         r"exitcode *: ?(?P<code>-?\d{1,3})\b|[Ee]xit ?[Cc]ode:? {0,8}(?P<other>-?[1-9]\d{0,2})\b|"
         r"(?:exit(?:ed with)?(?: exit)?(?: status| code) |return code = )(?P<third>-?[1-9]\d{0,2})\b|"
         r"exitCode\"?: (?P<fourth>-?[1-9]\d{0,2})\b",
@@ -681,11 +686,15 @@ def _number(said: Dict[str, Optional[str]]) -> Optional[int]:
     name = said.get("name") or said.get("word")
     if name:
         return NUMBERS.get(name, 0) or None
+    if said.get("octal"):
+        return int(said["octal"] or "0", 8)
     digits = [said[key] for key in ("signal", "code", "other", "third", "fourth") if said.get(key)]
     return int(digits[0] or 0) if digits else None
 
 
 def _meant(said: Dict[str, Optional[str]], number: int) -> str:
+    if said.get("octal"):
+        return "exit code %d" % number + (", that is: %s" % meaning(number) if meaning(number) else "")
     if said.get("signal") or said.get("name") or said.get("word"):
         return "signal %d, %s" % (number, SIGNALS[number]) if number in SIGNALS else ""
     return meaning(number)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, List, Optional, Set, Tuple
 
-from . import elsewhere, failures, programs, ras, signals, texts, topology
+from . import elsewhere, failures, programs, ras, signals, texts, topology, tracebacks
 from .failures import Failure
 from .programs import Programs
 from .quotes import Quotes
@@ -16,6 +16,7 @@ from .ras import Report
 from .results import Results
 from .table import Table
 from .trace import Trace
+from .tracebacks import Tracebacks
 from .unread import Unread
 
 # Of a line.
@@ -107,6 +108,7 @@ class Others:
         self._report = False
         # The last frame of a Python stack; the line behind it is of the program's text.
         self._frame = 0
+        self._stacks = Tracebacks()
         self._dull: Set[bytes] = set()
         # Number of the source, and a line that goes on in the next one.
         self._source = 0
@@ -126,6 +128,8 @@ class Others:
         if held:
             self._said(held, order)
         self._waits = "", 0, 0
+        for cut in self._stacks.cut():
+            self._log.quotes.cut_off(cut, self._source)
         self._log.results.end()
         self._source += 1
         if len(self._interfaces) > 1:
@@ -146,6 +150,12 @@ class Others:
         if b'File "' in line:
             self._frame = order
         quotes = self._log.quotes
+        if tracebacks.BEGIN in line:
+            self._stacks.begin(_text(line), order)
+        elif self._stacks.waits:
+            self._stacks.line(_text(line))
+        if line[:4] == b"    " and b"(" in line:
+            quotes.code(_text(line), order)
         taken = quotes.waits(order) and quotes.behind(_text(line), order)
         begin = line[:4]
         bare = False

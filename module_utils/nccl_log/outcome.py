@@ -1,0 +1,64 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a failure came to: which of NCCL's calls returned the error that it began with, up to the program's own call."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Sequence, Tuple
+
+from .failure_checks import OPEN
+from .job import Reported
+from .jobs import Job
+from .process import Call
+
+# By file of NCCL's sources what fails with a call of it.
+_PARTS: Tuple[Tuple[str, str], ...] = (
+    (r"(?:^|/)init\.cc", "the initialisation of the communicator"),
+    (r"(?:^|/)(?:transport\.cc|transport/generic\.cc|channel\.cc)", "the connection between ranks"),
+    (r"(?:^|/)group\.cc", "the group call"),
+    (r"(?:^|/)(?:enqueue|collectives)\.cc", "the launch of the collective"),
+)
+# What ncclResult_t's numbers are called.
+RESULTS: Dict[int, str] = {
+    1: "an error of CUDA", 2: "a system error", 3: "an internal error", 4: "an invalid argument", 5: "an invalid usage",
+    6: "a remote error",
+}  # fmt: skip
+
+
+def after(one: Reported) -> List[Call]:
+    """Calls of the failure's process and GPU that returned an error behind it."""
+    calls = one.process.calls if one.process is not None else ()
+    return [
+        call for call in calls if call.source == one.source and call.order > one.order and call.device == one.device
+    ]
+
+
+def came_to(calls: Sequence[Call]) -> str:
+    """``with it the group call fails (group.cc:75 -> 6): 6 is a remote error``; "" where no call tells."""
+    last: Dict[str, Call] = {}
+    for call in calls:
+        name = call.place.partition(":")[0]
+        part = next((part for pattern, part in _PARTS if re.search(pattern, name)), "")
+        part = "the proxy's progress thread" if call.progress else part
+        if part:
+            last[part] = call
+    if not last:
+        return ""
+    said = [
+        "%s%s (%s -> %d)" % (part, "" if number else " fails", call.place, call.result)
+        for number, (part, call) in enumerate(last.items())
+    ]
+    results = sorted({call.result for call in last.values() if call.result in RESULTS})
+    meant = ", ".join("%d is %s" % (result, RESULTS[result]) for result in results)
+    return "with it %s" % ", ".join(said) + (": %s" % meant if meant else "")
+
+
+def last_words(job: Job, one: Reported) -> bool:
+    """Whether a warning is what NCCL handed to a program as its last error (``Last error:``)."""
+    raised = any(other.failure.kind == "exception" for other in job.failures)
+    return one.process is None and one.failure.kind in OPEN and one.failure.kind not in _NO_ERROR and raised
+
+
+# What a program is never told as an error.
+_NO_ERROR = ("event", "ras", "fallback", "libfabric", "gdrcopy", "value")
