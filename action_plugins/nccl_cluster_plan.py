@@ -15,6 +15,7 @@ from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_plan, cluster_wanted, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Member, Settings
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind, values
@@ -25,6 +26,7 @@ display = Display()
 UNKNOWN = Settings("unknown", "", (), (0, 0), 0)
 AGAIN = "run it again for this host with -vvv"
 NOT_READ = ("its inventory was not read", AGAIN)
+NO_NVLINKS = "set another nccl_benchmark_scope for it, or name the trays of the rack alone with --limit"
 # Characters of host names in a line, and of reasons.
 ROOM, REASONS = 120, 300
 
@@ -99,6 +101,15 @@ class Kinds:
             self._expected[key] = self._of_settings[settings].expected(measure, nodes)
         return self._expected[key]
 
+    def _no_such(self, settings: Settings) -> tuple[str, str] | None:
+        """Why the inventory's own words keep a host out; None where they do not."""
+        if settings is UNKNOWN:
+            return NOT_READ
+        kind = self._of_settings[settings]
+        if settings.scope == NVLINK_DOMAIN and kind.profile.nvlink_domain is None:
+            return f"profile {kind.name} says nothing of NVLinks to other nodes (nvlink_domain)", NO_NVLINKS
+        return None
+
     def member(self, host: str, of_host: Mapping[str, Any], there: bool) -> Member:
         """there: the host is still in the play. Raises ParseError."""
         wanted = values(of_host)
@@ -114,7 +125,7 @@ class Kinds:
             leaf=wanted.get("busbar_leaf") or "",
             build=facts.get("build", ""),
             rails={int(number): (one["device"], one["gpu"]) for number, one in (facts.get("rails") or {}).items()},
-            unfit=unfit(of_host, read, address, there) or (NOT_READ if settings is UNKNOWN else None),
+            unfit=unfit(of_host, read, address, there) or self._no_such(settings),
             domain=facts.get("domain", ""),
             no_domain=facts.get("no_domain", ""),
         )

@@ -146,6 +146,22 @@ def _redirected(machine: Machine) -> None:
     machine.function(machine.function(machine.rail(RAIL).address).parent).acs = ACS_REDIRECT
 
 
+def _imex_stopped(machine: Machine) -> None:
+    machine.imex = "stopped"
+
+
+def _no_channel(machine: Machine) -> None:
+    machine.driver_options = {**machine.driver_options, "CreateImexChannel0": "0"}
+
+
+def _other_rack(machine: Machine) -> None:
+    machine.nvlink_domain = "7d4c9a52-5e1b-4f60-9c3e-2a9b6f0d1e84 32766"
+
+
+def _no_domain(machine: Machine) -> None:
+    machine.gpus[1].domain = "00000000-0000-0000-0000-000000000000 0"
+
+
 def _no_peermem(machine: Machine) -> None:
     machine.modules.pop("nvidia_peermem", None)
 
@@ -344,9 +360,52 @@ LOCALISED = (
 )
 
 
+# What keeps trays of one NVLink domain from reaching each other over NVLink: health.md 6, nccl.md 5.
+TRAYS = (
+    ClusterFault(
+        "other-rack",
+        "one tray is of another rack's domain, though its clique has the same number",
+        "nccl_cluster.member",
+        state="unknown",
+        machine=_other_rack,
+    ),
+    ClusterFault(
+        "imex-stopped",
+        "IMEX does not run on one tray: NCCL ends there",
+        "nccl_perf.ran",
+        machine=_imex_stopped,
+    ),
+    ClusterFault(
+        "imex-channel",
+        "the driver of one tray has made no IMEX channel",
+        "nccl_perf.ran",
+        machine=_no_channel,
+    ),
+    ClusterFault(
+        "no-domain",
+        "a GPU of one tray has no UUID of a domain: NCCL takes the network for all, without a word",
+        "nccl_perf.nvlink",
+        machine=_no_domain,
+    ),
+    ClusterFault(
+        "cumem-off",
+        "nccl.conf of one tray switches off what NVLink between hosts needs: the network is taken for all",
+        "nccl_perf.nvlink",
+        conf=lambda machine: {"NCCL_CUMEM_ENABLE": "0"},
+    ),
+    ClusterFault(
+        "other-clique",
+        "nccl.conf of one tray gives it a clique of its own, which the network joins to the others",
+        "nccl_perf.nvlink",
+        conf=lambda machine: {"NCCL_MNNVL_CLIQUE_ID": "1"},
+    ),
+)
+
+
 def named(name: str) -> ClusterFault:
     """Raises LabError where there is no such fault."""
-    return first(f"cluster fault {name!r}", (fault for fault in (*CATALOGUE, *LOCALISED) if fault.name == name))
+    known = (*CATALOGUE, *LOCALISED, *TRAYS)
+    return first(f"cluster fault {name!r}", (fault for fault in known if fault.name == name))
 
 
 def conf(machine: Machine, faults: Sequence[ClusterFault] = ()) -> str:

@@ -18,6 +18,7 @@ _ABOUT: Tuple[Tuple[str, int, str], ...] = (
     ("Setting affinity", 1, ""),
     ("P2P Chunksize", 0, ""),
     ("threadThresholds", 0, ""),
+    ("MNNVL busId", 0, "the NVLink domain of the GPU; a UUID of zeros is none"),
     ("Using non-device net plugin", 0, ""),
     ("Initialized NET plugin", 0, ""),
     ("Attribute ", 0, ""),

@@ -34,7 +34,11 @@ mkdir -p /var/lib/busbar {root}/own
 mountpoint -q /var/lib/busbar || mount --bind {root}/own /var/lib/busbar
 rm -rf /var/lib/busbar/*
 """
-NO_PROCESS = 'echo "pid, process_name, used_gpu_memory [MiB]"'
+# An nvidia-smi that knows of no process, and of its GPUs what the lab's says.
+NO_PROCESS = (
+    '[ "$*" != "-q -x" ] || exec cat "${0%/*}/../share/busbar-lab/nvidia-smi/query.xml"\n'
+    'echo "pid, process_name, used_gpu_memory [MiB]"'
+)
 
 
 class Run(NamedTuple):
@@ -83,6 +87,11 @@ def environment(home: Path) -> dict[str, str]:
 @pytest.fixture
 def site(simulated: Simulated, tmp_path: Path) -> Path:
     """The inventory's directory, for nodes on which all that a benchmark takes is there, and nobody is busy."""
+    return inventory(simulated, tmp_path, "hgx-h100")
+
+
+def inventory(simulated: Simulated, tmp_path: Path, platform: str) -> Path:
+    """platform: the profile that the site's own are made of."""
     programs = built(simulated, tmp_path / "programs")
     for node in simulated.nodes:
         root = node.tmp / ROOT.removeprefix("/tmp/")
@@ -95,7 +104,7 @@ def site(simulated: Simulated, tmp_path: Path) -> Path:
             tool(root, f"usr/bin/{name}", f'exec {shutil.which(name, path=debian.PLACES)} "$@"')
     folder = tmp_path / "inventory"
     (folder / "profiles").mkdir(parents=True)
-    profile = yaml.safe_load((SUITE / "profiles" / "hgx-h100.yml").read_text())
+    profile = yaml.safe_load((SUITE / "profiles" / f"{platform}.yml").read_text())
     profile["rails"] = profile["rails"][:GPUS]
     (folder / "profiles" / f"{ALL_GPUS}.yml").write_text(yaml.safe_dump(profile))
     profile["gpus"]["count"] = GPUS
@@ -128,7 +137,10 @@ def site(simulated: Simulated, tmp_path: Path) -> Path:
 @pytest.fixture
 def play(site: Path, tmp_path: Path) -> Callable[..., Run]:
     """Runs a playbook by its name. values: variables for this run."""
+    return player(site, tmp_path)
 
+
+def player(site: Path, tmp_path: Path) -> Callable[..., Run]:
     def run(playbook: str, *arguments: str, **values: Any) -> Run:
         path = tmp_path / "findings.json"
         path.unlink(missing_ok=True)

@@ -98,6 +98,13 @@ class Simulated:
                 (root / path.lstrip("/")).write_text(text)
             (node.tmp / f"{ROOT.removeprefix('/tmp/')}.profile").write_text("".join(fault.profile for fault in mine))
 
+    def restore(self) -> None:
+        """All nodes as they were made, after something else has been in their place."""
+        self._there.clear()
+        for node, machine in zip(self.nodes, self.machines, strict=True):
+            self.install(node, machine)
+        self.put({})
+
     @contextmanager
     def broken(self, name: str, host: str = "") -> Iterator[ClusterFault]:
         """host: the node that has the fault; the usual one where none is named."""

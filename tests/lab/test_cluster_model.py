@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,15 @@ import pytest
 from busbar.lab.cluster_faults import CATALOGUE, LOCALISED, broken, named, usual
 from busbar.lab.machines import hgx_h100
 from busbar.lab.toolkit import perftest_tools
-from busbar.lab.toolkit.nccl_model import log
+from busbar.lab.toolkit.nccl_model import log, mnnvl
 from busbar.lab.toolkit.nccl_model.bandwidth import Rate, duration, peak
 from busbar.lab.toolkit.nccl_model.fabric import Fabric
 from busbar.lab.toolkit.nccl_model.job import Job, Process, arrange, children, parent, unpack
 from busbar.lab.toolkit.nccl_model.node import Gpu, Hca, Interface
 from busbar.lab.toolkit.nccl_model.stop import Stop
 from busbar.lab.toolkit.nccl_model.ways import errors
+
+UUID = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 
 
 def job(nodes: int = 4, gpus: int = 8, rails: int = 8, fabric: Fabric | None = None, **variables: str) -> Job:
@@ -48,6 +51,19 @@ def job(nodes: int = 4, gpus: int = 8, rails: int = 8, fabric: Fabric | None = N
                     run=0,
                 )
             )
+    return arrange([unpack(one.pack()) for one in said])
+
+
+RACK, OTHER = f"{UUID} 32766", f"{UUID.replace('0f', '1f')} 32766"
+
+
+def trays(*domains: str, gpus: int = 4, library: int = 22809, **variables: str) -> Job:
+    """Trays of these NVLink domains, "" for none, with one process for each GPU."""
+    flat = job(len(domains), gpus, gpus, None, **variables)
+    said = []
+    for rank in flat.ranks:
+        card = replace(rank.card, nvlink=40.1, domain=domains[rank.number // gpus])
+        said.append(replace(rank.process, gpus=[card], library=library))
     return arrange([unpack(one.pack()) for one in said])
 
 
@@ -82,6 +98,72 @@ def busbw(collective: str, of: Job) -> float:
 )
 def test_what_each_collective_gets_between_nodes(collective: str, of: Job, expected: float) -> None:
     assert busbw(collective, of) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("of", "nodes", "expected"),
+    [
+        # Published over two trays 811, over a rack 835 to 847.
+        (trays(RACK, RACK), 1, 815),
+        (trays(*[RACK] * 18), 1, 815),
+        (trays(RACK, RACK, NCCL_NVLS_ENABLE="0"), 1, 711),
+        # The network, for one reason or another: four rails of 48 GB/s, crossed once.
+        (trays(RACK, RACK, NCCL_MNNVL_ENABLE="0"), 2, 332),
+        (trays(RACK, RACK, NCCL_CUMEM_ENABLE="0"), 2, 332),
+        (trays(RACK, RACK, library=21803), 2, 332),
+        (trays(RACK, ""), 2, 332),
+        # Two cliques of one tray each, and of two.
+        (trays(RACK, OTHER), 2, 332),
+        (trays(RACK, RACK, OTHER, OTHER), 2, None),
+    ],
+)
+def test_trays_of_a_domain_are_one_node_where_nvlink_joins_them(of: Job, nodes: int, expected: float | None) -> None:
+    assert len(of.nodes) == nodes
+    assert expected is None or busbw("all_reduce", of) == pytest.approx(expected, rel=0.02)
+    assert sum(map(len, of.nodes)) == len(of.ranks)
+    # A rank is known by its host, whatever NCCL takes for a node.
+    places = [(rank.process.host, rank.place) for rank in of.ranks]
+    assert len(set(places)) == len(places)
+    assert max(place for _host, place in places) == 3
+
+
+@pytest.mark.parametrize(
+    ("library", "joined", "group"),
+    [
+        (22105, "MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 5 ", "headRank 5 nHeads 8 buffSize "),
+        (22809, "MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 5", "headRank 5 nHeads 8 nvlsRanks 8 buffSize "),
+        (23007, "MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 5 nvlDomainSize 8", "nHeads 8 nvlsRanks 8 buffSize "),
+    ],
+)
+def test_the_log_of_trays_is_that_of_its_release(library: int, joined: str, group: str) -> None:
+    of = trays(RACK, RACK, library=library)
+    logged = log.Log({"NCCL_DEBUG": "INFO"}, library)
+    said = [text for rank, _, text in log._communicator(logged, of, of.ranks[5])]
+    assert joined in said
+    # The UUID's halves are printed as numbers, whose first byte is the last one written.
+    [fabric] = [text for text in said if text.startswith("MNNVL busId")]
+    assert fabric.endswith("fabric UUID 4000003c2d1e0f.ffeeddccbbaa0080 cliqueId 0x7ffe state 3 healthMask 0x1aa")
+    [shape] = [text for text in said if " nNodes " in text]
+    assert shape.endswith("nRanks 8 nNodes 1 localRanks 8 localRank 5 MNNVL 1")
+    ways = [text for _, _, text in log.connections(logged, of, of.ranks, Rate(1, "nvls"), "all_reduce")]
+    assert any("via P2P/MNNVL" in text for text in ways)
+    assert not any("via NET" in text for text in ways)
+    assert any(text.startswith("NVLS comm 0x") and group in text for text in ways)
+
+
+@pytest.mark.parametrize(
+    ("library", "lacks", "says"),
+    [
+        (22501, "service", "is available but not supported on this system. Check the IMEX configuration."),
+        (22809, "service", "Check the IMEX configuration (nvidia-imex-ctl -N). Set NCCL_MNNVL_ENABLE=0"),
+        (22809, "channel", "Check the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set"),
+    ],
+)
+def test_imex_that_does_not_work_is_refused_as_its_release_says_it(library: int, lacks: str, says: str) -> None:
+    place, said = mnnvl.refusal(library, 8, lacks)
+    assert place.startswith("mnnvl.cc:")
+    assert said.startswith("MNNVL (cliqueSize 8) is available but not ")
+    assert says in said
 
 
 def test_small_sizes_cost_hops() -> None:

@@ -63,6 +63,10 @@ def test_a_tray_says_of_which_domain_it_is() -> None:
     domain = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
     found = member(host(altered(domain=domain, no_domain="")))
     assert (found.domain, found.unfit) == (domain, None)
+    # A platform whose profile knows of no NVLinks to others is not sent to look for them.
+    [(why, fix)] = [one for one in [member(host(nccl_benchmark_scope="nvlink_domain")).unfit] if one]
+    assert why == "profile hgx-h100 says nothing of NVLinks to other nodes (nvlink_domain)"
+    assert "--limit" in fix
     odd = member(host(altered(domain="../" + domain)))
     assert odd.unfit is not None
     assert odd.unfit[0].startswith("its answer is not valid: member.domain: is")

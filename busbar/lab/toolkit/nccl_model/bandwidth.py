@@ -19,7 +19,7 @@ from .ways import LOSSY, between, ways, wire
 REACHED, REACHED_OUTSIDE = 0.985, 0.99
 # NVLink SHARP on 5 to 8 Hopper GPUs against a ring, from published all_reduce runs. With fewer GPUs it gains nothing.
 NVLS_GAIN = {5: 1.135, 6: 1.19, 7: 1.245, 8: 1.30}
-# The same of eight Blackwell GPUs, from NCCL's own constants: nobody has published it.
+# The same of eight Blackwell GPUs: 811 GB/s are published over two trays.
 NVLS_GAIN_BLACKWELL = {8: 1.15}
 SHARED_MEMORY, SOCKETS = 10.0, 1.8
 # What each reaches of all_reduce's ring; gather, scatter and hypercube are assumed.
@@ -91,7 +91,10 @@ def _inside(job: Job, ranks: list[Rank]) -> _Inside:
     bandwidth *= min((_clock(job, rank) for rank in ranks), default=1.0)
     nvls = nvlink and number(found, "NCCL_NVLS_ENABLE", 2) != 0 and len(ranks) > 1
     gains = NVLS_GAIN_BLACKWELL if gpus[0].nvlink > 30 else NVLS_GAIN
-    return _Inside(bandwidth, bandwidth * gains.get(len(ranks), 1.0) if nvls else 0.0)
+    # Published over the 72 GPUs of a rack, too: 835 to 847 GB/s of 722.
+    most = max((count for count in gains if count <= len(ranks)), default=0)
+    gain = gains[most] if len(ranks) in gains or len(ranks) > max(gains) else 1.0
+    return _Inside(bandwidth, bandwidth * gain if nvls else 0.0)
 
 
 # -- between nodes ---------------------------------------------------------------------------------------------------

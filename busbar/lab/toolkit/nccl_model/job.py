@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from . import mnnvl
 from .fabric import Fabric
 from .node import Gpu, Hca, Interface
 from .stop import USAGE_ERROR, nccl_failure
@@ -22,6 +23,7 @@ from .variables import PXB, level, number
 _ASKED = (
     *("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL", "NCCL_PXN_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_HOSTID"),
     *("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO"),
+    *("NCCL_MNNVL_ENABLE", "NCCL_MNNVL_CLIQUE_ID", "NCCL_CUMEM_ENABLE"),
 )
 
 
@@ -29,7 +31,7 @@ _ASKED = (
 class Process:
     """What one process has to say. ``first``: CUDA's number of the first of ``gpus``.   library: version of its NCCL.
 
-    near: of each GPU, how far each device is.
+    near: of each GPU, how far each device is.   imex: what keeps it from the memory of other hosts, "" for nothing.
     """
 
     host: str
@@ -43,6 +45,7 @@ class Process:
     variables: dict[str, str]
     fabric: Fabric
     run: int
+    imex: str = ""
 
     @property
     def node(self) -> str:
@@ -78,7 +81,7 @@ def unpack(data: bytes) -> Process:
 class Rank:
     """number: its own.   node, local: the node's number, and its own there.   gpu: its place in the process's ``gpus``.
 
-    device: CUDA's number of the GPU.
+    device: CUDA's number of the GPU.   place: its own on the host, which is not the node where NVLink joins hosts.
     """
 
     number: int
@@ -86,6 +89,7 @@ class Rank:
     node: int
     local: int
     gpu: int
+    place: int = 0
 
     @property
     def device(self) -> int:
@@ -104,7 +108,7 @@ class Rank:
 
     def named(self, fault: Mapping[str, Any]) -> bool:
         """Whether a fault of the fabric is this rank's."""
-        return bool(fault) and (self.process.host, self.local) == (fault["host"], fault["local"])
+        return bool(fault) and (self.process.host, self.place) == (fault["host"], fault["local"])
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class Job:
-    """A run. ``nodes``: the ranks of each.   lanes: of each node, one for each channel; empty on a single node."""
+    """A run. ``nodes``: the ranks of each.   lanes: of each node, one for each channel; empty on a single node.
+
+    cliques: of each rank the domain over whose NVLinks it reaches other hosts; "" where that is off.
+    """
 
     ranks: list[Rank]
     nodes: list[list[Rank]]
@@ -132,10 +139,16 @@ class Job:
     fabric: Fabric
     library: int
     run: int
+    cliques: list[str]
 
     @property
     def network(self) -> str:
         return self.networks[0]
+
+    def clique(self, rank: Rank) -> list[int]:
+        """The ranks that NVLink joins to this one, and itself; none where that is off."""
+        own = self.cliques[rank.number]
+        return [number_ for number_, domain in enumerate(self.cliques) if domain == own] if own else []
 
     @property
     def channels(self) -> int:
@@ -159,14 +172,19 @@ def arrange(said: list[Process]) -> Job:
     """Raises Stop for what NCCL refuses."""
     fabric = said[0].fabric
     processes = [_in(fabric, one) for one in said]
-    names = list(dict.fromkeys(one.node for one in processes))
+    # What NVLink joins is one node.
+    domains = mnnvl.cliques(processes)
+    places = [domain or one.node for one, domain in zip(processes, domains)]  # noqa: B905 Python 3.9
+    names = list(dict.fromkeys(places))
     nodes: list[list[Rank]] = [[] for _ in names]
     ranks: list[Rank] = []
-    for process in processes:
-        node = names.index(process.node)
+    for process, name in zip(processes, places):  # noqa: B905 Python 3.9
+        node = names.index(name)
         for gpu in range(len(process.gpus)):
-            ranks.append(Rank(len(ranks), process, node, len(nodes[node]), gpu))
+            before = sum(rank.process.host == process.host for rank in nodes[node])
+            ranks.append(Rank(len(ranks), process, node, len(nodes[node]), gpu, before))
             nodes[node].append(ranks[-1])
+    cliques = [domain for one, domain in zip(processes, domains) for _gpu in one.gpus]  # noqa: B905 Python 3.9
     networks = [one[0].process.network for one in nodes]
     lanes: list[list[Lane]] = [[] for _ in nodes]
     if len(nodes) > 1:
@@ -175,7 +193,7 @@ def arrange(said: list[Process]) -> Job:
         channels = 2 * max(1, min(map(len, rails)))
         for node, ranks_ in enumerate(nodes):
             lanes[node] = [_lane(ranks_, rails[node], channel) for channel in range(channels)]
-    return Job(ranks, nodes, networks, lanes, fabric, processes[0].library, said[0].run)
+    return Job(ranks, nodes, networks, lanes, fabric, processes[0].library, said[0].run, cliques)
 
 
 def _in(fabric: Fabric, process: Process) -> Process:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from . import mnnvl
 from .bandwidth import Rate
 from .job import Job, Lane, Process, Rank, children, parent
 from .node import dmabuf
@@ -35,7 +36,8 @@ _SAID = {
     "NCCL_IB_GID_INDEX": True, "NCCL_IB_QPS_PER_CONNECTION": True, "NCCL_NVLS_ENABLE": True, "NCCL_PXN_DISABLE": True,
     "NCCL_P2P_DISABLE": True, "NCCL_SHM_DISABLE": True, "NCCL_DMABUF_ENABLE": True, "NCCL_CROSS_NIC": True,
     "NCCL_BUFFSIZE": True, "NCCL_ALGO": False, "NCCL_PROTO": False, "NCCL_NET_GDR_LEVEL": False,
-    "NCCL_P2P_LEVEL": False, "NCCL_NET": False, "NCCL_HOSTID": False,
+    "NCCL_P2P_LEVEL": False, "NCCL_NET": False, "NCCL_HOSTID": False, "NCCL_MNNVL_ENABLE": True,
+    "NCCL_MNNVL_CLIQUE_ID": True, "NCCL_CUMEM_ENABLE": True,
 }  # fmt: skip
 
 # What a pipe, or the terminal that mpirun gives a process, takes and hands on whole.
@@ -256,14 +258,20 @@ def _communicator(log: Log, job: Job, rank: Rank) -> Iterator[Line]:
         yield rank, "INIT", "RAS client listening socket at 127.0.0.1<28028>"
         parts = "create 0.000040, send 0.000100, recv 0.030000, ring 0.015000, delay 0.000001"
         yield rank, "INIT|BOOTSTRAP", f"Bootstrap timings total 0.046000 ({parts})"
+    own = job.clique(rank)
+    if rank.card.domain and log.library >= mnnvl.SINCE:
+        domain = mnnvl.renamed(rank.card.domain, log.found)
+        yield rank, "INIT", mnnvl.fabric(domain, rank.card.bus_id)
+        if own:
+            yield rank, "INIT", mnnvl.joined(log.library, domain, len(own), own.index(rank.number))
     multicast = rank.card.nvlinks and number(log.found, "NCCL_NVLS_ENABLE", 2) != 0
     if multicast:
         count = " (NVLS_NCHANNELS 24)" if new else ""
         yield rank, "INIT|NVLS", f"NVLS multicast support is available on dev {rank.device}{count}"
-    if new:
+    if log.library >= mnnvl.SINCE:
         shape = f"nRanks {len(job.ranks)} nNodes {nodes} localRanks {len(job.nodes[rank.node])} localRank {rank.local}"
         comm = f"comm 0x55{_digits('comm', rank.process.host, rank.process.pid, rank.number)[:10]}"
-        yield rank, "INIT", f"{comm} rank {rank.number} {shape} MNNVL 0"
+        yield rank, "INIT", f"{comm} rank {rank.number} {shape} MNNVL {int(bool(own))}"
     channels = rings(job)
     if rank.number == 0:
         for channel, ring in enumerate(channels):
@@ -343,6 +351,8 @@ def connections(log: Log, job: Job, mine: list[Rank], rate: Rate, collective: st
         for rank in mine:
             for channel, ring in enumerate(order):
                 yield from _ring(job, rank, channel, ring, new)
+            if rate.algorithm == "nvls" and job.clique(rank):
+                yield rank, "INIT|NVLS", _multicast(log, job, rank)
             yield rank, "INIT", "Connected all rings" + (f", use ring PXN {_pxn(job)} GDR {_gdr(job)}" if new else "")
     if rate.algorithm in ("tree", "nvlstree") or not new:
         for rank in mine:
@@ -350,6 +360,18 @@ def connections(log: Log, job: Job, mine: list[Rank], rate: Rate, collective: st
                 yield from _branches(job, rank, channel, new)
             nvls = rate.algorithm == "nvlstree"
             yield rank, "INIT", "Connected NVLS tree" if nvls else "Connected all trees"
+
+
+def _multicast(log: Log, job: Job, rank: Rank) -> str:
+    """Of the group that the switches have for a node; 2.28 says of how many ranks."""
+    comm = f"comm 0x55{_digits('comm', rank.process.host, rank.process.pid, rank.number)[:10]}"
+    count = len(job.nodes[rank.node])
+    ranks = f"nvlsRanks {count} " if log.library >= 22800 else ""
+    size = 1 << 20
+    return (
+        f"NVLS {comm} headRank {rank.local} nHeads {count} {ranks}buffSize {size} nvlsPerRankSize {24 * size} "
+        f"nvlsTotalSize {24 * size * count}"
+    )
 
 
 def _pxn(job: Job) -> int:
@@ -371,14 +393,14 @@ def _ring(job: Job, rank: Rank, channel: int, ring: list[Rank], new: bool) -> It
     if after.node != rank.node:
         yield _over_network(job, channel, 0, rank, after, rank)
     else:
-        yield _within(rank, after, channel, new)
+        yield _within(job, rank, after, channel, new)
 
 
 def _branches(job: Job, rank: Rank, channel: int, new: bool) -> Iterator[Line]:
     chain, nodes = _chain(job, rank.node, channel), len(job.nodes)
     place = chain.index(rank)
     for beside in chain[max(0, place - 1) : place] + chain[place + 1 : place + 2]:
-        yield _within(rank, beside, channel, new)
+        yield _within(job, rank, beside, channel, new)
     if place or nodes == 1:
         return
     above = parent(channel, rank.node, nodes)
@@ -398,7 +420,7 @@ def _pairs(job: Job, rank: Rank, new: bool, collective: str) -> Iterator[Line]:
     for number_ in dict.fromkeys(numbers):
         other = job.ranks[number_]
         if other.node == rank.node:
-            yield _within(rank, other, 0, new, 1)
+            yield _within(job, rank, other, 0, new, 1)
             continue
         # The receiver's rail is the one of the sender, too: that is what PXN is for.
         yield _over_network(job, _rail(job, rank) % job.channels, 1, other, rank, rank)
@@ -412,8 +434,11 @@ def _rail(job: Job, rank: Rank) -> int:
     return near[0] if near else rank.local % len(lanes)
 
 
-def _within(one: Rank, other: Rank, channel: int, new: bool, connection: int = 0) -> Line:
+def _within(job: Job, one: Rank, other: Rank, channel: int, new: bool, connection: int = 0) -> Line:
     way = "P2P/direct pointer" if one.process is other.process else "P2P/CUMEM" if new else "P2P/IPC/read"
+    if job.clique(one) and one.process is not other.process:
+        # Of a neighbour on the same tray, too.
+        way = "P2P/MNNVL"
     found = one.process.variables
     if level(found, "NCCL_P2P_LEVEL", PXB) == 0 or number(found, "NCCL_P2P_DISABLE", 0) == 1 or not one.card.nvlinks:
         way = "SHM/direct/direct"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import pcie
+from . import mnnvl, pcie
 from .fabric import Fabric
 from .options import MIB, integer
 from .stop import USAGE_ERROR, cuda_failure, host_name, nccl_failure
@@ -34,6 +34,7 @@ class Gpu:
     """One that the driver has. ``address``: domain:bus:device.   lanes: PCIe width.   held_mib: used by others.
 
     nvlink: GB/s of one NVLink.   number: its place on the node, whatever CUDA shows.
+    domain: UUID and clique of its NVLink domain, "" where it is of none.
     """
 
     address: str
@@ -49,6 +50,7 @@ class Gpu:
     held_mib: int
     function: str
     number: int = 0
+    domain: str = ""
 
     @property
     def bus_id(self) -> str:
@@ -110,6 +112,7 @@ def read_gpus() -> list[Gpu]:
         rows = [line.split("\t") for line in read(f"{ANSWERS}/query.tsv").splitlines()]
         links = re.split(r"^GPU \d+:.*\n", read(f"{ANSWERS}/nvlink-s"), flags=re.MULTILINE)[1:]
         driver = json.loads(read(f"{ANSWERS}/.driver.json"))
+        domains = mnnvl.domains(_first(f"{ANSWERS}/query.xml"))
     except OSError as error:
         raise cuda_failure("CUDA driver version is insufficient for CUDA runtime version") from error
     gpus = []
@@ -133,6 +136,7 @@ def read_gpus() -> list[Gpu]:
                 held_mib=driver["held_mib"].get(address, 0),
                 function=address,
                 number=number_,
+                domain=domains[number_] if number_ < len(domains) else "",
             )
         )
     return _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from . import bandwidth, fabric, log, node, output
+from . import bandwidth, fabric, log, mnnvl, node, output
 from .job import Job, Process, Rank, arrange, local_rank, shortened, unpack
 from .mpi import Alone, Mpi
 from .options import GIB, MIB, TYPES, Options, integer, parse
 from .stop import CUDA_ERROR, REMOTE_ERROR, USAGE_ERROR, Stop, cuda_failure, host_name, nccl_failure, not_simulated
-from .variables import ROOT, settings
+from .variables import ROOT, number, settings
 
 _RUNS = f"{ROOT}/var/lib/busbar-lab/nccl-runs"
 # How long the others wait for a rank that is about to end, so that what was printed before is read before.
@@ -112,7 +112,9 @@ def _found(mine: Process, found: dict[str, str], library: int) -> Process:
     interface = node.read_interface(found)
     hcas = node.read_hcas(found)
     near = [node.distances(gpu, hcas) for gpu in mine.gpus]
-    return Process(**{**mine.__dict__, "interface": interface, "hcas": hcas, "near": near, "library": library})
+    imex = mnnvl.imex(node.HARDWARE) if any(gpu.domain for gpu in mine.gpus) else ""
+    found_ = {"interface": interface, "hcas": hcas, "near": near, "library": library, "imex": imex}
+    return Process(**{**mine.__dict__, **found_})
 
 
 def _count_run() -> int:
@@ -166,11 +168,13 @@ def _initialise(program: Program, logged: log.Log, job: Job) -> None:
         raise nccl_failure(USAGE_ERROR, 1550, said)
     for rank in own:
         for other_ in job.nodes[rank.node]:
-            if other_.number != rank.number and other_.card.address == rank.card.address:
+            same = other_.process.host == rank.process.host and other_.card.address == rank.card.address
+            if other_.number != rank.number and same:
                 said = f"Duplicate GPU detected : rank {rank.number} and rank {other_.number} both on CUDA device "
                 said += rank.card.bus_id
                 logged.warn(rank, "init.cc:1083", said)
                 raise nccl_failure(USAGE_ERROR, 1550, said)
+    _join(program, logged, job, own)
     if hang and hang["bytes"] == 0:
         if not any(rank.named(hang) for rank in own):
             log.initialise(logged, job, mine, complete=False)
@@ -179,6 +183,29 @@ def _initialise(program: Program, logged: log.Log, job: Job) -> None:
     if len(set(job.networks)) > 1:
         # One waits for a connection that the other never makes.
         _wait()
+
+
+def _join(program: Program, logged: log.Log, job: Job, own: list[Rank]) -> None:
+    """NVLink between hosts, where it has to be and cannot. Raises Stop."""
+    process = own[0].process
+    if program.library < mnnvl.TRIES:
+        asked = number(process.variables, "NCCL_MNNVL_ENABLE", 2) == 1
+        if asked and len({rank.process.host for rank in job.ranks}) > 1 and not job.cliques[own[0].number]:
+            logged.warn(own[0], "init.cc:953", "MNNVL is not supported on this system")
+            raise nccl_failure(mnnvl.SYSTEM_ERROR, 1550, "MNNVL is not supported on this system")
+    broken = [rank for rank in job.ranks if job.cliques[rank.number] and rank.process.imex]
+    if not broken:
+        return
+    if program.library < mnnvl.TRIES:
+        raise not_simulated("IMEX that does not work is simulated from NCCL 2.25 on")
+    log.initialise(logged, job, program.mpi.rank, complete=False)
+    if own[0] not in broken:
+        # For those that have ended, until the launcher ends this one.
+        _wait()
+    place, said = mnnvl.refusal(process.library, len(job.clique(own[0])), process.imex)
+    logged.warn(own[0], place, said)
+    time.sleep(_MOMENT)
+    raise nccl_failure(mnnvl.SYSTEM_ERROR, 1550, said)
 
 
 def _own(job: Job, number: int) -> Process:
