@@ -13,3 +13,7 @@ def test_the_node_is_well_and_nothing_would_be_changed() -> None:
         found = ROLE.verdict(name)
         assert (found["findings"], found["repaired"]) == ([], [])
         assert found["passed"] > GPUS * len(CHECKS)
+        # mlxlink is there and has answered for every rail.
+        assert {f"node_health.{name}[live]@rails" for name in ("module_temperature", "bit_errors")} <= {
+            *found["passed_ids"]
+        }
