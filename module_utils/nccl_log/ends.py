@@ -10,12 +10,16 @@ from typing import Dict, List, Optional, Sequence, Set, Tuple
 from ..health import xid
 from . import signal_numbers
 from .failures import Failure
-from .job import Reported
+from .job import Process, Reported
 from .jobs import names
 
 _NUMBER = re.compile(r"^(?:(?:[Ee]xited with )?exit code |exitcode:? ?)?(?P<code>-?\d{1,5})\W*$")
 _BY_ORDER = re.compile(r"^-15$|\b143$|[Ss]ignal (?:15|SIGTERM)|^Terminated|^SIGTERM|^1[45]3\b.*SIGTERM")
 _SIGNAL = re.compile(r"[Ss]ignal (?P<number>\d{1,2})\b")
+
+# What a wait returns whose communicator is aborted, and where such waits are.
+_ENDED_WAIT = 3
+_SOCKET = re.compile(r"(?:^|/)(?:\w*socket\w*|proxy|linux)\.cc:")
 
 _PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})'?, name=(?P<name>[\w./-]{1,60})")
 # What an Xid asks for -> what to do.
@@ -111,6 +115,13 @@ def _but_follows(number: int, others: Set[int]) -> bool:
 
 def _gpu(one: Reported) -> str:
     return one.failure.device.replace("PCI:", "").partition(".")[0]
+
+
+def shut_down(process: Process) -> bool:
+    """Whether what its calls returned goes with the abort of its communicators: calls that wait on sockets end so."""
+    return bool(process.ended and process.calls) and all(
+        call.result == _ENDED_WAIT and _SOCKET.search(call.place) for call in process.calls
+    )
 
 
 def launched(reported: Sequence[Reported]) -> List[Reported]:

@@ -15,10 +15,11 @@ Form = Tuple[Optional[Tuple[int, int]], Optional[Tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Version:
-    """nccl: ``2.28.9``.   cuda: ``13.0``, what the library was built for; "" of RCCL."""
+    """nccl: ``2.28.9``.   cuda: ``13.0``, what the library was built for; "" of RCCL, and where it is cut off."""
 
     nccl: str
     cuda: str
+    rccl: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,23 @@ class NvlsGroup:
 
 @dataclass(frozen=True)
 class Gone:
-    """A rank's communicator ended. how: ``Destroy`` or ``Abort``."""
+    """A rank's communicator ended. how: ``Destroy``, ``Abort`` or ``Revoke``.   device: -1 where it is not said."""
 
     comm: str
     rank: int
     how: str
+    ranks: int = 0
+    device: int = -1
+
+
+@dataclass(frozen=True)
+class Named:
+    """A line names a rank of a communicator, and what it says of it is cut off or not known."""
+
+    comm: str
+    rank: int
+    ranks: int
+    device: int
 
 
 @dataclass(frozen=True)
@@ -349,6 +362,7 @@ class GraphNode:
 
 
 EVENTS = (
+    Named,
     Version,
     Driver,
     Variable,
@@ -384,6 +398,7 @@ EVENTS = (
     GraphNode,
 )
 Event = Union[
+    Named,
     Version,
     Driver,
     Variable,

@@ -69,6 +69,7 @@ class Communicator:
     """key: commId; of a split without one ``PARENT/COLOR``. began, done: rank -> process. nodes: as NCCL counts.
 
     split: made of another one (ncclCommSplit).   one_process: one process has all of its ranks (ncclCommInitAll).
+    gone: how it ended (``Abort``) -> ranks.   named: its begin is not in the log, other lines name it.
     """
 
     key: str
@@ -79,6 +80,18 @@ class Communicator:
     local_ranks: int = 0
     split: bool = False
     one_process: bool = False
+    gone: Dict[str, Set[int]] = field(default_factory=dict)
+    named: bool = False
+
+    @property
+    def formed(self) -> bool:
+        """Whether all ranks have taken part: nodes and channels are known only after each has heard of each."""
+        if self.nodes is not None and not self.one_process:
+            return True
+        return any(
+            (rank in process.connections or process.channels) and len(process.pointers) == 1
+            for rank, process in self.began.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -309,6 +322,10 @@ class Reader:
         if process is not None and device is not None and 0 <= device < 64:
             self._shared.add(process, "gpus", device)
 
+    def _owns(self, process: Process, device: int) -> None:
+        if 0 <= device < 64 and device not in process.gpus:
+            self._shared.add(process, "own_gpus", device)
+
     def _text(self, process: Process, text: bytes) -> None:
         """What an INFO line says to its process."""
         if text.startswith((b"Channel ", b"Ring ")):
@@ -474,6 +491,7 @@ class Reader:
         key = key or "of %d ranks" % said.ranks
         put(process, "pointers", said.comm, key)
         put(process, "buses", said.rank, said.bus)
+        self._owns(process, said.device)
         if said.nvml not in (None, said.device):
             put(process, "nvml", said.rank, said.nvml)
         one = self.log.communicators.get(key)
@@ -515,6 +533,12 @@ class Reader:
 
     def _gone(self, process: Process, said: events.Gone) -> None:
         process.ended = said.how
+        one = self.log.communicators.get(process.pointers.get(said.comm, ""))
+        if one is not None:
+            one.gone.setdefault(said.how, set()).add(said.rank)
+        else:
+            add(process, "named", (said.rank, said.ranks, said.how))
+        self._owns(process, said.device)
 
     def _variable(self, process: Process, said: events.Variable) -> None:
         if said.name not in process.variables:
@@ -544,7 +568,7 @@ class Reader:
         if isinstance(said, events.Version):
             self._shared.add(process, "versions", said.nccl)
             process.cuda = said.cuda
-            self.log.rccl = self.log.rccl or not said.cuda
+            self.log.rccl = self.log.rccl or said.rccl
         elif isinstance(said, events.Driver):
             process.driver = said.version
         elif isinstance(said, events.Network):
@@ -573,6 +597,10 @@ class Reader:
                 self._shared.add(process, "gdr_off", (said.gpu, said.device, said.distance, said.level))
         elif isinstance(said, events.DmaBuf):
             process.dmabuf = True
+        elif isinstance(said, events.Named):
+            self._owns(process, said.device)
+            if said.comm not in process.pointers:
+                add(process, "named", (said.rank, said.ranks, ""))
         elif isinstance(said, events.PeerOff):
             self._shared.add(process, "peers_off", said.pair)
         elif isinstance(said, events.Trees):
@@ -657,9 +685,8 @@ INTERESTING = frozenset(
     + [b"%d " % n + rest for n, rest in [(n, b"co"[: 3 - len(str(n))]) for n in range(1000)]]
     # A call that returned an error.
     + [b"-> %d" % n for n in range(1, 7)]
-    + [b"Tree"]
     # The trace of collectives.
-    + list(trace.STARTS)
+    + [b"Tree", *trace.STARTS]
     + list(topology.STARTS)
 )
 

@@ -146,7 +146,7 @@ def split(log: Log) -> List[Job]:
 
 
 def _complete(log: Log) -> None:
-    """Ranks of which only the line with the times of their initialisation is there."""
+    """Ranks whose begin is not in the log: of the times of their initialisation, of their end, of torn lines."""
     of_size: Dict[int, List[Communicator]] = {}
     for one in log.communicators.values():
         of_size.setdefault(one.ranks, []).append(one)
@@ -160,6 +160,14 @@ def _complete(log: Log) -> None:
                 one = of_size[ranks][0]
                 one.began.setdefault(rank, process)
                 one.done.add(rank)
+    for process in log.processes.values():
+        for rank, ranks, how in process.named:
+            if ranks not in of_size:
+                key = "of %d ranks" % ranks
+                of_size[ranks] = [log.communicators.setdefault(key, Communicator(key, ranks, named=True))]
+            one = of_size[ranks][0]
+            if len(of_size[ranks]) == 1 and one.began.setdefault(rank, process) is process and how:
+                one.gone.setdefault(how, set()).add(rank)
 
 
 def _job(

@@ -258,6 +258,9 @@ def _same_gpu(job: Job) -> List[Finding]:
     return found[:3]
 
 
+_REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, ask `busbar hang HOST`"
+
+
 def _ranks(job: Job) -> List[Finding]:
     found = []
     worst: List[Tuple[int, Finding]] = []
@@ -265,6 +268,8 @@ def _ranks(job: Job) -> List[Finding]:
     for one in job.communicators:
         if one.done:
             complete += 1
+            continue
+        if one.named:
             continue
         absent = missing(one.began, one.ranks)
         subject = "%s communicator %s" % (job.name, one.key)
@@ -278,10 +283,17 @@ def _ranks(job: Job) -> List[Finding]:
                 "" if failed else "; no failure is in these lines, which end there: the log is cut, or the others wait"
             )
             have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
+            fix = None
             state, severity = ("drift", None) if several and failed else ("unknown", "major")
             if not several and not failed and len(job.processes) == 1:
                 # The file of one rank never tells of the others.
                 severity = "minor"
+            if one.formed:
+                have = "all %d ranks took part (nodes and channels are known only then); ranks %s have no lines" % (
+                    one.ranks, absent,
+                )  # fmt: skip
+                have += " here, and no rank has its Init COMPLETE: these lines end before it"
+                state, severity, fix = "unknown", "minor", _REST
             if one.one_process:
                 have = (
                     "one process has all %d ranks (ncclCommInitAll), so none is missing: the lines end before"
@@ -289,7 +301,7 @@ def _ranks(job: Job) -> List[Finding]:
                 )
                 have += " ranks %s began" % absent
                 state, severity = "unknown", "minor"
-            finding = RANKS.judge(subject, state, want, have, "Init START", severity=severity)
+            finding = RANKS.judge(subject, state, want, have, "Init START", fix, severity=severity)
         else:
             have = "all %d ranks began, and none completed: it hung, failed, or the log ends before" % one.ranks
             if one.ranks == 1:

@@ -195,7 +195,7 @@ def _other_gpus(job: Job, traced: Sequence[Tuple[Call, Process]]) -> str:
 
 def _calls(job: Job) -> List[Tuple[Call, Process]]:
     """Calls that returned an error, in the order of the log."""
-    said = [(call, process) for process in job.processes for call in process.calls]
+    said = [(call, process) for process in job.processes if not ends.shut_down(process) for call in process.calls]
     return sorted(said, key=lambda pair: (pair[0].source, pair[0].order))
 
 

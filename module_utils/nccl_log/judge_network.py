@@ -145,7 +145,7 @@ _OF_A_NODE = 8
 def one_host(job: Job) -> str:
     """The one host that all lines are of, with several GPUs and all ranks that a communicator has; else ""."""
     hosts = {process.host for process in job.processes}
-    gpus = {(process.key, gpu) for process in job.processes for gpu in process.gpus}
+    gpus = {(process.key, gpu) for process in job.processes for gpu in process.used_gpus}
     if job.nodes is not None or len(hosts) != 1 or len({gpu for _key, gpu in gpus}) < 2:
         return ""
     if job.world is not None and job.world.ranks > len(gpus):

@@ -59,6 +59,8 @@ class Process:
     shaped, shaped_ranks, shaped_local: the most nodes, ranks, and ranks of a node, of a communicator whose begin is not
     in the log.
     notes: what is harmless, odd, or another way that NCCL took.   gpus: CUDA devices that its lines name.
+    named: (rank, ranks, how it ended or "") of communicators whose begin is not in the log.
+    own_gpus: CUDA devices of its communicators that were not among those when it said so.
     forms: releases that have the form of its lines, from and before.
     launcher_rank: rank or task that the launcher's prefix names.
     collnet_ranks: (communicator's key, rank) that are connected to CollNet.   collnet_why: why one is not.
@@ -121,6 +123,8 @@ class Process:
     notes: AbstractSet[events.Note] = frozenset()
     forms: AbstractSet[events.Form] = frozenset()
     gpus: AbstractSet[int] = frozenset()
+    own_gpus: AbstractSet[int] = frozenset()
+    named: AbstractSet[Tuple[int, int, str]] = frozenset()
     pointers: Dict[str, str] = NOTHING
     gpu: str = ""
     topology: Optional[Topology] = None
@@ -135,6 +139,11 @@ class Process:
     @property
     def host(self) -> str:
         return self.key[0]
+
+    @property
+    def used_gpus(self) -> AbstractSet[int]:
+        """CUDA devices as its communicators name them: a thread that ends one may stand at another device."""
+        return self.own_gpus if len(self.own_gpus) >= len(self.gpus) else self.gpus | self.own_gpus
 
     @property
     def ways(self) -> List[Tuple[Way, int]]:

@@ -24,6 +24,7 @@ COARSE = (
     b"nnodes",
 )
 COARSE += (b"Exit code:", b"NCCL_", b"min_nodes", b"endezvous", b"onnection from", b"starting workers")
+COARSE += (b"world-size", b"--nranks", b"--n_ranks", b"ocal rank size")
 COARSE += (b"Root Cause", b"host  ", b"rank  ", b"exitcode  ")
 
 _WORDS = (*(mark.decode() for mark in COARSE), "worker_count", "num_workers", "World size", "World_size")
@@ -31,8 +32,9 @@ _VARIABLE = re.compile(
     r"(?<!with )(?<![(\w])(NCCL_[A-Z0-9_]{2,60})(?:['\"]?\s?=\s?['\"]?| was set to )([\w.:,^=/+-]{1,80})"
 )
 _START = re.compile(r"min_nodes|Rendezvous'ing|starting workers|[Cc]onnection from|rendezvous (?:complete|joined)")
-_WORLD = re.compile(r"world[_ ]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
-_OWN_RANK = re.compile(r"(?<![\w-])(?:global_)?rank['\"]?\s*[=:]\s*(\d{1,8})\b", re.IGNORECASE)
+_WORLD = re.compile(r"(?:(?<!local.)world[_ -]size|--n_?ranks)['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
+_LOCAL = re.compile(r"local[_ -](?:rank|world)[_ -]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
+_OWN_RANK = re.compile(r"(?:--rank[= ]|(?<![\w-])(?:global_)?rank['\"]?\s*[=:])\s*(\d{1,8})\b", re.IGNORECASE)
 _MEETING = re.compile(
     r"(?:rdzv_endpoint|init_method|MASTER_ADDR|MASTER_PORT)['\"]?\s*[=:]\s*['\"]?(?P<where>[A-Za-z0-9][\w.:/%\[\]-]{1,200})"
 )
@@ -50,14 +52,16 @@ _EXIT = re.compile(r"^\s*Exit code: {1,8}(?P<code>-?\d{1,5})\s*$")
 
 @dataclass
 class Programs:
-    """worlds: sizes that programs say.   ranks: which say so.   meeting: where processes find each other, as printed.
+    """worlds: sizes that programs say.   local: how many ranks a node has, as they say.   ranks: which say so.
 
+    meeting: where processes find each other, as printed.
     backends: of PyTorch.   waiting: ranks at a barrier of PyTorch's store -> how many had come, as each last said.
     expected: how many that barrier waits for.   variables: of NCCL's, as programs and commands print them.
     starting: lines of a launcher's start are there.
     """
 
     worlds: Set[int] = field(default_factory=set)
+    local: Set[int] = field(default_factory=set)
     ranks: Set[int] = field(default_factory=set)
     meeting: Set[str] = field(default_factory=set)
     backends: Set[str] = field(default_factory=set)
@@ -104,6 +108,9 @@ class Programs:
             rank_of = _OWN_RANK.search(text)
             if rank_of is not None:
                 _note(self.ranks, int(rank_of.group(1)))
+        local = _LOCAL.search(text)
+        if local is not None:
+            _note(self.local, int(local.group(1)))
         for match in _MEETING.finditer(text[:1000]):
             _note(self.meeting, match.group("where"))
         backend = _BACKEND.search(text) if world is not None else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Set, Tuple
 
-from . import judge, results, signals, table, ways
+from . import ends, judge, results, signals, table, ways
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .quotes import Quote
@@ -29,6 +29,8 @@ _PLUGINS = {
 _USUAL = re.compile(r"^(?:lib(?:nccl|rccl)-(?:net|tuner|profiler|env|gin|rma)\.so)?$")
 # Hosts and communicators in a list; processes that are named one by one, and of which ranks are looked for.
 _HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
+# How communicators end.
+_ENDS = (("Destroy", "ended in order"), ("Abort", "aborted"), ("Revoke", "revoked"))
 # Processes of which PCI addresses are told.
 _BUSES = 8
 
@@ -98,7 +100,7 @@ _AFTER = ("consequence", "exception", "test", "watchdog", "progress", "exit", "s
 
 def _who(job: Job, process: Process) -> str:
     text = job.who(process)
-    gpus = sorted(process.gpus)
+    gpus = sorted(process.used_gpus)
     text += " GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if gpus else ""
     if len(process.buses) == 1 and len(job.processes) <= _BUSES:
         [(rank, bus)] = process.buses.items()
@@ -119,7 +121,7 @@ def _seen(job: Job) -> List[str]:
             text.append(", ".join(_who(job, one) for one in processes))
             continue
         ranks = [rank for one in processes for rank in job.ranks_of(one)] if len(job.processes) < _RANKED else []
-        gpus = {gpu for one in processes for gpu in one.gpus}
+        gpus = {gpu for one in processes for gpu in one.used_gpus}
         own = "%d process%s on %s" % (len(processes), "" if len(processes) == 1 else "es", host)
         own += ", ranks %s" % numbers(ranks) if ranks else ""
         text.append(own + (", GPUs %s" % numbers(gpus) if gpus else ""))
@@ -129,8 +131,8 @@ def _seen(job: Job) -> List[str]:
     for host, processes in sorted(hosts.items())[:_HOSTS]:
         on: Dict[int, List[Process]] = {}
         for process in processes:
-            if len(process.gpus) == 1 and process.key[1] is not None:
-                on.setdefault(next(iter(process.gpus)), []).append(process)
+            if len(process.used_gpus) == 1 and process.key[1] is not None:
+                on.setdefault(next(iter(process.used_gpus)), []).append(process)
         shared = {gpu: own for gpu, own in on.items() if len(own) > 1}
         several = len({job.rank_of(one) for own in shared.values() for one in own} - {None}) > 1
         buses = {bus for own in shared.values() for one in own for bus in one.buses.values()}
@@ -169,6 +171,8 @@ def _programs(log: Log) -> List[str]:
     parts = []
     if of.worlds:
         parts.append("a world of %s ranks" % ", ".join(map(str, sorted(of.worlds)[:4])))
+    if of.local:
+        parts.append("%s ranks on a node" % ", ".join(map(str, sorted(of.local)[:4])))
     if of.ranks:
         parts.append("ranks that say so: %s" % numbers(of.ranks))
     if of.meeting:
@@ -194,9 +198,19 @@ def _communicators(job: Job) -> List[str]:
             one.key, one.ranks, " (one process has all of them)" if one.one_process else "", begun,
         )  # fmt: skip
         text += ", Init COMPLETE of %s" % ("all" if len(one.done) == one.ranks else numbers(one.done) or "none")
+        if one.named:
+            text = "a communicator of %d ranks, whose begin is not in the log: lines name %s" % (
+                one.ranks, "all of them" if begun == "all" else "rank " + begun,
+            )  # fmt: skip
+        text = text.replace("of %d ranks of %d ranks" % (one.ranks, one.ranks), "of %d ranks" % one.ranks)
         if one.nodes is not None:
             text += ", over %d node%s" % (one.nodes, "" if one.nodes == 1 else "s")
             text += " (%d ranks on each)" % one.local_ranks if one.local_ranks else ""
+        for how, meant in _ENDS:
+            if how in one.gone:
+                text += ", %s (%s COMPLETE) by %s" % (
+                    meant, how, "all" if len(one.gone[how]) == one.ranks else "rank " + numbers(one.gone[how]),
+                )  # fmt: skip
         said.append(text)
     if len(ordered) > _COMMUNICATORS:
         said.append("and %d more communicators" % (len(ordered) - _COMMUNICATORS))
@@ -277,6 +291,12 @@ def _notes(job: Job) -> List[str]:
     notes = {(note.kind, note.text) for process in job.processes for note in process.notes}
     for kind in ("odd", "fallback", "fact", "harmless"):
         said += [_NOTES[kind] + text for text in sorted(text for of, text in notes if of == kind)[:6]]
+    shut = [process for process in job.processes if ends.shut_down(process)]
+    if shut:
+        said.append(
+            "calls on sockets that returned 3 on %s go with the end of their communicators: waits end so when one is"
+            " aborted, which is no failure by itself" % names([job.who(process) for process in shut], 4)
+        )
     closed = [int(text) for of, text in notes if of == "closed"]
     if closed:
         said.append(

@@ -31,6 +31,7 @@ from .events import (
     Graph,
     GraphNode,
     Init,
+    Named,
     Network,
     NoDevice,
     Nvls,
@@ -54,7 +55,7 @@ from .events import (
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,79}"
 VERSION = re.compile(
     r"(?:NCCL version |(?P<rccl>RCCL version ?:? ?))(?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?"
-    r"(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+hip[\d.]{1,12}|(?(rccl)|(?!)))"
+    r"(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+[cuda]{0,4}[\d.]{0,4}\s*$|\+hip[\d.]{1,12}|(?(rccl)|(?!)))"
 )
 # The first line of nccl-tests from 2.17.4 on: the library that it runs with.
 TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d{1,2})(?P<y>\d\d)(?P<z>\d\d)$")
@@ -72,7 +73,7 @@ _GPU = re.compile(r"\s*\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40
 
 
 def _version(m: Match[str]) -> Event:
-    return Version(m.group("nccl"), m.group("cuda") or "")
+    return Version(m.group("nccl"), m.group("cuda") or "", m.group("rccl") is not None or "+hip" in m.group())
 
 
 def _timed(m: Match[str]) -> Event:
@@ -416,8 +417,18 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     (
         "comm",
-        r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks \d.* - (?P<how>Destroy|Abort) COMPLETE",
-        lambda m: Gone(m.group("comm"), int(m.group("rank")), m.group("how")),
+        r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks (?P<ranks>\d{1,8})"
+        r"(?: cudaDev (?P<device>\d{1,4}))?.* - (?P<how>Destroy|Abort|Revoke) COMPLETE",
+        lambda m: Gone(
+            m.group("comm"), int(m.group("rank")), m.group("how"), int(m.group("ranks")), int(m.group("device") or -1)
+        ),
+    ),
+    (
+        # Torn, or of a form that no rule knows.
+        "comm nccl [Ran",
+        r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) "
+        r"n[rR]anks (?P<ranks>\d{1,8}) cudaDev (?P<device>\d{1,4})\b",
+        lambda m: Named(m.group("comm"), *(int(m.group(k)) for k in ("rank", "ranks", "device"))),
     ),
     (
         "Conn",

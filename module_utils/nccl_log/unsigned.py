@@ -32,6 +32,7 @@ _COMPILED_WITH = re.compile(
     r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})\S{0,40} compiled with CUDA|"
     r"\bnccl ?==? ?(?P<used>\d{1,4}\.\d{1,4}\.\d{1,4})\b"
 )
+_CUT_VERSION = re.compile(r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})\s*$")
 # One of these is in every line that is looked at.
 _COARSE = (*elsewhere.COARSE, *(mark for mark in signals.COARSE if mark not in elsewhere.COARSE), *programs.COARSE)
 _COARSE += (b'File "', b"](", b"nccl==")
@@ -236,14 +237,14 @@ class Others:
                 self._log.libraries.add(".".join(str(int(part)) for part in library.groups()))
         if comment and self._log.table.comment(text):
             return True
-        match = texts.VERSION.search(text) or _COMPILED_WITH.search(text)
+        match = texts.VERSION.search(text) or _COMPILED_WITH.search(text) or _CUT_VERSION.match(text)
         if match:
             own = match.groupdict()
             self._log.bare_versions.add(own["nccl"] or own["used"])
             self._log.starts += text.startswith("NCCL version ")
             if own.get("cuda"):
                 self._log.built_for.add(own["cuda"])
-            self._log.rccl = self._log.rccl or own.get("cuda", "") is None
+            self._log.rccl = self._log.rccl or bool(own.get("rccl")) or "+hip" in match.group()
             return True
         if _BROKEN.search(text):
             self._held = text, order

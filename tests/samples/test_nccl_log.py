@@ -134,6 +134,7 @@ def test_two_host_ids_over_sockets(samples: Path) -> None:
     [communicator] = log.communicators.values()
     assert said(communicator) == {
         "key": "99f977376e9f8390",
+        "gone": {"Destroy": set(range(8))},
         "ranks": 8,
         "began": {rank: log.processes["vm", 3401 + rank, None] for rank in range(8)},
         "done": set(range(8)),
@@ -239,6 +240,7 @@ def test_one_gpu_with_all_subsystems(samples: Path) -> None:
     [communicator] = log.communicators.values()
     assert said(communicator) == {
         "key": "50475eccfbee3a28",
+        "gone": {"Destroy": {0}},
         "ranks": 1,
         "began": {0: process},
         "done": {0},

@@ -180,7 +180,7 @@ def test_what_nccl_decided_on_gpudirect_is_told(wanted: str) -> None:
 
 def test_who_a_process_is_with_its_gpus_address() -> None:
     begun = "comm 0x1 rank 3 nranks 4 cudaDev 1 nvmlDev 5 busId a1000 commId 0xabc - Init START"
-    assert "rank 3 (n1:7) GPU 0 (busId a1000, nvmlDev 5)" in printed(info(begun))
+    assert "rank 3 (n1:7) GPU 1 (busId a1000, nvmlDev 5)" in printed(info(begun))
 
 
 def test_interfaces_are_told_where_no_bootstrap_is() -> None:

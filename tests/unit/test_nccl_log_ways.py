@@ -96,3 +96,66 @@ def test_of_many_connections_no_list_is_told() -> None:
 )
 def test_rings_and_trees_are_told(text: str, wanted: str) -> None:
     assert wanted in printed(info(text))
+
+
+SHAPE = "comm 0xa rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0"
+
+
+@pytest.mark.parametrize(
+    "line", [SHAPE, "Channel 00/02 :    0   1   2   3", "Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0"]
+)
+def test_who_has_nodes_or_channels_has_heard_of_all_ranks(line: str) -> None:
+    said = printed(info(begun("0xa", 0, 4), line))
+    assert "minor, unknown: all 4 ranks took part (nodes and channels are known only then); ranks 1-3 have" in said
+    assert "did not begin" not in said
+    assert "ranks 1-3 of 4 did not begin here" in printed(info(begun("0xa", 0, 4)))
+
+
+def gone(rank: int, how: str, device: int = 3) -> str:
+    return f"comm 0xb{rank} rank {rank} nranks 8 cudaDev {device} busId {rank}000 - {how} COMPLETE"
+
+
+def test_the_ends_of_communicators_are_told_by_rank() -> None:
+    text = info(gone(5, "Abort", 5), who="n1:5:5 [0]") + info(gone(2, "Destroy", 2), who="n1:2:2 [0]")
+    said = printed(text)
+    assert "2 of 8 ranks in this log" in said
+    assert (
+        "of 8 ranks, whose begin is not in the log: lines name rank 2,5, ended in order (Destroy COMPLETE) by" in said
+    )
+    assert "by rank 2, aborted (Abort COMPLETE) by rank 5" in said
+    # Its own device, and not that of the thread.
+    assert "rank 2 (n1:2) GPU 2" in said
+    assert "all use device" not in said
+    assert "did not begin" not in said
+
+
+def test_waits_that_an_abort_ends_are_no_failure() -> None:
+    waits = info("misc/socket.cc:47 -> 3", "misc/socket.cc:781 -> 3", "proxy.cc:1521 -> 3")
+    said = printed(waits + info(gone(0, "Abort")))
+    assert "calls on sockets that returned 3 on rank 0 (n1:7) go with the end of their communicators" in said
+    assert "calls of NCCL returned an error" not in said
+    for other in (waits, info("misc/socket.cc:47 -> 6", gone(0, "Abort")), info("init.cc:1 -> 3", gone(0, "Abort"))):
+        assert "calls of NCCL returned an error" in printed(other)
+
+
+def test_ranks_of_torn_lines_take_part() -> None:
+    torn = begun("0xc", 1, 2)[:60] + "n1:8:8 [0] NCCL INFO Connected all rings"
+    assert "2 of 2 ranks in this log" in printed(info(torn) + info(begun("0xd", 0, 2), who="n1:9:9 [0]"))
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("NCCL version 2.24.3+cuda.", "NCCL 2.24.3"),
+        ("NCCL version 2.24.3+cu", "NCCL 2.24.3"),
+        ("NCCL version 2.24.3", "NCCL 2.24.3"),
+        ("n1:7:8 [0] NCCL INFO NCCL version 2.24.3+cuda12.", "NCCL 2.24.3"),
+        ("$ python run.py --world-size 6 --rank 4", "programs say: a world of 6 ranks; ranks that say so: 4"),
+        ("./pairs --nranks 6", "programs say: a world of 6 ranks"),
+        ("Local rank size: 4", "programs say: 4 ranks on a node"),
+    ],
+)
+def test_releases_that_are_cut_and_numbers_of_ranks(line: str, wanted: str) -> None:
+    said = printed(info("Connected all rings") + line + "\n")
+    assert wanted in said
+    assert "RCCL" not in said
