@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A guest of a cloud converges and has nothing to report, and what can be wrong with it only is exactly its finding."""
+"""A node of a cloud converges and has nothing to report, and what can be wrong with it only is exactly its finding."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import store, tree
+from busbar.lab import oci, store, tree
 from busbar.lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
 from busbar.lab.machines import azure_nd_h100_v5, topology_file
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 NODE, TOPOLOGY = "azure01", "/opt/microsoft/ndv5-topo.xml"
+METAL = "oci01"
 Answer = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {NODE: azure_nd_h100_v5})
+    store.create(directory, {NODE: azure_nd_h100_v5, METAL: oci.bm_gpu_h100_8})
     return directory
 
 
@@ -132,3 +133,27 @@ def test_elastic_fabric_adapters_are_never_green(converged: Path, on_node: Answe
     found = on_node("topology_info", NODE, check_mode=True)
     roots = [(f["check"], f["state"], f["severity"]) for f in found["findings"] if f["because"] is None]
     assert roots == [("platform.efa", "unsupported", "critical")]
+
+
+def test_bare_metal_of_oci_converges_and_nothing_is_said_of_its_paths(lab: Path, on_node: Answer) -> None:
+    for module in MODULES[1:]:
+        assert bad([on_node(module, METAL)]) == []
+    results = {module: on_node(module, METAL, check_mode=True) for module in MODULES}
+    assert bad(list(results.values())) == []
+    assert [module for module, result in results.items() if result["changed"]] == []
+    passed = {name.partition("[")[0] for result in results.values() for name in result["passed"]}
+    assert {"platform.rail_state", "platform.gpu_pcie"} <= passed
+    assert "platform.rail_path" not in passed
+    hcas = ",".join(f"mlx5_{rail}" for rail in range(16))
+    assert f"NCCL_IB_HCA=={hcas}" in (lab / METAL / "sys/etc/nccl.conf").read_text().splitlines()
+    assert "bare metal of OCI: its agent" in " ".join(results["topology_info"]["notes"])
+
+
+def test_one_port_of_a_card_of_oci_is_a_rail_of_its_own(lab: Path, on_node: Answer) -> None:
+    machine: Machine = store.healthy(lab, METAL)
+    machine.take_down(machine.rail(5), "3: Disabled")
+    tree.write_hardware(machine, lab / METAL / "hw")
+    found = on_node("topology_info", METAL, check_mode=True)["findings"]
+    tree.write_hardware(store.healthy(lab, METAL), lab / METAL / "hw")
+    roots = [(one["check"], one["subject"].split()[0]) for one in found if one["because"] is None]
+    assert roots == [("platform.rail_state", "0000:41:00.1")]
