@@ -107,8 +107,7 @@ test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines
 	$(BIN)/pytest -q tests/vm
 
 trixie: setup ## the container lab, every role, and a virtual machine on Debian 13 (systemd 257, Python 3.13, OpenSSH 10, kernel 6.12); as root
-	BUSBAR_LAB_RELEASE=trixie $(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist worksteal tests/containers tests/molecule
-	BUSBAR_VM_RELEASE=trixie $(BIN)/pytest -q tests/vm
+	BUSBAR_LAB_RELEASE=trixie BUSBAR_VM_RELEASE=trixie $(MAKE) --keep-going containers molecule test-vm
 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/demo.sh

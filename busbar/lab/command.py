@@ -30,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     action = action_of("up", _lab_up, "two healthy nodes as containers, and their inventory")
     action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="fewer than all")
-    release = os.environ.get("BUSBAR_LAB_RELEASE", image.SUITES[0])
+    release = image.wanted()
     text = f"Debian release of the nodes; without it {release} (BUSBAR_LAB_RELEASE)"
     action.add_argument("--release", "--suite", dest="suite", choices=image.SUITES, default=release, help=text)
     action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="what the nodes have")

@@ -56,6 +56,11 @@ _WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 Podman = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
+def wanted() -> str:
+    """The release that nodes have where a command names none."""
+    return os.environ.get("BUSBAR_LAB_RELEASE", SUITES[0])
+
+
 def tag(suite: str) -> str:
     """The image's name: another one as soon as anything that goes into it is another."""
     if suite not in SUITES:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import containers, faults, ofed, repository, store
+from busbar.lab import containers, faults, image, ofed, repository, store
 
 from .conftest import busbar, run
 
@@ -17,6 +17,7 @@ On = Callable[..., subprocess.CompletedProcess[str]]
 
 def test_a_node_is_a_debian_that_has_booted_on_simulated_hardware(lab: Path, on: On) -> None:
     assert on("node01", "systemctl", "is-system-running").stdout == "running\n"
+    assert f"VERSION_CODENAME={image.wanted()}\n" in on("node01", "cat", "/etc/os-release").stdout
     assert on("node01", "hostname").stdout == "node01\n"
     assert len(on("node01", "nvidia-smi", "-L").stdout.splitlines()) == 8
     assert "simulated" in on("node01", "cat", "/usr/share/busbar-lab/SIMULATED").stdout
@@ -234,6 +235,13 @@ def test_the_nightly_question_passes_through_ssh_and_become(site: Site) -> None:
         assert roots(found["node02"]) == {faults.named("pfc-off").check}
         assert ("AnsiballZ_host_audit" in out) == (method == "su")
         assert SECRET not in json.dumps(found)
+    # What was found is mended the same way, and the node asked again.
+    accused = site.folder / "accused.json"
+    (site.folder / "findings.json").rename(accused)
+    extra = json.dumps({**who, "ansible_become_password": SECRET, "remediate_findings": [str(accused)]})
+    code, out, found = site.play("--limit", "node02", "-e", extra, playbook="playbooks/remediate.yml")
+    assert (code, roots(found["node02"])) == (0, set()), out
+    assert "repaired on node02: roce_qos.pfc[live]" in out
 
 
 @pytest.mark.usefixtures("converged")

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import faults, store
+from busbar.lab import faults, image, store
 from tests.molecule.scenario import LAB, NODE, ROLES, TOP, checks, play
 
 # Where a run may write and what it may load, without Ansible's own files and what systemd writes in its own time.
@@ -192,6 +192,10 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("prove", "case"), cases())
 def test_drift(host: Host, prove: Callable[[Host, Any], None], case: Any) -> None:
     prove(host, case)
+
+
+def test_the_node_is_of_the_release_that_was_asked_for(host: Host) -> None:
+    assert host.system_info.codename == image.wanted()
 
 
 def test_nothing_is_left(host: Host) -> None:
