@@ -53,6 +53,9 @@ _ENDED = (
     ("node_failure", re.compile(r"[Nn]ode failure on|DUE TO NODE FAILURE|lost communication with a remote daemon")),
 )
 _XID = re.compile(r"NVRM: Xid \((?P<device>[^)]{1,40})\): (?P<code>\d{1,4})")
+_SXID = re.compile(
+    r"nvidia-nvswitch\d{1,3}: SXid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]{7,20})\): (?P<code>\d{1,6}), Fatal"
+)
 _FALLEN = re.compile(r"NVRM: GPU (?P<device>[0-9a-fA-F:.]{7,20}): GPU has fallen off the bus")
 # A port that another process has.
 _IN_USE = re.compile(r"ddress (?:is )?already in use|EADDRINUSE|ddress in use")
@@ -147,6 +150,11 @@ def _xid(line: str) -> Optional[Failure]:
 def _fallen(line: str) -> Optional[Failure]:
     match = _FALLEN.search(line)
     return Failure("xid", _text(line), "79", device=match.group("device")) if match else None
+
+
+def _sxid(line: str) -> Optional[Failure]:
+    match = _SXID.search(line)
+    return Failure("sxid", _text(line), match.group("code"), device=match.group("device")) if match else None
 
 
 def _in_use(line: str) -> Optional[Failure]:
@@ -251,6 +259,7 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     *((mark, _outside) for mark in ("NODE FAILURE", "lost communication")),
     ("NVRM: Xid", _xid),
     ("has fallen off", _fallen),
+    ("SXid (", _sxid),
     *((mark, _in_use) for mark in ("ddress already in use", "ddress is already", "EADDRINUSE", "ddress in use")),
     *((mark, _no_name) for mark in ("resolve hostname", "getaddrinfo")),
     *((mark, _queue_pair) for mark in (" QP", "ibv_modify_qp", "ibv_create_ah")),

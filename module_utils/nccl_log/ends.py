@@ -50,6 +50,27 @@ def ended_with(code: str) -> str:
     return "exit code %s" % number.group("code") + (", that is: %s" % meant if meant else "")
 
 
+def meant(code: str) -> str:
+    """``: signal 6, SIGABRT: ...`` of a code that says so; "" of others."""
+    said = ended_with(code).partition(", that is")[2]
+    return said if said else ""
+
+
+def killed(failures: Sequence[Reported]) -> str:
+    """Whom launchers name as ended where memory gave out."""
+    said = [one.failure for one in failures if one.failure.kind == "exit"]
+    said = [one for one in said if "Out Of Memory" in one.code or "SIGKILL" in ended_with(one.code)]
+    who = ["rank %d (%s)" % (one.rank, one.peer) if one.rank is not None else one.peer for one in said]
+    return "ended by it, as a launcher says: %s" % names([one for one in who if one], 8) if any(who) else ""
+
+
+def gpu_failed(first: Reported, reported: Sequence[Reported]) -> bool:
+    """Whether errors of CUDA come after the kernel's word that a GPU failed, on which they may be."""
+    if first.failure.kind != "xid" or int(first.failure.code) in (63, 92, 121, 154, 160, 161):
+        return False
+    return all(one.source == first.source and one.order > first.order for one in reported)
+
+
 def look_after(code: str) -> Optional[str]:
     """What to do about an end with this code or signal, where that tells more than that it ended."""
     said = ended_with(code)

@@ -483,6 +483,12 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each other: NCCL_CROSS_NIC=0; and take"
         " NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail",
     ),
+    ("sxid", ""): (
+        "an NVSwitch reports a fatal fault of its own or of a link: GPUs of the node that use it fail after it",
+        "drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the"
+        " node (or reset"
+        " all GPUs and NVSwitches with the Fabric Manager stopped), and have it looked at where it comes back",
+    ),
     ("unresolved", ""): (
         "a host's name does not resolve where the line was written: nothing could be started or reached there",
         "`getent hosts NAME` on that node, or in that pod; Kubernetes: the pod and its headless service have to be"
@@ -558,6 +564,7 @@ CHECKS = {
     "rccl_host": SETTING,
     "system": WARNING,
     "xid": CUDA,
+    "sxid": FABRIC_MANAGER,
     "oom": EXIT,
     "time_limit": EXIT,
     "cancelled": EXIT,

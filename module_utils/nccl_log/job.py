@@ -114,6 +114,7 @@ class Log(unsigned.Unsigned):
 
     beyond: what was not kept, and how often.   collapsed: lines that Ray left out because others were alike.
     cut_off: sources whose last line has no end.   pairs: ranks that are connected, rings and trees of small jobs.
+    last_done: the last line on a complete initialisation.
     """
 
     sources: List[str] = field(default_factory=list)
@@ -127,6 +128,7 @@ class Log(unsigned.Unsigned):
     collapsed: int = 0
     pairs: Pairs = field(default_factory=Pairs)
     cut_off: List[str] = field(default_factory=list)
+    last_done: int = 0
 
 
 class Reader:
@@ -510,6 +512,7 @@ class Reader:
             self._ranks += 1
             one.began[said.rank] = process
         if said.done:
+            self.log.last_done = self._order
             one.done.add(said.rank)
 
     def _setting_up(self, process: Process, rank: int) -> Optional[str]:

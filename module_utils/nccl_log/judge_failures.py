@@ -27,7 +27,7 @@ _UNREACHABLE = ("timed out", "nreachable", "No route", "Host is down")
 _BY_CODE = (
     *("completion", "cuda", "port", "net_plugin", "fabric_manager", "verbs", "registration", "xid", "rccl_host"),
     "limits",
-    *("port_in_use", "unresolved"),
+    *("port_in_use", "unresolved", "sxid"),
 )
 _BY_TEXT = ("warning", "plugin_warning", "value", "topology", "system")
 _NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d+)\b")
@@ -66,6 +66,7 @@ def judge(job: Job) -> List[Finding]:
             and {one.process for one in reported} == {first.process}
         )
         # The kernel tells the same GPU's end in several numbers.
+        again = again or (kind == "cuda" and first is not None and ends.gpu_failed(first, reported))
         again = again or (kind == "xid" and ends.xid_follows(reported, job.failures))
         by_cuda = first is not None and _kind(first) == "cuda" and kind == "shared_memory"
         again = again or (by_cuda and not any("error" in one.failure.text.partition("(size")[2] for one in reported))
@@ -294,7 +295,10 @@ def _first(job: Job) -> Optional[Reported]:
     # A process that ends after calls or tests had failed follows from them.
     ended = [one for one in job.failures if _kind(one) == "exit"]
     ended = [one for one in ended if not ends.by_order(one.failure)] or ended
-    before = [one for one in job.failures if _kind(one) in ("consequence", "exception", "test", "watchdog")]
+    told = ("consequence", "exception", "test", "watchdog")
+    # Who did not find the store ends by that, unless somebody ended it.
+    told += () if any(ends.by_itself(one.failure) for one in ended) else ("store", "stuck")
+    before = [one for one in job.failures if _kind(one) in told]
     if before and ended and (in_order([*before, *ended]) or before)[0] not in ended:
         ended = []
     for reported in (known, ended, roots):
@@ -345,7 +349,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     if last and first is one:
         parts.append("NCCL's last error: %s (line %d)" % (last[-1].failure.text[:160], last[-1].order))
     parts += _sizes(job, reported)
-    where = _where(reported) if kind != "xid" else ""
+    where = _where(reported) if kind not in ("xid", "sxid") else ""
     if where:
         parts.append(where)
     if kind == "closed":
@@ -384,6 +388,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
             parts.append(judge_watchdog.behind(job))
         parts += judge_watchdog.waits(job, reported)
         parts.append(_waits_for_ended(job, reported, cause))
+    if kind == "oom":
+        parts.append(ends.killed(job.failures))
     if kind == "mismatch":
         parts += fail_words.fingerprints(one.failure.text)
     if kind == "plugin_waits":
@@ -558,6 +564,8 @@ def _what(one: Reported, code: str) -> str:
         return "completion with status %s, %s" % (code, STATUSES.get(int(code), "unknown status"))
     if one.failure.kind == "exit" and "the first" not in one.failure.text:
         return "a process ended with %s" % ends.ended_with(one.failure.code)
+    if one.failure.kind == "exit":
+        return one.failure.text + ends.meant(one.failure.code)
     return cut(one.failure.text.partition("\n")[0], 260)
 
 

@@ -14,7 +14,7 @@ from . import ends, failure_checks, signals
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
-from .own_failure import CAUGHT, FIRST, LAST_WORDS, merely_code, own_failure
+from .own_failure import CAUGHT, FIRST, LAST_WORDS, merely_code, own_failure, went_on
 from .quotes import Quote
 
 PROGRAM = Check(
@@ -36,7 +36,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     failed: findings on what NCCL and launchers report.   network: findings on the same log.
     """
     others = [*failed, *network]
-    own = own_failure(job)
+    own = own_failure(log, job)
     if own is not None:
         cause = _own(job, *own)
         # Who lost a connection is a victim of somebody.
@@ -60,7 +60,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
         (one for one in others if not one.ok and one.severity == "major" and one.state == "drift"), None
     )
     if errors and known is None and not (strong and strong[0].order < errors[0].order):
-        found.append(_error(job, errors))
+        found.append(_error(log, job, errors))
     orders = [one for one in reports if one.kind == signals.ORDER]
     if orders and known is None and not found:
         found.append(_told_to_end(job, orders))
@@ -238,7 +238,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     have += "; the same of %s" % names(processes, 6) if processes else ""
     have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
     have += "; %s" % one.about if one.about else ""
-    before = [said for said in job.failures if said.order < one.order]
+    before = [said for said in job.failures if said.order < one.order and said.failure.kind not in ("left", "progress")]
     calls = [call for process in job.processes for call in process.calls if call.order < one.order]
     own = [said for said in errors if said.order < one.order]
     if before or calls:
@@ -265,7 +265,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     )
 
 
-def _error(job: Job, errors: Sequence[Quote]) -> Finding:
+def _error(log: Log, job: Job, errors: Sequence[Quote]) -> Finding:
     one = errors[0]
     have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
     have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
@@ -283,6 +283,10 @@ def _error(job: Job, errors: Sequence[Quote]) -> Finding:
     subject = "%s program" % job.name
     fix = next((_RESET for said in errors[:40] if "to be reset" in said.about), _fix(one))
     severity = "critical" if one.about else "major"
+    on = went_on(log, one)
+    if on:
+        severity = "minor"
+        have += "; the program goes on behind it (line %d)" % on
     why = None
     if "call of NCCL" in one.about:
         why = (

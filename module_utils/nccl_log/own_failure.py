@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Sequence, Tuple
 
-from . import signals
+from . import results, signals
 from .ends import by_itself
 from .failure_checks import FOLLOWS
-from .job import Reported
+from .job import Log, Reported
 from .jobs import Job
 from .quotes import Quote
 
@@ -56,7 +56,19 @@ _GRAVE = re.compile(
 FIRST, OPEN_ORDER, LAST_WORDS = "first", "open", "last"
 
 
-def own_failure(job: Job) -> Optional[Tuple[Quote, str]]:
+def went_on(log: Log, one: Quote) -> int:
+    """The line by which a program goes on behind a report of a failure; 0 where none does.
+
+    Steps of other ranks prove nothing: an initialisation that all ranks complete does, or what ends in success.
+    """
+    if len(log.sources) > 1:
+        return 0
+    later = [log.last_done, *(line.last_order for line in log.results.kept if line.kind == results.SUCCESS)]
+    later += [said.last for said in log.quotes.all if said.kind == signals.SUCCESS]
+    return max([order for order in later if order > one.last], default=0)
+
+
+def own_failure(log: Log, job: Job) -> Optional[Tuple[Quote, str]]:
     """The line by which a program says that it failed by itself, and how sure its order is; None where none does."""
     failures = [one for one in job.failures if one.failure.kind not in _ANYWHERE]
     if any(one.failure.kind not in FOLLOWS for one in failures):
@@ -68,7 +80,9 @@ def own_failure(job: Job) -> Optional[Tuple[Quote, str]]:
     ends = _ends(job)
     early = [one for one in said if _before_all(one, failures)]
     for proves in (_raised, _argued, _grave):
-        found = [one for one in early if proves(one) and (one.calls or _ended_after(one, ends))]
+        found = [
+            one for one in early if proves(one) and ((one.calls and not went_on(log, one)) or _ended_after(one, ends))
+        ]
         if found:
             return found[0], FIRST
     uncaught = [one for one in early if _uncaught(one)]

@@ -103,6 +103,8 @@ class Quotes:
         self._frame: Tuple[str, int] = "", -_NEAR
         # What the last line of a program's source calls, and its number.
         self._code: Tuple[str, int] = "", 0
+        # Line of Python's word that it ignores the exception whose traceback follows.
+        self._ignored = -_NEAR
         self.left_out = 0
 
     @property
@@ -176,6 +178,11 @@ class Quotes:
             return said
         cut = shortened(own)
         kind = signals.classify(cut)
+        if "Exception ignored" in own:
+            self._ignored = order
+        elif order - self._ignored <= _NEAR and signals.EXCEPTION.search(cut):
+            self._ignored = -_NEAR
+            kind = signals.Class(signals.WARNING, "an exception that Python ignores, as of a clean-up: no failure")
         said = None if kind is None else Quote(kind.kind, cut, kind.about, source, order, last=order)
         if said is not None:
             self._who(said, own)

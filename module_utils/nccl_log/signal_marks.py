@@ -20,6 +20,7 @@ MARKS: Tuple[Tuple[str, ...], ...] = (
     (" CANCELLED AT ",),
     ("total processes killed (some possibly",),
     ("er user-direction, the job has been aborted", "terminated normally"),
+    ("Exception ignored in",),
     ("eceived sigquit from a child proces",),
     ("Caught signal ",),
     ("Signal: ",),

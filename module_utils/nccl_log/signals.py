@@ -93,6 +93,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"Per user-direction, the job has been aborted|Primary job +terminated normally",
         "mpirun ends the others after the first one ended",
     ),
+    (WARNING, r"Exception ignored in", "an exception that Python ignores, as of a clean-up: no failure"),
     (
         ORDER,
         r"[Rr]eceived sigquit from a child proces",

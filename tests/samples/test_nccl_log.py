@@ -70,6 +70,7 @@ def counted(log: job.Log) -> dict[str, Any]:
         "unread",
         "results",
         "pairs",
+        "last_done",
     )
     return {name: value for name, value in said(log).items() if name not in apart}
 

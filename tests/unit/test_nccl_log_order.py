@@ -265,3 +265,45 @@ def test_addresses_of_two_families_are_told_where_rdma_fails_between_them() -> N
 def test_a_port_that_nccl_itself_finds_taken_is_told_as_that() -> None:
     first = findings("alpha:7:8 [0] socket.cc:58 NCCL WARN Net : Call to bind failed: Address already in use\n")[0]
     assert "another one has it" in first.why
+
+
+GOES_ON = (
+    "alpha:7:8 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0xabc - Init COMPLETE\n"
+)
+
+
+def test_an_exception_after_which_the_program_goes_on_is_no_failure() -> None:
+    [told] = [one for one in findings(RAISED + GOES_ON) if one.check == "nccl_log.program"]
+    assert told.severity == "minor"
+    assert "the program goes on behind it (line %d)" % (RAISED.count("\n") + 1) in (told.have or "")
+    assert findings(GOES_ON + RAISED)[0].severity == "critical"
+    assert findings(RAISED + GOES_ON + WORKER)[0].check == "nccl_log.program"
+
+
+def test_an_exception_that_python_ignores_is_no_failure() -> None:
+    text = "Exception ignored in: <function f at 0x7f>\n" + RAISED
+    assert "nccl_log.program" not in {one.check for one in findings(text) if one.severity != "minor"}
+
+
+def test_who_did_not_find_the_store_ends_by_that() -> None:
+    text = "[rank1]: torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients."
+    text += " 1/2 clients joined.\n"
+    first, *rest = findings(text + WORKER)
+    assert first.check == "nccl_log.store"
+    assert [one.because for one in rest if one.check == "nccl_log.exit"] == [first.id]
+
+
+def test_whom_memory_ended_is_named() -> None:
+    text = "srun: error: gpu07: task 56: Out Of Memory\nslurmstepd: error: Detected 1 oom_kill event in StepId=881.0.\n"
+    assert "ended by it, as a launcher says: rank 56 (gpu07)" in (findings(text)[0].have or "")
+
+
+def test_cudas_errors_after_a_failed_gpu_or_nvswitch_are_told_with_it() -> None:
+    text = "kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46 Minion Link DLREQ interrupt\n"
+    xid = "kernel: NVRM: Xid (PCI:0000:1b:00): 74, pid=88, name=python3, NVLink: fatal error detected on link 3\n"
+    cuda = "alpha:88:99 [0] init.cc:3 NCCL WARN Cuda failure 'unspecified launch failure'\n"
+    first, *rest = findings(xid + cuda)
+    assert "Xid 74" in (first.have or "")
+    assert [one.because for one in rest if "launch failure" in (one.have or "")] == [first.id]
+    assert findings(text + cuda)[0].check == "nccl_log.fabric_manager"
+    assert not [one for one in findings(text.replace("Fatal", "Non-fatal")) if one.check == "nccl_log.fabric_manager"]
