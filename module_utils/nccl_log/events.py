@@ -49,6 +49,7 @@ class Device:
     """index: as in ``via NET/IB/INDEX``.   name: ``mlx5_0``; several joined by + where ports are used as one.
 
     layer: "IB" or "RoCE"; "" of an interface.   port: 0 of an interface.   address: of an interface.
+    joined: ports of those that are used as one.   mbit: speed in Mbit/s, where the line says it.
     """
 
     index: int
@@ -56,6 +57,8 @@ class Device:
     port: int = 0
     layer: str = ""
     address: str = ""
+    joined: Tuple[int, ...] = field(default=(), compare=False)
+    mbit: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

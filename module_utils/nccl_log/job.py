@@ -298,7 +298,7 @@ class Reader:
                     if failed.kind == "fallback" and "CollNet" in failed.text:
                         self._said(process, events.CollNet(False, failed.text[:200]))
                 else:
-                    self._said(process, _absent(record.text))
+                    self._said(process, texts.absent(record.text))
             else:
                 self._said(process, texts.event(record.text))
 
@@ -549,9 +549,12 @@ class Reader:
 
     def _devices(self, process: Process, said: events.Devices) -> None:
         if said.net == "IB":
-            process.oob = said.oob or process.oob
+            if said.oob:
+                process.oob, process.oob_address = said.oob, said.oob_address
             for device in said.devices:
                 self._shared.put(process, "devices", device.index, device)
+                if device.mbit:
+                    self._shared.put(process, "speeds", device.name, device.mbit)
         else:
             for device in said.devices:
                 if device.address or device.name not in process.interfaces:
@@ -649,7 +652,7 @@ class Reader:
             add(process, "sharp", said.rank)
         elif isinstance(said, events.Rings):
             process.rings += 1
-            process.rings_gdr = said.gdr
+            process.rings_gdr, process.rings_pxn = said.gdr, said.pxn
         elif isinstance(said, Graph):
             self._shared.add(process, "graphs", said)
         elif isinstance(said, events.System):
@@ -662,13 +665,6 @@ def _channel(said: Channel) -> Tuple[int, Way, Optional[Tuple[int, int]]]:
     way = (said.kind, said.via, said.device, said.gdr, said.proxy is not None, said.send)
     across = said.kind == "net" or said.via.startswith("MNNVL")
     return own, way, (said.source, said.target) if across else None
-
-
-def _absent(text: str) -> Optional[Event]:
-    """What a harmless warning says all the same, in releases that print it as one."""
-    if "libibverbs" in text:
-        return events.NoDevice("libibverbs")
-    return events.NoDevice("device") if "No device found" in text else None
 
 
 _HANDLERS = {

@@ -489,6 +489,11 @@ def _why_off(job: Job, process: Process, device: str, rank: int, sends: Optional
     """Cause, what to do (empty: the check's), and whether a line proves it."""
     if any(process.gdr_devices.get(part) is False for part in device.split("+")):
         return process.gdr_why or _NOT_ABLE, "", True
+    if "fabric" in device.lower():
+        # Of several lines the one that tells most: "not supported" follows from another one.
+        said = {one.gdr_why for one in job.processes if one.gdr_why and one.gdr_devices.get("NET/OFI") is False}
+        if said:
+            return min(said, key=lambda why: ("not supported" in why, why)), _FIX_PLUGIN, True
     level = process.variables.get("NCCL_NET_GDR_LEVEL", "")
     # Its GPU by rank (2.26 and later) or bus id; the rank may be of another communicator than the bus was.
     buses = set(process.buses.values())

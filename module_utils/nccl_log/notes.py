@@ -169,6 +169,25 @@ NOTES: Tuple[Row, ...] = (
     # libfabric.
     (
         "NET/",
+        r"NET/Socket ?: GPU Direct RDMA Disabled for HCA \d{1,5} '([^']{1,64})'",
+        "fact",
+        "NET/Socket has no GPUDirect RDMA on {0}, as is usual over TCP",
+    ),
+    (
+        "NET/",
+        r"NET/OFI Running on (\S{1,60}) platform(?:,? topology file (\S{1,200}))?",
+        "fact",
+        "the plugin for libfabric runs on {0}; its file of the topology: {1}",
+    ),
+    (
+        "NET/",
+        r"NET/OFI Using transport protocol (\w{1,20})",
+        "fact",
+        "the plugin for libfabric uses the protocol {0}",
+    ),
+    ("Plug", r"Plugin (Path|version) ?: (\S.{0,150})", "fact", "the network plugin's {0}: {1}"),
+    (
+        "NET/",
         r"NET/OFI (?:Initializing|Using) (aws-ofi-nccl \S{1,20})",
         "fact",
         "the network plugin is {0}, over libfabric",

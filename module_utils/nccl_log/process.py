@@ -38,7 +38,7 @@ class Process:
     """What one process said. Sets and mappings stay small (KINDS); ``_add``, ``_put`` and ``Shared`` write them.
 
     devices: index -> HCA that its network found.   interfaces: name -> address, of NET/Socket.
-    speeds: HCA -> Mbit/s.
+    speeds: HCA -> Mbit/s.   oob, oob_address: interface of its control messages.
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
     gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
     connections: rank that wrote it -> way -> how many channels.
@@ -77,6 +77,7 @@ class Process:
     interfaces: Dict[str, str] = NOTHING
     speeds: Dict[str, int] = NOTHING
     oob: str = ""
+    oob_address: str = ""
     bootstrap: Optional[events.Bootstrap] = None
     absent: AbstractSet[str] = frozenset()
     plugins: AbstractSet[Plugin] = frozenset()
@@ -98,6 +99,7 @@ class Process:
     sharp: AbstractSet[int] = frozenset()
     rings: int = 0
     rings_gdr: Optional[bool] = None
+    rings_pxn: Optional[bool] = None
     graphs: AbstractSet[Graph] = frozenset()
     system: Optional[float] = None
     nvlinks: Dict[str, float] = NOTHING

@@ -102,6 +102,11 @@ def _who(job: Job, process: Process) -> str:
     text = job.who(process)
     gpus = sorted(process.used_gpus)
     text += " GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if gpus else ""
+    others = {rank: number for rank, number in process.nvml.items() if len(process.buses) > 1}
+    if others and len(job.processes) <= _BUSES:
+        text += " (%s: the job sees a part of the GPUs)" % ", ".join(
+            "rank %d's is nvmlDev %d" % pair for pair in sorted(others.items())[:8]
+        )
     if len(process.buses) == 1 and len(job.processes) <= _BUSES:
         [(rank, bus)] = process.buses.items()
         text += " (busId %s%s)" % (bus, ", nvmlDev %d" % process.nvml[rank] if rank in process.nvml else "")
@@ -226,11 +231,20 @@ def _communicators(job: Job) -> List[str]:
     slowest = max(job.processes, key=lambda process: process.init_seconds, default=None)
     if slowest is not None and slowest.init_seconds:
         several = len([1 for process in job.processes if process.init_seconds]) > 1
-        said.append("%s took %g s, %g s of it in bootstrap (waiting for others)%s" % (
-            "the longest initialisation" if several else "an initialisation", *slowest.init_seconds[:2],
-            ": %s" % slowest.init_parts if slowest.init_parts else "",
+        said.append("%s took %g s%s%s" % (
+            "the longest initialisation" if several else "an initialisation", slowest.init_seconds[0],
+            _largest(slowest.init_parts), ": %s" % slowest.init_parts if slowest.init_parts else "",
         ))  # fmt: skip
     return said
+
+
+def _largest(parts: str) -> str:
+    """Of the parts of an initialisation, as they are printed, the one that took longest."""
+    found = [(float(seconds), name) for name, seconds in re.findall(r"([a-z]+) (\d+(?:\.\d+)?)(?:,|$)", parts)]
+    most, name = max(found, default=(0.0, ""))
+    if not most:
+        return ""
+    return ", most of it, %g s, in %s%s" % (most, name, " (waiting for others)" if name == "bootstrap" else "")
 
 
 def _nodes(job: Job) -> List[str]:

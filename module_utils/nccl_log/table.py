@@ -36,7 +36,7 @@ _HALF = re.compile(rb"\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+\d{1,12}(?=[^
 _ENDED = re.compile(rb"\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+\S{1,12}(?:\s|$)")
 _RANK = re.compile(
     r"(?:#|^)\s+Rank\s+(?P<rank>\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+(?P<pid>\d{1,10})\s+on\s+(?P<host>\S{1,255})\s+device\s+"
-    r"(?P<device>\d{1,4})\s+\[(?P<bus>[\w:.]{1,20})\]\s*(?P<gpu>.{0,80})"
+    r"(?P<device>\d{1,4})(?:\s+\[(?P<bus>[\w:.]{1,20})\])?\s*(?P<gpu>.{0,80})"
 )
 _NAME = re.compile(r"# Collective test (?P<how>starting|concluded): (?P<name>[\w.-]{1,60})")
 _WRONG = re.compile(r"#\s*Out of bounds values\s*: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
@@ -161,7 +161,7 @@ class Table:
         match = _RANK.search(text)
         if match is not None:
             said = match.groupdict()
-            one = Placed(said["host"], int(said["pid"]), int(said["device"]), said["bus"], said["gpu"].strip())
+            one = Placed(said["host"], int(said["pid"]), int(said["device"]), said["bus"] or "", said["gpu"].strip())
             self.twice = self.twice or self.ranks.get(int(said["rank"]), one) != one
             if len(self.ranks) < RANKS:
                 self.ranks[int(said["rank"])] = one

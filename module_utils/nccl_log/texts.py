@@ -135,7 +135,8 @@ def _devices(m: Match[str]) -> Event:
     for one in _MERGED.finditer(said):
         ports = _HCA.findall(one.group(2))
         if ports:
-            found.append(Device(int(one.group(1)), "+".join(port[1] for port in ports), int(ports[0][2]), ports[0][3]))
+            name, joined = "+".join(port[1] for port in ports), tuple(int(port[2]) for port in ports)
+            found.append(Device(int(one.group(1)), name, joined[0], ports[0][3], joined=joined))
     plain = _HCA.findall(_MERGED.sub("", said))
     found += [Device(int(index), name, int(port), layer) for index, name, port, layer in plain]
     oob = _OOB.match(rest)
@@ -192,6 +193,13 @@ def returned(place: str, text: str) -> Optional[Event]:
     return Returned(place, int(result)) if result.isdigit() and result not in ("0", "7") else None
 
 
+def absent(text: str) -> Optional[Event]:
+    """What a harmless warning says all the same, in releases that print it as one."""
+    if "libibverbs" in text:
+        return NoDevice("libibverbs")
+    return NoDevice("device") if "No device found" in text else None
+
+
 _Make = Callable[[Match[str]], Optional[Event]]
 _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     # Keys are the first four characters of the text, in the order of how often a log has them.
@@ -239,7 +247,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     (
         "NET/",
-        r"NET/(?P<net>[^:]{1,40}?) ?: GPU Direct RDMA (?:\((?P<way>[\w -]{1,20})\) )?"
+        r"NET/(?P<net>(?!Socket\b)[^:]{1,40}?) ?: GPU Direct RDMA (?:\((?P<way>[\w -]{1,20})\) )?"
         r"(?P<on>Enabled|Disabled|enabled|disabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'"
         r"(?: \((?P<why>no module))?",
         lambda m: GdrDevice(
@@ -252,7 +260,8 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         # The plugin for libfabric.
         "NET/",
-        r"NET/OFI (?P<why>.{0,200}(?:disabling GDR|GDR disabled|does not support GPUDirect).{0,100})",
+        r"NET/OFI (?P<why>.{0,200}(?:disabling GDR|GDR disabled|does not support GPUDirect|"
+        r"GDR (?:is )?not supported).{0,100})",
         lambda m: GdrDevice("OFI", "NET/OFI", False, "the plugin says: %s" % m.group("why").strip()),
     ),
     (
@@ -286,7 +295,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         "Init",
         r"Init timings[^:]{0,60}: rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) total (?P<total>[\d.]{1,12})"
-        r"(?: \((?P<parts>[^)]{1,200}))?",
+        r"(?: \((?P<parts>[a-z]{1,20} [\d.]{1,12}(?:, [a-z]{1,20} [\d.]{1,12}){0,20}))?",
         _timed,
     ),
     (
@@ -301,12 +310,12 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ("NET/", r"NET/Socket ?: Using(?P<devices>(?: \[\d+\]\S+)+)", _interfaces),
     (
         "NET/",
-        r"NET/IB ?: Made virtual device \[(?P<index>\d{1,4})\] name=(?P<name>\S{1,128})",
-        lambda m: Devices("IB", (Device(int(m.group("index")), m.group("name"), 1),)),
+        r"NET/IB ?: Made virtual device \[(?P<index>\d{1,4})\] name=(?P<name>\S{1,128})(?: speed=(?P<mbit>\d{1,9}))?",
+        lambda m: Devices("IB", (Device(int(m.group("index")), m.group("name"), 1, mbit=int(m.group("mbit") or 0)),)),
     ),
     (
         "NET/",
-        r"NET/Plugin ?: (?:.*?)Loaded (?P<kind>net|collnet|coll|gin) plugin (?P<name>.{1,60}?) \(v\d+\)",
+        r"NET/Plugin ?: (?:.*?)Loaded (?P<kind>net|collnet|coll|gin) plugin (?P<name>.{1,60}? \(v\d+\))",
         lambda m: Plugin(_collnet_kind(m), "loaded", m.group("name")),
     ),
     ("NET/", r"(?P<kind>NET)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$", _plugin_missing),
@@ -333,15 +342,21 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         _plugin_missing,
     ),
     (
-        "GIN/",
-        r"GIN/Plugin ?: Loaded gin plugin (?P<name>.{1,60}? \(v\d+\))",
-        lambda m: Plugin("GIN", "loaded", m.group("name")),
+        "GIN/ RMA/ PROF",
+        r"(?P<kind>GIN|RMA|PROFILER)/Plugin ?: Loaded (?:gin plugin |rma plugin )?(?P<name>.{1,60}? \(v\d+\))",
+        lambda m: Plugin(m.group("kind"), "loaded", m.group("name")),
+    ),
+    ("RMA/", r"RMA/Plugin ?: Failed to initialize any", lambda m: Plugin("RMA", "failed", "")),
+    (
+        "Exte",
+        r"External (?:(?P<kind>env|profiler|tuner|network) )?plugin (?P<name>\S{1,120}) is unsupported",
+        lambda m: Plugin((m.group("kind") or "net").upper().replace("WORK", ""), "refused", m.group("name")),
     ),
     ("GIN/ Fail", r"(?:GIN/Plugin ?: )?Failed to initialize any GIN plugin", lambda m: Plugin("GIN", "failed", "")),
     (
-        "TUNE",
-        r"TUNER/Plugin ?: Using (?:tuner plugin )?(?P<name>.{1,60})$",
-        lambda m: Plugin("TUNER", "loaded", m.group("name")),
+        "TUNE ENV/",
+        r"(?P<kind>TUNER|ENV)/Plugin ?: Using (?!internal)(?:tuner plugin )?(?P<name>.{1,60})$",
+        lambda m: Plugin(m.group("kind"), "loaded", m.group("name")),
     ),
     (
         "Fail",

@@ -317,7 +317,7 @@ class Others:
 
 # How the rest of a broken warning begins.
 REST = re.compile(
-    rb"[ \t]+\S|\w+=\S|from peer |(?:local|remote)Gids?\b|hca |with status|opcode |receiving \d|instead of \d"
+    rb"'\s*$|[ \t]+\S|\w+=\S|from peer |(?:local|remote)Gids?\b|hca |with status|opcode |receiving \d|instead of \d"
 )
 
 
@@ -330,4 +330,7 @@ def _text(line: bytes) -> str:
 def continued(said: Failure, place: str, line: bytes) -> Tuple[str, Optional[Failure]]:
     """The text of a warning with the line behind it, and what both say where that is more than the warning alone."""
     text = "%s %s" % (said.text, line[:_LONGEST].decode("utf-8", "replace").strip())
+    if text.endswith("' '"):
+        # What was quoted is the end of a line.
+        text = "%s(a line break)'" % said.text
     return text, failures.completed(said, text, place)

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Dict, List, Set, Tuple
 
 from . import mnnvl
+from .events import Device
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .transport import SOCKETS, device_name
@@ -52,7 +53,7 @@ def _meeting(job: Job) -> List[str]:
 
 def _ways(log: Log, job: Job) -> List[str]:
     said = []
-    devices = {(device.name, device.layer) for process in job.processes for device in process.devices.values()}
+    devices = {(_label(device), device.layer) for process in job.processes for device in process.devices.values()}
     if devices:
         layers = sorted({layer for _name, layer in devices})
         called = {"IB": " (InfiniBand)", "": ""}
@@ -67,8 +68,11 @@ def _ways(log: Log, job: Job) -> List[str]:
         fast = ["%g Gb/s (%s)" % (mbit / 1000, names(found, 8)) for mbit, found in sorted(speeds.items())[:4]]
         if len(speeds) == 1:
             fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
-        oob = sorted({process.oob for process in job.processes if process.oob})
-        text = "HCAs: " + ", ".join(named) + ("; %s" % ", ".join(fast) if fast else "")
+        oob = sorted({("%s %s" % (one.oob, one.oob_address)).strip() for one in job.processes if one.oob})
+        ports = {one.port for process in job.processes for one in process.devices.values() if not one.joined}
+        text = "HCAs: " + ", ".join(named)
+        text += ", port %d%s" % (min(ports), " of each" if len(devices) > 1 else "") if len(ports) == 1 else ""
+        text += "; %s" % ", ".join(fast) if fast else ""
         said.append(text + ("; control messages over %s (OOB)" % names(oob, 3) if oob else ""))
     absent = {why for process in job.processes for why in process.absent}
     for why, text in _ABSENT:
@@ -88,8 +92,11 @@ def _ways(log: Log, job: Job) -> List[str]:
     able = {one for process in job.processes for one in process.gdr_devices.items()}
     for can, text in ((True, "could do GPUDirect RDMA"), (False, "cannot do GPUDirect RDMA, as NCCL says")):
         listed = [name for name, is_able in able if is_able is can]
+        why = names({process.gdr_why for process in job.processes if process.gdr_why}, 2) if not can else ""
         if listed:
-            said.append("%s %s (what is used the connections say)" % (names(listed, 8), text))
+            said.append("%s %s%s (what is used the connections say)" % (
+                names(listed, 8), text, "; %s" % why if why else "",
+            ))  # fmt: skip
     for on, decided in ((True, "for"), (False, "against")):
         pairs: Dict[str, Set[str]] = {}
         for process in job.processes:
@@ -133,6 +140,9 @@ def _ways(log: Log, job: Job) -> List[str]:
                 what, what, count, len(job.processes),
             )  # fmt: skip
             gdr = ", GDR %s" % " and ".join(map(str, sorted(ring_gdr))) if ring_gdr and what == "rings" else ""
+            gdr += ": GPUDirect RDMA is not in use" if gdr and ring_gdr == {0} else ""
+            pxn = {int(process.rings_pxn) for process in job.processes if process.rings_pxn is not None}
+            gdr += ", PXN %s" % " and ".join(map(str, sorted(pxn))) if pxn and what == "rings" else ""
             said.append(text + gdr)
     if given_up:
         said.append("CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0]))
@@ -215,6 +225,14 @@ def _trees(log: Log, job: Job) -> List[str]:
     if not 0 < len(placed) <= _TREES:
         return []
     return ["in the trees: %s" % "; ".join("rank %d %s" % (rank, ", or ".join(said)) for rank, said in placed.items())]
+
+
+def _label(device: Device) -> str:
+    """Its name; of ports that are used as one these, too."""
+    if not device.joined:
+        return device.name
+    each = zip(device.name.split("+"), device.joined)
+    return " and ".join("%s:%d" % one for one in each) + " as one device"
 
 
 def _named(process: Process, path: str) -> str:

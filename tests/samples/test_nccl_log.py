@@ -20,6 +20,7 @@ IN_THE_VM = {
     "networks": {"Socket"},
     "interfaces": {"eth0": "192.0.2.2"},
     "oob": "eth0",
+    "oob_address": "192.0.2.2",
     "bootstrap": events.Bootstrap("eth0", "192.0.2.2"),
     "absent": {"device"},
     "plugins": {
@@ -262,6 +263,7 @@ def test_gpudirect_disabled_by_the_hca(samples: Path) -> None:
         "networks": {"IB"},
         "devices": {n: events.Device(n, f"mlx5_{n}", 1, "RoCE") for n in (0, 1)},
         "oob": "primaryip",
+        "oob_address": "10.10.10.10",
         "gdr_devices": {"mlx5_0": False, "mlx5_1": False},
         "pointers": {"0x55cc8aa86c70": "65e0bd6ee7449db4"},
         "buses": {0: "1c000"},

@@ -159,3 +159,64 @@ def test_releases_that_are_cut_and_numbers_of_ranks(line: str, wanted: str) -> N
     said = printed(info("Connected all rings") + line + "\n")
     assert wanted in said
     assert "RCCL" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "NET/IB : Using [0]={[0] roce7:1/RoCE, [1] roce7:2/RoCE} [RO]; OOB eth4:10.9.8.7<0>",
+            "HCAs: roce7:1 and roce7:2 as one device (RoCE); control messages over eth4 10.9.8.7 (OOB)",
+        ),
+        ("NET/IB : Made virtual device [0] name=roce7 speed=200000 ndevs=1", "HCAs: roce7, port 1; 200 Gb/s each"),
+        ("NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth4'", "NET/Socket has no GPUDirect RDMA on eth4, as is"),
+        (
+            "NET/OFI Could not turn HMEM off, disabling GDR",
+            "as NCCL says; the plugin says: Could not turn HMEM off, disabling GDR",
+        ),
+        ("Connected all rings, use ring PXN 0 GDR 0", "GDR 0: GPUDirect RDMA is not in use, PXN 0"),
+        ("NET/Plugin: Loaded net plugin Fast (v9)", "plugins loaded: NET Fast (v9)"),
+        ("RMA/Plugin: Loaded rma plugin Fast (v13)", "plugins loaded: RMA Fast (v13)"),
+        ("PROFILER/Plugin: Loaded Watch (v4)", "plugins loaded: PROFILER Watch (v4)"),
+        ("TUNER/Plugin: Using Knob (v4)", "plugins loaded: TUNER Knob (v4)"),
+        (
+            "NET/OFI Running on p9.big platform, topology file /a/b.xml",
+            "runs on p9.big; its file of the topology: /a/b",
+        ),
+        ("Plugin version : 2.0@Somebody", "the network plugin's version: 2.0@Somebody"),
+        (
+            "Init timings - ncclCommInitRank: rank 0 nranks 2 total 4.25 (kernels 0.25, bootstrap 4.00)",
+            "took 4.25 s, most of it, 4 s, in bootstrap (waiting for others): kernels 0.25, bootstrap 4.00",
+        ),
+    ],
+)
+def test_what_a_line_says_of_devices_and_plugins(text: str, wanted: str) -> None:
+    assert wanted in printed(info(text))
+
+
+def test_parts_of_an_initialisation_that_are_torn_are_not_told() -> None:
+    said = printed(info("Init timings - x: rank 0 nranks 2 total 4.25 (kernels 0.25, alloc 000 commId 0x1 - Init"))
+    assert "took 4.25 s, most of it, 0.25 s, in kernels: kernels 0.25" in said
+
+
+def test_devices_that_are_not_cudas_number() -> None:
+    said = printed(info(begun("0xa", 2, 4, nvmlDev=2), begun("0xb", 3, 4, nvmlDev=5)))
+    assert "(rank 3's is nvmlDev 5: the job sees a part of the GPUs)" in said
+
+
+def test_why_a_plugin_has_gpudirect_off_is_the_cause() -> None:
+    text = info("Using network AWS Libfabric", "NET/OFI Could not turn HMEM off, disabling GDR", "Connected all trees")
+    text += info("NET/OFI Need to force simple protocol: GDR not supported", who="n2:1:2 [0]")
+    text += info("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/AWS Libfabric/0", who="n2:1:2 [0]")
+    assert "cause: the plugin says: Could not turn HMEM off, disabling GDR" in printed(text)
+
+
+def test_a_list_of_ranks_without_addresses_of_gpus() -> None:
+    rows = "".join(f"#  Rank  {n} Group  0 Pid  {70 + n} on box{n // 2} device  {n % 2} Tesla V100\n" for n in range(4))
+    said = printed(rows + info("Using network IB", who="box0:70 [0]"))
+    assert "nccl-tests' list has 4 ranks in 4 processes on 2 hosts: box0 (2), box1 (2); Tesla V100" in said
+
+
+def test_a_line_break_that_a_warning_quotes() -> None:
+    text = "n1:7:7 [0] graph/xml.cc:155 NCCL WARN XML Parse : expected >, got '\n'\n"
+    assert "expected >, got '(a line break)'" in printed(text)
