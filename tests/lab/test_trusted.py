@@ -116,6 +116,7 @@ def test_nccl_tests_that_a_user_can_change_take_no_part_in_a_job_that_another_no
         "profile": yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()),
         "profile_name": "hgx-h100",
         "fabric": "infiniband",
+        "nvlink_domain": False,
     }
     program.chmod(mode)
     os.chown(program, 0, STRANGER)
