@@ -142,6 +142,8 @@ class Reader:
         self._open, self._open_at = 0, 0
         self._line, self._order, self._calls = b"", 0, 0
         self._skip = False
+        # Whether lines may have something around them that is taken off, of Ray or of a collector's JSON.
+        self._odd = True
         self._heads: Dict[bytes, Optional[Process]] = {}
         self._channels: Dict[bytes, Any] = {}
         self._events: Dict[bytes, Any] = {}
@@ -161,6 +163,7 @@ class Reader:
         self._others.block(self._rest)
         if self._rest and not self._skip:
             self.log.cut_off.append(self.log.sources[-1] if self.log.sources else "")
+            self._odd = True
             self._lines([self._rest])
         self._rest = b""
         self._skip = False
@@ -192,19 +195,19 @@ class Reader:
                 found.append(self._rest[: lines.LONGEST])
                 self._count("ends of lines longer than %d bytes" % lines.LONGEST)
             self._rest, self._skip = b"", True
+        self._odd = b"x across cluster]" in whole or b'{"' in whole
         self._lines(found)
 
     def _lines(self, found: List[bytes]) -> None:
         log = self.log
         interesting = INTERESTING
+        odd = self._odd
         order = log.lines
         info = 0
         for line in found:
             order += 1
-            if b"x across cluster]" in line:
-                line = self._alike(line)
-            if line.startswith(b'{"'):
-                line = lines.unwrapped(line)
+            if odd:
+                line = self._plain(line)
             at = line.find(b" NCCL ")
             if at < 0 and (b"] INFO " in line or b" WARN " in line):
                 # Up to 2.2 the name is not there.
@@ -217,9 +220,13 @@ class Reader:
             if line[at + 6 : at + 11] == b"INFO ":
                 info += 1
                 begin = line[at + 11 : at + 15]
-                if begin not in interesting and begin[:1] != b"/" and line.find(b" NCCL ", at + 11) < 0:
-                    self._passed_over(line, at, order)
-                    continue
+                if line.find(b" NCCL ", at + 11) < 0:
+                    if begin not in interesting and begin[:1] != b"/":
+                        self._passed_over(line, at, order)
+                        continue
+                    if begin != b"Fail":
+                        self._info(line[: lines.LONGEST], at, order)
+                        continue
             self._record(line[: lines.LONGEST], at, order)
         log.lines = order
         log.info += info
@@ -252,29 +259,35 @@ class Reader:
         who = ("", "", None) if process is None else (process.host, str(process.key[1] or ""), process.launcher_rank)
         self.log.quotes.nccl(text, place, who, len(self.log.sources), order, kind)
 
-    def _alike(self, line: bytes) -> bytes:
-        """The line without what Ray appends to it."""
+    def _plain(self, line: bytes) -> bytes:
+        """The line without what Ray appends to it, or out of a collector's JSON."""
+        if line.startswith(b'{"'):
+            line = lines.unwrapped(line)
         match = _REPEATED.search(line)
         if match is None:
             return line
         self.log.collapsed += int(match.group(1))
         return line[: match.start()]
 
-    def _record(self, line: bytes, at: int, order: int) -> None:
+    def _info(self, line: bytes, at: int, order: int) -> None:
+        """An INFO line in the form of almost all lines: what was met once is not parsed again."""
         self._line, self._order = line, order
         if line[:1] == b" ":
             # A row of nccl-tests' table goes on after what NCCL prints meanwhile.
             self.log.table.begun(line[:at])
+        process = self._by(line, at, order)
+        if process is not None and line.startswith(b"-> ", at + 11):
+            # 2.30 and later print the place in the head.
+            for record in lines.records(line.decode("utf-8", "replace")):
+                self._said(process, texts.returned(record.head.place.partition(" ")[0], record.text))
+        elif process is not None:
+            self._text(process, line[at + 11 :])
+
+    def _record(self, line: bytes, at: int, order: int) -> None:
+        self._line, self._order = line, order
         refused = line.startswith(b"Failed to bind NVLink", at + 11)
         if line[at + 6 : at + 11] == b"INFO " and not refused and line.find(b" NCCL ", at + 6) < 0:
-            # The form of almost all lines: what was met once is not parsed again.
-            process = self._by(line, at, order)
-            if process is not None and line.startswith(b"-> ", at + 11):
-                # 2.30 and later print the place in the head.
-                for record in lines.records(line.decode("utf-8", "replace")):
-                    self._said(process, texts.returned(record.head.place.partition(" ")[0], record.text))
-            elif process is not None:
-                self._text(process, line[at + 11 :])
+            self._info(line, at, order)
             return
         if len(self.log.failures) >= FAILURES and line.startswith(b"WARN ", at + 6):
             # Of so many nothing more is kept.
