@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     failures,
+    judge_program,
     shown,
     signals,
     unread,
@@ -135,7 +137,16 @@ def _verdict(log: Log, bad: Sequence[Finding]) -> str:
     first = (worst.have or "").partition(";")[0]
     first = failures.cut(first, 300)
     state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
+    cause = _CAUSE.search(worst.have or "")
+    if state and cause is not None:
+        state = cause.group()
+    elif worst.check == judge_program.PROGRAM.id and "a call of NCCL failed" not in worst.why:
+        state = state and "as a program says"
     return f"{first}" + (f" ({state})" if state else "")
+
+
+# A cause that lines prove.
+_CAUSE = re.compile(r"(?<!possible )\bcause: [^;]{1,160}")
 
 
 def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, everything: bool) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import cuda_errors, ends, fail_words, judge_watchdog, outcome, signals
+from . import alike, cuda_errors, ends, fail_words, judge_watchdog, outcome, signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failures import STATUSES, cut
@@ -127,6 +127,8 @@ def _came_before(reported: Sequence[Reported], first: Reported) -> bool:
     return ordered is not None and ordered[0] is not first and ordered[0].process is not first.process
 
 
+# Of these who says what is told by words of their own.
+_TOLD_APART = ("completion", "connect", "closed", "watchdog", "exit", "progress", "exception", "duplicate_gpu", "xid")
 _NO_CALL = ("progress", "left", "exit", "cancelled")
 
 
@@ -343,6 +345,18 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     stage = _stage_of(one)
     if stage:
         parts.append(stage)
+    if kind not in (
+        "completion",
+        "connect",
+        "closed",
+        "watchdog",
+        "exit",
+        "progress",
+        "exception",
+        "duplicate_gpu",
+        "xid",
+    ):
+        parts.append(alike.each(job, ordered))
     outcome_of = outcome.came_to(outcome.after(one))
     parts.append(outcome_of)
     last = [other for other in job.failures if other.process is None and _kind(other) == "consequence"]
@@ -379,7 +393,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     if kind == "cuda":
         parts.append(cuda_errors.failed_check(one.failure.code, job.quotes, one.order))
     if kind in ("connect", "merely_tried"):
-        parts.append(_unreached(job, reported))
+        parts += [_unreached(job, reported), alike.retrying(job, reported)]
     if kind == "merely_tried" and one.process is not None and one.process.retries is not None:
         last = one.process.retries
         parts.append("NCCL tries again" + (" (%d of %d)" % (last.tried, last.most) if last.most else ""))
@@ -398,6 +412,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("GPUDirectTCPX or FasTrak waits: not received from %s, for up to %.0f s" % (peers, waited))
     if kind == "stuck":
         parts += judge_watchdog.outstanding(reported)
+    if kind == "hca_skipped" and any("device" in by.absent and not by.devices for by in job.processes):
+        parts.append("none is left: NET/IB found no device that it can use")
     opened = sorted({device.name for by in job.processes for device in by.devices.values()})
     goes_on = kind == "verbs" and code == "ibv_open_device" and bool(opened)
     if goes_on:

@@ -64,6 +64,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     orders = [one for one in reports if one.kind == signals.ORDER]
     if orders and known is None and not found:
         found.append(_told_to_end(job, orders))
+    failed = _behind_errors(job, failed)
     if death is not None:
         failed = [_after(death, one) if _merely_ordered(one) else one for one in failed]
     return [*found, *failed]
@@ -86,6 +87,24 @@ def _of_others(job: Job, errors: Sequence[Quote], others: Sequence[Finding]) -> 
     have += "; a process that ended or failed first, elsewhere, is not in these lines" if before[0].about else ""
     return PROGRAM.judge("%s program" % job.name, "unknown", "none", have, "line %d" % before[0].order,
                          _fix(before[0]) or _look(before[0]))  # fmt: skip
+
+
+def _behind_errors(job: Job, failed: Sequence[Finding]) -> List[Finding]:
+    """Findings on a wait, with what a program reported before it: it may be what kept a rank."""
+    if not job.failures or any(one.failure.kind not in ("watchdog", "progress", "stuck") for one in job.failures):
+        return list(failed)
+    first = min(job.failures, key=lambda one: (one.source, one.order))
+    before = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl and one.about]
+    before = [one for one in before if one.source == first.source and one.order < first.order]
+    before = [one for one in before if "watchdog" not in one.about]
+    if not before or not failed or failed[0].ok:
+        return list(failed)
+    what, rest = (failed[0].have or "").partition(";")[::2]
+    said = "; before it a program reports: %s (line %d), which may be why a rank did not come" % (
+        before[0].text[:160], before[0].order,
+    )  # fmt: skip
+    have = what + said.replace("; ", ", ", 1).replace(";", ",") + (";" + rest if rest else "")
+    return [replace(failed[0], have=have), *failed[1:]]
 
 
 def _merely_ordered(one: Finding) -> bool:
@@ -223,6 +242,7 @@ def _where(one: Quote) -> str:
     elif one.hosts:
         parts.append(names(one.hosts, 6))
     parts.append("line %d" % one.order + (", %d alike" % one.count if one.count > 1 else ""))
+    parts[-1] += " (others: %s)" % "; ".join(one.others) if one.others and not (one.ranks or one.pids) else ""
     return "; on %s" % ", ".join(parts) if len(parts) > 1 else "; %s" % parts[0]
 
 
@@ -265,9 +285,15 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     )
 
 
+def _heading(one: Quote) -> str:
+    """A line that reports something, with the next one where it only announces that."""
+    text = one.text[:300] + ("..." if len(one.text) > 300 else "")
+    return "%s %s" % (text, one.behind[0][:200]) if text.endswith(":") and one.behind else text
+
+
 def _error(log: Log, job: Job, errors: Sequence[Quote]) -> Finding:
     one = errors[0]
-    have = one.text[:300] + ("..." if len(one.text) > 300 else "") + _where(one)
+    have = _heading(one) + _where(one)
     have += "; %s" % "; ".join(one.behind)[:240] if one.behind else ""
     absent = sorted({said for other in errors for said in _ABSENT.findall(" ".join([other.text, *other.behind]))})
     lists = [line for other in errors if other.text.endswith("issing ranks:") for line in other.behind]

@@ -14,6 +14,7 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from . import signals
 from .tracebacks import Traceback, called
+from .words import own_words
 
 # Quotes that are kept, characters of each, keys of lines that are known, and ranks or processes of a quote.
 QUOTES, LONGEST, KNOWN, NAMED = 300, 420, 20_000, 4096
@@ -57,6 +58,8 @@ _KERNEL = re.compile(r"(?P<name>[A-Za-z_]\w{2,120})\[[^\]]{0,120}\]\($")
 # Calls that stand between those of interest.
 _WRAPPERS = {"wrapper", "inner", "<lambda>", "__call__", "_call_impl", "_wrapped_call_impl", "decorate_context", "_fn"}
 _WRAPPERS |= {"wrapped", "inner_wrapper", "_wrapper", "run_method", "_bootstrap", "<module>"}
+# Lines that are alike of which is told how they differ.
+_OTHERS = 6
 _TABLE = re.compile(r"^[\s|=+*^~-]*$")
 # What a quote is of which the exception itself is not in the log.
 CUT_OFF = "an exception in Python, raised out of these calls; its type and text are cut off here"
@@ -67,6 +70,7 @@ class Quote:
     """A line, or what several lines have in common. kind, about: as in signals.Class.   nccl: NCCL wrote it.
 
     source, order: of the first one, as in Reported.   last: order of the last one.   count: how many.
+    others: words by which the first ones that are alike differ from it.
     behind: the lines that follow it and go with it.   calls: of a traceback, the outermost first.
     kernel: of the program, at whose launch an exception came.
     """
@@ -84,6 +88,7 @@ class Quote:
     hosts: Set[str] = field(default_factory=set)
     pids: Set[str] = field(default_factory=set)
     behind: List[str] = field(default_factory=list)
+    others: List[str] = field(default_factory=list)
     calls: Tuple[str, ...] = ()
     kernel: str = ""
 
@@ -134,10 +139,12 @@ class Quotes:
 
     def behind(self, text: str, order: int) -> bool:
         """Takes the line behind a quote as its part, where it is one."""
-        said, own = self._open, text.strip()
+        said, own = self._open, text.strip().replace("\t", " ")
         if said is None:
             return False
         mine = (text[:1] in " \t" and own[:1] != "[") or said.text.endswith(":") or said.behind
+        # The same of another rank or process is no part of it.
+        mine = mine and _key(own) != _key(said.text)
         if not mine or not own or _TABLE.match(own) or signals.noise(own) or _FRAME.search(own):
             self._open = None
             return False
@@ -166,7 +173,7 @@ class Quotes:
         if kernel is not None:
             self._call(text[: kernel.start()].strip(), "kernel %s" % kernel.group("name"))
             return None
-        own = text.strip()
+        own = text.strip().replace("\t", " ")
         key = _key(own)
         if self.full and key not in self._known and not _GRAVE.search(own[:LONGEST]):
             self.left_out += 1
@@ -233,6 +240,9 @@ class Quotes:
         said.count += 1
         said.last = order
         self._open = None
+        words = own_words(said.text, shortened(text.replace("\t", " "))) if len(said.others) < _OTHERS else ""
+        if words and words not in said.others:
+            said.others.append(words)
         if said.count <= NAMED:
             self._who(said, text)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Set, Tuple
 
-from . import ends, judge, results, signals, table, ways
+from . import alike, ends, judge, results, signals, table, ways
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .quotes import Quote
@@ -61,6 +61,9 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     said: List[str] = []
     if job.processes:
         said += transport(job).missing if job.nodes != 1 else ()
+        if whole and len(log.table.hosts) > 1 and _NODES in said:
+            text = "NCCL does not say over how many nodes the job runs: nccl-tests' list names %d hosts"
+            said[said.index(_NODES)] = text % len(log.table.hosts)
         done = any(one.done for one in job.communicators)
         if job.communicators and not done:
             said.append("that a communicator was completed (Init COMPLETE)")
@@ -94,6 +97,8 @@ def _beginning(job: Job) -> List[str]:
     return ["the first error itself: what is here follows from it, or only reports it"]
 
 
+# A sentence of transport's.
+_NODES = "it is not said over how many nodes the job runs"
 # Kinds of failures that only report another one.
 _AFTER = ("consequence", "exception", "test", "watchdog", "progress", "exit", "stuck", "left", "closed", "store")
 
@@ -322,6 +327,7 @@ def _notes(job: Job) -> List[str]:
                 "its connection" if len(closed) == 1 else "connections",
             )
         )
+        said.append("of these %s" % alike.lost(job))
     settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job))]
     if settings:
         said.append(
@@ -375,7 +381,7 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
         if len(one.pids) > 1:
             who.append("processes %s" % names([pid.lstrip(":") for pid in one.pids], 8))
         head += " and %d more alike, up to line %d%s" % (
-            one.count - 1, one.last, ": %s" % ", ".join(who) if who else "",
+            one.count - 1, one.last, ": %s" % ", ".join(who or one.others) if who or one.others else "",
         )  # fmt: skip
     if one.nccl and one.count > 1:
         head += ", %d times, up to line %d" % (one.count, one.last)

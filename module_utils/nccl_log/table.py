@@ -252,10 +252,16 @@ def told(table: Table) -> List[str]:
         text += " in %d process%s on %d host%s: " % (
             len(pids), "" if len(pids) == 1 else "es", len(by), "" if len(by) == 1 else "s",
         )  # fmt: skip
-        text += ", ".join("%s (%d)" % pair for pair in sorted(by.items())[:6])
+        kinds = {host: {one.gpu for one in table.ranks.values() if one.host == host} for host in sorted(by)[:6]}
+        mixed = len({tuple(sorted(gpus)) for gpus in kinds.values()}) > 1
+        text += ", ".join(
+            "%s (%d%s)" % (host, by[host], " of %s" % ", ".join(sorted(gpus)[:2]) if mixed else "")
+            for host, gpus in kinds.items()
+        )
         text += " and %d more" % (len(by) - 6) if len(by) > 6 else ""
         gpus = sorted({one.gpu for one in table.ranks.values() if one.gpu})
-        text += "; %s" % ", ".join(gpus[:3]) if gpus else ""
+        text += "; %s" % ", ".join(gpus[:3]) if gpus and not mixed else ""
+        text += "; GPUs of several kinds in one job: the slower ones set its pace" if mixed else ""
         text += "; several runs print here with other ranks" if table.twice else ""
         if table.twice and set(table.ranks) == {0}:
             text += ": each has a rank 0 of its own, so they are programs that do not know each other, as of nccl-tests"

@@ -1,0 +1,69 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Of lines that are alike, what each has of its own, and who each is of: short enough to be told one by one."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Tuple
+
+from .job import Process, Reported
+from .jobs import Job, names, numbers
+from .words import own_words
+
+# Of a list.
+_TOLD = 6
+
+
+def each(job: Job, reported: Sequence[Reported]) -> str:
+    """Who says what, of failures whose texts differ by some words alone."""
+    first = reported[0]
+    said: List[str] = []
+    for one in reported[1:]:
+        words = own_words(first.failure.text, one.failure.text)
+        if not words or one.process is None or one.failure.device:
+            continue
+        gpu = ", GPU %d" % one.device if one.device is not None and 0 <= one.device < 64 else ""
+        text = "%s%s: %s" % (job.who(one.process), gpu, words)
+        if text not in said:
+            said.append(text)
+    return "alike: %s%s" % ("; ".join(said[:_TOLD]), " and more" if len(said) > _TOLD else "") if said else ""
+
+
+def lost(job: Job) -> str:
+    """``GPUs 5-6 lost local ranks 0-1``: which connections to service threads were closed, of each GPU."""
+    several = len({process.host for process in job.processes}) > 1
+    by: Dict[Tuple[str, Tuple[int, ...]], List[Process]] = {}
+    for process in job.processes:
+        ranks = tuple(sorted(int(note.text) for note in process.notes if note.kind == "closed"))
+        if ranks:
+            by.setdefault((process.host if several else "", ranks), []).append(process)
+    said = []
+    for (host, ranks), processes in sorted(by.items()):
+        gpus = {gpu for process in processes for gpu in process.gpus}
+        alone = all(len(process.gpus) == 1 for process in processes)
+        who = (
+            "GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if alone else names(map(job.who, processes), 3)
+        )
+        who += " of %s" % host if host and alone else ""
+        said.append("%s lost local rank%s %s" % (who, "" if len(ranks) == 1 else "s", numbers(ranks)))
+    return "; ".join(said[:_TOLD]) + (" and more" if len(said) > _TOLD else "")
+
+
+def retrying(job: Job, reported: Sequence[Reported]) -> str:
+    """Other processes that try a TCP connection again, with the last try that is shown of each."""
+    told = {one.process.key for one in reported if one.process is not None}
+    by: Dict[str, List[Process]] = {}
+    for process in job.processes:
+        last = process.retries
+        if last is not None and process.key not in told:
+            tried = "try %d of %d" % (last.tried, last.most) if last.most else "trying again"
+            by.setdefault("%s%s" % (tried, " to %s" % last.peer if last.peer else ""), []).append(process)
+    said = []
+    for what, processes in sorted(by.items())[:_TOLD]:
+        alone = all(len(process.gpus) == 1 for process in processes)
+        gpus = numbers({gpu for process in processes for gpu in process.gpus})
+        hosts = names({process.host for process in processes}, 3)
+        said.append(
+            "%s at %s" % ("GPUs %s of %s" % (gpus, hosts) if alone else names(map(job.who, processes), 4), what)
+        )
+    return "others are at it: %s" % "; ".join(said) if said else ""
