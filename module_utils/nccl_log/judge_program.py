@@ -15,7 +15,7 @@ from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
 from .own_failure import CAUGHT, FIRST, LAST_WORDS, merely_code, own_failure, went_on
-from .quotes import Quote
+from .quotes import CUT_OFF, Quote
 
 PROGRAM = Check(
     "nccl_log.program",
@@ -47,6 +47,9 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     reports = [one for one in job.quotes if not one.nccl and " ".join(one.text[:150].split()) not in said]
     deaths = [one for one in reports if one.kind == signals.DEATH]
     errors = [one for one in reports if one.kind == signals.ERROR and not _MERELY.search(one.text)]
+    if any(one.kind == signals.ORDER and "KeyboardInterrupt" in one.text for one in reports):
+        # The traceback without an exception is that of who was interrupted.
+        errors = [one for one in errors if one.about != CUT_OFF]
     # What merely says that a process ended adds nothing to a failure that is known.
     strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
     of_others = _of_others(job, errors, others)
@@ -288,6 +291,9 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
 def _heading(one: Quote) -> str:
     """A line that reports something, with the next one where it only announces that."""
     text = one.text[:300] + ("..." if len(one.text) > 300 else "")
+    if "NVRM: " in text and one.behind:
+        # The GPU's driver breaks what it says into lines.
+        return " ".join([text, *one.behind])[:300]
     return "%s %s" % (text, one.behind[0][:200]) if text.endswith(":") and one.behind else text
 
 

@@ -307,3 +307,19 @@ def test_cudas_errors_after_a_failed_gpu_or_nvswitch_are_told_with_it() -> None:
     assert [one.because for one in rest if "launch failure" in (one.have or "")] == [first.id]
     assert findings(text + cuda)[0].check == "nccl_log.fabric_manager"
     assert not [one for one in findings(text.replace("Fatal", "Non-fatal")) if one.check == "nccl_log.fabric_manager"]
+
+
+def test_who_was_interrupted_has_not_failed() -> None:
+    text = (
+        '^CTraceback (most recent call last):\n  File "/x/train.py", line 12, in main\n    run()\nKeyboardInterrupt\n'
+    )
+    assert verdict(text).startswith("the job was told to end: KeyboardInterrupt")
+
+
+def test_a_gpu_that_the_driver_lost_is_told_in_one_sentence() -> None:
+    text = "[ 1.3] NVRM: The NVIDIA GPU 0000:b3:00.0\n"
+    text += "               NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
+    text += "               NVRM: fallen off the bus and is not responding to commands.\n"
+    assert "0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) installed in this system has NVRM: fallen off the bus" in verdict(
+        text
+    )
