@@ -96,6 +96,7 @@ def _readable(log: Log) -> List[Finding]:
             or log.table.ranks
             or log.ras.groups
             or log.ras.blocks
+            or log.results.kept
             or any(unread_kinds.weight(one.text, one.nccl) > 1 for one in log.unread.kept)
         )
         severity = "minor" if known else None

@@ -308,7 +308,11 @@ def _error(log: Log, job: Job, errors: Sequence[Quote]) -> Finding:
     have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
     have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
     have += "; %s" % one.about if one.about else ""
-    later = [said.text[:120] for said in errors[1:3] if said.text[:60] != one.text[:60]]
+    later = [
+        said.text[:120] + (" (and %s)" % ", ".join(said.others) if said.others else "")
+        for said in errors[1:3]
+        if said.text[:60] != one.text[:60]
+    ]
     have += "; also: %s" % "; ".join(later) if later else ""
     nccl = any(said.nccl for said in job.quotes) or job.failures or "call of NCCL" in one.about
     have += "" if nccl else "; no failure of NCCL is in these lines"

@@ -56,11 +56,12 @@ def test_who_else_tries_to_connect() -> None:
 
 
 def test_reports_of_several_ranks_are_no_part_of_each_other() -> None:
-    line = "10:00:0{0}\tn1:{0}\ttrain\tERROR\tGave up due to:\n[x.cc:5] lost peer [10.0.0.9]:400{0}\n"
+    line = "10:00:0{0}\tn1:{0}\ttrain\tERROR\tGave up due to:\n[x.cc:5] connection closed by [10.0.0.9]:400{0}\n"
     text = "".join(line.format(number) for number in (1, 2, 3))
     said = printed(text)
-    assert "Gave up due to: [x.cc:5] lost peer [10.0.0.9]:4001 (as a program says)" in verdict(text)
+    assert "Gave up due to: [x.cc:5] connection closed by [10.0.0.9]:4001 (as a program says)" in verdict(text)
     assert "2 more alike, up to line 5: n1:2, n1:3" in said
+    assert "[10.0.0.9]:4002 (and [10.0.0.9]:4003)" in said
     assert "\\t" not in said
 
 

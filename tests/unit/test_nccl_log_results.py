@@ -89,3 +89,7 @@ def test_the_first_error_is_missed_only_where_nothing_may_be_it() -> None:
     full = printed("writer: [Errno 28] No space left on device\n" + wait)
     assert "what kept it" not in full
     assert "the first error itself" not in full
+
+
+def test_a_log_of_nothing_but_a_programs_work_is_no_major_finding() -> None:
+    assert [one.severity for one in judge.judge(job.read([b"sum = 7\n"]))] == ["minor"]
