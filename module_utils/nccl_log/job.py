@@ -30,6 +30,8 @@ FAILURES = 4_000
 CALLS = 16
 BEYOND = "lines of further processes"
 
+# So many processes are kept with all they say; of more, seconds of an initialisation from which on they are told.
+_DETAILED, _SLOW = 4096, 2.0
 # Lines from the begin on in which each process is noted, whatever it says.
 _BEGIN = 50_000
 # In INFO lines that may report a failure.
@@ -359,7 +361,7 @@ class Reader:
                     self.log.pairs.connection(process, text[:2000].decode("utf-8", "replace"))
                 rank, way, pair = known
                 self._connected(process, rank, way)
-                if pair:
+                if pair and (way[0] == "net" or len(self.log.processes) <= _DETAILED):
                     add(process, "crossed" if way[0] == "net" else "bridged", pair)
             return
         if text[:4] == b"Tree" and self.log.pairs.tree(process, text[:2000].decode("utf-8", "replace")):
@@ -629,9 +631,10 @@ class Reader:
         elif isinstance(said, events.Retry):
             process.retries = said
         elif isinstance(said, events.Timed):
-            if said.total > max([0.0, *process.init_seconds[:1]]):
-                process.init_seconds = (said.total, said.bootstrap)
-                process.init_parts = said.parts
+            least = 0.0 if len(self.log.processes) <= _DETAILED else _SLOW
+            if said.total > max([least, *process.init_seconds[:1]]):
+                parts = said.parts if len(self.log.processes) <= _DETAILED else ""
+                process.init_seconds = (said.total, said.bootstrap, parts)
             own = [self.log.communicators.get(key) for key in process.pointers.values()]
             # As a rule Init COMPLETE stands before it.
             if not any(one is not None and one.ranks == said.ranks and said.rank in one.done for one in own):
@@ -651,8 +654,7 @@ class Reader:
             self._shared.add(process, "fabrics", said)
         elif isinstance(said, events.Channels):
             process.channels = max(process.channels, said.collective)
-            process.p2p_channels = max(process.p2p_channels, said.p2p)
-            process.p2p_per_peer = max(process.p2p_per_peer, said.per_peer)
+            process.p2p = max(process.p2p, (said.p2p, said.per_peer))
             process.nvls_channels = max(process.nvls_channels, said.nvls or 0)
             if said.nvls is not None:
                 process.nvls_said = max(process.nvls_said or 0, said.nvls)

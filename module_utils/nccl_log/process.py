@@ -53,8 +53,8 @@ class Process:
     nvml: rank -> number that the driver has for its GPU, where it is not CUDA's.
     calls: the first calls that returned an error, innermost first.   retries: of its TCP connections, the last one.
     timed: (rank, ranks) of communicators that it completed.   gdr_why: why there is no GPUDirect RDMA.
-    gdr_on: (GPU, device) of pairs that NCCL decided for.   init_seconds: the longest initialisation, and its bootstrap.
-    init_parts: what it was spent on, as it is printed.
+    gdr_on: (GPU, device) of pairs that NCCL decided for.   init_seconds: the longest initialisation, its
+    bootstrap, and its parts as they are printed.   p2p: channels for point-to-point, and for each peer.
     trees: they are connected.   roce: it uses a GID of an IPv4 address.
     shaped, shaped_ranks, shaped_local: the most nodes, ranks, and ranks of a node, of a communicator whose begin is not
     in the log.
@@ -92,8 +92,7 @@ class Process:
     nvswitch: bool = False
     nics: Dict[str, float] = NOTHING
     channels: int = 0
-    p2p_channels: int = 0
-    p2p_per_peer: int = 0
+    p2p: Tuple[int, int] = (0, 0)
     collnet_ranks: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""
     sharp: AbstractSet[int] = frozenset()
@@ -118,8 +117,7 @@ class Process:
     timed: AbstractSet[Tuple[int, int]] = frozenset()
     gdr_why: str = ""
     gdr_on: AbstractSet[Tuple[str, str]] = frozenset()
-    init_seconds: Tuple[float, ...] = ()
-    init_parts: str = ""
+    init_seconds: Tuple[Any, ...] = ()
     trees: bool = False
     roce: bool = False
     notes: AbstractSet[events.Note] = frozenset()

@@ -238,7 +238,7 @@ def _communicators(job: Job) -> List[str]:
         several = len([1 for process in job.processes if process.init_seconds]) > 1
         said.append("%s took %g s%s%s" % (
             "the longest initialisation" if several else "an initialisation", slowest.init_seconds[0],
-            _largest(slowest.init_parts), ": %s" % slowest.init_parts if slowest.init_parts else "",
+            _largest(slowest.init_seconds[2]), ": %s" % slowest.init_seconds[2] if slowest.init_seconds[2] else "",
         ))  # fmt: skip
     return said
 

@@ -163,8 +163,7 @@ def _channels(job: Job) -> List[str]:
     if not channels:
         return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
     text = "%d channels for collectives" % channels
-    p2p = max(process.p2p_channels for process in job.processes)
-    peer = max(process.p2p_per_peer for process in job.processes)
+    p2p, peer = max(process.p2p for process in job.processes)
     text += ", %d for point-to-point%s" % (p2p, " (%d for each peer)" % peer if peer else "") if p2p else ""
     nvls = {process.nvls_said for process in job.processes} - {None}
     if nvls:

@@ -44,7 +44,7 @@ def said(one: object) -> dict[str, Any]:
         "nvswitch",
         "nvls_said",
         "topology",
-        "p2p_channels",
+        "p2p",
         "p2p_per_peer",
         "init_seconds",
         "init_parts",
