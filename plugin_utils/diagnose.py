@@ -219,7 +219,9 @@ def _about(job: Job) -> str:
     counted = job.world is None or job.world.nodes is not None or len(job.world.began) == job.world.ranks
     least = "" if counted else "at least "
     nodes = "1 node" if job.nodes == 1 else f"{least}{job.nodes} nodes"
-    said.append(f"over {nodes}" if job.nodes else "nodes unknown")
+    named = max((process.shaped for process in job.processes), default=0)
+    unknown = "a communicator over 1 node is named" if named == 1 else "nodes unknown"
+    said.append(f"over {nodes}" if job.nodes else unknown)
     release = ", ".join(job.versions)
     signed = {process.host for process in job.processes if process.versions}
     if len(job.versions) == 1 and signed and len(signed) < len(hosts):

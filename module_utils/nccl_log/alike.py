@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
+from .failure_checks import OPEN
 from .job import Process, Reported
 from .jobs import Job, names, numbers
 from .words import own_words
@@ -27,6 +28,20 @@ def each(job: Job, reported: Sequence[Reported]) -> str:
         if text not in said:
             said.append(text)
     return "alike: %s%s" % ("; ".join(said[:_TOLD]), " and more" if len(said) > _TOLD else "") if said else ""
+
+
+def said_again(one: Reported, behind: Reported) -> bool:
+    """Whether a warning of no rule is what the next one of its process and file tells, with the same last words."""
+    words = one.failure.text.rpartition(": ")[2].strip(" .'")
+    return (
+        one.failure.kind in ("warning", "system")
+        and behind.failure.kind not in OPEN
+        and one.process is behind.process is not None
+        and 0 < behind.order - one.order <= 2
+        and one.place.partition(":")[0] == behind.place.partition(":")[0] != ""
+        and len(words) > 8
+        and words in behind.failure.text
+    )
 
 
 def lost(job: Job) -> str:

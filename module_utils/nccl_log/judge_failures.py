@@ -44,6 +44,8 @@ def judge(job: Job) -> List[Finding]:
         # NCCL went on.
         job = replace(job, failures=tuple(one for one in job.failures if _kind(one) != "libfabric"))
     job = replace(job, failures=tuple(_by_stage(job, _tried(job, one)) for one in job.failures))
+    said_again = {id(one) for one, behind in zip(job.failures, job.failures[1:]) if alike.said_again(one, behind)}
+    job = replace(job, failures=tuple(one for one in job.failures if id(one) not in said_again))
     if any(_kind(one) == "completion" for one in job.failures):
         # The completion itself says more than that there was one with an error.
         job = replace(job, failures=tuple(one for one in job.failures if "Got CQE with error" not in one.failure.text))

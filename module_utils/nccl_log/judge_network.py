@@ -135,7 +135,9 @@ def _network(job: Job) -> List[Finding]:
             1,
         )
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
-    return [NETWORK.judge(job.name, state, want, have, "Using network Socket", fix, severity=severity)]
+    said = any(SOCKETS in process.networks for process in on)
+    source = "Using network Socket" if said else "Channel ... via NET/Socket"
+    return [NETWORK.judge(job.name, state, want, have, source, fix, severity=severity)]
 
 
 # GPUs that a node has, as a rule, at most.

@@ -4,7 +4,8 @@
 
 A row: first four characters of the texts, what follows, the kind, and our sentence with the groups in their order.
 Kinds: "harmless"; "fallback", NCCL goes on in another way; "fact"; "odd", worth a look and no failure by itself;
-"closed", the number of a local rank that closed its connection to a service thread.
+"closed", the number of a local rank that closed its connection to a service thread; "older" and "collnet", an
+interface of networks and of CollNet that a network plugin does not have.
 """
 
 from __future__ import annotations
@@ -67,9 +68,15 @@ NOTES: Tuple[Row, ...] = (
     ),
     (
         "NET/",
-        r"NET/Plugin ?: Failed to find nccl(?:Net|CollNet)Plugin_(v\d{1,3}) symbol",
-        "harmless",
-        "a network plugin of an older interface than {0}: NCCL takes the interface that the plugin has",
+        r"NET/Plugin ?: Failed to find ncclNetPlugin_(v\d{1,3}) symbol",
+        "older",
+        "{0}",
+    ),
+    (
+        "NET/",
+        r"NET/Plugin ?: Failed to find ncclCollNetPlugin_(v\d{1,3}) symbol",
+        "collnet",
+        "{0}",
     ),
     (
         "RAS ",

@@ -36,13 +36,15 @@ _RESULT = re.compile(
     re.IGNORECASE,
 )
 _SUCCESS = re.compile(
-    r"\b(?:ok|pass(?:ed)?|succe(?:ss|eded|ssful|ssfully)|finished|completed?|done|verified|correct|saved(?: to)?)\b",
+    r"\b(?:ok|passed(?! (?:in|to|as|by|on|both|an?|the|no|it|its|through|over|via)\b|-)|"
+    r"(?<!forward )(?<!backward )(?<!this )pass(?=\W*$)|"
+    r"succe(?:ss|eded|ssful|ssfully)|finished|completed?|done|verified|correct|saved(?: to)?)\b",
     re.IGNORECASE,
 )
 # Words that make another thing of such a word.
 _NOT = re.compile(
     r"\b(?:not|no|never|un\w+ed|if|when|until|after|before|wait\w*|in ?complete|fail\w*|error|"
-    r"0 passed|cancel\w*|abort\w*)\b",
+    r"0 passed|cancel\w*|abort\w*|you|your|please|should|must|ensure|make sure|warning|deprecated)\b",
     re.IGNORECASE,
 )
 _PROGRESS = re.compile(
@@ -68,6 +70,8 @@ _OTHER = re.compile(
     r"^#|\bOMP_NUM_THREADS|^\s*(?:return|if|for|def|raise|assert|self\.|File )\b|[({,]$"
 )
 _RULES = ((SPEED, _SPEED), (RESULT, _RESULT), (PROGRESS, _PROGRESS), (SUCCESS, _SUCCESS), (TIME, _TIME))
+# The end of a line of NCCL's.
+_TORN = re.compile(r"\bcommId 0x([0-9a-f]{1,16}) - Init COMPLETE")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -140,9 +144,16 @@ def classify(text: str) -> str:
     return kind
 
 
+def torn(results: Results) -> List[Tuple[str, int]]:
+    """Communicators that lines of NCCL's without their begin call complete, and the number of the line."""
+    found = ((_TORN.search(one.text), one.order) for one in results.kept)
+    return [(match.group(1), order) for match, order in found if match is not None]
+
+
 def told(results: Results) -> List[str]:
     """What programs report, in sentences; of many kinds those that say most, and the last ones of each."""
-    kept = sorted(results.kept, key=lambda one: (KINDS.index(one.kind), -one.last_order))[:TOLD]
+    own = [one for one in results.kept if _TORN.search(one.text) is None]
+    kept = sorted(own, key=lambda one: (KINDS.index(one.kind), -one.last_order))[:TOLD]
     said = []
     for one in sorted(kept, key=lambda one: one.order):
         text = "the program reports (%s, line %d): %s" % (one.kind, one.order, one.text)
@@ -150,5 +161,5 @@ def told(results: Results) -> List[str]:
             least = "at least " if results.beyond else ""
             text += "; %s%d lines are alike, the last (line %d): %s" % (least, one.count, one.last_order, one.last)
         said.append(text)
-    left = len(results.kept) - len(kept)
+    left = len(own) - len(kept)
     return said + (["and %d more kinds of lines in which it reports of its work" % left] if left else [])

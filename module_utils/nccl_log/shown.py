@@ -61,12 +61,20 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     said: List[str] = []
     if job.processes:
         said += transport(job).missing if job.nodes != 1 else ()
+        shaped = max((process.shaped for process in job.processes), default=0)
+        if shaped == 1 and _NODES in said:
+            said[said.index(_NODES)] = (
+                "whether the job has more nodes than the one of the communicator that is named (nNodes 1)"
+            )
         if whole and len(log.table.hosts) > 1 and _NODES in said:
             text = "NCCL does not say over how many nodes the job runs: nccl-tests' list names %d hosts"
             said[said.index(_NODES)] = text % len(log.table.hosts)
         done = any(one.done for one in job.communicators)
+        torn = results.torn(log.results) if whole else []
         if job.communicators and not done:
-            said.append("that a communicator was completed (Init COMPLETE)")
+            others = ", ".join("%s (line %d)" % one for one in torn[:4])
+            text = ": lines whose begin is cut say it of others, %s" % others if others else " (Init COMPLETE)"
+            said.append("that a communicator %swas completed%s" % ("whose begin is here " if others else "", text))
         elif done and whole and not (log.table.rows or log.trace.streams or job.failures or _worked(log, job)):
             said.append("what came after the initialisation: collectives, their speed, the result and end of the job")
         if not job.communicators and not job.failures:
@@ -310,6 +318,7 @@ def _notes(job: Job) -> List[str]:
     notes = {(note.kind, note.text) for process in job.processes for note in process.notes}
     for kind in ("odd", "fallback", "fact", "harmless"):
         said += [_NOTES[kind] + text for text in sorted(text for of, text in notes if of == kind)[:6]]
+    said += _interfaces(job, notes)
     shut = [process for process in job.processes if ends.shut_down(process)]
     if shut:
         said.append(
@@ -334,6 +343,27 @@ def _notes(job: Job) -> List[str]:
             "set (by the environment, or a file such as /etc/nccl.conf: the log does not tell which): %s"
             % ", ".join(settings[:30]) + (" and %d more" % (len(settings) - 30) if len(settings) > 30 else "")
         )  # fmt: skip
+    return said
+
+
+def _interfaces(job: Job, notes: Set[Tuple[str, str]]) -> List[str]:
+    """Interfaces of plugins that NCCL looked for and did not find, from the newest on: no fault of any."""
+    said = []
+    for kind in ("older", "collnet"):
+        lacks = sorted((text for of, text in notes if of == kind), key=lambda text: -int(text[1:]))
+        has = any(
+            plugin.kind == "COLLNET" and plugin.state == "loaded" for one in job.processes for plugin in one.plugins
+        )
+        if lacks and (kind == "older" or has):
+            said.append(
+                "harmless: NCCL looks for newer interfaces of a %s plugin first (%s) and takes the one that it has"
+                % ("network" if kind == "older" else "CollNet", ", ".join(lacks))
+            )
+        elif lacks:
+            said.append(
+                "harmless: the network plugin has no interface for CollNet (%s): no SHARP by it, no other loss"
+                % ", ".join(lacks)
+            )
     return said
 
 

@@ -517,12 +517,17 @@ _CHANNELS = re.compile(
 STARTS = tuple(_KEYED)
 
 
+# What somebody has written behind a line: it is no part of a value.
+_REMARK = re.compile(r"\s+#(?:[^\w\s].*|\s.*)?$")
+
 # Builds of others print whole paths of sources.
 _WHOLE_PATH = re.compile(r"/\S{1,300}/src/(?P<place>[\w/.+-]{1,120}:\d{1,6}) (?P<arrow>-> \d{1,2}\b.*)")
 
 
 def event(text: str) -> Optional[Event]:
     """What the text of an INFO line says; None of what is not looked at."""
+    if " #" in text:
+        text = _REMARK.sub("", text)
     if text[:1] == "/":
         match = _WHOLE_PATH.match(text)
         return returned(match.group("place"), match.group("arrow")) if match is not None else None

@@ -49,6 +49,7 @@ _ABOUT: Tuple[Tuple[str, int, str], ...] = (
     ("ncclTopoPopulateNics", 1, ""),
     ("Pattern ", 1, ""),
 )
+_WAY = re.compile(r"(?:Channel|Ring) \S{1,9} : (\d{1,8})(?:\[[0-9a-f]+\])? -> (\d{1,8})\b.{0,40}? via (\S.{0,60})")
 _ALLOCATES = re.compile(r"[\w/]+\.(?:cc|h|cu):\d+ (?:(?:\w+ )?(?:\w+ )?Alloc|Cuda|memory|Mem|NCCL|->)|=====|\w+ +\| ")
 # What a line of a program tells by, and how much that is.
 _RATE = re.compile(
@@ -77,6 +78,11 @@ _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{3,}['\"]?\s?[=:]\s?\S|--[a-z][\w-]+[= ]
 
 def about(text: str) -> str:
     """What a line of NCCL's is; "" where nothing is known of its kind."""
+    way = _WAY.match(text)
+    if way is not None:
+        return "a connection from rank %s to rank %s by %s; the begin of the line is not there, so whose it is" % (
+            way.groups()
+        )
     return next((what for begin, _weight, what in _ABOUT if text.startswith(begin)), "")
 
 

@@ -37,7 +37,11 @@ def printed(text: str) -> str:
         ("weights saved to /data/x", results.SUCCESS),
         ("elapsed: 12.5 s", results.TIME),
         ("each round took 31 ms", results.TIME),
+        ("selftest: PASS", results.SUCCESS),
         # What reports nothing.
+        ("a scheduler was passed to the trainer", ""),
+        ("backward pass", ""),
+        ("as you have completed no step, nothing is written", ""),
         ("when finished, press return", ""),
         ("2 of 8 checks not passed", ""),
         ("$ python bench.py --loss=1 --steps 4", ""),
@@ -93,3 +97,12 @@ def test_the_first_error_is_missed_only_where_nothing_may_be_it() -> None:
 
 def test_a_log_of_nothing_but_a_programs_work_is_no_major_finding() -> None:
     assert [one.severity for one in judge.judge(job.read([b"sum = 7\n"]))] == ["minor"]
+
+
+def test_the_torn_end_of_an_initialisation_is_of_another_communicator_and_no_result_of_a_programs() -> None:
+    head = "n1:7:8 [0] NCCL INFO "
+    begun = head + "ncclCommInitRank comm 0xa1 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0xb2 - Init START\n"
+    said = printed("(worker) dev 3 busId 9000 commId 0xc3 - Init COMPLETE\n" + begun)
+    assert "whose begin is here was completed: lines whose begin is cut say it of others, c3 (line 1)" in said
+    assert "the program reports" not in said
+    assert "that a communicator was completed (Init COMPLETE)" in printed(begun)

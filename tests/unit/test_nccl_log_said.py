@@ -37,8 +37,8 @@ LINES = [
     ("Could not find a path for pattern 1, falling back to simple order", "fallback"),
     ("dlvsym failed on mlx5dv_x - y version Z", "harmless"),
     ("NET/IB : Failed to open mlx5dv symbols. Advance features", "harmless"),
-    ("NET/Plugin: Failed to find ncclNetPlugin_v9 symbol.", "harmless"),
-    ("NET/Plugin: Failed to find ncclCollNetPlugin_v9 symbol.", "harmless"),
+    ("NET/Plugin: Failed to find ncclNetPlugin_v9 symbol.", "older"),
+    ("NET/Plugin: Failed to find ncclCollNetPlugin_v9 symbol.", "collnet"),
     ("cuMem host allocations do not appear to be working; falling back to a /dev/shm/", "fallback"),
     ("fallocate: Failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left (28) - retrying", "odd"),
     ("ncclMaxSharedMem 9 exceeds device/fn maxSharedMem 8", "odd"),
@@ -63,11 +63,45 @@ def test_notes(text: str, kind: str) -> None:
 def test_every_note_has_its_groups_and_no_other_line_is_one() -> None:
     for _keys, pattern, kind, sentence in notes.NOTES:
         assert re.compile(pattern).groups >= len(re.findall(r"\{\d", sentence))
-        assert kind in ("harmless", "fallback", "odd", "fact", "closed")
+        assert kind in ("harmless", "fallback", "odd", "fact", "closed", "older", "collnet")
     assert not isinstance(texts.event("NET/IB : No device found."), events.Note)
     assert texts.event("MNNVL 0 cliqueId 0 cliqueSize 1 cliqueRank 0") is None
     fabric = texts.event("MNNVL busId 0x901000 fabric UUID 1f.2e cliqueId 0x7ffe state 3 healthMask 0x1aa")
     assert fabric == events.Fabric("1f.2e", "0x7ffe", 3)
+
+
+def test_interfaces_that_a_plugin_does_not_have_are_one_line() -> None:
+    lacks = "".join(info(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{n} symbol.") for n in (9, 10))
+    said = " ".join(shown(lacks).split())
+    assert "the network plugin has no interface for CollNet (v10, v9): no SHARP by it" in said
+    other = shown(lacks + info("NET/Plugin: Loaded collnet plugin Fast (v8)"))
+    assert "newer interfaces of a CollNet plugin first (v10, v9) and takes the one that it has" in " ".join(
+        other.split()
+    )
+    assert "no SHARP by it" not in other
+
+
+def test_what_somebody_wrote_behind_a_line_is_no_part_of_it() -> None:
+    said = shown(info("NCCL_IB_HCA set by environment to mlx5_4.   # only this one") + info("Using network IB  # good"))
+    assert "NCCL_IB_HCA=mlx5_4 " in said
+    assert "network: IB on n1" in said
+    assert "#" not in said
+
+
+def test_a_finding_on_sockets_names_a_line_that_is_there() -> None:
+    way = info("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0")
+    assert found(way)["nccl_log.network"].source == "Channel ... via NET/Socket"
+    assert found(way + info("Using network Socket"))["nccl_log.network"].source == "Using network Socket"
+
+
+def test_a_warning_that_the_next_one_tells_better_is_no_finding_of_its_own() -> None:
+    first = "n1:7:8 [0] misc/shmutils.cc:9 NCCL WARN Call to open failed: %s\n"
+    second = (
+        "n1:7:8 [0] misc/shmutils.cc:19 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-q,"
+        " error: No such file or directory (2)\n"
+    )
+    assert "nccl_log.warning" not in found(first % "No such file or directory" + second)
+    assert "nccl_log.warning" in found(first % "Permission denied" + second)
 
 
 @pytest.mark.parametrize(
