@@ -10,13 +10,13 @@ from . import signals
 from .quotes import Quote
 
 _KERNEL = (
-    "a kernel of the program did what it may not: CUDA tells it at a later call, so that NCCL may be the first"
-    " to meet it",
+    "a kernel, of the program or of NCCL, as a rule did what it may not: CUDA tells it at a later call, so that NCCL"
+    " may be the first to meet it",
     "run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; where it comes on one"
     " GPU alone, whatever runs there: `dmesg -T | grep -i xid` on its node",
 )
 _NO_KERNELS = (
-    "this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
+    "as a rule this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
     "`nvidia-smi --query-gpu=name,compute_cap --format=csv` says what the GPU is: take a release of NCCL and of the"
     " framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` or"
     " `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded",
@@ -28,12 +28,12 @@ _DRIVER = (
     " node's), or an image or wheel for that CUDA",
 )
 _BUSY = (
-    "CUDA gives this process no GPU: another process has it alone, or the driver wants it reset",
+    "CUDA gives this process no GPU: as a rule another process has it alone, or the driver wants it reset",
     "on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are left over,"
     " `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it",
 )
 _HIP = (
-    "a call of HIP, AMD's CUDA, failed: a kernel of the program, or the GPU; it may be told at a later call",
+    "a call of HIP, AMD's CUDA, failed: it may be a kernel, the GPU or its driver, and told at a later call",
     "`dmesg -T | grep -i amdgpu` and `rocm-smi` on the node; else run it with AMD_SERIALIZE_KERNEL=3 to see"
     " which kernel it is",
 )
@@ -44,7 +44,7 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "misaligned address": _KERNEL,
     "an illegal instruction": _KERNEL,
     "device-side assert": (
-        "a check in a kernel of the program failed, as a rule an index or label that is out of range",
+        "a check in a kernel failed, as a rule one of the program's: an index or label that is out of range",
         "read the line with `Assertion` and `block: [..], thread: [..]` above it: it names the kernel and the"
         " check; look at"
         " the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
@@ -63,7 +63,7 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "invalid device function": _NO_KERNELS,
     "no kernel image": _NO_KERNELS,
     "invalid resource handle": (
-        "a stream, event or handle of another GPU or of an earlier, failed context was used",
+        "as a rule a stream, event or handle of another GPU or of an earlier, failed context was used",
         "see whether something failed before it; else whether each process sets its GPU (torch.cuda.set_device)"
         " before it"
         " makes streams and process groups",
@@ -88,7 +88,7 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
         "start workers by spawn and not fork, or touch CUDA only in the children; `nvidia-smi` in the job itself",
     ),
     "operation not permitted": (
-        "the process may not do this: memory that GPUs share needs rights that a container may not have",
+        "the process may not do this: as a rule memory that GPUs share, for which a container needs rights",
         "on NVL72: an IMEX channel in the container (`ls /dev/nvidia-caps-imex-channels`), nvidia-imex on all nodes;"
         " else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 to see whether it is this",
     ),
@@ -100,8 +100,14 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
         "a GPU has more peers than CUDA can map, such as more than 8 in one process",
         "one process for each GPU, or fewer GPUs in one process",
     ),
+    "system not yet initialized": (
+        "CUDA is not ready on this machine: as a rule it has NVSwitches, and the Fabric Manager is not running, not"
+        " ready yet, or not of the driver's version",
+        "`systemctl status nvidia-fabricmanager` on that node, its version against `cat /proc/driver/nvidia/version`,"
+        " and `nvidia-smi -q | grep -A 3 Fabric` (State: Completed, Status: Success)",
+    ),
     "the launch timed out": (
-        "a kernel ran longer than the driver allows: a GPU that drives a display, or a kernel that hangs",
+        "a kernel ran longer than the driver allows: as a rule a GPU that drives a display, or a kernel that hangs",
         "`nvidia-smi -q | grep -i display` on the node; else see which kernel hangs by py-spy and"
         " CUDA_LAUNCH_BLOCKING=1",
     ),

@@ -134,6 +134,9 @@ def _cuda(line: str) -> Optional[Failure]:
     if match and match.group("error").startswith("unhandled cuda error"):
         # NCCL's own word for it: the warning before it names the error.
         return Failure("exception", _text(line), "unhandled cuda error")
+    if match and ("NVLink SHARP" in line or "ulticast" in line):
+        # The error is CUDA's word for what NVSwitches did not do.
+        return Failure("fabric_manager", _text(line), "NVLS")
     return Failure("cuda", _text(line), match.group("error").strip()) if match else None
 
 

@@ -63,15 +63,14 @@ POSSIBLE = {
     ("cuda", "unknown error"): "the GPU or its driver: see Xid in dmesg",
     ("cuda", "all CUDA-capable devices are busy or unavailable"): "a GPU in exclusive mode that another process"
     " has, or one that the driver wants reset (NV_ERR_RESET_REQUIRED in dmesg)",
-    ("cuda", "misaligned address"): "a kernel of the program, before NCCL met it",
-    ("cuda", "an illegal instruction was encountered"): "a kernel of the program, or the GPU",
+    ("cuda", "misaligned address"): "a kernel of the program or of NCCL, before this call",
+    ("cuda", "an illegal instruction was encountered"): "a kernel, of the program or of NCCL, or the GPU",
     ("cuda", "peer access is not supported between these two devices"): "GPUs, driver or virtual machine without P2P",
     ("fabric_manager", ""): "Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
-    ("handshake", ""): "another program speaks to the port, or connections of two interfaces in one subnet mix",
     ("cuda", "out of memory"): "the GPU's memory is full: the program's own tensors, another process on it, or too many"
     " communicators",
-    ("cuda", "an illegal memory access was encountered"): "a kernel of the program, before NCCL met it",
-    ("cuda", "unspecified launch failure"): "a kernel of the program, or the GPU (Xid)",
+    ("cuda", "an illegal memory access was encountered"): "a kernel of the program or of NCCL, before this call",
+    ("cuda", "unspecified launch failure"): "a kernel, of the program or of NCCL, or the GPU (Xid)",
     ("cuda", "uncorrectable ECC error encountered"): "the GPU's memory: drain the node",
     ("cuda", "invalid device ordinal"): "a process has more ranks than GPUs that it can see (CUDA_VISIBLE_DEVICES)",
     ("cuda", "initialization error"): "CUDA was used before a fork, or the driver is not ready in this process",
@@ -174,6 +173,12 @@ _STREAMING = (
 _STREAMING += " allowed to this one"
 # Words in a failure of a kind, and what they allow.
 WORDS: Tuple[Tuple[str, str, str], ...] = (
+    (
+        "nvml",
+        "Failed to open",
+        "libnvidia-ml.so.1 of the node's driver is not in this process's library path or container: install or mount"
+        " it",
+    ),
     (
         "shared_memory",
         "(size 0)",
@@ -294,7 +299,7 @@ LAST: Dict[Tuple[str, str], str] = {
 }
 # By file of NCCL's sources: what went on. The innermost call that names one decides.
 STAGES: Tuple[Tuple[str, str], ...] = (
-    ("bootstrap", "in bootstrap, before any network is used"),
+    ("bootstrap", "in bootstrap, by TCP"),
     ("net_socket", "over NET/Socket (TCP)"),
     ("net_ib|ib_plugin|ibvwrap", "over NET/IB (RDMA)"),
     ("transport/p2p", "on a connection by P2P between GPUs of a node"),
@@ -303,9 +308,11 @@ STAGES: Tuple[Tuple[str, str], ...] = (
     ("coll_net", "while SHARP (CollNet) was set up"),
     ("mnnvl", "while NVLink between nodes (MNNVL) was set up"),
     ("ras/", "in RAS"),
-    ("enqueue|strongstream", "while a collective was started or NCCL's kernels were looked up"),
+    (r"graph/(?:xml|topo|paths)", "while the node's topology was read"),
+    ("strongstream", "while a collective was started or NCCL's kernels were looked up"),
     (r"transport/net\.cc", "over the network between nodes"),
     (r"transport\.cc|transport/generic|channel\.", "while ranks were connected"),
+    ("enqueue", "while a collective was started or NCCL's kernels were looked up"),
     (r"init\.", "at the initialisation of a communicator"),
 )
 # The system's own words in a failure, and what they allow: for kinds of which nothing better is known.

@@ -10,7 +10,7 @@ from ..core.check import Check
 
 RETRIES = Check(
     "nccl_log.completion",
-    why="an HCA gave up on a connection: the data did not arrive, or the other side was gone",
+    why="an HCA reports that an operation of a connection failed: its status says what may be behind it",
     fix="see `busbar diagnose` on the logs of all ranks, and playbooks/verify.yml between the nodes named here",
     severity="critical",
 )
@@ -43,7 +43,7 @@ MEMORY_LIMIT = Check(
 "May processes lock as much memory as RDMA needs"
 VERBS = Check(
     "nccl_log.verbs",
-    why="a call of the RDMA library failed: the HCA, its driver or the container's view of it is not in order",
+    why="a call of the RDMA library failed: it may be the HCA, its driver, a limit, or the container's view of them",
     fix="`ibv_devinfo -v` and `dmesg -T | grep mlx5` on the node; in a container /dev/infiniband has to be"
     " there; then run"
     " site.yml with --tags mofed,nvidia_peermem",
@@ -68,7 +68,7 @@ VERSIONS = Check(
 "Do all ranks of a job run the same release of NCCL"
 BOOTSTRAP = Check(
     "nccl_log.bootstrap",
-    why="ranks did not find each other by TCP, before any fast network is used",
+    why="ranks meet by TCP, without any fast network: the line is about that, or about an address for it",
     fix="NCCL_SOCKET_IFNAME has to name an interface that is up and has an address on every node (`ip -br address`), or"
     " be left out; each rank number may be started once",
     severity="critical",
@@ -76,7 +76,7 @@ BOOTSTRAP = Check(
 "Did the ranks find each other"
 CONNECTION = Check(
     "nccl_log.connection",
-    why="a rank whose connection is closed is a victim: look at the rank that went away first",
+    why="a rank whose connection is closed is a victim as a rule: look at the rank that went away first",
     fix="look at what went away first: its last lines, `dmesg -T` on its node for OOM and Xid, the scheduler's record",
     severity="critical",
 )
@@ -92,8 +92,8 @@ SHARED_MEMORY = Check(
 "Has /dev/shm room for NCCL"
 CUDA = Check(
     "nccl_log.cuda",
-    why="a CUDA call failed, in NCCL or beside it: the GPU, its driver, its memory, or an earlier fault of the"
-    " program's own kernels",
+    why="a call of CUDA failed, in NCCL or beside it: it may be the GPU, its driver, its memory, what was asked for,"
+    " or an earlier fault of a kernel",
     fix="`nvidia-smi -q` and `dmesg -T | grep -i xid` on the node named here; no Xid there: run the program with"
     " CUDA_LAUNCH_BLOCKING=1 to see which kernel fails first",
     severity="critical",
@@ -101,8 +101,8 @@ CUDA = Check(
 "Do CUDA's calls succeed"
 FABRIC_MANAGER = Check(
     "nccl_log.fabric_manager",
-    why="NVSwitch or NVLink across nodes refused what NCCL asked for: as a rule Fabric Manager (or IMEX) is not"
-    " running, or not of the driver's version",
+    why="what was asked of NVSwitch, or of NVLink across nodes, failed: as a rule Fabric Manager (or IMEX) is not"
+    " running, not ready, or not of the driver's version",
     fix="`systemctl status nvidia-fabricmanager` on the node (GB200: nvidia-imex), its version has to be the driver's;"
     " `nvidia-smi -q | grep -A 3 Fabric` has to say Completed and Success",
     severity="critical",
@@ -151,7 +151,7 @@ WATCHDOG = Check(
 "Did every collective end in time"
 EXIT = Check(
     "nccl_log.exit",
-    why="a process ended; the others lost their connection to it",
+    why="a process ended: what others wait for or lose after it follows from that as a rule",
     fix="its own last lines say why; signal 9: `dmesg -T | grep -i oom` on its node, and the limit of its"
     " cgroup or pod",
     severity="critical",
@@ -175,7 +175,8 @@ DEVICE = Check(
 "Is every RDMA device one of hardware"
 LIMITS = Check(
     "nccl_log.limits",
-    why="the process has as many files, sockets or threads as it may: each connection of NCCL needs some",
+    why="the system gives the process no more files, sockets or threads, as a rule for a limit: each"
+    " connection of NCCL needs some",
     fix="`ulimit -n -u` in the job itself, and pids.max of its cgroup: raise them (LimitNOFILE, docker --ulimit,"
     " Slurm's"
     " PropagateResourceLimits); run site.yml for the node with --tags host_limits",
@@ -184,14 +185,15 @@ LIMITS = Check(
 "May processes open as many files and threads as NCCL needs"
 HOST_MEMORY = Check(
     "nccl_log.host_memory",
-    why="the host's memory gave out: NCCL could not allocate",
+    why="NCCL could not allocate memory of the host: as a rule that, or the job's share of it, gave out",
     fix="`dmesg -T | grep -i oom` on the node, and the memory limit of the job's cgroup or pod",
     severity="critical",
 )
 "Has the host memory for NCCL"
 USAGE = Check(
     "nccl_log.usage",
-    why="the program, or the framework below it, calls NCCL with what it may not: no setting of the node mends that",
+    why="NCCL refuses a call as one that it may not be given: as a rule the program's or framework's, and no setting"
+    " of the node mends that",
     fix="look at the call that the line names in the program's own traceback; try another release of the framework",
     severity="critical",
 )
@@ -263,7 +265,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " difference is the place to look",
     ),
     ("no_interface", ""): (
-        "this process found no interface that it may use, before it spoke to any other rank: as a rule what"
+        "this process found no interface that it may use: as a rule what"
         " NCCL_SOCKET_IFNAME asks for is not there or not up in the job or container",
         "`ip -br address` in the job itself; NCCL_SOCKET_IFNAME has to name an interface that is up and has an address"
         " on every node, or be left out",
@@ -282,17 +284,11 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " plugin, docker --device); then compare the lines `NET/IB : Using` of all nodes",
     ),
     ("port", "local catastrophic error"): (
-        "the HCA itself has failed (its firmware, its PCIe slot, or the driver that reset it): no cable and no peer"
-        " does that",
+        "the HCA itself has failed, as it reports: it may be its firmware, its PCIe slot, or the driver that reset it;"
+        " no cable and no peer does that",
         "`dmesg -T | grep -i mlx5` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, and"
         " see its"
         " firmware",
-    ),
-    ("address", ""): (
-        "the address of rank 0, which is in the unique id that ranks hand each other, is no address: as a rule ranks"
-        " load different releases or builds of NCCL, or the program passes the id on wrongly; no HCA is involved yet",
-        "see that all ranks load one libnccl.so.2: `grep libnccl /proc/PID/maps` on each node; then how the program"
-        " hands the unique id on",
     ),
     ("fallback", ""): (
         "NCCL could not do something in the first way and goes on in another one: no failure by itself",
@@ -331,19 +327,19 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " what the peer's log says after Bootstrap",
     ),
     ("bootstrap", "already"): (
-        "two processes came with the same number of rank: the launcher gives it twice, and the network has nothing"
-        " to do"
-        " with it",
+        "two processes came with the same number of rank: as a rule the launcher gives it twice, or one of an earlier"
+        " start is left over; it is no fault of the network",
         "see what sets RANK (Slurm: SLURM_PROCID, mpirun: OMPI_COMM_WORLD_RANK) in each process, and that no process"
         " of an"
         " earlier start is left over",
     ),
     ("accept", ""): (
-        "a rank could not take a TCP connection any more: its own listening socket was closed or refused",
+        "a rank could not take a TCP connection: as a rule its own listening socket was closed before",
         "see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)",
     ),
     ("shared_memory", "attaching"): (
-        "ranks of a node talk through /dev/shm, and a segment that another process had made was not there",
+        "ranks of a node talk through /dev/shm, and a segment that another process makes could not be attached to: as a"
+        " rule that process has ended, or the two do not share /dev/shm",
         "see first how the process that made it ended; ranks of a node in several containers need a common /dev/shm"
         " (docker"
         " --ipc=host, Kubernetes: one pod), and nothing may clean /dev/shm while the job runs",
@@ -362,9 +358,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "see the plugin's own lines (NET/OFI) and whether NCCL went on",
     ),
     ("fabric_manager", "NVLS"): (
-        "NVLink SHARP (NVLS) could not be set up: NVSwitch refused the multicast memory, as a rule because Fabric"
-        " Manager is"
-        " not running, or not of the driver's version",
+        "NVLink SHARP (NVLS) could not be set up: as a rule Fabric Manager is not running or not of the driver's"
+        " version; it may be the driver, the container's rights, or what NCCL asked for, too",
         "`systemctl status nvidia-fabricmanager` on the node, its version has to be the driver's; `nvidia-smi -q |"
         " grep -A 3"
         " Fabric` has to say Completed and Success; NCCL_NVLS_ENABLE=0 goes on without NVLink SHARP",
@@ -389,8 +384,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " that time; cable and transceiver first",
     ),
     ("fabric_manager", "MNNVL"): (
-        "GPUs of several nodes are one NVLink domain, and this process may not share memory over it: that is IMEX's"
-        " work",
+        "memory that GPUs share over NVLink between nodes (MNNVL) was not had: as a rule that is IMEX's work, and it is"
+        " not ready or not given to this process",
         "`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job needs an IMEX"
         " channel"
         " (`ls /dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 goes on without NVLink between"
@@ -455,11 +450,11 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "set it as the line says: on the kernel's command line, by sysctl, or in the job's environment",
     ),
     ("nvml", ""): (
-        "the NVIDIA management library did not answer as NCCL needs it",
+        "the NVIDIA management library (NVML) was not there, or did not answer as NCCL needs it",
         "`nvidia-smi` in the job itself; in a container all GPUs of the job and libnvidia-ml.so.1 of the node's driver",
     ),
     ("xid", ""): (
-        "the driver reports a fault of a GPU (Xid)",
+        "the driver reports an error on a GPU (Xid): its number says whether GPU, link or a program is behind it",
         "look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, 79, 94, 95, 119 or 140: drain the node, and"
         " reset the GPU or replace it",
     ),
@@ -476,7 +471,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "see whether the node named there is up: `sinfo -R`, its console, and BMC",
     ),
     ("queue_pair", "unreachable"): (
-        "an RDMA connection was not established, because the peer's address did not answer: on RoCE an address of the"
+        "an RDMA connection was not established: as a rule the peer's address did not answer, on RoCE an address of the"
         " rail, which needs ARP and a route",
         "from the node that reports it, with the two addresses of the line: `ping -I OWN_ADDRESS PEER_ADDRESS`,"
         " `ip route"
@@ -501,7 +496,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " one process only open it: two jobs, or two launchers on one node, need two ports",
     ),
     ("stuck", ""): (
-        "PyTorch's own watchdog thread did not get on: a call of CUDA or NCCL hangs, or Python holds its lock; who says"
+        "PyTorch's own watchdog thread did not get on: as a rule a call of CUDA or NCCL hangs, or a lock; who says"
         " so is not who is to blame",
         "py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks"
         " (TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",

@@ -178,7 +178,8 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"\s)(?P<error>[^\n]{1,80})",
     ),
     ("cuda", r"(?P<code>CUDA out of memory)"),
-    ("driver", r"CUDA Driver version found is|Failed to open libnvidia-ml|[Rr]equires CUDA driver|CUDA driver <"),
+    ("nvml", r"Failed to open libnvidia-ml"),
+    ("driver", r"CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <"),
     (
         "driver_functions",
         r"CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|old driver|"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import alike, cuda_errors, ends, fail_words, judge_watchdog, outcome, signals
+from . import alike, by_place, cuda_errors, ends, fail_words, judge_watchdog, outcome, signals
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, RESULTS, STAGES, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import CHECKS, CONNECTION, EXIT, FOLLOWS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failures import STATUSES, cut
@@ -209,7 +209,7 @@ def _stage(places: Sequence[str]) -> str:
     for exact in (True, False):
         # "at the initialisation" is true of most calls in the end.
         for place in places:
-            for pattern, stage in STAGES[:-3] if exact else STAGES:
+            for pattern, stage in STAGES[:-4] if exact else STAGES:
                 if re.search(pattern, place.partition(":")[0]):
                     return stage
     return ""
@@ -290,7 +290,7 @@ def _first(job: Job) -> Optional[Reported]:
         for one in job.failures
         if _kind(one) not in FOLLOWS and not (_kind(one) == "completion" and _code(one) == "5")
     ]
-    known = [one for one in roots if _kind(one) not in MERELY]
+    known = [one for one in roots if _kind(one) not in MERELY or outcome.ended_a_call(job, one)]
     known = [one for one in known if _kind(one) != "xid" or not ends.xid_follows([one], known)]
     # A connection that was never made comes before those that were lost for it.
     never = [one for one in job.failures if _kind(one) in ("connect", "closed")]
@@ -329,7 +329,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
             one for one in job.failures if _kind(one) == "closed" or (_kind(one), _code(one)) == ("completion", "5")
         ]
         known = " that is known here" if earlier and earlier[0].order < first.order and kind != "warning" else ""
-        if kind in OPEN:
+        if kind in OPEN and not outcome.ended_a_call(job, one):
             parts[0] += " (the first warning of this log)"
         elif lost and kind != "closed" and _came_before(lost, first):
             parts[0] += " (a connection was lost before it in the log: which came first is not told)"
@@ -359,7 +359,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         "xid",
     ):
         parts.append(alike.each(job, ordered))
-    outcome_of = outcome.came_to(outcome.after(one))
+    outcome_of = outcome.came_to(outcome.own_calls(job, one) if kind in MERELY else outcome.after(one))
     parts.append(outcome_of)
     last = [other for other in job.failures if other.process is None and _kind(other) == "consequence"]
     if last and first is one:
@@ -438,19 +438,24 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("cause: %s" % proven)
     possible = "" if proven and kind != "cuda" else _possible(kind, code, one.failure.text)
     possible = next((said for of, by, at, said in POSSIBLE_AT if (of, by) == (kind, code) and at in stage), possible)
+    placed = by_place.look_after(one)
+    possible = placed.possible if placed is not None else possible
     if possible:
         parts.append("possible causes: %s" % possible)
     subject = "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else "")
     have = "; ".join(part for part in parts if part)
-    state = "unknown" if (kind in OPEN and not last_words) or kind == "cancelled" else "drift"
+    sure = last_words or outcome.ended_a_call(job, one)
+    state = "unknown" if (kind in OPEN and not sure) or kind == "cancelled" else "drift"
     severity = "minor" if kind in MINOR or (kind in OPEN and first is None) else None
     severity = "critical" if last_words and first is not None else severity
     severity = "major" if kind in ("merely_tried", "hca_skipped") else severity
     severity = "minor" if goes_on else severity
-    severity = "critical" if kind == "net_plugin" and outcome_of else severity
+    severity = "critical" if (kind == "net_plugin" and outcome_of) or outcome.ended_a_call(job, one) else severity
     why, fix = OWN.get((kind, one.failure.code)) or OWN.get((kind, code)) or OWN.get((kind, "")) or (None, None)
     if kind == "cuda":
         why, fix = cuda_errors.look_after(one.failure.code, one.failure.text) or (why, fix)
+    if placed is not None:
+        check, why, fix, _causes = placed
     if kind == "net_plugin" and outcome_of:
         why = "the plugin of the network reports a failure, and the call that needed it ended with it"
     if kind in ("warning", "system"):

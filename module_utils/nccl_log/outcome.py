@@ -34,6 +34,22 @@ def after(one: Reported) -> List[Call]:
     ]
 
 
+def own_calls(job: Job, one: Reported) -> List[Call]:
+    """The same, up to the next failure of that process and GPU: what comes behind that is that one's."""
+    later = [
+        other.order
+        for other in job.failures
+        if other.process is one.process and other.source == one.source and other.device == one.device
+        and other.order > one.order and other.failure.kind != "consequence"
+    ]  # fmt: skip
+    return [call for call in after(one) if not later or call.order < min(later)]
+
+
+def ended_a_call(job: Job, one: Reported) -> bool:
+    """Whether a warning that need not be a failure was one: the call behind it returned an error to the program."""
+    return one.failure.kind in _MAY_END and one.process is not None and bool(came_to(own_calls(job, one)))
+
+
 def came_to(calls: Sequence[Call]) -> str:
     """``with it the group call fails (group.cc:75 -> 6): 6 is a remote error``; "" where no call tells."""
     last: Dict[str, Call] = {}
@@ -60,5 +76,6 @@ def last_words(job: Job, one: Reported) -> bool:
     return one.process is None and one.failure.kind in OPEN and one.failure.kind not in _NO_ERROR and raised
 
 
+_MAY_END = ("nvml", "system", "internal", "topology", "topology_file", "warning", "driver_functions")
 # What a program is never told as an error.
 _NO_ERROR = ("event", "ras", "fallback", "libfabric", "gdrcopy", "value")
