@@ -85,7 +85,7 @@ def render(
     """
     lines = []
     for job in jobs:
-        lines += _wrapped(_about(job), width)
+        lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
     lines += _wrapped(f"verdict: {_verdict(log, bad)}", width)
     most = len(bad) if everything else SHOWN
@@ -205,11 +205,16 @@ def _block(title: str, sentences: Sequence[str], width: int, everything: bool) -
     return lines
 
 
-def _about(job: Job) -> str:
+def _about(job: Job, log: Log) -> str:
     hosts = {process.host for process in job.processes if process.host}
+    listed = log.table.ranks if not hosts else {}
     said = [f"{job.name}: {len(job.processes)} process{'' if len(job.processes) == 1 else 'es'}"]
     if len(job.processes) == 1 and not job.processes[0].host and job.processes[0].key[1] is None:
         said = [f"{job.name}: the lines do not name their processes"]
+    if listed:
+        pids = {(one.host, one.pid) for one in listed.values()}
+        said = [f"{job.name}: {len(listed)} rank{'' if len(listed) == 1 else 's'} of nccl-tests in its list"]
+        said.append(f"in {len(pids)} process{'' if len(pids) == 1 else 'es'} on {names(log.table.hosts)}")
     if hosts:
         said.append("on %s" % names(hosts))
     if job.world is not None:
@@ -221,7 +226,8 @@ def _about(job: Job) -> str:
     nodes = "1 node" if job.nodes == 1 else f"{least}{job.nodes} nodes"
     named = max((process.shaped for process in job.processes), default=0)
     unknown = "a communicator over 1 node is named" if named == 1 else "nodes unknown"
-    said.append(f"over {nodes}" if job.nodes else unknown)
+    if job.nodes or not listed:
+        said.append(f"over {nodes}" if job.nodes else unknown)
     release = ", ".join(job.versions)
     signed = {process.host for process in job.processes if process.versions}
     if len(job.versions) == 1 and signed and len(signed) < len(hosts):

@@ -124,12 +124,11 @@ def _readable(log: Log) -> List[Finding]:
 def _tests(log: Log) -> List[Finding]:
     """What nccl-tests found to be wrong."""
     table = log.table
-    wrong = table.bounds.endswith("FAILED") or bool(table.wrong)
-    if not wrong:
+    if not table.failed and not table.wrong:
         return []
     have = "nccl-tests counted %s wrong values%s" % (
-        table.wrong if table.wrong else "some", "; its end says: out of bounds values %s" % table.bounds.strip()
-        if table.bounds else "",
+        table.wrong if table.wrong else "some", "; its end says: out of bounds values %s" % table.failed[-1].strip()
+        if table.failed else "",
     )  # fmt: skip
     why = "data that ranks received was not what was sent: no result of such a job is to be believed"
     fix = (

@@ -172,13 +172,16 @@ class Others:
         comment = False
         if self._report or begin in _REPORT or begin[:1] in _TABLE:
             # Of some logs the # is gone.
-            comment = b"# " in line[:24] or (begin[:1] == b" " and b"  Rank " in line[:16])
+            comment = b"# " in line[:64] or (begin[:1] == b" " and b"  Rank " in line[:16])
             # The head of its columns.
             comment = comment or (b"algbw" in line and b"busbw" in line and _RATE_OF.search(line) is None)
             # None of these words is among the marks.
             if self._reported(line, begin) or (not comment and self._log.table.row(line)):
                 return
-        elif b" float " in line and self._log.table.row(line):
+        elif b": #" in line[:80]:
+            # Behind a launcher's label.
+            comment = b"# " in line[:100]
+        elif (b" float " in line or b" sum " in line or b" none " in line) and self._log.table.row(line):
             return
         if not comment and self._last not in line and not self._marked(line):
             if b"\0" in line:
@@ -230,9 +233,9 @@ class Others:
     def _look(self, line: bytes, order: int, comment: bool, taken: bool) -> bool:
         """Takes a line with a mark; whether it said anything."""
         text = _text(line)
-        if text.startswith(("# nccl-tests", "# nThread")):
+        if "# nccl-tests" in text[:80] or "# nThread" in text[:80]:
             self._log.tests += 1
-            library = texts.TESTS_VERSION.match(text.rstrip())
+            library = texts.TESTS_VERSION.search(text.rstrip())
             if library:
                 self._log.libraries.add(".".join(str(int(part)) for part in library.groups()))
         if comment and self._log.table.comment(text):

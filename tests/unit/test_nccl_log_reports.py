@@ -35,7 +35,7 @@ def row(size: int, busbw: float, wrong: int | str = 0) -> str:
 END = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 12.5\n"
 
 
-@pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
+@pytest.mark.parametrize("label", ["", "0: ", " 3: ", "[1,0]<stdout>:", "[1,mpirank:0,algo-1]<stdout>:", "n7: "])
 def test_the_list_and_the_table_of_nccl_tests(label: str) -> None:
     text = "".join(listed(rank, 40 + rank, f"n{rank // 2}") for rank in range(4))
     text += row(8, 0) + row(1 << 21, 6.0) + row(1 << 27, 6.4) + row(1 << 30, 6.4)
@@ -53,6 +53,61 @@ def test_the_list_and_the_table_of_nccl_tests(label: str) -> None:
     )
     assert found(whole) == []
     assert "its end (Out of bounds values, Avg bus bandwidth) is not in this log: no verdict" in shown(text)
+
+
+HEADING = "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+SECOND = row(1 << 20, 0.5) + row(1 << 30, 4.0) + END.replace("12.5", "2.25")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        row(1 << 30, 90.0) + END + HEADING + SECOND,
+        row(1 << 30, 90.0) + END + SECOND,
+        # The first one was ended.
+        row(1 << 20, 9.0) + row(1 << 30, 90.0) + SECOND,
+        row(1 << 20, 9.0) + row(1 << 30, 90.0) + "# Collective test starting: b_perf\n" + SECOND,
+        row(1 << 20, 9.0) + row(1 << 30, 90.0) + "# nThread 1 nGpus 2\n" + SECOND,
+    ],
+)
+def test_two_tests_in_one_log_are_two_tables(text: str) -> None:
+    said = shown(text)
+    first, second = said.split("test 2 of 2, ", 1)
+    assert "busbw 90 GB/s out of place" in first.partition("test 1 of 2")[2]
+    assert ("average over all sizes 12.5 GB/s" in first) == (END in text)
+    assert "2 sizes up to 1 GiB" in second
+    assert "busbw 4 GB/s out of place" in second
+    assert "average over all sizes 2.25 GB/s" in second
+    assert "at 1 GiB the tests reach 90, 4 GB/s" in second
+
+
+def test_an_end_without_its_rows_is_another_test() -> None:
+    said = shown(row(1 << 30, 90.0) + END + "# Out of bounds values : 0 OK\n# Avg bus bandwidth : 7.5\n")
+    assert "test 2 of 2, nccl-tests: no size is in this log; it ran to its end" in said
+
+
+def test_sizes_of_several_types_and_programs_that_print_mixed_are_one_table() -> None:
+    types = row(1 << 20, 1.0) + row(1 << 30, 9.0)
+    assert "test 1 of" not in shown(types + types.replace("float", " half") + END)
+    mixed = listed(0, 40, "n1") + listed(0, 50, "n2") + types + types + END + END.replace("12.5", "7.5")
+    assert "average over all sizes 12.5, 7.5 GB/s" in shown(mixed)
+
+
+def test_what_a_test_was_asked_for_and_that_nothing_was_checked() -> None:
+    begin = "# nThread 2 nGpus 4 minBytes 1048576 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 30"
+    head = "# nccl-tests version 2.99.1 nccl-headers=22605 nccl-library=22605\n# Collective test starting: a_perf\n"
+    said = shown(head + begin + " validation: 0 graph: 0\n" + row(1 << 20, 1.0, "N/A") + END)
+    assert "nccl-tests 2.99.1 (a_perf) was asked for: sizes from 1 MiB to 1 GiB, step 2(factor), 30 iterations" in said
+    assert "2 threads with 4 GPUs each, validation 0: values are not checked" in said
+    assert "0 OK (which proves nothing: no value was checked)" in said
+    assert "proves nothing" not in shown(row(1 << 20, 1.0) + END)
+
+
+def test_a_leap_of_the_bandwidth_and_the_job_of_a_list_are_told() -> None:
+    said = shown(listed(0, 41, "n3") + listed(1, 41, "n3") + row(1 << 19, 0.4) + row(1 << 20, 0.3) + row(1 << 21, 6.0))
+    assert "worth a look: 0.3 GB/s at 1 MiB and 6 at 2 MiB" in said
+    assert "job: 2 ranks of nccl-tests in its list, in 1 process on n3," in said
+    assert "worth a look" not in shown(row(1 << 20, 1.0) + row(1 << 21, 2.0))
 
 
 def test_a_table_that_still_grows_is_not_flat_and_unchecked_values_are_not_right() -> None:
