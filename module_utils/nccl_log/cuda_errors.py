@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import signals
+from .process import Process
 from .quotes import Quote
 
 _KERNEL = (
@@ -119,6 +120,22 @@ def look_after(words: str, text: str) -> Optional[Tuple[str, str]]:
     if "HIP error" in text or "HIP failure" in text:
         return _HIP
     return next((said for begin, said in _ERRORS.items() if words.startswith(begin)), None)
+
+
+def shared_memory(processes: Sequence[Process]) -> List[str]:
+    """What processes say of kernels that want more shared memory than a GPU has: CUDA may refuse to start them."""
+    said = {note.text for process in processes for note in process.notes if "shared memory on the GPU" in note.text}
+    return sorted(said)[:1]
+
+
+def waited_before(quotes: Sequence[Quote], source: int, order: int) -> str:
+    """A program's report, before a failure, that it waited for a peer in vain; "" where there is none."""
+    said = [one for one in quotes if one.source == source and one.order < order and "did not send in time" in one.about]
+    if not said:
+        return ""
+    others = " (and %s)" % ", ".join(said[0].others) if said[0].others else ""
+    text = said[0].text[:160].replace(";", ",") + others
+    return "before it, line %d: %s, and the failure may be how that wait ended" % (said[0].order, text)
 
 
 def failed_check(words: str, quotes: Sequence[Quote], order: int) -> str:

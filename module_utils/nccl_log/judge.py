@@ -16,6 +16,7 @@ from . import (
     judge_ras,
     judge_settings,
     mnnvl,
+    signals,
     unread_kinds,
 )
 from .failure_checks import RANKS, WARNING
@@ -258,6 +259,15 @@ def _same_gpu(job: Job) -> List[Finding]:
     return found[:3]
 
 
+def _quiet(job: Job) -> bool:
+    """Whether nothing in a log says that something failed, waits or was told to end."""
+    if any(one.failure.kind not in ("fallback", "event", "value") for one in job.failures):
+        return False
+    if any(one.calls or one.retries or one.ended for one in job.processes):
+        return False
+    return not any(one.kind in (signals.DEATH, signals.ERROR, signals.ORDER, signals.WAITS) for one in job.quotes)
+
+
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, ask `busbar hang HOST`"
 
 
@@ -304,10 +314,14 @@ def _ranks(job: Job) -> List[Finding]:
             finding = RANKS.judge(subject, state, want, have, "Init START", fix, severity=severity)
         else:
             have = "all %d ranks began, and none completed: it hung, failed, or the log ends before" % one.ranks
+            quiet = _quiet(job)
+            if quiet:
+                have = "all %d ranks began, and these lines end before one completed" % one.ranks
+                have += "; nothing fails in them: the log is cut there, or the job waits there"
             if one.ranks == 1:
                 have = "a communicator of one rank, which needs no network, has not completed here"
             fix = "see whether the job is still at it; if it hangs, ask `busbar hang HOST` which rank is behind"
-            severity = "major" if one.ranks > 1 else "minor"
+            severity = "major" if one.ranks > 1 and not quiet else "minor"
             finding = RANKS.judge(subject, "unknown", want, have, "Init COMPLETE", fix, severity=severity)
         worst.append((-one.ranks, finding))
     found = [finding for _ranks_of_it, finding in sorted(worst, key=lambda pair: pair[0])[:3]]

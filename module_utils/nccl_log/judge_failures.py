@@ -331,6 +331,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         known = " that is known here" if earlier and earlier[0].order < first.order and kind != "warning" else ""
         if kind in OPEN and not outcome.ended_a_call(job, one):
             parts[0] += " (the first warning of this log)"
+        elif cuda_errors.waited_before(job.quotes, first.source, first.order):
+            parts[0] += " (%s)" % cuda_errors.waited_before(job.quotes, first.source, first.order)
         elif lost and kind != "closed" and _came_before(lost, first):
             parts[0] += " (a connection was lost before it in the log: which came first is not told)"
         else:
@@ -430,6 +432,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         proven = "the first" in one.failure.text
         which = "the first of %d to end" if proven else "%d ended; which of them was first is not proven"
         parts.append(which % len(ended) if len(ended) > 1 else "")
+        codes = sorted({other.failure.code for other in reported} - {one.failure.code})
+        parts.append("others ended with %s" % names([ends.ended_with(other) for other in codes], 4) if codes else "")
     if kind in OPEN:
         parts[0] += "; not known to Busbar" if kind == "warning" else ""
         parts[0] += "; a warning of the plugin %s" % one.failure.code if kind == "plugin_warning" else ""
@@ -438,6 +442,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append("cause: %s" % proven)
     possible = "" if proven and kind != "cuda" else _possible(kind, code, one.failure.text)
     possible = next((said for of, by, at, said in POSSIBLE_AT if (of, by) == (kind, code) and at in stage), possible)
+    if (kind, code) == ("cuda", "invalid argument"):
+        possible = "; or ".join([*cuda_errors.shared_memory(job.processes), possible])
     placed = by_place.look_after(one)
     possible = placed.possible if placed is not None else possible
     if possible:

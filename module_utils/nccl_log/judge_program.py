@@ -40,7 +40,9 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     if own is not None:
         cause = _own(job, *own)
         # Who lost a connection is a victim of somebody.
-        return [cause, *_barrier(log, job), *_trace(log, job), *[_after(cause, one) for one in failed]]
+        # What merely is its last word proves nothing of the others.
+        rest = failed if own[1] == LAST_WORDS else [_after(cause, one) for one in failed]
+        return [cause, *_barrier(log, job), *_trace(log, job), *rest]
     found = _barrier(log, job) + _trace(log, job)
     worst = next((one for one in [*others, *found] if not one.ok and one.severity == "critical"), None)
     said = " ".join(" ".join((one.have or "").split()) for one in others)

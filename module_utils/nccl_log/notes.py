@@ -103,7 +103,7 @@ NOTES: Tuple[Row, ...] = (
         "nccl",
         r"ncclMaxSharedMem (\d{1,9}) exceeds device/fn maxSharedMem (\d{1,9})",
         "odd",
-        "NCCL's kernels want {0} bytes of shared memory on the GPU and this GPU gives {1} (not /dev/shm): this build"
+        "NCCL's kernels want {0} bytes of shared memory on the GPU and a GPU gives {1} (not /dev/shm): this build"
         " may not"
         " fit the GPU's model; a newer NCCL is worth a try",
     ),

@@ -202,6 +202,12 @@ class Quotes:
     def cut_off(self, one: Traceback, source: int) -> None:
         """Takes a traceback whose exception the log does not hold."""
         own = one.text[:LONGEST]
+        known = next((said for said in self._kept if (said.source, said.order) == (source, one.order)), None)
+        if known is not None:
+            # The line above a traceback reports it.
+            known.calls = known.calls or tuple(one.calls[-6:])
+            known.about = "; ".join(part for part in (known.about, CUT_OFF) if part)
+            return
         said = Quote(signals.ERROR, own, CUT_OFF, source, one.order, count=one.count, last=one.last)
         said.calls = tuple(one.calls[-6:])
         self._who(said, own)

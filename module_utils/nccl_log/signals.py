@@ -56,6 +56,16 @@ class Class(NamedTuple):
 # What a line has, its class. The first that fits decides. SIGNAL and CODE are numbers of the tables above. What is
 # changed here changes signal_marks.MARKS: tests/unit/test_nccl_log_marks.py prints them.
 ROWS: Tuple[Tuple[str, str, str], ...] = (
+    # Tools around the job.
+    (
+        WARNING,
+        r"\bLmod has detected|cannot be loaded as requested|\bmodule spider\b|ModuleCmd_\w+|"
+        r"Unable to locate (?:a modulefile|the variable file)|following module\(s\) are unknown|"
+        r"module: (?:command )?not found|setlocale: |[Cc]annot (?:change|set) (?:LC_|locale)|ttyname failed|"
+        r"Inappropriate ioctl for device|mca_base_component_repository_open",
+        "a word of a tool around the job (modules, the shell, the launcher's own files): no cause of what fails in"
+        " another process",
+    ),
     # Orders.
     (
         ORDER,
@@ -304,9 +314,14 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     # Serving engines and frameworks.
     (
         ERROR,
-        r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}(?:exception|watchdog)",
-        "SGLang's own watchdog or scheduler ends it: a forward pass hangs or failed in this process, or in a rank that"
-        " it waits for; the stack below it, and the same of the other ranks, say where",
+        r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}watchdog",
+        "SGLang's own watchdog ends it: a forward pass may hang in this process, or in a rank that it waits for; the"
+        " stack below it, and the same of the other ranks, say where",
+    ),
+    (
+        ERROR,
+        r"Scheduler (?:hit|or detokenizer).{0,40}exception",
+        "SGLang's scheduler ends by an exception: the calls below it say in what",
     ),
     (
         ERROR,
@@ -338,8 +353,9 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         ERROR,
-        r"DeepEP.{0,40}(?:timeout|error)|deep_ep.{0,120}(?:timeout|error|fail)",
-        "DeepEP (expert parallelism over NVSHMEM and RDMA): a peer did not send, or its set-up failed; no line of NCCL",
+        r"DeepEP.{0,40}(?:timeout|error)|NCCL EP timeout|deep_ep.{0,120}(?:timeout|error|fail)",
+        "expert parallelism (DeepEP over NVSHMEM, or NCCL EP): as a rule a peer did not send in time, or the set-up"
+        " failed; who waits is not who is to blame",
     ),
     # PyTorch's watchdog.
     (

@@ -80,3 +80,74 @@ def test_memory_that_nvswitches_do_not_give_is_not_that_of_the_gpu() -> None:
 def test_an_illegal_access_may_be_of_any_kernel() -> None:
     finding = worst(WARN.format("enqueue.cc:1", "Cuda failure 700 'an illegal memory access was encountered'"))
     assert all("of the program or of NCCL" in said for said in (finding.have or "", finding.why))
+
+
+LMOD = 'Lmod has detected the following error: These module(s) exist\nbut cannot be loaded as requested: "cuda"\n'
+CLOSED = WARN.format("misc/socket.cc:1", "socketProgress: Connection closed by remote peer node0<5>")
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        LMOD,
+        "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for 'cuda/12'\n",
+        'Process 7 Unable to locate the variable file "/x/tune.txt" in the following search path:\n   /x:/y\n',
+        "bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8)\n",
+    ],
+)
+def test_tools_around_the_job_are_no_cause(tool: str) -> None:
+    ended = (
+        "srun: error: node0: task 0: Exited with exit code 1\nsrun: error: node1: task 1: Exited with exit code 134\n"
+    )
+    log = judge.judge(job.read([(tool + ended + CLOSED).encode()]))
+    assert not [one for one in log if one.check == "nccl_log.program"]
+    cause = next(one for one in log if one.check == "nccl_log.exit")
+    assert (cause.because, "others ended with exit code 134" in (cause.have or "")) == (None, True)
+    # Alone it is a remark.
+    assert not [one for one in judge.judge(job.read([tool.encode()])) if one.severity != "minor" and not one.ok]
+
+
+def test_nothing_follows_from_words_that_are_merely_the_last() -> None:
+    text = "Failed to read the list of shards\nsrun: error: node0: task 0: Exited with exit code 1\n" + CLOSED
+    log = judge.judge(job.read([text.encode()]))
+    program = [one for one in log if one.check == "nccl_log.program"]
+    assert [one.state for one in program] == ["unknown"]
+    assert not [one for one in log if one.because == program[0].id]
+
+
+def test_lines_that_end_in_the_initialisation_are_no_hang() -> None:
+    start = (
+        "node{0}:7:8 [0] NCCL INFO ncclCommInitRank comm 0x1 rank {0} nranks 2 cudaDev 0 busId 100 commId 0xab - Init"
+    )
+    start += " START\n"
+    begun = start.format(0) + start.format(1)
+
+    def severity(text: str) -> str:
+        return next(one.severity for one in judge.judge(job.read([text.encode()])) if one.check == "nccl_log.ranks")
+
+    assert severity(begun) == "minor"
+    for more in ("KeyboardInterrupt\n", "RuntimeError: it hangs\n", CLOSED, "slurmstepd: error: *** task 0 killed\n"):
+        assert severity(begun + more) == "major", more
+
+
+def test_kernels_that_want_more_than_a_gpu_has_may_be_why_it_refuses_them() -> None:
+    want = INFO.format("ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856")
+    failed = WARN.format("enqueue.cc:2", "Cuda failure 1 'invalid argument'")
+    assert "causes: NCCL's kernels want 82240 bytes" in (worst(want + failed).have or "")
+    assert "82240" not in (worst(want + failed.replace("argument", "resource handle")).have or "")
+
+
+def test_a_wait_before_a_failure_is_told_with_it() -> None:
+    wait = "Warning: NCCL EP timeout for dispatch receive, rank 2, local_expert_idx {}, src_rank 3\n"
+    error = "torch.AcceleratorError: CUDA error: unspecified launch failure\n"
+    have = worst(wait.format(7) + wait.format(5) + error + WARN.format("a.cc:1", "Proxy Call to rank 1 failed")).have
+    assert "before it, line 1: Warning: NCCL EP timeout" in (have or "")
+    assert ("local_expert_idx 5" in (have or ""), "the first failure of this log" in (have or "")) == (True, False)
+
+
+def test_a_scheduler_that_hit_an_exception_is_told_once_and_as_no_forward_pass() -> None:
+    text = (
+        '[12:00 TP1] Scheduler hit an exception: Traceback (most recent call last):\n  File "/x/s.py", line 2, in run\n'
+    )
+    quotes = job.read([(text + "    scheduler = Scheduler(\n").encode()]).quotes.all
+    assert [("forward pass" in one.about, "cut off here" in one.about) for one in quotes] == [(False, True)]
