@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
+from . import outcome
 from .failure_checks import OPEN
 from .job import Process, Reported
 from .jobs import Job, names, numbers
@@ -62,6 +63,35 @@ def lost(job: Job) -> str:
         who += " of %s" % host if host and alone else ""
         said.append("%s lost local rank%s %s" % (who, "" if len(ranks) == 1 else "s", numbers(ranks)))
     return "; ".join(said[:_TOLD]) + (" and more" if len(said) > _TOLD else "")
+
+
+def tried_before(reported: Sequence[Reported]) -> str:
+    """How often who gave up had tried, as the last line on it says."""
+    last = [one.process.retries for one in reported if one.process is not None and one.process.retries is not None]
+    most = max(last, key=lambda one: one.tried, default=None)
+    if most is None or not most.tried:
+        return ""
+    text = "it was tried before, %d of %d times" % (most.tried, most.most)
+    return text + (", at last %.2g s apart" % (most.wait / 1000) if most.wait else "")
+
+
+def without_warning(job: Job, reported: Sequence[Reported]) -> str:
+    """GPUs and processes in which the same call returned the error, and that print no warning of it."""
+    first = next(iter(outcome.after(reported[0])), None)
+    if first is None:
+        return ""
+    told = {(one.process, one.device) for one in reported}
+    said = []
+    for process in job.processes:
+        same = {call.device for call in process.calls if (call.place, call.result) == (first.place, first.result)}
+        gpus = sorted(gpu for gpu in same if gpu is not None and 0 <= gpu < 64 and (process, gpu) not in told)
+        if gpus:
+            said.append("%s, GPU%s %s" % (job.who(process), "" if len(gpus) == 1 else "s", numbers(gpus)))
+    if not said:
+        return ""
+    more = "; and %d more" % (len(said) - _TOLD) if len(said) > _TOLD else ""
+    text = "the same call fails on %s%s, without a warning of its own (%s -> %d)"
+    return text % ("; ".join(said[:_TOLD]), more, first.place, first.result)
 
 
 def retrying(job: Job, reported: Sequence[Reported]) -> str:

@@ -49,7 +49,7 @@ class Device:
     """index: as in ``via NET/IB/INDEX``.   name: ``mlx5_0``; several joined by + where ports are used as one.
 
     layer: "IB" or "RoCE"; "" of an interface.   port: 0 of an interface.   address: of an interface.
-    joined: ports of those that are used as one.   mbit: speed in Mbit/s, where the line says it.
+    joined: ports of those that are used as one.   mbit: speed in Mbit/s, where the line says it.   sharp: it can SHARP.
     """
 
     index: int
@@ -59,6 +59,7 @@ class Device:
     address: str = ""
     joined: Tuple[int, ...] = field(default=(), compare=False)
     mbit: int = field(default=0, compare=False)
+    sharp: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -276,12 +277,13 @@ class PeerOff:
 
 @dataclass(frozen=True)
 class Retry:
-    """A TCP connection is tried again. peer: "" where not said.   tried, most: 0 where not said."""
+    """A TCP connection is tried again. peer: "" where not said.   tried, most, wait: 0 where not said; wait in ms."""
 
     peer: str
     why: str
     tried: int
     most: int
+    wait: int = 0
 
 
 @dataclass(frozen=True)

@@ -491,7 +491,7 @@ class Reader:
         self._connected(process, rank, way)
 
     def _gdr(self, process: Process, said: events.GdrDevice) -> None:
-        process.gdr_why = process.gdr_why or said.why
+        process.no_gdr(said.why)
         known = process.gdr_devices.get(said.device)
         by_plugin = "the plugin %s has it off, though NET/IB reports it as enabled for this HCA; why is not told"
         if said.net not in ("IB", "Socket") and not said.able and known:

@@ -346,6 +346,7 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
     who = _who(job, ordered)
     if who:
         parts.append(who)
+    parts.append(alike.without_warning(job, ordered) if first is not None else "")
     stage = _stage_of(one)
     if stage:
         parts.append(stage)
@@ -398,6 +399,8 @@ def _finding(job: Job, reported: List[Reported], cause: Optional[Finding], first
         parts.append(cuda_errors.failed_check(one.failure.code, job.quotes, one.order))
     if kind in ("connect", "merely_tried"):
         parts += [_unreached(job, reported), alike.retrying(job, reported)]
+    if kind == "connect":
+        parts.append(alike.tried_before(reported))
     if kind == "merely_tried" and one.process is not None and one.process.retries is not None:
         last = one.process.retries
         parts.append("NCCL tries again" + (" (%d of %d)" % (last.tried, last.most) if last.most else ""))

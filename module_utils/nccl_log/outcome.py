@@ -19,6 +19,13 @@ _PARTS: Tuple[Tuple[str, str], ...] = (
     (r"(?:^|/)group\.cc", "the group call"),
     (r"(?:^|/)(?:enqueue|collectives)\.cc", "the launch of the collective"),
 )
+# The same of calls that are within those: NCCL may go on after one.
+_WITHIN: Tuple[Tuple[str, str], ...] = (
+    (r"(?:^|/)transport/net\.cc", "the connection of the network transport"),
+    (r"(?:^|/)transport/p2p\.cc", "the connection between GPUs of the node"),
+    (r"(?:^|/)bootstrap\.cc", "the bootstrap"),
+    (r"(?:^|/)graph/", "the reading of the topology"),
+)
 # What ncclResult_t's numbers are called.
 RESULTS: Dict[int, str] = {
     1: "an error of CUDA", 2: "a system error", 3: "an internal error", 4: "an invalid argument", 5: "an invalid usage",
@@ -47,7 +54,15 @@ def own_calls(job: Job, one: Reported) -> List[Call]:
 
 def ended_a_call(job: Job, one: Reported) -> bool:
     """Whether a warning that need not be a failure was one: the call behind it returned an error to the program."""
-    return one.failure.kind in _MAY_END and one.process is not None and bool(came_to(own_calls(job, one)))
+    return (
+        one.failure.kind in _MAY_END
+        and one.process is not None
+        and any(
+            call.progress or re.search(pattern, call.place.partition(":")[0])
+            for call in own_calls(job, one)
+            for pattern, _part in _PARTS
+        )
+    )
 
 
 def came_to(calls: Sequence[Call]) -> str:
@@ -55,7 +70,7 @@ def came_to(calls: Sequence[Call]) -> str:
     last: Dict[str, Call] = {}
     for call in calls:
         name = call.place.partition(":")[0]
-        part = next((part for pattern, part in _PARTS if re.search(pattern, name)), "")
+        part = next((part for pattern, part in (*_PARTS, *_WITHIN) if re.search(pattern, name)), "")
         part = "the proxy's progress thread" if call.progress else part
         if part:
             last[part] = call

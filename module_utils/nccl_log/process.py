@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import events
@@ -14,6 +15,10 @@ from .topology import Topology
 Key = Tuple[str, Optional[int], Optional[int]]
 # kind, via, device, gdr, by another GPU (PXN), sends
 Way = Tuple[str, str, Optional[int], bool, bool, Optional[bool]]
+
+
+# Before words of a plugin's.
+_SAYS = "the plugin says: "
 
 
 class Call(NamedTuple):
@@ -135,6 +140,12 @@ class Process:
         self.key = key
         self.order = order
         self.launcher_rank = launcher_rank
+
+    def no_gdr(self, why: str) -> None:
+        """Takes a reason why there is no GPUDirect RDMA; of several all that have room."""
+        if why and len(self.gdr_why) < 200 and why.replace(_SAYS, "") not in self.gdr_why:
+            # Kept once, for all processes that have these.
+            self.gdr_why = intern("%s; %s" % (self.gdr_why, why.replace(_SAYS, "")) if self.gdr_why else why)
 
     @property
     def host(self) -> str:

@@ -35,6 +35,9 @@ _START = re.compile(r"min_nodes|Rendezvous'ing|starting workers|[Cc]onnection fr
 _WORLD = re.compile(r"(?:(?<!local.)world[_ -]size|--n_?ranks)['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
 _LOCAL = re.compile(r"local[_ -](?:rank|world)[_ -]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
 _OWN_RANK = re.compile(r"(?:--rank[= ]|(?<![\w-])(?:global_)?rank['\"]?\s*[=:])\s*(\d{1,8})\b", re.IGNORECASE)
+_LABEL = re.compile(r"\W{0,3}rank[ :=]{0,2}(\d{1,8})\b", re.IGNORECASE)
+_HOST = re.compile(r"\bhost(?:name)?['\"]?\s*[=:]\s*['\"]?([A-Za-z][\w.-]{1,200})", re.IGNORECASE)
+_HOSTS = 64
 _MEETING = re.compile(
     r"(?:rdzv_endpoint|init_method|MASTER_ADDR|MASTER_PORT)['\"]?\s*[=:]\s*['\"]?(?P<where>[A-Za-z0-9][\w.:/%\[\]-]{1,200})"
 )
@@ -53,6 +56,7 @@ _EXIT = re.compile(r"^\s*Exit code: {1,8}(?P<code>-?\d{1,5})\s*$")
 @dataclass
 class Programs:
     """worlds: sizes that programs say.   local: how many ranks a node has, as they say.   ranks: which say so.
+    hosts: on which ranks say that they are.
 
     meeting: where processes find each other, as printed.
     backends: of PyTorch.   waiting: ranks at a barrier of PyTorch's store -> how many had come, as each last said.
@@ -63,6 +67,7 @@ class Programs:
     worlds: Set[int] = field(default_factory=set)
     local: Set[int] = field(default_factory=set)
     ranks: Set[int] = field(default_factory=set)
+    hosts: Dict[int, str] = field(default_factory=dict)
     meeting: Set[str] = field(default_factory=set)
     backends: Set[str] = field(default_factory=set)
     waiting: Dict[int, int] = field(default_factory=dict)
@@ -108,6 +113,10 @@ class Programs:
             rank_of = _OWN_RANK.search(text)
             if rank_of is not None:
                 _note(self.ranks, int(rank_of.group(1)))
+            rank_of = rank_of or _LABEL.match(text)
+            host = _HOST.search(text)
+            if host is not None and rank_of is not None and len(self.hosts) < _HOSTS:
+                self.hosts[int(rank_of.group(1))] = host.group(1)
         local = _LOCAL.search(text)
         if local is not None:
             _note(self.local, int(local.group(1)))

@@ -193,6 +193,9 @@ def _programs(log: Log) -> List[str]:
         parts.append("%s ranks on a node" % ", ".join(map(str, sorted(of.local)[:4])))
     if of.ranks:
         parts.append("ranks that say so: %s" % numbers(of.ranks))
+    if of.hosts:
+        where = ", ".join("rank %d on %s" % pair for pair in sorted(of.hosts.items())[:8])
+        parts.append(where + (" and %d more" % (len(of.hosts) - 8) if len(of.hosts) > 8 else ""))
     if of.meeting:
         parts.append("processes meet at %s" % names(of.meeting, 4))
     if of.backends:

@@ -62,7 +62,7 @@ TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d
 _PEERS = r"(?P<source>\d{1,8})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,8})(?:\[[0-9a-f]+\])?"
 # What RCCL adds to a connection.
 _RCCL = r"(?: comm 0x[0-9a-f]{1,16} nRanks \d{1,8})?"
-_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)")
+_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)(/SHARP\b)?")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):(\S{1,100})<\d+>")
@@ -138,7 +138,7 @@ def _devices(m: Match[str]) -> Event:
             name, joined = "+".join(port[1] for port in ports), tuple(int(port[2]) for port in ports)
             found.append(Device(int(one.group(1)), name, joined[0], ports[0][3], joined=joined))
     plain = _HCA.findall(_MERGED.sub("", said))
-    found += [Device(int(index), name, int(port), layer) for index, name, port, layer in plain]
+    found += [Device(int(n), name, int(port), layer, sharp=bool(sharp)) for n, name, port, layer, sharp in plain]
     oob = _OOB.match(rest)
     return Devices("IB", tuple(found), oob.group(1) if oob else "", oob.group(2) if oob else "")
 
@@ -289,8 +289,8 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         "sock Call nccl",
         r"(?:\w{1,60}: connect|Call to connect)(?: to (?P<peer>\S{1,100}?)(?:<\d+>)?)? returned (?P<why>[^,]{1,80}),"
         r" retrying"
-        r"(?: \((?P<n>\d{1,5})/(?P<m>\d{1,5})\))?",
-        lambda m: Retry(m.group("peer") or "", m.group("why"), int(m.group("n") or 0), int(m.group("m") or 0)),
+        r"(?: \((?P<n>\d{1,5})/(?P<m>\d{1,5})\))?(?: after sleep for (?P<wait>\d{1,7}) ?ms)?",
+        lambda m: Retry(m.group("peer") or "", m.group("why"), *(int(m.group(key) or 0) for key in ("n", "m", "wait"))),
     ),
     (
         "Init",

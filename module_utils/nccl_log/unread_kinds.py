@@ -11,6 +11,7 @@ from typing import Tuple
 _ABOUT: Tuple[Tuple[str, int, str], ...] = (
     ("Channel ", 2, "the order of ranks in the ring of this channel, and how many channels there are"),
     ("Bootstrap timings", 2, "seconds of the ranks' first meeting, over TCP"),
+    ("NET/OFI Selected", 3, ""),
     ("NET/", 2, ""),
     ("TUNER/", 2, ""),
     ("Comm config", 1, ""),

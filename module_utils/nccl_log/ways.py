@@ -40,14 +40,16 @@ def _meeting(job: Job) -> List[str]:
             found.setdefault((process.bootstrap.interface, family), []).append(process.bootstrap.address)
     for (interface, family), addresses in sorted(found.items())[:4]:
         said.append("bootstrap (how ranks find each other): %s, %s %s" % (interface, family, names(addresses, 3)))
-    listed = {
-        tuple(process.interfaces): process.interfaces
-        for process in job.processes
-        if len(process.interfaces) > 1 or (process.interfaces and process.bootstrap is None)
-    }
-    for names_of, addresses_of in sorted(listed.items())[:2]:
-        each = ["[%d] %s %s" % (n, name, addresses_of[name]) for n, name in list(enumerate(names_of))[:8]]
-        said.append("NET/Socket lists %s" % ", ".join(one.strip() for one in each))
+    listed: Dict[Tuple[str, ...], List[Process]] = {}
+    for process in job.processes:
+        if process.interfaces:
+            listed.setdefault(tuple(process.interfaces), []).append(process)
+    for names_of, processes in sorted(listed.items(), key=lambda one: one[0])[:2]:
+        each = [
+            ("[%d] %s %s" % (n, name, names({one.interfaces[name] for one in processes}, 3))).strip()
+            for n, name in list(enumerate(names_of))[:8]
+        ]
+        said.append("NET/Socket lists %s" % ", ".join(each))
     return said
 
 
@@ -56,7 +58,8 @@ def _ways(log: Log, job: Job) -> List[str]:
     devices = {(_label(device), device.layer) for process in job.processes for device in process.devices.values()}
     if devices:
         layers = sorted({layer for _name, layer in devices})
-        called = {"IB": " (InfiniBand)", "": ""}
+        sharp = any(device.sharp for process in job.processes for device in process.devices.values())
+        called = {"IB": " (InfiniBand, with SHARP)" if sharp else " (InfiniBand)", "": ""}
         named = [
             names([name for name, of in devices if of == layer], 8) + called.get(layer, " (%s)" % layer)
             for layer in layers
@@ -70,7 +73,9 @@ def _ways(log: Log, job: Job) -> List[str]:
             fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
         oob = sorted({("%s %s" % (one.oob, one.oob_address)).strip() for one in job.processes if one.oob})
         ports = {one.port for process in job.processes for one in process.devices.values() if not one.joined}
-        text = "HCAs: " + ", ".join(named)
+        have = {process.host for process in job.processes if process.devices}
+        some = len(have) < len({process.host for process in job.processes}) and "" not in have
+        text = "HCAs%s: " % (" (said by %s)" % names(have, 3) if some else "") + ", ".join(named)
         text += ", port %d%s" % (min(ports), " of each" if len(devices) > 1 else "") if len(ports) == 1 else ""
         text += "; %s" % ", ".join(fast) if fast else ""
         said.append(text + ("; control messages over %s (OOB)" % names(oob, 3) if oob else ""))
@@ -162,7 +167,14 @@ def _channels(job: Job) -> List[str]:
     channels = max((process.channels for process in job.processes), default=0)
     if not channels:
         return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
+    of: Dict[int, Set[str]] = {}
+    for process in job.processes:
+        if process.channels:
+            of.setdefault(process.channels, set()).add(process.host)
+    each = ", ".join("%d on %s" % (count, names(hosts, 3)) for count, hosts in sorted(of.items(), reverse=True)[:4])
     text = "%d channels for collectives" % channels
+    if len(of) > 1 and not set.intersection(*of.values()):
+        text = "channels for collectives: %s" % each
     p2p, peer = max(process.p2p for process in job.processes)
     text += ", %d for point-to-point%s" % (p2p, " (%d for each peer)" % peer if peer else "") if p2p else ""
     nvls = {process.nvls_said for process in job.processes} - {None}
@@ -201,15 +213,23 @@ def _connected(log: Log, job: Job) -> List[str]:
 def _rings(log: Log, job: Job) -> List[str]:
     own = set(job.processes)
     said = []
-    orders = {(of, order): None for (process, of), order in log.pairs.orders.items() if process in own}
-    for of, order in list(orders)[:2]:
-        text = "%d channel%s (Channel 00/%02d), the ring of the first: %s" % (of, "" if of == 1 else "s", of,
-                                                                             order[:_LONGEST])  # fmt: skip
+    orders: Dict[Tuple[int, str], Set[str]] = {}
+    for (process, of), order in log.pairs.orders.items():
+        if process in own:
+            orders.setdefault((of, order), set()).add(process.host or "a host that is not named")
+    several = len({of for of, _order in orders}) > 1 and len({host for hosts in orders.values() for host in hosts}) > 1
+    for (of, order), hosts in list(orders.items())[: 4 if several else 2]:
+        text = "%d channel%s (Channel 00/%02d)%s, the ring of the first: %s" % (
+            of, "" if of == 1 else "s", of, " on %s" % names(hosts, 3) if several else "", order[:_LONGEST],
+        )  # fmt: skip
         text += "..." if len(order) > _LONGEST and not order.endswith("...") else ""
         if job.world is None:
             ranks = [int(number) for number in order.replace(".", "").split()]
             text += "; so there are at least %d ranks" % (max(ranks) + 1)
         said.append(text)
+    apart = [set.union(*(hosts for (n, _order), hosts in orders.items() if n == of)) for of in {of for of, _ in orders}]
+    if several and not set.intersection(*apart):
+        said.append("these hosts have other numbers of channels: as a rule those are two communicators, or two jobs")
     around = {key[1:]: numbered for key, numbered in log.pairs.neighbours.items() if key[0] in own}
     if 0 < len(around) <= _PAIRS:
         said.append("in the rings, from rank over rank to rank: %s" % "; ".join(

@@ -29,7 +29,10 @@ OFI = "n1:7:8 [0] reg(x*):9 NCCL WARN NET/OFI Unable to register memory for devi
 def test_the_calls_that_ended_with_a_failure_are_told_with_what_their_number_means() -> None:
     up = calls("transport/net.cc:1 -> 2", "transport.cc:5 -> 2", "group.cc:7 -> 2 [Async thread]", "group.cc:9 -> 2")
     one = found(OFI + up)["nccl_log.net_plugin"]
-    said = "with it the connection between ranks fails (transport.cc:5 -> 2), the group call (group.cc:9 -> 2): 2 is a"
+    said = (
+        "with it the connection of the network transport fails (transport/net.cc:1 -> 2), the connection between ranks"
+    )
+    said += " (transport.cc:5 -> 2), the group call (group.cc:9 -> 2): 2 is a"
     assert f"{said} system error" in (one.have or "")
     assert (one.severity, "goes on" in one.why) == ("critical", False)
     # Without them NCCL may go on, and those of another GPU are not its.
@@ -93,3 +96,29 @@ def test_a_long_warning_is_cut_so_that_its_peer_is_kept() -> None:
     assert len(cut) <= 210
     assert failures.cut("b" * 150 + "c" * 150, 200).endswith("c" * 66)
     assert failures.cut(text, 900) == text
+
+
+def test_gpus_whose_call_fails_alike_without_a_warning_are_named() -> None:
+    warning = "n1:7:8 [0] misc/nvmlwrap.cc:9 NCCL WARN nvmlInit() failed: Driver Not Loaded\n"
+    back = "n1:7:%d [%d] NCCL INFO misc/nvmlwrap.cc:20 -> 2\nn1:7:%d [%d] NCCL INFO init.cc:30 -> 2\n"
+    have = (
+        found(warning + back % (8, 0, 8, 0) + back % (9, 3, 9, 3) + back % (4, 1, 4, 1))["nccl_log.warning"].have or ""
+    )
+    assert "the same call fails on n1:7, GPUs 1,3, without a warning of its own (misc/nvmlwrap.cc:20 -> 2)" in have
+    assert "the same call" not in (found(warning + back % (8, 0, 8, 0))["nccl_log.warning"].have or "")
+
+
+def test_who_gave_up_had_tried_before() -> None:
+    head = "n1:7:8 [0] %s socketPollConnect: connect returned Connection refused, "
+    tries = "".join(head % "NCCL INFO" + f"retrying ({n}/34) after sleep for {n}00 msec\n" for n in (32, 33))
+    end = head % "misc/socket.cc:5 NCCL WARN" + "exceeded error retry count (34)\n"
+    have = found(tries + end)["nccl_log.connection"].have or ""
+    assert "it was tried before, 33 of 34 times, at last 3.3 s apart" in have
+
+
+def test_the_place_of_a_call_within_is_told_and_is_no_end_by_itself() -> None:
+    warning = "n1:7:8 [0] misc/new.cc:9 NCCL WARN something new of 2.99\n"
+    within = found(warning + calls("transport/net.cc:8 -> 3"))["nccl_log.warning"]
+    assert "with it the connection of the network transport fails (transport/net.cc:8 -> 3)" in (within.have or "")
+    whole = found(warning + calls("transport/net.cc:8 -> 3", "group.cc:3 -> 3"))["nccl_log.warning"]
+    assert within.severity != whole.severity

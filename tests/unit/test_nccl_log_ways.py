@@ -78,6 +78,35 @@ def test_connections_are_told_by_rank_pair() -> None:
     assert "4->2 by NET/AWS Libfabric/7/GDRDMA/Shared, 1 channel (says n2)" in said
 
 
+def test_hosts_that_have_other_numbers_of_channels_are_named() -> None:
+    eight, two = (info(f"Channel 00/{n:02} : 0 1 2", who=who) for n, who in ((8, "n1:7:8 [0]"), (2, "n2:1:2 [0]")))
+    said = printed(eight + two)
+    assert "channels for collectives: 8 on n1, 2 on n2" in said
+    assert "2 channels (Channel 00/02) on n2, the ring of the first: 0 1 2" in said
+    assert "these hosts have other numbers of channels" in said
+    assert "these hosts" not in printed(eight + eight.replace("n1", "n3"))
+    # Two communicators of the same hosts.
+    assert "these hosts" not in printed(eight + two + two.replace("n2:1:2", "n1:7:8") + eight.replace("n1:7", "n2:1"))
+
+
+def test_devices_are_of_the_hosts_that_list_them() -> None:
+    said = printed(
+        info("NET/IB : Using [0]hca5:1/IB/SHARP [RO]; OOB eth4:10.9.8.7<0>", "NET/Socket : Using [0]eth4:10.9.8.7<0>")
+        + info("NET/Socket : Using [0]eth4:10.9.8.6<0>", "Bootstrap: Using eth4:10.9.8.6<0>", who="n2:1:2 [0]")
+    )
+    assert "HCAs (said by n1): hca5 (InfiniBand, with SHARP), port 1" in said
+    assert "NET/Socket lists [0] eth4 10.9.8.6, 10.9.8.7" in said
+
+
+def test_every_reason_against_gpudirect_is_told() -> None:
+    said = printed(info("NET/OFI Could not turn HMEM off, disabling GDR", "NET/OFI Simple alone: GDR not supported"))
+    assert "the plugin says: Could not turn HMEM off, disabling GDR; Simple alone: GDR not supported (what" in said
+
+
+def test_a_rank_that_prints_its_host() -> None:
+    assert "a world of 2 ranks; rank 1 on big7" in printed("[rank 1] world_size=2 hostname=big7\n")
+
+
 def test_of_many_connections_no_list_is_told() -> None:
     many = info(*(f"Channel 00/0 : {n}[0] -> {n + 1}[0] via P2P/IPC" for n in range(pairs.PAIRS + 2)))
     assert "from rank to rank" not in printed(many)
