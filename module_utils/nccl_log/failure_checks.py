@@ -245,7 +245,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
     ),
     ("net_plugin", "FasTrak"): (
-        "GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: later broken pipes and timeouts follow from it",
+        "GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: as a rule later broken pipes and"
+        " timeouts follow from it",
         "take plugin, its receive daemon (rxdm) and NCCL of one release of GCP's installer; see whether the daemon runs"
         " on both nodes, has its GPUs and NICs, and shares its socket and /dev with the job's container",
     ),

@@ -31,7 +31,7 @@ NETWORK = Check(
 "Does NCCL use an RDMA network between nodes, and if not, why (`busbar diagnose`)"
 INTERFACE = Check(
     "nccl_log.interface",
-    why="ranks find each other by TCP over this interface: one that does not reach the other nodes ends in a hang",
+    why="ranks find each other by TCP over this interface: one that does not reach the other nodes may end in a hang",
     fix="set NCCL_SOCKET_IFNAME in the job to the interface that has the node's address (`ip -br"
     " address`), with = before"
     " the name: NCCL_SOCKET_IFNAME==NAME",
@@ -59,7 +59,7 @@ LOCAL = Check(
 "Do GPUs of a node reach each other directly"
 NVLINK = Check(
     "nccl_log.nvlink",
-    why="NVLinks that are down, or a limit of channels, cost bandwidth within the node",
+    why="NVLinks that are down, or a limit of channels, may cost bandwidth within the node",
     fix="`nvidia-smi nvlink -s` on the node: every link has to be up, and as fast as on the other GPUs",
 )
 "Do all GPUs of a node have the same NVLink bandwidth, and channels enough to use it (GRAPH)"

@@ -146,9 +146,10 @@ def _own(job: Job, one: Quote, order: str) -> Finding:
         else "; no failure of NCCL is in these lines"
     )
     why = (
-        "a program of the job ended by its own error, before anything else failed: no network and no setting of NCCL's"
+        "a program of the job ended by its own error%s: no network and no setting of NCCL's is its cause as far as"
+        % (", before anything else failed" if order == FIRST else "")
     )
-    why += " is its cause as far as these lines tell"
+    why += " these lines tell"
     state = "drift" if proven else "unknown"
     return PROGRAM.judge(
         "%s program" % job.name, state, "none", have, "line %d" % one.order, _fix(one) or _look(one),
@@ -283,7 +284,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     if "SIGBUS" in one.about:
         fix = "`df -h /dev/shm` in the job: start containers with --shm-size=16g or --ipc=host (Kubernetes: an"
         fix += " emptyDir of medium Memory on /dev/shm); enough room there: `dmesg -T` on the node for errors of memory"
-    why = "a process ended; the others wait for it or lose their connection to it"
+    why = "a process ended: as a rule the others then wait for it or lose their connection to it"
     because = worst if before or calls else None
     return EXIT.judge(
         "%s death" % job.name, "drift", "none", have, "line %d" % one.order, fix, why=why, because=because
@@ -379,8 +380,8 @@ def _barrier(log: Log, job: Job) -> List[Finding]:
     absent = missing(of.waiting, of.expected)
     have += "; no line is of rank %s: look at its process and its log first" % absent if absent else ""
     have += "; NCCL has not begun" if not job.communicators else ""
-    why = "a process group is made when all processes have come: who waits is not who is to blame, and no network of"
-    why += " NCCL's is in use yet"
+    why = "a process group is made when all processes have come: who waits is not who is to blame, and as a rule no"
+    why += " network of NCCL's is in use yet"
     return [STORE.judge("%s barrier" % job.name, "drift", "%d processes" % of.expected, have, "store based barrier",
                         why=why)]  # fmt: skip
 
@@ -401,10 +402,8 @@ def _trace(log: Log, job: Job) -> List[Finding]:
     sure = not one.group.startswith("of ")
     have += "" if sure else "; the lines name the communicator by its size alone: if it is one, the program's ranks are"
     have += "" if sure else " out of step"
-    why = (
-        "ranks that call different collectives wait for each other forever, or fail: it is the program's order of calls"
-    )
-    why += " (a branch, another number of steps), and no network"
+    why = "ranks that call different collectives wait for each other forever, or fail: as a rule it is the program's"
+    why += " order of calls (a branch, another number of steps), and no network"
     fix = (
         "compare the calls of all ranks around that number in the program; the first number at which they differ is it"
     )

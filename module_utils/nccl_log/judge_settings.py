@@ -24,7 +24,7 @@ EFFECT = Check(
 "Did what the variables ask for happen"
 SAME = Check(
     "nccl_log.same_settings",
-    why="ranks with other settings choose other algorithms and sizes: the job hangs or fails, or is slow",
+    why="ranks with other settings may choose other algorithms and sizes: then the job hangs or fails, or is slow",
     fix="set it for all ranks alike, or nowhere: /etc/nccl.conf by site.yml with --tags nccl_conf",
 )
 "Have all ranks the same settings"

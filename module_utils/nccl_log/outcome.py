@@ -43,13 +43,16 @@ def after(one: Reported) -> List[Call]:
 
 def own_calls(job: Job, one: Reported) -> List[Call]:
     """The same, up to the next failure of that process and GPU: what comes behind that is that one's."""
+    calls = after(one)
+    if not calls:
+        return []
     later = [
         other.order
         for other in job.failures
         if other.process is one.process and other.source == one.source and other.device == one.device
         and other.order > one.order and other.failure.kind != "consequence"
     ]  # fmt: skip
-    return [call for call in after(one) if not later or call.order < min(later)]
+    return [call for call in calls if not later or call.order < min(later)]
 
 
 def ended_a_call(job: Job, one: Reported) -> bool:

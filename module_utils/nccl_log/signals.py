@@ -217,7 +217,8 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         DEATH,
         r"[Ee]ngine core .{0,40}(?:failed|died)|EngineDead|EngineCore (?:encountered|failed)|[Ww]orker proc \S* ?died|"
         r"WorkerProc (?:initialization )?failed|[Bb]ackground loop has errored",
-        "the serving engine ends because one of its workers did: the first exception above it is that worker's",
+        "the serving engine ends because one of its workers did: as a rule the first exception above it is"
+        " that worker's",
     ),
     # C++.
     (

@@ -151,3 +151,11 @@ def test_a_scheduler_that_hit_an_exception_is_told_once_and_as_no_forward_pass()
     )
     quotes = job.read([(text + "    scheduler = Scheduler(\n").encode()]).quotes.all
     assert [("forward pass" in one.about, "cut off here" in one.about) for one in quotes] == [(False, True)]
+
+
+def test_a_program_that_failed_after_connections_were_lost_is_not_said_to_be_first() -> None:
+    lost = "[rank1]:[W TCPStore.cpp:1] recvValue failed on SocketImpl(fd=3): Connection reset by peer\n"
+    own = '[rank0]: File "/x/train.py", line 3, in load\n[rank0]: ValueError: no shard 7\n'
+    for text, first in ((own + lost, True), (lost + own, False)):
+        finding = next(one for one in judge.judge(job.read([text.encode()])) if one.check == "nccl_log.program")
+        assert ("before anything else failed" in finding.why) == first, finding.why
