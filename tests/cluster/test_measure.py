@@ -84,6 +84,8 @@ class Control:
 @pytest.fixture
 def control(nodes: Cluster, tmp_path: Path) -> Iterator[Control]:
     made = Control(nodes, tmp_path)
+    # Where a job waited a moment ago, Slurm has nodes planned for it until it looks again, half a minute later.
+    wait("nodes that nobody has planned", lambda: "planned" not in made.slurm.run("sinfo", "--noheader", "-N", "-o%T"))
     yield made
     for process in made.started:
         process.kill()
