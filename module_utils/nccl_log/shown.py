@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Set, Tuple
 
-from . import alike, ends, judge, results, signals, table, ways
+from . import alike, ends, events, judge, results, signals, table, ways
 from .job import Log, Process
 from .jobs import Job, names, numbers
 from .quotes import Quote
@@ -320,7 +320,13 @@ def _notes(job: Job) -> List[str]:
     said = []
     notes = {(note.kind, note.text) for process in job.processes for note in process.notes}
     for kind in ("odd", "fallback", "fact", "harmless"):
-        said += [_NOTES[kind] + text for text in sorted(text for of, text in notes if of == kind)[:6]]
+        for text in sorted(text for of, text in notes if of == kind)[:6]:
+            note = events.Note(kind, text)
+            few = job.processes if len(job.processes) < _RANKED else ()
+            hosts = {process.host for process in few if note in process.notes}
+            # Where all say it, or a host has no name, whose it is tells nothing.
+            some = "" not in hosts and 0 < len(hosts) < len({process.host for process in few})
+            said.append(_NOTES[kind] + text + (" (says %s)" % names(hosts, 3) if some else ""))
     said += _interfaces(job, notes)
     shut = [process for process in job.processes if ends.shut_down(process)]
     if shut:

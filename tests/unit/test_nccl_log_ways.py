@@ -249,3 +249,9 @@ def test_a_list_of_ranks_without_addresses_of_gpus() -> None:
 def test_a_line_break_that_a_warning_quotes() -> None:
     text = "n1:7:7 [0] graph/xml.cc:155 NCCL WARN XML Parse : expected >, got '\n'\n"
     assert "expected >, got '(a line break)'" in printed(text)
+
+
+def test_whose_a_note_is_is_told_where_not_all_say_it() -> None:
+    note, other = info("NET/OFI Using Libfabric version 9.1"), info("Connected all rings", who="n2:1:2 [0]")
+    assert "libfabric 9.1 (says n1)" in printed(note + other)
+    assert "(says" not in printed(note + note.replace("n1:7", "n2:1"))
