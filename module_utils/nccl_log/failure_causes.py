@@ -310,7 +310,7 @@ STAGES: Tuple[Tuple[str, str], ...] = (
     ("ras/", "in RAS"),
     (r"graph/(?:xml|topo|paths)", "while the node's topology was read"),
     ("strongstream", "while a collective was started or NCCL's kernels were looked up"),
-    (r"transport/net\.cc", "over the network between nodes"),
+    (r"transport/net\.cc", "over the network transport"),
     (r"transport\.cc|transport/generic|channel\.", "while ranks were connected"),
     ("enqueue", "while a collective was started or NCCL's kernels were looked up"),
     (r"init\.", "at the initialisation of a communicator"),

@@ -313,7 +313,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " reservations; NCCL_COLLNET_ENABLE=0 does not ask for SHARP",
     ),
     ("no_network", ""): (
-        "this process has no network that NCCL can use; the line does not tell why",
+        "this process has not the network that was asked for, or none at all: its plugin is not there or did not start",
         "read the plugin's and NET/ lines before it; see NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and NCCL_SOCKET_IFNAME"
         " in the job and in /etc/nccl.conf, and that the interface that they name is up in the job (`ip -br address`)",
     ),

@@ -196,7 +196,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|must have a prefix|"
         r"no symmetric kernel available",
     ),
-    ("no_network", r"Error: network (?P<code>\S{1,64}) not found|Failed to initialize any NET plugin"),
+    ("no_network", r"Error: network (?P<code>\S.{0,63}?) not found|Failed to initialize any NET plugin"),
     ("no_transport", r"No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
     ("nvml", r"nvml\w{1,60}(?:\([^)]*\))? failed|nvmlDeviceGetCount\(\) reported"),
@@ -275,6 +275,8 @@ _GOES_ON = re.compile(
     r"\bfall(?:s|ing)? ?back\b|\binstead\b|\bignor(?:ed|ing)\b|[Cc]ontinu(?:e|es|ing) (?:with|without|anyway)|retrying|"
     r"\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"
 )
+# Of older libraries, and of what a setting forces: nothing follows from either.
+_SETTLED = re.compile(r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport is force enabled")
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
 # Warnings that change nothing where a network is found all the same.
 _HARMLESS = re.compile(
@@ -315,6 +317,8 @@ def failure(text: str, place: str = "") -> Optional[Failure]:
     """
     if place.startswith("ras/"):
         return Failure("ras", cut(text))
+    if _SETTLED.search(text):
+        return None
     for kind, pattern in _COMPILED:
         match = pattern.search(text)
         if match is not None:

@@ -14,8 +14,8 @@ from .process import Process
 PAIRS, RINGS = 128, 16
 _PAIR = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d{1,4})(?:/\S{1,6})? : (?P<source>\d{1,8})(?:\[[0-9a-f]+\])? -> "
-    r"(?P<target>\d{1,8})(?:\[[0-9a-f]+\])?(?: \[(?:send|receive)\])? via (?P<path>.{1,80}?)"
-    r"(?: comm 0x[0-9a-f]{1,16} nRanks \d{1,8})?(?:\s+#\s.*)?\s*$"
+    r"(?P<target>\d{1,8})(?:\[[0-9a-f]+\])?(?: \[(?:send|receive)\])? +via (?P<path>.{1,80}?)"
+    r"(?: comm 0x[0-9a-f.]{1,16} nRanks \d{1,8})?(?:\s+#\s.*)?\s*$"
 )
 _ORDER = re.compile(r"Channel (?P<channel>\d{1,4})/(?P<of>\d{1,4}) ?:\s*(?P<order>\d[\d ]*(?:\.\.\.)?)")
 _NEIGHBOURS = re.compile(

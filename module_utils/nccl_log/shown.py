@@ -248,17 +248,19 @@ def _communicators(job: Job) -> List[str]:
     if slowest is not None and slowest.init_seconds:
         several = len([1 for process in job.processes if process.init_seconds]) > 1
         said.append("%s took %g s%s%s" % (
-            "the longest initialisation" if several else "an initialisation", slowest.init_seconds[0],
-            _largest(slowest.init_seconds[2]), ": %s" % slowest.init_seconds[2] if slowest.init_seconds[2] else "",
+            "the longest initialisation" if several else "an initialisation",
+            slowest.init_seconds[0],
+            _largest(slowest.init_seconds[2], slowest.init_seconds[0]),
+            ": %s" % slowest.init_seconds[2] if slowest.init_seconds[2] else "",
         ))  # fmt: skip
     return said
 
 
-def _largest(parts: str) -> str:
-    """Of the parts of an initialisation, as they are printed, the one that took longest."""
+def _largest(parts: str, whole: float) -> str:
+    """Of the parts of an initialisation, as they are printed, the one that took most of it; a torn line lacks some."""
     found = [(float(seconds), name) for name, seconds in re.findall(r"([a-z]+) (\d+(?:\.\d+)?)(?:,|$)", parts)]
     most, name = max(found, default=(0.0, ""))
-    if not most:
+    if not most or most * 2 < whole:
         return ""
     return ", most of it, %g s, in %s%s" % (most, name, " (waiting for others)" if name == "bootstrap" else "")
 
@@ -298,15 +300,20 @@ def _plugins(job: Job) -> List[str]:
     absent = {plugin.kind for plugin in plugins if plugin.state == "missing"}
     absent -= {plugin.kind for plugin in there if not plugin.name.startswith("internal")}
     asked = {"NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"} & _set(job)
+    if "NET" in absent and any(one.failure.kind == "no_network" for one in job.failures):
+        absent.remove("NET")
+        said.append("no plugin for NET is there, and the network that was asked for is one of a plugin")
     if absent and not asked:
         said.append("harmless: no plugin for %s is there; NCCL does without" % ", ".join(sorted(absent)))
-    odd = {plugin.name for plugin in plugins if plugin.state == "missing" and not _USUAL.match(plugin.name)}
+    missing = {plugin for plugin in plugins if plugin.state == "missing" and not _USUAL.match(plugin.name)}
+    odd = {plugin.name for plugin in missing}
     if odd:
         text = "not found: %s" % names(odd, 4)
         if any("-./" in name or ".so.so" in name or "-/" in name for name in odd):
             text += " (NCCL puts lib...- and .so around what is no whole path: give the whole path, or a bare name that"
             text += " LD_LIBRARY_PATH finds)"
-        said.append(text + "; communication does without a profiler or tuner")
+        without = {plugin.kind for plugin in missing} <= {"PROFILER", "TUNER"}
+        said.append(text + ("; communication does without a profiler or tuner" if without else ""))
     loaded = {"%s %s" % (plugin.kind, plugin.name) for plugin in there}
     if loaded:
         said.append("plugins loaded: %s" % names(loaded, 6))

@@ -61,7 +61,7 @@ VERSION = re.compile(
 TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d{1,2})(?P<y>\d\d)(?P<z>\d\d)$")
 _PEERS = r"(?P<source>\d{1,8})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,8})(?:\[[0-9a-f]+\])?"
 # What RCCL adds to a connection.
-_RCCL = r"(?: comm 0x[0-9a-f]{1,16} nRanks \d{1,8})?"
+_RCCL = r"(?: comm 0x[0-9a-f.]{1,16} nRanks \d{1,8})?"
 _HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)(/SHARP\b)?")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
@@ -206,7 +206,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         # Ring: up to 2.6.
         "Chan Ring",
-        r"(?:Channel|Ring) \S{1,9} : " + _PEERS + r"(?: \[(?P<side>send|receive)\])? via "
+        r"(?:Channel|Ring) \S{1,9} : " + _PEERS + r"(?: \[(?P<side>send|receive)\])? +via "
         r"(?P<kind>NET)/(?P<net>.{1,40}?)/(?P<device>\d{1,5})(?:\((?P<proxy>\d{1,8})\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?"
         r"(?:/Shared)?" + _RCCL + r"\s*$",
         _channel,

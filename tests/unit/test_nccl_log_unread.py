@@ -72,3 +72,21 @@ def test_of_a_long_table_the_last_line_is_told() -> None:
     rows = [f"row {number} of {number / 7:.2f}" for number in range(1, 3 * unread.LOOKED_AT)]
     [table] = job.read(["\n".join([*rows, ""]).encode()]).unread.kept
     assert (table.text, table.last, table.end) == (rows[0], rows[-1], len(rows))
+
+
+def test_a_network_whose_plugin_is_missing_is_the_cause_and_not_harmless() -> None:
+    said = [
+        "node1:300:310 [0] NCCL INFO NET/Plugin: Could not find: abc libnccl-net-abc.so.",
+        "node1:300:310 [0] net.cc:626 NCCL WARN Error: network ABC Fabric not found.",
+        "node1:300:310 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send]   via NET/IB/0 comm 0x... nRanks 02",
+        "node1:300:310 [0] NCCL INFO Init timings - ncclCommInitRank: rank 0 nranks 2 total 9.00 (kernels 0.34",
+        "node1:300:310 [0] NCCL WARN NET/ABC Could not find ncclGetVersion symbol",
+    ]
+    log = job.read(["\n".join([*said, ""]).encode()])
+    printed = diagnose.render(log, split(log), judge.judge(log), 200)
+    assert "verdict: Error: network ABC Fabric not found" in printed
+    assert "harmless: no plugin for NET" not in printed
+    assert "profiler or tuner" not in printed
+    assert "1->0 by NET/IB/0, 1 channel" in printed
+    assert "most of it" not in printed
+    assert "ncclGetVersion" not in printed.partition("lines that no rule")[0]

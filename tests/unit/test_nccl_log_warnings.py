@@ -134,7 +134,7 @@ def test_a_failure_is_not_called_the_first_where_an_unknown_warning_came_before(
 def test_calls_that_returned_an_error_without_a_warning(line: str) -> None:
     finding = found(f"{line}\nn1:7:8 [0] NCCL INFO init.cc:900 -> 6\n")["nccl_log.warning"]
     assert (finding.state, finding.severity) == ("unknown", "critical")
-    assert "first transport/net.cc:345 -> 6 on n1:7, GPU 0; over the network between nodes; that is: another rank" in (
+    assert "first transport/net.cc:345 -> 6 on n1:7, GPU 0; over the network transport; that is: another rank" in (
         finding.have or ""
     )
     assert "nccl_log.warning" not in found(line.replace("-> 6", "-> 7"))  # in progress

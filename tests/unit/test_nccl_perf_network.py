@@ -387,8 +387,12 @@ def test_a_failed_run_says_what_the_log_says(tmp_path: Path) -> None:
     found = judged(run)
     assert found["ran"].state == "drift"
     assert "NCCL's log: " in (found["ran"].have or "")
-    # A rank that never came, and the counters stood still while the others waited.
-    begun = {n: lines[:6] for n, lines in log().items() if n != 2}
+    # A rank that never came, and the counters stood still while the others waited: none of them knows the nodes.
+    begun = {
+        n: lines[: lines.index(next(line for line in lines if "Init START" in line)) + 1]
+        for n, lines in log().items()
+        if n != 2
+    }
     still = {node: {name: Moved(0, 0) for name in of} for node, of in MOVED.items()}
     hung = replace(read(tmp_path, text_of(begun, ""), rails=still), rc=None, ending="timeout")
     found = judged(hung)
