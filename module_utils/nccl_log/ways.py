@@ -227,7 +227,8 @@ def _rings(log: Log, job: Job) -> List[str]:
             ranks = [int(number) for number in order.replace(".", "").split()]
             text += "; so there are at least %d ranks" % (max(ranks) + 1)
         said.append(text)
-    apart = [set.union(*(hosts for (n, _order), hosts in orders.items() if n == of)) for of in {of for of, _ in orders}]
+    counts = {of for of, _order in orders}
+    apart = [set.union(*(hosts for (n, _order), hosts in orders.items() if n == of)) for of in counts]
     if several and not set.intersection(*apart):
         said.append("these hosts have other numbers of channels: as a rule those are two communicators, or two jobs")
     around = {key[1:]: numbered for key, numbered in log.pairs.neighbours.items() if key[0] in own}
