@@ -173,9 +173,10 @@ def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same
     (tmp_path / "unknown_release.py").write_text(UNKNOWN_RELEASE)
     config = "[defaults]\ncallback_plugins = {}\ncollections_path = {}\n"
     (tmp_path / "ansible.cfg").write_text(config.format(tmp_path, ROOT / "collections"))
+    # Without pipelining: else Ansible may find the pipe to ssh closed before it has read why, and tells that instead.
     (tmp_path / "gone.yml").write_text(
         "gpu_nodes: {hosts: {gone: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1,"
-        " busbar_platform: hgx-h100, busbar_fabric: infiniband}}}\n"
+        " ansible_pipelining: false, busbar_platform: hgx-h100, busbar_fabric: infiniband}}}\n"
     )
     arguments = ("-i", lab / "inventory", "-i", tmp_path / "gone.yml", "--check", "--tags", "mtu,nccl_conf")
     finds = []
