@@ -22,6 +22,7 @@ from .qos import Refused
 
 _GET, _SET = 78, 79  # RTM_GETDCB, RTM_SETDCB
 _ERROR = 2  # NLMSG_ERROR
+_ACK = 4  # NLM_F_ACK
 _IEEE_SET, _IEEE_GET, _GDCBX, _SDCBX, _IEEE_DEL = 20, 21, 22, 23, 27
 _IFNAME, _IEEE, _DCBX = 1, 13, 14
 _ETS, _PFC, _APPS, _MAXRATE, _BUFFER = 1, 2, 3, 7, 10
@@ -245,7 +246,9 @@ class Endpoint:
             else:
                 message = b"".join(os.pread(memory, size, at) for at, size in _vectors(memory, registers.rsi))
             if len(message) >= 20 and struct.unpack_from("=H", message, 4)[0] in (_GET, _SET):
-                self.waiting.setdefault(descriptor, []).append(self.reply(message))
+                # What was not read goes, which the kernel would keep: 6.1 leaves each acknowledgement for its next
+                # request, and takes it for that one's, or for an error where the second has changed.
+                self.waiting[descriptor] = _replies(message, self.reply(message))
                 return len(message)
         elif call == _RECVMSG and self.waiting.get(descriptor):
             return self._receive(memory, registers)
@@ -266,6 +269,14 @@ class Endpoint:
         os.pwrite(memory, struct.pack("=Q", 0), header + 40)  # no ancillary data
         os.pwrite(memory, struct.pack("=I", _MSG_TRUNC if left else 0), header + 48)
         return len(reply) if not left or registers.rdx & _MSG_TRUNC else len(reply) - len(left)
+
+
+def _replies(message: bytes, reply: bytes) -> list[bytes]:
+    """With what netlink says behind a reply that is no error, where asked to: Debian 13's iproute2 waits for it."""
+    flags, sequence = struct.unpack_from("=HI", message, 6)
+    if not flags & _ACK or struct.unpack_from("=H", reply, 4)[0] == _ERROR:
+        return [reply]
+    return [reply, _message(_ERROR, sequence, struct.pack("=i", 0) + message[:16])]
 
 
 def _vectors(memory: int, header: int) -> list[tuple[int, int]]:

@@ -140,10 +140,13 @@ def this_run() -> Run:
 
 def gone(run: Run, here: Run) -> bool:
     """Whether the run has ended, as far as this control node can tell; False where it cannot."""
-    if run.machine != here.machine or not run.start or not here.start:
+    if run.machine != here.machine or not here.start:
         return False
     found = process(run.pid)
-    return found is None or found[0] == "Z" or found[1] != run.start
+    if found is None:
+        return not _lives(run.pid)
+    # Without a start, although this machine tells them: a task that outlived its run has taken the lock.
+    return found[0] == "Z" or found[1] != run.start
 
 
 def process(pid: int) -> Optional[Tuple[str, int]]:
@@ -155,6 +158,17 @@ def process(pid: int) -> Optional[Tuple[str, int]]:
         return fields[0].decode("ascii"), int(fields[19])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _lives(pid: int) -> bool:
+    """Also where /proc shows nobody the processes of others (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _boot_time() -> float:

@@ -178,7 +178,7 @@ def _dense(kept: _Lines, further: Dict[int, int]) -> Iterator[str]:
 def _as_one(lines: Sequence[str]) -> Sequence[str]:
     if _AS_WRITTEN.search("\n".join(lines)):
         return lines
-    parts = [_COMMENT.sub("", line).strip() for line in lines]
+    parts = [part for part in (_COMMENT.sub("", line).strip() for line in lines) if part]
     if len(parts) == 1 or any("#" in part for part in parts):
         return parts
     joined = parts[0]

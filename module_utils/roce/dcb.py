@@ -22,6 +22,8 @@ _APP = (
     *("ethtype_prio", "dscp_prio", "stream_port_prio", "dgram_port_prio", "port_prio", "pcp_prio"),
     "default_prio",
 )
+# Behind a pair: nothing, or in iproute2 6.15 (Debian 13) the blank that is to part it from the next in plain text.
+_BEHIND = ([], [" "])
 _ETS = (
     *("willing", "ets_cap", "cbs", "tc_bw", "pg_bw", "tc_tsa", "prio_tc"),
     *("reco_tc_bw", "reco_tc_tsa", "reco_prio_tc"),
@@ -43,10 +45,10 @@ def parse_app(text: str, found: Dcb) -> Dcb:
     pairs = _load(text, (), _APP).get("dscp_prio", [])
     if not isinstance(pairs, list):
         raise ParseError("dscp_prio is %.80r, expected a list of pairs" % (pairs,))
-    wrong = [pair for pair in pairs if not isinstance(pair, list) or len(pair) != 2]
+    wrong = [pair for pair in pairs if not isinstance(pair, list) or len(pair) < 2 or pair[2:] not in _BEHIND]
     if wrong:
         raise ParseError("dscp_prio holds %.80r, expected a pair of protocol and priority" % (wrong[0],))
-    dscp2prio = tuple((_integer(dscp, "dscp_prio", 63), _integer(to, "dscp_prio", 7)) for dscp, to in pairs)
+    dscp2prio = tuple((_integer(pair[0], "dscp_prio", 63), _integer(pair[1], "dscp_prio", 7)) for pair in pairs)
     # mlx5 trusts the DSCP as soon as one entry is there.
     return replace(found, trust="dscp" if dscp2prio else "pcp", dscp2prio=dscp2prio)
 

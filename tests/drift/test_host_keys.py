@@ -34,7 +34,9 @@ def test_no_subcommand_takes_an_unknown_host_key(lab: Path, known_hosts: Path, b
     assert night.rc == 3
     host = json.loads((tmp_path / "json").read_text())["hosts"]["node01"]
     assert host["class"] == "unreachable"
-    assert "Host key verification failed" in next(f["have"] for f in host["findings"] if not f["because"])
+    have = next(f["have"] for f in host["findings"] if not f["because"])
+    # On a busy machine ssh has ended before Ansible has sent its data, and Ansible tells that instead.
+    assert "Host key verification failed" in have or "Data could not be sent" in have
 
     capture = busbar("profile", "capture", "node01", "-i", lab / "inventory")
     assert capture.rc == 2

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -671,6 +672,40 @@ def test_a_tool_that_is_no_dcb_runs_traced_as_it_would_alone(tmp_path: Path) -> 
     assert dcb.Endpoint(silent).run(["/bin/sh", "-c", "exit 7"]) == 7
     assert dcb.Endpoint(silent).run(["/bin/sh", "-c", "kill -9 $$"]) == 137
     assert dcb.Endpoint(silent).run(["/nonexistent"]) == 127
+
+
+# Without the acknowledgement it gives up: error 11.
+ASKS_TO_BE_TOLD = """\
+import socket, struct, sys
+name = sys.argv[1].encode()
+asked = struct.pack("=BBHHH", 0, 21, 0, 5 + len(name), 1) + name + bytes(4 - len(name) % 4)
+link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("qq", 1, 0))
+link.sendto(struct.pack("=IHHII", 16 + len(asked), 78, int(sys.argv[2]), 7, 0) + asked, (0, 0))
+for _ in range(2):
+    said = link.recvmsg(4096)[0]
+    print(*struct.unpack_from("=HHIIi", said, 4))
+"""
+
+
+@needs_dcb
+@pytest.mark.parametrize(
+    ("netdev", "flags", "said"),
+    [
+        # 78: the tables. 2: an error, of which 0 is none; -19: no such device.
+        (RAIL0, 1 | 4, ["78", "2 0 7 0 0"]),
+        (RAIL0, 1, ["78"]),
+        ("nope", 1 | 4, ["2 0 7 0 -19"]),
+    ],
+)
+def test_who_asks_to_be_told_is_told_behind_the_reply(
+    node: Node, netdev: str, flags: int, said: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = [sys.executable, "-I", "-S", "-c", ASKS_TO_BE_TOLD, netdev, str(flags)]
+    ended = dcb.Endpoint(partial(dcb.answer, node.root)).run(argv)
+    out = capfd.readouterr().out.splitlines()
+    assert [line if line.startswith("2 ") else line.split()[0] for line in out] == said
+    assert (ended == 0) is (len(said) == 2)
 
 
 def test_renamed_rails_are_the_same_cards_in_the_same_slots(rendered: Callable[[Machine], Node]) -> None:

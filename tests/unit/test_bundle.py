@@ -181,6 +181,10 @@ def test_a_bare_source_is_the_code_alone_and_its_own_bare_source() -> None:
     assert bare(BARE) == BARE
 
 
+def test_a_comment_between_parts_of_a_text_goes() -> None:
+    assert bare('A = f(\n    "x"\n    # Why.\n    "y",\n    3,\n)\n') == 'A = f("x" "y", 3,)\n'
+
+
 def test_every_module_can_be_made_bare_and_stays_what_it_is() -> None:
     for path in sorted((Path(__file__).parents[2] / "module_utils").rglob("*.py")):
         text = bare(path.read_text())

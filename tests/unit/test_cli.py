@@ -237,6 +237,17 @@ def test_a_lab_without_podman_names_the_packages_and_installs_none_unasked(tmp_p
     assert not log.exists()
 
 
+def test_where_there_is_no_podman_there_is_no_lab_to_remove(tmp_path: Path) -> None:
+    directory = tmp_path / "lab"
+    done = busbar("lab", "down", "-d", directory, PATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{directory}: there is no lab\n", "")
+    directory.mkdir()
+    (directory / "containers.json").write_text("{}")
+    done = busbar("lab", "down", "-d", directory, PATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, "busbar: podman is not installed: apt-get install podman\n")
+    assert (directory / "containers.json").exists()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="packages are installed by root")
 @pytest.mark.parametrize(("arguments", "ci"), [(["--yes"], ""), ([], "true")])
 def test_a_lab_installs_its_packages_where_it_may(tmp_path: Path, arguments: list[str], ci: str) -> None:

@@ -39,6 +39,8 @@ def test_a_port_without_dscp_entries_prints_an_empty_object_and_trusts_the_pcp()
     assert dcb.parse_app("{}", Dcb()) == Dcb(trust="pcp")
     found = dcb.parse_app('{"dscp_prio":[[26,3],[48,6]]}', Dcb())
     assert found == Dcb(trust="dscp", dscp2prio=((26, 3), (48, 6)))
+    # As iproute2 6.15 prints it.
+    assert dcb.parse_app('{"dscp_prio":[[26,3," "],[48,6," "]]}', Dcb()) == found
 
 
 def test_other_parts_of_the_app_table_make_no_trust_in_the_dscp() -> None:
@@ -78,6 +80,8 @@ def test_classes_and_buffers_are_lists_of_eight() -> None:
         (dcb.parse_app, {"dscp_prio": [["AF31", 3]]}, "dscp_prio holds 'AF31'"),
         (dcb.parse_app, {"dscp_prio": [[26, 8]]}, "dscp_prio holds 8"),
         (dcb.parse_app, {"dscp_prio": [26]}, "expected a pair"),
+        (dcb.parse_app, {"dscp_prio": [[26]]}, "expected a pair"),
+        (dcb.parse_app, {"dscp_prio": [[26, 3, 4]]}, "expected a pair"),
         (dcb.parse_app, {"dscp_prio": {"26": 3}}, "expected a list of pairs"),
         (dcb.parse_app, {"dscp_prio": [], "vlan_prio": []}, "unknown key 'vlan_prio'"),
         (dcb.parse_ets, {**ETS, "tc_tsa": ["ats"] * 8}, "tc_tsa holds 'ats'"),

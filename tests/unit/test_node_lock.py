@@ -162,7 +162,37 @@ def test_a_run_has_ended_when_its_process_has_or_the_number_is_anothers() -> Non
     assert node_lock.gone(replace(here, start=here.start + 1), here)
     # What another machine does cannot be seen from here.
     assert not node_lock.gone(replace(here, pid=ended.pid, machine="elsewhere"), here)
-    assert not node_lock.gone(replace(here, pid=ended.pid, start=0), here)
+    # Nor what a kernel without /proc would tell.
+    assert not node_lock.gone(replace(here, pid=ended.pid, start=0), replace(here, start=0))
+
+
+def test_a_task_that_outlived_its_run_does_not_keep_the_node() -> None:
+    # ansible-playbook is killed, and the child that is about to take the lock goes on.
+    script = f"""
+import json, multiprocessing, os, signal, sys, time
+sys.path[:0] = {[path for path in sys.path if path]!r}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+run = os.getpid()
+def task():
+    while node_lock.process(run) is not None:
+        time.sleep(0.01)
+    print(json.dumps(node_lock.this_run().to_dict()))
+multiprocessing.get_context("fork").Process(target=task).start()
+os.kill(run, signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as ansible:
+        ansible.wait(300)
+        assert ansible.stdout is not None
+        left = node_lock.from_dict(json.loads(ansible.stdout.read()))
+    assert (left.pid, left.start) == (ansible.pid, 0)
+    assert node_lock.gone(left, node_lock.this_run())
+
+
+def test_a_process_that_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = node_lock.this_run()
+    monkeypatch.setattr(node_lock, "process", lambda pid: None)
+    assert not node_lock.gone(replace(here, pid=os.getpid()), here)
+    assert node_lock.gone(replace(here, pid=2**80), here)
 
 
 def test_a_finding_says_who_since_when_from_where_and_what_to_do() -> None:

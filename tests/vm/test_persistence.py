@@ -20,11 +20,11 @@ from .machine import Machine
 PORT, CARD = "0000:00:08.0", "0000:01:00.0"
 DEVICES = (f"pcie-root-port,id=above,addr={PORT[8:]},chassis=1", "virtio-rng-pci,bus=above")
 # The kernel names a module by its struct module in the file: the name, and zeros behind it till it is loaded. Without
-# the mark at the end the module is just not signed.
+# the mark at the end the module is just not signed. Debian 13 compresses its modules.
 STAND_IN = """\
-import glob, os
-(source,) = glob.glob("/lib/modules/*/kernel/drivers/infiniband/core/ib_umad.ko")
-data = open(source, "rb").read()
+import glob, lzma, os
+(source,) = glob.glob("/lib/modules/*/kernel/drivers/infiniband/core/ib_umad.ko*")
+data = (lzma.open if source.endswith(".xz") else open)(source, "rb").read()
 old, new = (name.ljust(512, b"\\0") for name in (b"ib_umad", b"nvidia_peermem"))
 mark = b"~Module signature appended~\\n"
 assert data.count(old) == 1 and data.endswith(mark)
