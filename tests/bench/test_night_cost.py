@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shlex
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host
 
 from busbar.lab import store
+from tests.bench import cpu
 from tests.bench.conftest import Show
 from tests.lab.audited import ARGV, Tools, script
 from tests.lab.conftest import _lab, lab, on_node, run_module  # noqa: F401
@@ -55,30 +55,30 @@ def replayed(root: Path, told: dict[str, dict[str, Any]], answers: Path) -> Iter
                 aside.append(path.rename(path.with_name(f"{name}.aside")))
                 path.write_text(f'#!/bin/sh\ncase "$*" in\n{"".join(lines)}esac\necho "{name} $*" >>{unheard}\n')
                 path.chmod(0o755)
-    yield
-    for path in aside:
-        path.replace(path.with_suffix(""))
+    try:
+        yield
+    finally:
+        for path in aside:
+            path.replace(path.with_suffix(""))
     assert not unheard.exists(), unheard.read_text()
 
 
 def starts(root: Path, told: list[str]) -> float:
     """What the shells cost that stand for tools: a real tool's own cost is its vendor's."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = cpu.of_children()
     for key in told:
         [name, *options] = json.loads(key)[0]
         path = next(path for path in (root / f"{one}/{name}".lstrip("/") for one in TOOL_PATH) if path.exists())
         subprocess.run([path, *options], capture_output=True, timeout=1800, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu.of_children() - before
 
 
 def spent(text: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = cpu.of_children()
     done = subprocess.run([*ARGV, "-"], input=text, capture_output=True, text=True, timeout=1800, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert [one["msg"] for one in json.loads(done.stdout) if one.get("failed")] == []
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu.of_children() - before
 
 
 @pytest.mark.parametrize("node", store.STANDARD)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from busbar.lab import store
+from tests.bench.cpu import of_children
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODE_TARGET = 0.5
@@ -44,10 +44,9 @@ def cpu(argv: list[str], stdin: str = "") -> tuple[float, str]:
     """Median CPU seconds of a command with all its children, nvidia-smi's stand-in among them, and what it printed."""
     spent = []
     for _ in range(RUNS):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before = of_children()
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=1800, cwd=ROOT, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        spent.append(of_children() - before)
         assert done.stdout, done.stderr
     return statistics.median(spent), done.stdout
 
