@@ -16,19 +16,23 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
     from_dict,
     printable,
-    worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
+    attendance,
     failures,
+    judge_network,
     judge_program,
+    judge_settings,
     shown,
     signals,
+    table_told,
     unread,
     unread_kinds,
+    untold,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, split
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, numbers, of_ranks, split
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
@@ -67,8 +71,10 @@ def join(registered: Mapping[str, Any]) -> tuple[Log, list[Job], list[Finding]]:
                 have = "%s: %s" % (one["path"], ", ".join(short))
                 missing.append(NODE.judge(f"{host} {one['path']}", "unknown", "all of it", have, "nccl_log_info"))
     reader.end()
-    findings = worst_first([*nccl_judge.judge(reader.log), *missing])
-    return reader.log, split(reader.log), findings
+    # What is alike stays as it was judged: what came first stands in front.
+    found = [*nccl_judge.judge(reader.log), *missing]
+    found.sort(key=lambda one: (one.ok, one.because is not None, SEVERITIES.index(one.severity)))
+    return reader.log, split(reader.log), found
 
 
 def render(
@@ -94,7 +100,7 @@ def render(
         if colour:
             severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
         lines.append("")
-        follows = " (follows from the first)" if finding.because else ""
+        follows = " (likely follows from the first)" if finding.because else ""
         # Of one job its name says nothing.
         of = (
             f"{finding.subject.split(' ')[0]} {finding.subject.split(' ')[1]}: "
@@ -122,20 +128,32 @@ def render(
             ("not shown", shown.not_shown(log, job, number == 0)),
         ):
             lines += _block(f"{title}{of}:", sentences, width, everything)
-    lines += _unread(log, " ".join(" ".join(lines).split()), width, everything)
+    printed = " ".join(" ".join(lines).split())
+    if everything and log.small.kept:
+        lines += _rest(log, printed, width)
+    else:
+        lines += _unread(log, printed, width, everything)
     lines += ["", _summary(log, bad)]
     return "\n".join(printable(line) if not colour else line for line in lines)
 
 
 def _verdict(log: Log, bad: Sequence[Finding]) -> str:
     """The worst finding in a few words."""
+    doubts = table_told.doubts(log.table)
     if not bad:
-        return "nothing in this log is wrong"
+        return f"no failure is in this log; worth a look: {doubts[0]}" if doubts else "nothing in this log is wrong"
     worst = bad[0]
     if worst.severity == "minor":
-        return "no failure is in these lines; what they do not tell is below"
+        own = next((one for one in bad if one.check == judge_program.PROGRAM.id), None)
+        if own is not None:
+            said = failures.cut(_without_stamps((own.have or "").partition(";")[0]), 300)
+            return f"no failure of NCCL is in these lines; a program reports: {said}"
+        more = f"; worth a look: {doubts[0]}" if doubts else ""
+        return f"no failure is in these lines{more}; what they do not tell is below"
     first = (worst.have or "").partition(";")[0]
-    first = failures.cut(first, 300)
+    first = failures.cut(_without_stamps(first), 300)
+    if worst.check.startswith(_NO_FAILURES) and not log.failures and not _reports(log):
+        first = f"no failure is in these lines; worth a look: {first}"
     state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
     cause = _CAUSE.search(worst.have or "")
     if state and cause is not None:
@@ -145,6 +163,27 @@ def _verdict(log: Log, bad: Sequence[Finding]) -> str:
     return f"{first}" + (f" ({state})" if state else "")
 
 
+def _reports(log: Log) -> bool:
+    """Whether a program or a launcher reports a failure, a death or an order to end."""
+    return any(
+        one.kind in (signals.DEATH, signals.ERROR, signals.ORDER) and not signals.MERELY.search(one.text)
+        for one in log.quotes.all
+    )
+
+
+def _without_stamps(text: str) -> str:
+    match = _STAMPS.match(text)
+    return text[match.end() :] or text if match is not None else text
+
+
+# Times, and a collector's marks, that stand before what a line says.
+_STAMPS = re.compile(
+    r"(?:[\[(]?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|"
+    r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)[\])]?"
+    r"[ ,:|-]{0,4}(?:std(?:out|err) [FP] )?){1,3}"
+)
+# Checks of what makes a job slow, and ends none.
+_NO_FAILURES = (judge_network.NETWORK.id, judge_settings.EFFECT.id, "nccl_conf.lint.")
 # A cause that lines prove.
 _CAUSE = re.compile(r"(?<!possible )\bcause: [^;]{1,160}")
 
@@ -181,6 +220,17 @@ def _unread(log: Log, printed: str, width: int, everything: bool) -> list[str]:
     return _block("lines that no rule has read, those that differ by numbers alone once:", sentences, width, True)
 
 
+def _rest(log: Log, printed: str, width: int) -> list[str]:
+    """Of a small log all that is not printed yet."""
+    sentences = []
+    for one in untold.left(log.small, printed):
+        where = f"line {one.order}" + (f"; {one.count} such up to line {one.end}" if one.count > 1 else "")
+        where += f", others: {one.last}" if one.last else ""
+        about = unread_kinds.about(one.text, True) if one.nccl else ""
+        sentences += [f"{'NCCL: ' if one.nccl else ''}{one.text} ({where})", *([f"= {about}"] if about else [])]
+    return _block("the rest of the log, lines that differ by numbers alone once:", sentences, width, True)
+
+
 def _of_unread(one: unread.Line) -> list[str]:
     """A line that no rule has read, as it is printed, and what it is."""
     where = f"line {one.order}"
@@ -208,33 +258,52 @@ def _block(title: str, sentences: Sequence[str], width: int, everything: bool) -
 def _about(job: Job, log: Log) -> str:
     hosts = {process.host for process in job.processes if process.host}
     listed = log.table.ranks if not hosts else {}
-    said = [f"{job.name}: {len(job.processes)} process{'' if len(job.processes) == 1 else 'es'}"]
+    said = [f"{job.name}: NCCL's lines of {job.counted} process{'' if job.counted == 1 else 'es'}"]
+    if job.counted is None:
+        said = [f"{job.name}: processes that are not told apart (no pid)"]
     if len(job.processes) == 1 and not job.processes[0].host and job.processes[0].key[1] is None:
         said = [f"{job.name}: the lines do not name their processes"]
+    elif not job.processes:
+        said = [f"{job.name}: no line of NCCL's that names a process"]
+        if log.ras.groups or log.ras.blocks:
+            said = [f"{job.name}: no line of NCCL's own log; a report of its RAS"]
     if listed:
-        pids = {(one.host, one.pid) for one in listed.values()}
+        pids = {(one.host, one.pid) for one in log.table.placed}
         said = [f"{job.name}: {len(listed)} rank{'' if len(listed) == 1 else 's'} of nccl-tests in its list"]
         said.append(f"in {len(pids)} process{'' if len(pids) == 1 else 'es'} on {names(log.table.hosts)}")
+    of = log.programs
+    if log.table.summed and not hosts and not listed:
+        said = [f"{job.name}: nccl-tests' list has {names(log.table.summed)}"]
     if hosts:
         said.append("on %s" % names(hosts))
-    if job.world is not None:
-        said.append("%d of %d ranks in this log" % (len(job.world.began), job.world.ranks))
+    if job.world is None and not listed and len(of.worlds) == 1 and job.name == "job":
+        said.append("a program's world has %d ranks" % next(iter(of.worlds)))
+    spoke = {one.failure.rank for one in job.failures} | of.ranks | of.named
+    spoke = spoke.union(*(one.ranks for one in job.quotes))
+    if not job.processes and spoke - {None}:
+        said.append("%s in lines of programs" % of_ranks(numbers(rank for rank in spoke if rank is not None)))
+    # Programs of one rank each are no job of one rank.
+    apart = job.world is not None and job.world.ranks == 1 and len(hosts) > 1
+    if job.world is not None and not apart:
+        said.append("%d of %d ranks in this log" % (attendance.here(log, job), job.world.ranks))
         if len(job.communicators) > 1:
             said.append("%d communicators" % len(job.communicators))
     counted = job.world is None or job.world.nodes is not None or len(job.world.began) == job.world.ranks
     least = "" if counted else "at least "
     nodes = "1 node" if job.nodes == 1 else f"{least}{job.nodes} nodes"
     named = max((process.shaped for process in job.processes), default=0)
-    unknown = "a communicator over 1 node is named" if named == 1 else "nodes unknown"
-    if job.nodes or not listed:
-        said.append(f"over {nodes}" if job.nodes else unknown)
+    # Of how many it is not told nothing is said here: hosts are named, or what is not shown says so.
+    if apart:
+        said.append("communicators of one rank alone")
+    elif job.nodes or named == 1:
+        said.append(f"over {nodes}" if job.nodes else "a communicator over 1 node is named")
     release = ", ".join(job.versions)
     signed = {process.host for process in job.processes if process.versions}
     if len(job.versions) == 1 and signed and len(signed) < len(hosts):
         release += " (said by %s)" % names(signed, 2)
     said.append("NCCL %s" % (release or "release unknown"))
-    if job.networks:
-        said.append("network %s" % names(job.networks))
+    if job.networks or job.called:
+        said.append("network %s" % names(job.networks | job.called))
     return ", ".join(said)
 
 

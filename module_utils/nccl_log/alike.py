@@ -8,12 +8,15 @@ from typing import Dict, List, Sequence, Tuple
 
 from . import outcome
 from .failure_checks import OPEN
+from .failure_order import NUMBER
 from .job import Process, Reported
 from .jobs import Job, names, numbers
 from .words import own_words
 
 # Of a list.
 _TOLD = 6
+# Characters that two lines begin with, to be alike.
+_BEGIN = 16
 
 
 def each(job: Job, reported: Sequence[Reported]) -> str:
@@ -21,7 +24,7 @@ def each(job: Job, reported: Sequence[Reported]) -> str:
     first = reported[0]
     said: List[str] = []
     for one in reported[1:]:
-        words = own_words(first.failure.text, one.failure.text)
+        words = own_words(first.failure.text, one.failure.text) or _own_end(first.failure.text, one.failure.text)
         if not words or one.process is None or one.failure.device:
             continue
         gpu = ", GPU %d" % one.device if one.device is not None and 0 <= one.device < 64 else ""
@@ -29,6 +32,15 @@ def each(job: Job, reported: Sequence[Reported]) -> str:
         if text not in said:
             said.append(text)
     return "alike: %s%s" % ("; ".join(said[:_TOLD]), " and more" if len(said) > _TOLD else "") if said else ""
+
+
+def _own_end(text: str, other: str) -> str:
+    """How another line ends, where both begin alike."""
+    if NUMBER.sub("#", text) == NUMBER.sub("#", other):
+        return ""
+    alike = next((at for at, (one, two) in enumerate(zip(text, other)) if one != two), len(text))
+    same = text[: text.rfind(" ", 0, alike) + 1]
+    return other[len(same) :][:80].strip() if len(same) >= _BEGIN else ""
 
 
 def said_again(one: Reported, behind: Reported) -> bool:

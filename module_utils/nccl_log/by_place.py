@@ -22,7 +22,7 @@ _USES: Tuple[Tuple[str, str], ...] = (
     (r"(?:^|/)ras/", "ras"),
     (r"(?:^|/)net_socket\.", "NET/Socket"),
     (r"(?:^|/)net_ib|(?:^|/)ib_plugin\.", "NET/IB"),
-    (r"(?:^|/)transport/net\.|(?:^|/)net\.cc", "the network"),
+    (r"(?:^|/)transport/net\.|(?:^|/)net\.(?:cc|cpp|cu)", "the network"),
     (r"(?:^|/)proxy\.", "a proxy thread"),
     # NCCL's own is misc/socket.cc.
     (r"^(?!misc/)[\w./-]*\.c$|^socket\.", "the network's plugin"),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import signals
@@ -120,6 +121,24 @@ def look_after(words: str, text: str) -> Optional[Tuple[str, str]]:
     if "HIP error" in text or "HIP failure" in text:
         return _HIP
     return next((said for begin, said in _ERRORS.items() if words.startswith(begin)), None)
+
+
+_ASKED = re.compile(
+    r"Tried to allocate (?P<asked>\d{1,9}(?:\.\d{1,4})?) (?P<unit>[KMGTPE]iB)\b.{0,40}?"
+    r"total capac\w{1,6} of (?P<all>\d{1,9}(?:\.\d{1,4})?) (?P<of>[KMGTPE]iB)"
+)
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def absurd(text: str) -> str:
+    """``184.13 GiB of a GPU of 79.14 GiB``, where a program asks for more memory than the GPU has; "" of others."""
+    match = _ASKED.search(text)
+    if match is None:
+        return ""
+    asked = float(match.group("asked")) * 1024 ** _UNITS.index(match.group("unit"))
+    if asked <= float(match.group("all")) * 1024 ** _UNITS.index(match.group("of")):
+        return ""
+    return "%s %s of a GPU of %s %s" % match.group("asked", "unit", "all", "of")
 
 
 def shared_memory(processes: Sequence[Process]) -> List[str]:

@@ -12,16 +12,24 @@ from .failures import Failure, failure
 from .quotes import shortened
 
 _WATCHDOG = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<number>\d{1,20}), )?OpType=(?P<op>\w{1,60})"
+    r"Watchdog caught collective operation timeout: ?"
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d{1,20}), )?OpType=(?P<op>\w{1,60})"
 )
 _WORK = re.compile(r"Timeout at NCCL work: (?P<number>\d{1,20})")
 # The rank of the job, and that of a process group, which is what an exception's own text may mean.
 _JOB_RANK = re.compile(r"\[rank(\d{1,8})\]")
 _SAYS_RANK = re.compile(r"\[(?:[^\]]* )?Rank (\d{1,8})\]|^\s*\[(\d{1,8})\] is setting up")
+# A process group that is not of all ranks: its rank 0 is any rank of the job.
+_PART = re.compile(r"\[PG [^\]]{0,60}\((?!default_pg)[^)\]]{1,80}\) ?Rank \d")
 _PROGRESS = re.compile(
-    r"\[PG (?P<group>[^\]]{1,80}?) ?Rank \d+\] .{0,120}last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
+    r"\[PG (?P<group>[^\]]{1,80}?) ?Rank \d+\] .{0,260}[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
 )
+# PyTorch's ranks tell each other of a timeout, each with how far it came itself.
+_SIGNALLED = re.compile(r"dump signal due to a collective timeout from +(?:rank (?P<by>\d{1,8})|this local rank)")
+# PyTorch's own head of a line, and what a progress bar before it has.
+_HEAD = re.compile(r"\[rank\d{1,8}\]:\[[EFW](?:\d{3,4})? ")
+_BAR = ("it/s", "s/it", "%|")
 _DIED = re.compile(r"terminated with exception: CUDA error: (?P<error>.{1,80})")
 # Of PyTorch, and of programs that write as NCCL and NVSHMEM do.
 _CUDA = re.compile(
@@ -29,8 +37,8 @@ _CUDA = re.compile(
     r"CUDA driver version is insufficient for CUDA runtime version|[a-z][a-z ,-]{5,80}(?:ECC|CUDA)?[a-z -]{0,60})"
 )
 _EXIT = (
-    re.compile(r"error: (?P<host>[\w.-]{1,120}): task (?P<rank>\d{1,8}): (?P<how>.{1,80})$"),
-    re.compile(r"error: (?P<host>[\w.-]{1,120}: tasks [\d,\-]{1,200}): (?P<how>.{1,80})$"),
+    # A task of Slurm's is a rank, or a launcher of some: the line does not say which.
+    re.compile(r"error: (?P<host>[\w.-]{1,120}: tasks? [\d,\-]{1,200}): (?P<how>.{1,80})$"),
     re.compile(
         r"process rank (?P<rank>\d{1,8}) with PID \d+ on node (?P<host>[\w.-]{1,120}) exited on (?P<how>signal .{1,40})"
     ),
@@ -78,7 +86,7 @@ _WHY = re.compile(
 _RDMA = re.compile(r"\b(?P<device>(?:mlx\d|bnxt_re|irdma|efa|ionic|rdmap|roce|hns)_?\w{0,20})\b")
 _DGID = re.compile(r"dgid=(?:::ffff:)?(?P<peer>[0-9a-fA-F:.]{4,45})")
 _EXCEPTION = re.compile(
-    r"NCCL [eE]rror(?P<place> in: [^\s,]{1,300})?(?: \d)?(?:[,:] (?!in:)(?P<what>[a-z][^(,\n]{3,60}))?"
+    r"NCCL [eE]rror\b(?P<place> in: [^\s,]{1,300})?(?: \d)?(?:[,:] (?!in:)(?P<what>[a-z][^(,\n]{3,60}))?"
 )
 _VERSION = re.compile(r", NCCL version (?P<version>\d[\d.]{2,11})")
 _RESULT = re.compile(
@@ -98,17 +106,28 @@ _LIBFABRIC = re.compile(
     r"(?:[Ff]ail|[Ee]rror|not support|[Uu]nable|[Cc]annot|[Ii]nvalid|[Uu]nreachable|[Tt]imed out).{0,100})"
 )
 _SHARP_HOST = re.compile(r"\[([\w.-]{1,255})[:\]]")
-_STUCK = re.compile(r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out")
+_STUCK = re.compile(
+    r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out|"
+    r"Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang"
+)
 _TEST = re.compile(r"(?:(?P<host>[\w.-]{1,120}): )?Test (?P<lib>NCCL|CUDA) failure \S+ '(?P<error>[^']{1,200})'")
+
+
+def _own(line: str) -> str:
+    """A line of PyTorch's without a progress bar before its head."""
+    head = _HEAD.search(line)
+    if head is not None and any(mark in line[: head.start()] for mark in _BAR):
+        return line[head.start() :]
+    return line
 
 
 def _watchdog(line: str) -> Optional[Failure]:
     match = _WATCHDOG.search(line)
     if match is None:
         work = _WORK.search(line)
-        return Failure("watchdog", line[:400], "collective number %s" % work.group("number")) if work else None
+        return Failure("watchdog", _own(line)[:400], "collective number %s" % work.group("number")) if work else None
     number = match.group("number")
-    return Failure("watchdog", line[:400], match.group("op") + (" number %s" % number if number else ""))
+    return Failure("watchdog", _own(line)[:400], match.group("op") + (" number %s" % number if number else ""))
 
 
 def progress(line: str) -> Optional[Failure]:
@@ -117,7 +136,12 @@ def progress(line: str) -> Optional[Failure]:
     if match is None:
         return None
     said = match.group("enqueued"), match.group("completed"), match.group("group").strip()
-    return Failure("progress", line[:400], "%s %s of %s" % said)
+    signalled = _SIGNALLED.search(line)
+    known = int(said[1]) <= max(int(said[0]), 0)  # else a number that nobody has set
+    code = "%s %s of %s" % said if known else ""
+    if signalled is not None:
+        return Failure("signalled", line[:400], code, signalled.group("by") or "")
+    return Failure("progress", line[:400], code) if known else None
 
 
 def _left(line: str) -> Optional[Failure]:
@@ -161,9 +185,10 @@ def _sxid(line: str) -> Optional[Failure]:
 
 
 def _in_use(line: str) -> Optional[Failure]:
-    if not _IN_USE.search(line):
+    said = _IN_USE.search(line)
+    if said is None:
         return None
-    match = _PORT.search(line[: _IN_USE.search(line).start()])  # type: ignore[union-attr]
+    match = _PORT.search(line[: said.start()])
     return Failure("port_in_use", _text(line), (match.group("port") or match.group("last")) if match else "")
 
 
@@ -221,7 +246,10 @@ def _quoted(line: str) -> Optional[Failure]:
 
 def _store(line: str) -> Optional[Failure]:
     match = _STORE.search(line)
-    return Failure("store", _text(line), (match.group("code") or "")[:60]) if match else None
+    if match is None:
+        return None
+    code = "port" if match.group().startswith("server socket") else (match.group("code") or "")[:60]
+    return Failure("store", _text(line), code)
 
 
 def _of_sharp(line: str) -> Optional[Failure]:
@@ -237,7 +265,9 @@ def _libfabric(line: str) -> Optional[Failure]:
 
 
 def _stuck(line: str) -> Optional[Failure]:
-    return Failure("stuck", _text(line)) if _STUCK.search(line) else None
+    if _STUCK.search(line) is None:
+        return None
+    return Failure("stuck", _text(_own(line)))
 
 
 def _exception(line: str) -> Optional[Failure]:
@@ -255,7 +285,7 @@ def _text(line: str) -> str:
 _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     ("Watchdog caught", _watchdog),
     ("Timeout at NCCL work", _watchdog),
-    ("last enqueued", progress),
+    ("ast enqueued", progress),
     ("terminated with exception", _died),
     ("has NOT been destroyed before we destruct", _left),
     *((mark, _outside) for mark in ("oom", "OOMKilled", "Killed process", "CANCELLED AT", "ode failure on")),
@@ -290,7 +320,7 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     *((mark, _cuda) for mark in ("CUDA error", "HIP error", "uda failure")),
     *((mark, _store) for mark in ("store->get", "client socket has", "DistStoreError", "waiting for clients")),
     *((mark, _store) for mark in ("on SocketImpl", "server socket has", "RendezvousConnection", "RendezvousTimeout")),
-    *((mark, _stuck) for mark in ("watchdog got stuck", "Heartbeat monitor")),
+    *((mark, _stuck) for mark in ("watchdog got stuck", "Heartbeat monitor", "watchdog hang")),
     *((mark, _exception) for mark in ("NCCL error", "NCCL Error", "NCCL operation", "NCCL_ERROR_", "ncclResult=")),
     *((mark, _exception) for mark in ("ncclUnhandledCuda", "ncclSystem", "ncclInternal", "ncclRemote", "ncclInvalid")),
 )
@@ -298,7 +328,7 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
 MARKS = tuple(mark.encode() for mark, _says in _SAYS) + (b"CCL version", b"Last error:")
 # One of these is in every mark: to look for a few in a block is quicker than for all in each line.
 COARSE = (
-    *(b"rror", b"CCL", b"nccl", b"atch", b"last ", b"ermina", b"oom", b"OOM", b"Kill", b"CANC", b"ode ", b"NODE"),
+    *(b"rror", b"CCL", b"nccl", b"atch", b"ast ", b"ermina", b"oom", b"OOM", b"Kill", b"CANC", b"ode ", b"NODE"),
     *(b"lost ", b"Xid", b"libfabric:", b"exit", b"PID", b"Memory", b"memory", b"failure", b"Dupli", b"bus "),
     *(b"SHArP", b"algorithm/", b"SAT tree", b"Begin job", b"NOT been"),
     *(b"resolve host", b"getaddrinfo"),
@@ -327,7 +357,7 @@ def ranked(said: Failure, before: str) -> Failure:
 
 
 def _rank(line: str) -> Optional[int]:
-    match = _JOB_RANK.search(line) or _SAYS_RANK.search(line)
+    match = _JOB_RANK.search(line) or (_SAYS_RANK.search(line) if _PART.search(line) is None else None)
     if match is None:
         return None
     return int(next(group for group in match.groups() if group is not None))

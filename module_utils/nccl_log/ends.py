@@ -19,9 +19,12 @@ _SIGNAL = re.compile(r"[Ss]ignal (?P<number>\d{1,2})\b")
 
 # What a wait returns whose communicator is aborted, and where such waits are.
 _ENDED_WAIT = 3
-_SOCKET = re.compile(r"(?:^|/)(?:\w*socket\w*|proxy|linux)\.cc:")
+_SOCKET = re.compile(r"(?:^|/)(?:\w*socket\w*|proxy|linux)\.(?:cc|cpp|cu):")
 
 _PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})'?, name=(?P<name>[\w./-]{1,60})")
+_RESET = re.compile(r"\b[Rr]eset(?: the)? gpu\b|\bReset\)|GPU [Rr]eset")
+# Faults that a program does not make.
+OWN_FAULT = (48, 62, 74, 79, 95, 119, 120)
 # What an Xid asks for -> what to do.
 _DO: Dict[Optional[str], str] = {
     xid.NOTHING: "nothing by itself; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and what else the kernel's log has of it",
@@ -52,8 +55,16 @@ def ended_with(code: str) -> str:
 
 def meant(code: str) -> str:
     """``: signal 6, SIGABRT: ...`` of a code that says so; "" of others."""
-    said = ended_with(code).partition(", that is")[2]
-    return said if said else ""
+    return ended_with(code).partition(", that is")[2]
+
+
+def signal_of(code: str) -> int:
+    """The signal that a code or its words mean; 0 of others."""
+    number, said = _NUMBER.match(code), _SIGNAL.search(code)
+    if number is None:
+        return int(said.group("number")) if said else 0
+    told = _SIGNAL.search(signal_numbers.meaning(int(number.group("code"))))
+    return int(told.group("number")) if told else 0
 
 
 def killed(failures: Sequence[Reported]) -> str:
@@ -116,6 +127,8 @@ def xid_said(reported: Sequence[Reported]) -> Tuple[str, str]:
     programs = {"%(name)s (pid %(pid)s)" % match.groupdict()
                 for match in (_PROCESS.search(one.failure.text) for one in reported) if match}  # fmt: skip
     text += "; met by %s" % names(programs, 4) if programs else ""
+    if action == xid.NOTHING and any(_RESET.search(one.failure.text) for one in reported):
+        action = xid.RESET  # the line itself asks for it
     return text, _DO[action]
 
 
@@ -138,9 +151,12 @@ def _gpu(one: Reported) -> str:
     return one.failure.device.replace("PCI:", "").partition(".")[0]
 
 
-def shut_down(process: Process) -> bool:
-    """Whether what its calls returned goes with the abort of its communicators: calls that wait on sockets end so."""
-    return bool(process.ended and process.calls) and all(
+def shut_down(process: Process, aborted: bool = False) -> bool:
+    """Whether what its calls returned goes with the abort of its communicators: calls that wait on sockets end so.
+
+    aborted: another process of the job was, and nothing else failed.
+    """
+    return bool((process.ended or aborted) and process.calls) and all(
         call.result == _ENDED_WAIT and _SOCKET.search(call.place) for call in process.calls
     )
 

@@ -64,20 +64,23 @@ class Device:
 
 @dataclass(frozen=True)
 class Devices:
-    """What a network found. net: ``IB`` or ``Socket``.   oob: interface of the control messages, "" where not said."""
+    """What a network found. net: ``IB`` or ``Socket``.   oob: interface of the control messages, "" where not said.
+
+    cut: somebody has left some of them out.
+    """
 
     net: str
     devices: Tuple[Device, ...]
     oob: str = ""
     oob_address: str = ""
+    cut: bool = False
 
 
 @dataclass(frozen=True)
-class Speed:
-    """name: of an HCA's port, ``mlx5_0``.   mbit: its speed in Mbit/s."""
+class Port:
+    """An HCA's port that NET/IB takes, in a line of its own; where ports are used as one its index is no network's."""
 
-    name: str
-    mbit: int
+    device: Device
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class NoDevice:
 class Plugin:
     """kind: ``NET``, ``COLLNET``, ``TUNER``, ``PROFILER``, ``ENV``.   name: file or name; "" where not said.
 
-    state: "missing", "failed" (there, but it did not load or start), "loaded", "assigned".
+    state: "missing", "failed" (there, but it did not load or start), "idle" (it found no device), "loaded",
+    "assigned", "speaks", "unfit" (without an interface that this NCCL takes), "refused".
     """
 
     kind: str
@@ -194,7 +198,8 @@ class Channel:
     kind: "net", "p2p", "shm", "collnet".   via: name of the network, ``CUMEM``, ``direct/direct``.
     source, target: ranks; target -1 of collnet.   send: which side wrote the line; None where it is not said.
     device: index of the network's device; None but of net and collnet.
-    proxy: rank whose GPU stands between (PXN); None without.   gdr: GPUDirect RDMA.
+    proxy: rank whose GPU stands between (PXN); None without.   gdr: GPUDirect RDMA; None where the line is cut.
+    path: as it is printed.
     """
 
     kind: str
@@ -204,7 +209,8 @@ class Channel:
     send: Optional[bool] = None
     device: Optional[int] = None
     proxy: Optional[int] = None
-    gdr: bool = False
+    gdr: Optional[bool] = False
+    path: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -287,6 +293,18 @@ class Retry:
 
 
 @dataclass(frozen=True)
+class Own:
+    """A line names the rank of who wrote it, and not its communicator."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Met:
+    """The ranks of a communicator have found each other: the times of its bootstrap are printed."""
+
+
+@dataclass(frozen=True)
 class Trees:
     """Trees are connected."""
 
@@ -320,7 +338,10 @@ class Returned:
 
 @dataclass(frozen=True)
 class Nvls:
+    """channels: how many may be used; 0 where the line does not say."""
+
     available: bool
+    channels: int = 0
 
 
 @dataclass(frozen=True)
@@ -373,7 +394,7 @@ EVENTS = (
     Variable,
     Network,
     Devices,
-    Speed,
+    Port,
     NoDevice,
     Plugin,
     Bootstrap,
@@ -392,6 +413,8 @@ EVENTS = (
     DmaBuf,
     PeerOff,
     Retry,
+    Own,
+    Met,
     Trees,
     RoceGid,
     Timed,
@@ -409,7 +432,7 @@ Event = Union[
     Variable,
     Network,
     Devices,
-    Speed,
+    Port,
     NoDevice,
     Plugin,
     Bootstrap,
@@ -428,6 +451,8 @@ Event = Union[
     DmaBuf,
     PeerOff,
     Retry,
+    Own,
+    Met,
     Trees,
     RoceGid,
     Timed,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, List, Set
 
 from ..core.host import Host, ReadError
-from . import elsewhere, lines, ras, table
+from . import elsewhere, lines, ras, table_rows
 from .job import INTERESTING
 
 BLOCK = 1 << 20
@@ -112,7 +112,7 @@ class _Keeper:
         self._after = max(self._after, behind)
         if at >= 0 or after or behind or b"# " in line[:24]:
             return True
-        return table.ROW.match(line) is not None or any(mark in line for mark in elsewhere.MARKS)
+        return table_rows.read(line) is not None or any(mark in line for mark in elsewhere.MARKS)
 
     def _keep(self, line: bytes) -> None:
         at = line.find(b"NCCL INFO Channel ")

@@ -23,7 +23,7 @@ POSSIBLE = {
         "10",
     ): "the peer's memory is not registered any more: it failed before, or GPUDirect RDMA broke there",
     ("completion", "9"): "the peer refused the operation: it failed before, or runs another NCCL or other settings",
-    ("completion", "11"): "the peer's HCA failed the operation: see its own log and dmesg",
+    ("completion", "11"): "the HCA at the other end failed the operation: see its own log and dmesg",
     ("completion", "1"): "sender and receiver do not agree on a length: another NCCL or other settings on a rank",
     (
         "queue_pair",
@@ -174,6 +174,12 @@ _STREAMING += " allowed to this one"
 # Words in a failure of a kind, and what they allow.
 WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
+        "completion",
+        "(Flush)",
+        "a flush is a read of this node's own GPU memory by its own HCA (GPUDirect RDMA): this node's GPU, HCA, the"
+        " PCIe path between them (ACS, IOMMU) or nvidia_peermem, rather than the network or the peer",
+    ),
+    (
         "nvml",
         "Failed to open",
         "libnvidia-ml.so.1 of the node's driver is not in this process's library path or container: install or mount"
@@ -261,6 +267,51 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
         "ALLOC_PD",
         "EFA's driver, libfabric and the plugin of releases that do not fit, or a limit of the device or of memory",
     ),
+    (
+        "queue_pair",
+        "Network is unreachable",
+        "this node has no route from the HCA's address (RoCE) to the peer's: an interface without its address, a GID"
+        " index (NCCL_IB_GID_INDEX) of another subnet, no gateway, or rails that are not connected with each other"
+        " (NCCL_CROSS_NIC=0); nothing was sent yet, so that no cable or switch is told to be at fault",
+    ),
+    (
+        "connect",
+        "Network is unreachable",
+        "the node that reports it has no route to that address: its interface is down or lost its address, or the"
+        " interface that NCCL_SOCKET_IFNAME names there is in another network than the peer's; no firewall, and nothing"
+        " was sent",
+    ),
+    (
+        "limits",
+        "Invalid argument",
+        "poll() refuses a list that is longer than the limit of open files allows (`ulimit -n`): each connection and"
+        " file of the process counts",
+    ),
+    (
+        "store",
+        "failed on SocketImpl",
+        "as a rule the process that holds the store (rank 0) ended first; less often the connection to it was cut",
+    ),
+    (
+        "store",
+        "clients joined",
+        "a process was not started, ended before it came, came too late, or has another MASTER_ADDR, MASTER_PORT or"
+        " WORLD_SIZE",
+    ),
+    (
+        "connect",
+        "No route to host",
+        "an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a peer's host that is down or in"
+        " another network (no ARP answer), no route, or a firewall that rejects; a process that had ended would be told"
+        " otherwise (Connection refused)",
+    ),
+    (
+        "mismatch",
+        "message truncated",
+        "the two ranks of a message disagree on its size: another element type or count, a call more or less on one"
+        " side, or other values of NCCL_PROTO, NCCL_ALGO or NCCL's release; the message did arrive, so that it is no"
+        " fault of the link",
+    ),
     ("libfabric", "FI_HMEM", "this device has no RDMA: no GPUDirect RDMA on it"),
 )
 # The same where another part of NCCL met it: kind, code, words of the stage.
@@ -279,6 +330,14 @@ POSSIBLE_AT: Tuple[Tuple[str, str, str, str], ...] = (
         "memory that GPUs share over NVLink by fabric handles (MNNVL, IMEX): no IMEX channel in the container, or"
         " nvidia-imex"
         " does not run on all nodes; or a driver or virtual machine (vGPU, MIG, WSL) that cannot share it",
+    ),
+    (
+        "cuda",
+        "invalid device pointer",
+        "by P2P",
+        "memory of another GPU of the node that could not be opened: a driver, virtual machine or IOMMU that does not"
+        " let these GPUs share memory, or containers apart; NCCL_P2P_DISABLE=1 goes round it, by shared memory, and"
+        " shows whether it is that; the network has no part in it",
     ),
     (
         "fabric_manager",
@@ -310,8 +369,9 @@ STAGES: Tuple[Tuple[str, str], ...] = (
     ("ras/", "in RAS"),
     (r"graph/(?:xml|topo|paths)", "while the node's topology was read"),
     ("strongstream", "while a collective was started or NCCL's kernels were looked up"),
-    (r"transport/net\.cc", "over the network transport"),
-    (r"transport\.cc|transport/generic|channel\.", "while ranks were connected"),
+    (r"transport/net\.(?:cc|cpp|cu)", "over the network transport"),
+    (r"transport\.(?:cc|cpp|cu)|transport/generic", "while ranks were connected"),
+    (r"(?:^|/)channel\.", "while memory for a communicator's channels was set up, before ranks are connected"),
     ("enqueue", "while a collective was started or NCCL's kernels were looked up"),
     (r"init\.", "at the initialisation of a communicator"),
 )
@@ -347,7 +407,7 @@ SYSTEM_OF = ("warning", "system", "verbs", "registration", "net_plugin", "shared
 # What NCCL's functions return: number, PyTorch's words, and what it means.
 RESULTS: Tuple[Tuple[str, Tuple[str, ...], str], ...] = (
     ("1", ("unhandled cuda error", "UnhandledCudaError"), "a call of CUDA failed"),
-    ("2", ("unhandled system error", "SystemError"), "a call of the system or of the RDMA library failed"),
+    ("2", ("unhandled system error", "SystemError"), "a call of the system or of a library failed, or a device"),
     ("3", ("internal error", "InternalError"), "a check within NCCL failed, or a plugin did"),
     ("4", ("invalid argument", "InvalidArgument"), "the program gave NCCL a wrong argument"),
     ("5", ("invalid usage", "InvalidUsage"), "the program uses NCCL wrongly, such as two ranks on one GPU"),

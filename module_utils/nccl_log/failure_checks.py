@@ -18,7 +18,7 @@ RETRIES = Check(
 PORT = Check(
     "nccl_log.port",
     why="the HCA reported an event of its port or queues to the job while it ran",
-    fix="look at the port on the node named here: `ibstat DEVICE`, `rdma link`, `dmesg -T | grep mlx5`, the switch's"
+    fix="look at the port on the node named here: `ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's"
     " log at that time; cable and transceiver first",
     severity="critical",
 )
@@ -44,7 +44,7 @@ MEMORY_LIMIT = Check(
 VERBS = Check(
     "nccl_log.verbs",
     why="a call of the RDMA library failed: it may be the HCA, its driver, a limit, or the container's view of them",
-    fix="`ibv_devinfo -v` and `dmesg -T | grep mlx5` on the node; in a container /dev/infiniband has to be"
+    fix="`ibv_devinfo -v` and `dmesg -T | grep -i mlx` on the node; in a container /dev/infiniband has to be"
     " there; then run"
     " site.yml with --tags mofed,nvidia_peermem",
     severity="critical",
@@ -145,7 +145,8 @@ WATCHDOG = Check(
     "nccl_log.watchdog",
     why="a collective did not end in time: PyTorch tells who waited, not who is to blame",
     fix="while it hangs ask `busbar hang HOST` which rank is behind; else set TORCH_NCCL_DUMP_ON_TIMEOUT=1 and"
-    " TORCH_FR_BUFFER_SIZE=20000, and compare the ranks' last collective",
+    " TORCH_FR_BUFFER_SIZE=20000 (PyTorch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE=20000), and compare the ranks' last"
+    " collective",
     severity="critical",
 )
 "Did every collective end in time"
@@ -159,7 +160,7 @@ EXIT = Check(
 "Did every process end by itself"
 NET_PLUGIN = Check(
     "nccl_log.net_plugin",
-    why="the plugin that brings the network reports a failure: NCCL ends, or goes on over TCP",
+    why="the plugin that brings the network reports a failure: NCCL may end, wait, or go on over TCP",
     fix="see in the job itself whether the plugin's devices are there, and that plugin, its libraries and the driver"
     " are"
     " of one installation; NCCL_DEBUG=INFO says which network is used in the end",
@@ -194,7 +195,8 @@ USAGE = Check(
     "nccl_log.usage",
     why="NCCL refuses a call as one that it may not be given: as a rule the program's or framework's, and no setting"
     " of the node mends that",
-    fix="look at the call that the line names in the program's own traceback; try another release of the framework",
+    fix="look in the program's own traceback for the call of NCCL that was refused; try another release of the"
+    " framework",
     severity="critical",
 )
 "Does the program call NCCL as it may"
@@ -209,8 +211,8 @@ TOPOLOGY = Check(
 "Does NCCL understand the node's topology"
 STORE = Check(
     "nccl_log.store",
-    why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), by TCP and before NCCL: it"
-    " was not reached, or went away",
+    why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), by TCP and before NCCL: as"
+    " a rule it was not reached, ended, or a process came too late",
     fix="see first how the process of rank 0 ended, and its own log; then whether every node reaches MASTER_ADDR and"
     " MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as WORLD_SIZE says",
     severity="critical",
@@ -272,7 +274,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " on every node, or be left out",
     ),
     ("connect", ""): (
-        "a TCP connection between two ranks was never made: nothing is known to have been closed",
+        "a TCP connection was not made: what is closed behind it follows as a rule",
         "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), see what the peer's log says"
         " after Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
     ),
@@ -287,7 +289,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("port", "local catastrophic error"): (
         "the HCA itself has failed, as it reports: it may be its firmware, its PCIe slot, or the driver that reset it;"
         " no cable and no peer does that",
-        "`dmesg -T | grep -i mlx5` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, and"
+        "`dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, and"
         " see its"
         " firmware",
     ),
@@ -298,8 +300,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("fallback", "Cannot initialize CollNet"): (
         "in-network reduction (SHARP) was asked for and could not be set up: NCCL goes on point to point, which is at"
         " most slower; calls that returned an error before it belong to it",
-        "see the lines of SHARP before it and sharp_am on the subnet manager's host; NCCL_COLLNET_ENABLE=0 does not ask"
-        " for it",
+        "see the lines of SHARP before it and sharp_am on the subnet manager's host; a job that does not ask for"
+        " CollNet does without",
     ),
     ("fallback", "falling back to simple order"): (
         "NCCL found no way through the GPUs that fits its search, as is usual where P2P is off, and takes them in"
@@ -310,7 +312,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "SHARP, reduction in InfiniBand's switches, could not be set up for this job: as a rule NCCL goes"
         " on without it (Cannot initialize CollNet), at most slower",
         "`systemctl status sharp_am` on the subnet manager's host and its log: jobs and trees that are taken, limits,"
-        " reservations; NCCL_COLLNET_ENABLE=0 does not ask for SHARP",
+        " reservations; a job that does not ask for CollNet does without SHARP",
     ),
     ("no_network", ""): (
         "this process has not the network that was asked for, or none at all: its plugin is not there or did not start",
@@ -318,9 +320,12 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " in the job and in /etc/nccl.conf, and that the interface that they name is up in the job (`ip -br address`)",
     ),
     ("algorithm", ""): (
-        "NCCL has no algorithm or protocol for a call: as a rule for what NCCL_ALGO or NCCL_PROTO leave it, or for a"
-        " plugin's tuner",
-        "take NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN out of the job and out of /etc/nccl.conf where they are set",
+        "for a call NCCL has no algorithm and protocol left, or does not take what names them: possibly NCCL_ALGO or"
+        " NCCL_PROTO (a name that this release does not know, or none that fits the call), a plugin's tuner, or a size,"
+        " type or number of elements that no algorithm of this release takes; which one, these words do not tell",
+        "take NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN out of the job and out of /etc/nccl.conf where they are set"
+        " (names are Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT, and LL, LL128, Simple); where none"
+        " is, NCCL_DEBUG_SUBSYS=COLL shows the call with its count and type: try a smaller one, or another release",
     ),
     ("merely_tried", ""): (
         "a TCP connection was not made at this try, and NCCL tries it again: no failure yet",
@@ -334,6 +339,12 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " of an"
         " earlier start is left over",
     ),
+    ("bootstrap", "mismatch"): (
+        "what a process told rank 0 of the job is not what the others told: as a rule it is another release or build of"
+        " NCCL, or of an earlier start; TCP itself works",
+        "compare the libnccl.so.2 that each rank loads (`grep libnccl /proc/PID/maps`), and see that no process of an"
+        " earlier start is left over; the numbers in the line, where they make no sense, speak for two releases",
+    ),
     ("accept", ""): (
         "a rank could not take a TCP connection: as a rule its own listening socket was closed before",
         "see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)",
@@ -341,9 +352,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("shared_memory", "attaching"): (
         "ranks of a node talk through /dev/shm, and a segment that another process makes could not be attached to: as a"
         " rule that process has ended, or the two do not share /dev/shm",
-        "see first how the process that made it ended; ranks of a node in several containers need a common /dev/shm"
-        " (docker"
-        " --ipc=host, Kubernetes: one pod), and nothing may clean /dev/shm while the job runs",
+        "see first whether and how the process that made it ended; ranks of a node in several containers need a common"
+        " /dev/shm (docker --ipc=host, Kubernetes: one pod), and nothing may clean /dev/shm while the job runs",
     ),
     ("ras", ""): (
         "it is from RAS, which answers questions on running jobs: no collective needs it, and a job goes on without",
@@ -351,8 +361,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("event", ""): (
         "the HCA reports a change and no failure: as a rule the subnet manager was started again or has changed"
-        " something",
-        "nothing where the job went on; often: see the subnet manager's log",
+        " something, or a port has come back that was down before",
+        "nothing where the job went on; often: see the port's own errors before it, and the subnet manager's log",
     ),
     ("libfabric", ""): (
         "it is a line of libfabric's own, below the network plugin",
@@ -381,7 +391,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("hca_lost", ""): (
         "NCCL gave up on an HCA or on a connection of it, and goes on without it only where there is another one",
-        "look at the port on the node named here: `ibstat`, `rdma link`, `dmesg -T | grep mlx5`, the switch's log at"
+        "look at the port on the node named here: `ibstat`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's log at"
         " that time; cable and transceiver first",
     ),
     ("fabric_manager", "MNNVL"): (
@@ -393,14 +403,15 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " nodes",
     ),
     ("peer_access", ""): (
-        "CUDA refused one GPU the other one's memory",
-        "`nvidia-smi topo -p2p r` on the node; processes of one job on a node need a common IPC and PID namespace"
-        " (docker"
-        " --ipc=host), and each has to see all of the job's GPUs there",
+        "memory that GPUs or processes were to share was refused, by CUDA or HIP",
+        "`nvidia-smi topo -p2p r` on the node; several processes of a job on a node need a common IPC and PID"
+        " namespace (docker --ipc=host), and each has to see all of the job's GPUs there",
     ),
     ("net_plugin", "OFI"): (
-        "the plugin for libfabric (AWS EFA or another provider) reports a failure: NCCL ends, or goes on over TCP",
-        "in the job itself: `fi_info -p efa` and /dev/infiniband; plugin, libfabric and EFA's driver have to be of one"
+        "the plugin for libfabric (AWS EFA or another provider) reports a failure: NCCL may end, wait, or go on over"
+        " TCP",
+        "in the job itself: `fi_info` shows the providers (AWS: `-p efa`); plugin, libfabric and the NIC's driver have"
+        " to be of one"
         " installation; the security group has to allow all traffic within itself",
     ),
     ("uds", ""): (
@@ -421,7 +432,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "take the variable out, or give it a value that is allowed: `busbar lint` says which",
     ),
     ("topology_file", ""): (
-        "a file with a topology or a graph (NCCL_TOPO_FILE, NCCL_GRAPH_FILE) cannot be read, or is not in order",
+        "a file with a topology or a graph (NCCL_TOPO_FILE, NCCL_GRAPH_FILE) cannot be read, is not in order, or does"
+        " not fit this node and job",
         "`ls -l` of the file in the job itself; take the variable out, or get the file anew from who provides it",
     ),
     ("gdrcopy", ""): (
@@ -437,6 +449,12 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " them), and"
         " what its documentation asks of HCA, driver and NCCL",
     ),
+    ("device_api", "space"): (
+        "NCCL found no room for a window in the range of addresses that it keeps for symmetric memory: the memory"
+        " of host or GPU need not have run out",
+        "see how much the program registers as windows in all (ncclCommWindowRegister, symmetric memory of PyTorch) and"
+        " gives back; where that is little, try another release of NCCL",
+    ),
     ("confidential", ""): (
         "confidential computing is on, and not for several GPUs: traffic between GPUs is not protected",
         "the provider or `nvidia-smi conf-compute -q` tells the mode of the machine",
@@ -447,7 +465,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "mend other failures of this log first; none: try another release of NCCL, and report it with the whole log",
     ),
     ("rccl_host", ""): (
-        "RCCL names a setting of the host or of the job that AMD asks for",
+        "RCCL names a setting of the host or of the job that AMD asks for: by itself it is advice, and no failure",
         "set it as the line says: on the kernel's command line, by sysctl, or in the job's environment",
     ),
     ("nvml", ""): (
@@ -464,7 +482,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("exit", "NODE_OUT_OF_MEMORY"): _OOM,
     ("time_limit", ""): (
         "the scheduler ended the job at its time limit",
-        "raise the limit (`scontrol show job`); if it hung until then, ask `busbar hang HOST` next time",
+        "see by the last lines whether it was still at work: then raise the limit (`scontrol show job`); where it hung,"
+        " or was done and did not end, ask `busbar hang HOST` next time",
     ),
     ("cancelled", ""): ("the job was cancelled: by a user, the scheduler, or another task's end", "see `sacct -j JOB`"),
     ("node_failure", ""): (
@@ -474,10 +493,10 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("queue_pair", "unreachable"): (
         "an RDMA connection was not established: as a rule the peer's address did not answer, on RoCE an address of the"
         " rail, which needs ARP and a route",
-        "from the node that reports it, with the two addresses of the line: `ping -I OWN_ADDRESS PEER_ADDRESS`,"
-        " `ip route"
-        " get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each other: NCCL_CROSS_NIC=0; and take"
-        " NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail",
+        "from the node that reports it, from the address of its HCA to the peer's (the GIDs of the line, where it has"
+        " some; else `rdma link`, `show_gids` or `ip -br address` on both nodes): `ping -I OWN_ADDRESS PEER_ADDRESS`,"
+        " `ip route get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each other: NCCL_CROSS_NIC=0; and"
+        " take NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail",
     ),
     ("sxid", ""): (
         "an NVSwitch reports a fatal fault of its own or of a link: GPUs of the node that use it fail after it",
@@ -496,13 +515,56 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " (MASTER_PORT, --master_port, --rdzv_endpoint; --standalone or port 0 let torchrun choose), and let"
         " one process only open it: two jobs, or two launchers on one node, need two ports",
     ),
+    ("store", "port"): (
+        "the process that is to open the port of PyTorch's store could not: nothing was sent, and no network is"
+        " involved; as a rule another process on that host has the port, or MASTER_ADDR is no address of that host",
+        "`ss -ltnp` on that host shows who has the port: end what is left of an earlier job, or take another port"
+        " (MASTER_PORT, --master_port, --rdzv_endpoint), and let one process only open it",
+    ),
+    ("signalled", ""): (
+        "a rank gave up the wait for a collective and had all others write their flight recorders: who merely got the"
+        " signal, or ended after it, has not failed first",
+        "see the own log of the rank that signalled, at and before that time: it names the collective and how long it"
+        " waited; then what the other ranks did then, by their flight recorders' dumps",
+    ),
     ("stuck", ""): (
-        "PyTorch's own watchdog thread did not get on: as a rule a call of CUDA or NCCL hangs, or a lock; who says"
-        " so is not who is to blame",
+        "PyTorch's heartbeat monitor had no sign of life of the watchdog's thread: as a rule a call of CUDA or NCCL"
+        " hangs, or a lock, and an abort that hangs ends so too; who says so is not who is to blame",
         "py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks"
         " (TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
     ),
 }
+# The same where words of the line tell more than its kind: kind, pattern, why, fix.
+BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
+    (
+        "store",
+        "failed on SocketImpl",
+        "a connection to PyTorch's store, which is in the process of rank 0 as a rule, broke after it was made: the"
+        " store had been reached, and as a rule the process that holds it ended",
+        "see first how the process of rank 0 ended, and its own log: what came before this line there is the cause",
+    ),
+    (
+        "net_plugin",
+        r"^(?!.*\(type = 2\)).*Cannot allocate memory",
+        "the plugin runs and has its device, and was refused memory",
+        "`ulimit -l` in the job itself has to say unlimited (containers: --ulimit memlock=-1); `free -h` and the job's"
+        " memory limit (cgroup, pod) on that node; fewer communicators and buffers need fewer registrations",
+    ),
+    (
+        "topology_file",
+        "XML Import Channel",
+        "the graph file (NCCL_GRAPH_FILE) was read, and names a device that this communicator does not have: as a rule"
+        " it was made for other or more GPUs than this job has",
+        "take NCCL_GRAPH_FILE out (/etc/nccl.conf and an image may set it, too): NCCL then searches for itself",
+    ),
+    (
+        "plugin_warning",
+        "Cannot get incoming CPU|Maximum retry reached for (?:accept|connect)",
+        "FastSocket did not get the CPU or queue that it wants for a connection: it is about the placement of flows,"
+        " and may cost time or speed; no failure by itself",
+        "see whether `NET/FastSocket : Connected` follows: then it goes on, and nothing has to be done but for speed",
+    ),
+)
 CHECKS = {
     "completion": RETRIES,
     "port": PORT,
@@ -569,6 +631,7 @@ CHECKS = {
     "port_in_use": STORE,
     "unresolved": BOOTSTRAP,
     "stuck": WATCHDOG,
+    "signalled": WATCHDOG,
     "ras": WARNING,
     "event": PORT,
     "accept": BOOTSTRAP,
@@ -615,5 +678,5 @@ OPEN = (
 # What follows from something else: never the first failure while there is another one.
 FOLLOWS = (
     *("closed", "connect", "consequence", "exception", "test", "watchdog", "progress", "exit", "uds", "store", "stuck"),
-    *("cancelled", "left"),
+    *("cancelled", "left", "signalled"),
 )

@@ -56,6 +56,7 @@ SHARP = (
 _RULES: Tuple[Tuple[str, str], ...] = (
     # What the system refuses says more than the call that was refused.
     ("limits", r"(?P<code>Too many open files)"),
+    ("limits", r"(?P<code>[Pp]oll(?:\(\))? failed: Invalid argument)"),
     ("limits", r"(?:Thread creation|pthread_create).*?(?P<code>Resource temporarily unavailable)?$"),
     (
         "completion",
@@ -119,7 +120,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ),
     ("address", r"connecting to address .{0,60}with family \d+ is neither"),
     ("name", r"Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
-    ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|mismatch in|localId)"),
+    ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|(?P<error>mismatch) in|localId)"),
     (
         "bootstrap",
         r"Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)",
@@ -150,12 +151,13 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"Call to connect (?:to (?P<peer>\S{1,100}?)(?:<\d+>)? )?(?:failed|timeout)|"
         r"exceeded (?:error )?retr(?:ies|y)|socket\w*Connect: exceeded|[cC]onnect poll\(\)",
     ),
-    ("closed", r"Connection closed by remote peer ?(?P<peer>\S{0,100}?)(?:<\d+>)?(?:\s|$)"),
+    ("closed", r"Connection closed by remote peer ?(?P<peer>(?!\[rank\d)\S{0,100}?)(?:<\d+>)?(?:\s|$)"),
     (
         "closed",
         r"Call to (?:sendmsg|recvmsg|send|recv)\b.*?(?:to|from)? ?(?P<peer>[\w.:\[\]-]{1,100}?)?(?:<\d+>)? ?failed ?:",
     ),
     ("accept", r"^(?!\[).*Accept failed"),
+    ("device_api", r"^Allocation failed\. No suitable (?P<code>space) found"),
     ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
     (
         "consequence",
@@ -250,6 +252,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments",
     ),
     ("confidential", r"Multi-GPU CC Off"),
+    ("rccl_host", r"(?P<code>RCCL_USE_AMD_SMI_LIB) not set"),
     ("rccl_host", r"Missing \"?(?P<code>iommu=pt|HSA_\w+=\d)|(?P<error>NUMA auto balancing) enabled"),
     (
         "internal",

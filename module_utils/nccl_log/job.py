@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from . import events, failures, lines, signals, texts, topology, trace, unsigned
+from . import communicators, events, failures, lines, matrix, signals, texts, topology, trace, unsigned, untold, whose
+from .communicators import Communicator
 from .events import Channel, Event, Graph, Init, Plugin, Shape
 from .failures import Failure
-from .hostnames import Hostnames
 from .lines import Head
 from .pairs import Pairs
-from .process import NOTHING, Call, Key, Process, Way
+from .process import NOTHING, SHAPED, Call, Key, Process, Way
+from .repeats import BEGINS, Repeats
 from .shared import KINDS, KNOWN, Shared, add, put, remember
+from .signal_marks import REPORTS
 
 # Of a log: 6,250 nodes of eight GPUs. A process that says which channels it has, or little, has 2.5 KB.
 PROCESSES = 50_000
@@ -28,32 +30,15 @@ COMMUNICATORS = 20_000
 FAILURES = 4_000
 # Calls of a process that returned an error.
 CALLS = 16
-BEYOND = "lines of further processes"
 
 # So many processes are kept with all they say; of more, seconds of an initialisation from which on they are told.
 _DETAILED, _SLOW = 4096, 2.0
 # Lines from the begin on in which each process is noted, whatever it says.
 _BEGIN = 50_000
-# In INFO lines that may report a failure.
-_REPORTS = (
-    *(
-        b"ailed",
-        b"rror",
-        b"imed out",
-        b"annot ",
-        b"nable to",
-        b"ot supported",
-        b"bort",
-        b"isabl",
-        b"ould not",
-        b"xceed",
-    ),
-    *(b"gnor", b"alling back", b"allback", b"ismatch", b"nvalid", b"etry", b"ot found", b"nsufficient", b"eprecated"),
-)
 # Lines of one begin (four characters) that are looked through for them.
 _LOOKED_THROUGH = 2000
 # Kinds of warnings that are none.
-_NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host")
+NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host")
 _TRACED = frozenset(trace.STARTS)
 _DRAWN = frozenset(topology.STARTS)
 # Of these events are made, too.
@@ -64,36 +49,6 @@ _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across clust
 
 # The head of 2.2 and earlier releases.
 _OLD = re.compile(rb"^([^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\](?: [\w/.-]{1,120}:\d{1,6})?) (INFO|WARN) ")
-
-
-@dataclass
-class Communicator:
-    """key: commId; of a split without one ``PARENT/COLOR``. began, done: rank -> process. nodes: as NCCL counts.
-
-    split: made of another one (ncclCommSplit).   one_process: one process has all of its ranks (ncclCommInitAll).
-    gone: how it ended (``Abort``) -> ranks.   named: its begin is not in the log, other lines name it.
-    """
-
-    key: str
-    ranks: int
-    began: Dict[int, Process] = field(default_factory=dict)
-    done: Set[int] = field(default_factory=set)
-    nodes: Optional[int] = None
-    local_ranks: int = 0
-    split: bool = False
-    one_process: bool = False
-    gone: Dict[str, Set[int]] = field(default_factory=dict)
-    named: bool = False
-
-    @property
-    def formed(self) -> bool:
-        """Whether all ranks have taken part: nodes and channels are known only after each has heard of each."""
-        if self.nodes is not None and not self.one_process:
-            return True
-        return any(
-            (rank in process.connections or process.channels) and len(process.pointers) == 1
-            for rank, process in self.began.items()
-        )
 
 
 @dataclass(frozen=True)
@@ -115,8 +70,9 @@ class Log(unsigned.Unsigned):
     """What was read. lines: of all sources.   info, warnings: how many records of NCCL's.
 
     beyond: what was not kept, and how often.   collapsed: lines that Ray left out because others were alike.
-    cut_off: sources whose last line has no end.   pairs: ranks that are connected, rings and trees of small jobs.
-    last_done: the last line on a complete initialisation.
+    begins: lines before each source.   cut_off: sources whose last line has no end.
+    pairs: ranks that are connected, rings and trees of small jobs.
+    last_done: the last line on a complete initialisation.   small: the lines themselves, of a small log.
     """
 
     sources: List[str] = field(default_factory=list)
@@ -129,8 +85,10 @@ class Log(unsigned.Unsigned):
     beyond: Dict[str, int] = field(default_factory=dict)
     collapsed: int = 0
     pairs: Pairs = field(default_factory=Pairs)
+    begins: List[int] = field(default_factory=list)
     cut_off: List[str] = field(default_factory=list)
     last_done: int = 0
+    small: untold.Small = field(default_factory=untold.Small)
 
 
 class Reader:
@@ -144,13 +102,23 @@ class Reader:
         self._open, self._open_at = 0, 0
         self._line, self._order, self._calls = b"", 0, 0
         self._skip = False
+        # Who listed HCAs last, and the line.
+        self._list: Optional[Process] = None
+        self._list_at = -1
+        # The line up to which rows of NCCL's matrix are looked for.
+        self._matrix_to = 0
         # Whether lines may have something around them that is taken off, of Ray or of a collector's JSON.
         self._odd = True
-        self._heads: Dict[bytes, Optional[Process]] = {}
+        # Whether this source's lines were copied with their numbers; None until that is known.
+        self._numbered: Optional[bool] = None
         self._channels: Dict[bytes, Any] = {}
         self._events: Dict[bytes, Any] = {}
-        self._hosts = Hostnames(PROCESSES)
         self._shared = Shared()
+        self._whose = whose.Whose(self.log.processes, self._shared, self._count, PROCESSES)
+        self._by = self._whose.by
+        self._repeats = Repeats(self._shared)
+        # The last line of the source before.
+        self._since = 0
         # First four characters of lines that no rule looks at -> how many were looked through for reports.
         self._begins: Dict[bytes, int] = {}
         self._ranks = 0
@@ -160,28 +128,41 @@ class Reader:
         """Another file begins; the one before is at its end."""
         self.end()
         self.log.sources.append(name)
+        self.log.begins.append(self.log.lines)
 
     def end(self) -> None:
         self._others.block(self._rest)
         if self._rest and not self._skip:
             self.log.cut_off.append(self.log.sources[-1] if self.log.sources else "")
             self._odd = True
-            self._lines([self._rest])
+            self._lines([lines.without_number(self._rest) if self._numbered else self._rest])
         self._rest = b""
         self._skip = False
+        self._numbered = None
         self._others.end()
         bare = self._others.bare
         if bare and not any(process.host for process in self.log.processes.values()):
             # Nothing in this log has a head: somebody has cut off all that stood before the texts.
-            process = self._process(Head(), 0)
+            process = self._whose.of(Head(), 0)
             self.log.info += len(bare)
             for line, self._order in bare if process is not None else ():
                 self._text(process, line)
         else:
-            for line, order in ((line, order) for line, order in bare if order in self._others.untold):
-                self.log.unread.line(line, len(self.log.sources), order, True)
+            for line, order in bare:
+                self._unsigned(texts.event(line.decode("utf-8", "replace")))
+                if order in self._others.untold:
+                    self.log.unread.line(line, len(self.log.sources), order, True)
         self._others.bare, self._others.untold = [], set()
-        self._rename()
+        self._repeats.settle()
+        self._settle()
+        self._since = self.log.lines
+
+    def _unsigned(self, said: Optional[Event]) -> None:
+        """What a line without a head tells of the job, whosever it is."""
+        if isinstance(said, Channel) and said.kind == "net":
+            self.log.bare_networks.add(said.via)
+        elif isinstance(said, events.Network):
+            self.log.bare_networks.add(said.name)
 
     def feed(self, block: bytes) -> None:
         whole = self._rest + block
@@ -197,12 +178,18 @@ class Reader:
                 found.append(self._rest[: lines.LONGEST])
                 self._count("ends of lines longer than %d bytes" % lines.LONGEST)
             self._rest, self._skip = b"", True
+        if self._numbered is None and len(found) > 3:
+            self._numbered = lines.numbered(found)
+        if self._numbered:
+            found = [lines.without_number(line) for line in found]
         self._odd = b"x across cluster]" in whole or b'{"' in whole
         self._lines(found)
 
     def _lines(self, found: List[bytes]) -> None:
         log = self.log
-        interesting = INTERESTING
+        if log.small.room >= 0:
+            log.small.take(found, len(log.sources), log.lines)
+        interesting, again = INTERESTING, self._repeats.again
         odd = self._odd
         order = log.lines
         info = 0
@@ -222,6 +209,8 @@ class Reader:
             if line[at + 6 : at + 11] == b"INFO ":
                 info += 1
                 begin = line[at + 11 : at + 15]
+                if begin in BEGINS and again(line, at):
+                    continue
                 if line.find(b" NCCL ", at + 11) < 0:
                     if begin not in interesting and begin[:1] != b"/":
                         self._passed_over(line, at, order)
@@ -238,6 +227,9 @@ class Reader:
         if order < _BEGIN:
             self._by(line[: lines.LONGEST], at, order)
         begin = line[at + 11 : at + 15]
+        if begin[:3] == b"...":
+            self.log.elided += 1
+            return
         if begin[:1].isdigit() and trace.CHOSEN in line:
             self.log.trace.choice(line[at + 11 :])
             return
@@ -246,7 +238,7 @@ class Reader:
             return
         if seen or len(self._begins) < KNOWN:
             self._begins[begin] = seen + 1
-        for mark in _REPORTS:
+        for mark in REPORTS:
             if mark in line:
                 self._quote_info(line[: lines.LONGEST], at, order)
                 return
@@ -283,7 +275,7 @@ class Reader:
             for record in lines.records(line.decode("utf-8", "replace")):
                 self._said(process, texts.returned(record.head.place.partition(" ")[0], record.text))
         elif process is not None:
-            self._text(process, line[at + 11 :])
+            self._text(process, line[at + 11 :], at)
 
     def _record(self, line: bytes, at: int, order: int) -> None:
         self._line, self._order = line, order
@@ -300,14 +292,19 @@ class Reader:
         if not found:
             self._other(line, order)
         for number, record in enumerate(found):
-            process = self._process(record.head, order, number > 0)
-            self._uses(process, record.head.device)
+            process = self._whose.of(record.head, order, number > 0)
+            self._whose.uses(process, record.head, record.text[:40].encode("utf-8", "replace"))
             if record.level == "WARN" or refused:
                 self.log.warnings += not refused
                 failed = failures.failure(record.text, record.head.place)
+                if process is not None and record.text.startswith(communicators.COMPARED):
+                    self._meets(process)
+                form = texts.form_of(record.head.place, record.text)
+                if process is not None and form is not None:
+                    self._shared.add(process, "forms", form)
                 if failed is not None:
                     self._failed(failed, record.head, order, process)
-                    kind = signals.WARNING if failed.kind in _NO_FAILURES else signals.ERROR
+                    kind = signals.WARNING if failed.kind in NO_FAILURES else signals.ERROR
                     self._quote(process, record.text, record.head.place, order, kind)
                     self._open, self._open_at = order, len(self.log.failures) - 1
                     if failed.kind == "fallback" and "CollNet" in failed.text:
@@ -317,54 +314,37 @@ class Reader:
             else:
                 self._said(process, texts.event(record.text))
 
-    def _by(self, line: bytes, at: int, order: int) -> Optional[Process]:
-        """The process that wrote a line; at: where its text's level begins."""
-        # From HOST:PID:TID [DEVICE on: a time before it makes each line another one.
-        begin = line.rfind(b" ", 0, max(line.rfind(b" [", 0, at), 0)) + 1
-        head = line[begin:at]
-        if head in self._heads:
-            process = self._heads[head]
-            if process is None:
-                self._count(BEYOND)
-            return process
-        parsed = lines.head(line[:at].decode("utf-8", "replace"))
-        process = self._process(parsed, order)
-        self._uses(process, parsed.device)
-        if parsed.pid is not None:
-            remember(self._heads, head, process)
-        return process
-
-    def _uses(self, process: Optional[Process], device: Optional[int]) -> None:
-        """Notes the CUDA device of a head; threads without one print any number."""
-        if process is not None and device is not None and 0 <= device < 64:
-            self._shared.add(process, "gpus", device)
-
-    def _owns(self, process: Process, device: int) -> None:
-        if 0 <= device < 64 and device not in process.gpus:
-            self._shared.add(process, "own_gpus", device)
-
-    def _text(self, process: Process, text: bytes) -> None:
-        """What an INFO line says to its process."""
+    def _text(self, process: Process, text: bytes, at: int = -1) -> None:
+        """What an INFO line says to its process. at: where its level begins in the line that has it, if one has."""
         if text.startswith((b"Channel ", b"Ring ")):
             # The number of the channel does not matter.
-            key = text[text.find(b" : ") :]
+            behind = text.find(b" : ")
+            key = text[behind:] if behind > 0 else text
             known = self._channels.get(key)
             if known is None:
                 said = texts.event(text.decode("utf-8", "replace"))
-                known = _channel(said) if isinstance(said, Channel) else ()
+                known = (said, *_channel(said)) if isinstance(said, Channel) else (said, None, None, None)
                 remember(self._channels, key, known)
-            if not known:
-                if not self.log.pairs.ring(process, text[:2000].decode("utf-8", "replace")):
+            said, rank, way, pair = known
+            if rank is None:
+                self._said(process, said)
+                if self.log.pairs.ring(process, text[:2000].decode("utf-8", "replace")):
+                    self._meets(process)
+                    if at >= 0 and text[:4] == b"Ring" and self.log.pairs.has_no_ring_of(process):
+                        self._repeats.learn(self._line, at, process, None, None)
+                else:
                     self.log.unread.line(text, len(self.log.sources), self._order, True)
             else:
                 if not self.log.pairs.many:
-                    self.log.pairs.connection(process, text[:2000].decode("utf-8", "replace"))
-                rank, way, pair = known
+                    self.log.pairs.connection(process, said, text)
                 self._connected(process, rank, way)
                 if pair and (way[0] == "net" or len(self.log.processes) <= _DETAILED):
                     add(process, "crossed" if way[0] == "net" else "bridged", pair)
+                if at >= 0 and self.log.pairs.many and self._line[:1] != b" ":
+                    self._repeats.learn(self._line, at, process, rank, way)
             return
         if text[:4] == b"Tree" and self.log.pairs.tree(process, text[:2000].decode("utf-8", "replace")):
+            self._meets(process)
             return
         if text[:4] in _TRACED and self._traced(process, text):
             return
@@ -379,10 +359,10 @@ class Reader:
             # What ranks have in common is kept once; a communicator's line is of one rank.
             if len(text) < 1000 and b"comm 0x" not in text:
                 remember(self._events, text, said)
-            if isinstance(said, Plugin) and said.state == "speaks":
-                # What it says beside its name.
+            if isinstance(said, (events.Met, events.Own)) or (isinstance(said, Plugin) and said.state == "speaks"):
+                # What it says beside that.
                 self.log.unread.line(text, len(self.log.sources), self._order, True)
-        if said is None and any(mark in text for mark in _REPORTS):
+        if said is None and any(mark in text for mark in REPORTS):
             self._quote(process, text.decode("utf-8", "replace").strip(), "", self._order, signals.WARNING)
         elif said is None and not drawn:
             self.log.unread.line(text, len(self.log.sources), self._order, True)
@@ -417,32 +397,29 @@ class Reader:
         if ways and (way in ways or len(ways) < KINDS):
             there[rank] = self._shared.count(ways, way)
         elif not ways and len(there) < KINDS:
+            self._meets(process)
             put(process, "connections", rank, self._shared.count(ways, way))
         else:
             self._count("kinds of connections of a process")
 
-    def _process(self, head: Head, order: int, glued: bool = False) -> Optional[Process]:
-        """glued: what another process wrote stands before the head."""
-        key = (self._hosts.of(head.host, head.pid, glued), head.pid, head.rank if head.pid is None else None)
-        process = self.log.processes.get(key)
-        if process is None:
-            if len(self.log.processes) >= PROCESSES:
-                self._count(BEYOND)
-                return None
-            process = self.log.processes[key] = Process(key, order, head.rank)
-        elif process.launcher_rank is None:
-            process.launcher_rank = head.rank
-        return process
+    def _meets(self, process: Process) -> None:
+        communicators.meets(self.log.communicators, process)
 
-    def _rename(self) -> None:
-        """Gives processes of hosts whose name was torn or cut the name that is known by now."""
-        whole = self._hosts.settled()
-        for key, process in list(self.log.processes.items()) if whole else ():
-            named = (whole.get(key[0], key[0]), *key[1:])
-            if named != key and named not in self.log.processes:
-                del self.log.processes[key]
-                process.key = named
-                self.log.processes[named] = process
+    def _settle(self) -> None:
+        """Makes one of processes whose lines have two names."""
+        found = self._whose.settle(self._since)
+        gone = dict(zip(found[::2], found[1::2]))
+        if gone:
+            for one in self.log.communicators.values():
+                one.began = {rank: gone.get(by, by) for rank, by in one.began.items()}
+            self.log.failures = whose.reported(self.log.failures, gone)
+            self.log.pairs.renamed(gone)
+
+    def _gpu(self, process: Optional[Process], device: Optional[int]) -> Optional[int]:
+        """The GPU of a head's device: threads of a process with one may print another number."""
+        if process is None or device is None or not process.gpus or device in process.gpus:
+            return device
+        return next(iter(process.gpus)) if len(process.gpus) == 1 else None
 
     def _failed(self, failed: Failure, head: Optional[Head], order: int, process: Optional[Process] = None) -> None:
         self.log.rccl = self.log.rccl or failed.kind == "rccl_host" or "HIP failure" in failed.text
@@ -453,7 +430,7 @@ class Reader:
         head = head or Head()
         source = len(self.log.sources)
         when = (source, order, head.time, head.clock)
-        self.log.failures.append(Reported(failed, process, *when, head.place, head.device))
+        self.log.failures.append(Reported(failed, process, *when, head.place, self._gpu(process, head.device)))
 
     def _other(self, line: bytes, order: int) -> None:
         """A line that is none of NCCL's."""
@@ -461,6 +438,11 @@ class Reader:
             # Somebody has cut the heads off.
             self._record(b" " + line[: lines.LONGEST], 0, order)
             self.log.info += line[5:9] == b"INFO"
+        elif order < self._matrix_to and self.log.matrix.line(line):
+            return
+        elif order == self._list_at + 1 and self._list is not None and texts.MORE_HCAS.match(line):
+            self._order = order
+            self._text(self._list, b"NET/IB : Using " + line[: lines.LONGEST].strip())
         elif not (self._open and order == self._open + 1 and self._continued(line, order)):
             self._others.line(line, order)
 
@@ -491,6 +473,8 @@ class Reader:
         self._connected(process, rank, way)
 
     def _gdr(self, process: Process, said: events.GdrDevice) -> None:
+        if said.net == "gIB":
+            self._shared.add(process, "plugins", Plugin("NET", "speaks", said.net))
         process.no_gdr(said.why)
         known = process.gdr_devices.get(said.device)
         by_plugin = "the plugin %s has it off, though NET/IB reports it as enabled for this HCA; why is not told"
@@ -507,8 +491,10 @@ class Reader:
             key = "%s/%s" % (process.pointers.get(said.parent, said.parent), said.color)
         key = key or "of %d ranks" % said.ranks
         put(process, "pointers", said.comm, key)
+        self._whose.owns(process, said.device)
         put(process, "buses", said.rank, said.bus)
-        self._owns(process, said.device)
+        if len(process.buses) > 1 and said.rank != next(iter(process.buses)):
+            put(process, "cuda_devices", said.rank, said.device)
         if said.nvml not in (None, said.device):
             put(process, "nvml", said.rank, said.nvml)
         one = self.log.communicators.get(key)
@@ -529,22 +515,22 @@ class Reader:
         if said.done:
             self.log.last_done = self._order
             one.done.add(said.rank)
-
-    def _setting_up(self, process: Process, rank: int) -> Optional[str]:
-        """Key of the one communicator in which the process has just this rank to set up; None where several fit."""
-        own = {key: self.log.communicators[key] for key in process.pointers.values() if key in self.log.communicators}
-        mine = [key for key, one in own.items() if one.began.get(rank) is process]
-        begun = [key for key in mine if rank not in own[key].done] or mine
-        return begun[0] if len(begun) == 1 else None
+            one.met = True
 
     def _shape(self, process: Process, said: Shape) -> None:
         if said.mnnvl is not None:
             process.mnnvl = said.mnnvl and process.mnnvl is not False
-        one = self.log.communicators.get(process.pointers.get(said.comm, ""))
-        if one is not None:
-            one.nodes = said.nodes
+        key = process.pointers.get(said.comm, "")
+        if not key and len(process.pointers) == 1 and not said.comm.startswith("0x"):
+            key = next(iter(process.pointers.values()))
+        one = self.log.communicators.get(key)
+        if one is not None and one.ranks == said.ranks:
+            one.nodes, one.met = said.nodes, True
             one.local_ranks = max(one.local_ranks, said.local_ranks)
         else:
+            self._meets(process)
+            if said.rank >= 0:
+                add(process, "named", (said.rank, said.ranks, SHAPED))
             process.shaped = max(process.shaped, said.nodes)
             process.shaped_local = max(process.shaped_local, said.local_ranks)
             process.shaped_ranks = max(process.shaped_ranks, said.ranks)
@@ -556,7 +542,7 @@ class Reader:
             one.gone.setdefault(said.how, set()).add(said.rank)
         else:
             add(process, "named", (said.rank, said.ranks, said.how))
-        self._owns(process, said.device)
+        self._whose.owns(process, said.device)
 
     def _variable(self, process: Process, said: events.Variable) -> None:
         if said.name not in process.variables:
@@ -564,6 +550,8 @@ class Reader:
 
     def _devices(self, process: Process, said: events.Devices) -> None:
         if said.net == "IB":
+            self._list, self._list_at = process, self._order
+            process.more_devices = process.more_devices or said.cut
             if said.oob:
                 process.oob, process.oob_address = said.oob, said.oob_address
             for device in said.devices:
@@ -596,10 +584,13 @@ class Reader:
             self._shared.add(process, "networks", said.name)
         elif isinstance(said, events.NoDevice):
             self._shared.add(process, "absent", said.why)
-        elif isinstance(said, events.Speed):
-            self._shared.put(process, "speeds", said.name, said.mbit)
+        elif isinstance(said, events.Port):
+            self._shared.put(process, "ports", (said.device.name, said.device.port), said.device)
+            self._shared.put(process, "speeds", said.device.name, said.device.mbit)
         elif isinstance(said, events.Note):
             self._shared.add(process, "notes", said)
+            if said.kind == "matrix":
+                self._matrix_to = self._order + matrix.LINES
         elif isinstance(said, Plugin):
             self._shared.add(process, "plugins", said)
             if said.form is not None:
@@ -619,12 +610,17 @@ class Reader:
         elif isinstance(said, events.DmaBuf):
             process.dmabuf = True
         elif isinstance(said, events.Named):
-            self._owns(process, said.device)
+            self._whose.owns(process, said.device)
             if said.comm not in process.pointers:
                 add(process, "named", (said.rank, said.ranks, ""))
         elif isinstance(said, events.PeerOff):
             self._shared.add(process, "peers_off", said.pair)
+        elif isinstance(said, events.Own):
+            add(process, "named", (said.rank, 0, ""))
+        elif isinstance(said, events.Met):
+            self._meets(process)
         elif isinstance(said, events.Trees):
+            self._meets(process)
             process.trees = True
         elif isinstance(said, events.RoceGid):
             process.roce = True
@@ -645,32 +641,40 @@ class Reader:
                 head = lines.head(self._line[: self._line.find(b" NCCL ")].decode("utf-8", "replace"))
                 progress = b"[Progress" in self._line
                 source = len(self.log.sources)
-                process.calls += (Call(said.place, said.result, head.device, source, self._order, progress),)
+                process.calls += (
+                    Call(said.place, said.result, self._gpu(process, head.device), source, self._order, progress),
+                )
         elif isinstance(said, events.Nvls):
             process.nvls = said.available
+            process.nvls_most = max(process.nvls_most, said.channels)
         elif isinstance(said, events.NvlsGroup):
+            self._meets(process)
             process.nvls_group = True
         elif isinstance(said, events.Fabric):
             self._shared.add(process, "fabrics", said)
         elif isinstance(said, events.Channels):
+            self._meets(process)
             process.channels = max(process.channels, said.collective)
             process.p2p = max(process.p2p, (said.p2p, said.per_peer))
             process.nvls_channels = max(process.nvls_channels, said.nvls or 0)
             if said.nvls is not None:
                 process.nvls_said = max(process.nvls_said or 0, said.nvls)
         elif isinstance(said, events.CollNet):
-            key = None if said.rank is None else self._setting_up(process, said.rank)
+            known = self.log.communicators
+            key = None if said.rank is None else communicators.of_rank(known, process, said.rank)
             if key is not None and said.rank is not None:
                 add(process, "collnet_ranks", (key, said.rank))
             process.collnet_why = process.collnet_why or said.why
         elif isinstance(said, events.Sharp):
             add(process, "sharp", said.rank)
         elif isinstance(said, events.Rings):
+            self._meets(process)
             process.rings += 1
             process.rings_gdr, process.rings_pxn = said.gdr, said.pxn
         elif isinstance(said, Graph):
             self._shared.add(process, "graphs", said)
         elif isinstance(said, events.System):
+            self._meets(process)
             process.system = said.bandwidth
 
 

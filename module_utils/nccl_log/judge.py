@@ -4,24 +4,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Tuple
 
 from ..core.check import Check
-from ..core.finding import Finding, worst_first
+from ..core.finding import SEVERITIES, Finding, worst_first
 from . import (
+    amd,
     failure_checks,
     judge_failures,
+    judge_local,
     judge_network,
     judge_program,
+    judge_ranks,
     judge_ras,
     judge_settings,
     mnnvl,
-    signals,
+    transport,
     unread_kinds,
+    went_on,
 )
-from .failure_checks import RANKS, WARNING
+from .failure_checks import WARNING
 from .job import Log
-from .jobs import Job, missing, names, numbers, split
+from .jobs import Job, hosts_of, names, numbers, split
 from .judge_network import AGAIN, CAPTURE
 
 READABLE = Check(
@@ -32,32 +37,68 @@ READABLE = Check(
 "Is it NCCL_DEBUG output, whole and of a size that was read to its end"
 LEVEL = Check(
     "nccl_log.level",
-    why="at level WARN NCCL says nothing about networks, HCAs and connections: no verdict on them is possible",
+    why="at level WARN NCCL says of networks, HCAs and connections no more than its warnings name: no verdict on them"
+    " is possible",
     fix=AGAIN,
 )
 "Does the log have INFO lines, and those that tell the network and the connections"
+
+
+# Checks of what makes a job slow, and ends none.
+_SLOW = (judge_network.GDR.id, judge_network.NETWORK.id, judge_local.LOCAL.id, judge_local.NVLINK.id)
+
+# Kinds of failures after which NCCL goes on.
+_GOES_ON = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host", "hca_skipped")
 
 
 def judge(log: Log) -> List[Finding]:
     """Findings, those that are ok too, worst first."""
     found = _readable(log) + judge_ras.judge(log.ras)
     found += _tests(log)
-    for number, job in enumerate(split(log)):
+    jobs = split(log)
+    for number, job in enumerate(jobs):
+        proof = went_on.line(log, job) if len(jobs) == 1 else 0
         failed = judge_failures.judge(job) or _same_gpu(job)
-        network = [*judge_network.judge(job), *mnnvl.judge(job)]
+        gpus = frozenset(one.gpu for one in log.table.ranks.values())
+        network = [*judge_network.judge(job, gpus), *judge_local.judge(job), *mnnvl.judge(job)]
         if number == 0:
             failed = judge_program.judge(log, job, failed, network)
-        found += failed
-        found += _versions(job) + _forms(job) + _driver(log, job) + _ranks(job)
+        found += went_on.milder(failed, proof)
+        found += _versions(job) + _forms(job) + _driver(log, job) + judge_ranks.judge(log, job)
         found += network
         found += judge_settings.judge(job)
-        found += _level(log, job)
-    return _first_first(worst_first(_once(found)))
+        found += _level(log, job, proof)
+    found = worst_first(_once(amd.words(found) if log.rccl else found))
+    return _first_first(_slow_last(found) if _fails(log) else found)
+
+
+def _fails(log: Log) -> bool:
+    """Whether a failure is there after which NCCL does not go on as it does where an HCA cannot be opened."""
+    return any(
+        one.failure.kind not in _GOES_ON and "nable to open device" not in one.failure.text for one in log.failures
+    )
+
+
+def _slow_last(found: List[Finding]) -> List[Finding]:
+    """Beside failures what merely makes a job slow comes last of those that are as severe, and not minor."""
+
+    def key(one: Finding) -> Tuple[bool, bool, int, bool]:
+        slow = one.check in _SLOW or "nable to open device" in (one.have or "")[:60]
+        slow = slow and not one.ok and one.severity != "minor"
+        return one.ok, one.because is not None, SEVERITIES.index(one.severity), slow
+
+    return sorted(found, key=key)
 
 
 def _first_first(found: List[Finding]) -> List[Finding]:
     """Of findings as severe as the first failure of a log that one first: others may follow from it."""
-    marks = "(the first failure of this log", "(a connection was lost before it in the log"
+    marks = (
+        "(the first failure of this log",
+        "(a connection was lost before it in the log",
+        "(an NVSwitch reports SXid",
+        "calls of NCCL returned an",
+        "which had not called NCCL",
+    )
     cause = next((one for one in found if any(mark in (one.have or "") for mark in marks)), None)
     if cause is None:
         return found
@@ -78,14 +119,11 @@ def _readable(log: Log) -> List[Finding]:
     source = names(log.sources, 3) or "the log"
     if not log.info and not log.warnings:
         have = "%d lines, none with NCCL's own head (HOST:PID:TID [GPU] NCCL INFO)" % log.lines
-        other = sum(one.count for one in log.quotes.all)
-        if log.failures or other:
-            have += "; %d of PyTorch's, a launcher's, the scheduler's or a program's report something" % max(
-                len(log.failures), other
-            )
+        if log.failures or log.quotes.all:
+            have += "; lines of others (PyTorch, a launcher, the scheduler, a program, the kernel) report something"
         if log.binary:
             have += "; %d hold zero bytes: it is no text" % log.binary
-        if log.tests or log.table.rows or log.table.ranks:
+        if log.tests or log.table.ranks or any(test.rows and not test.other for test in log.table.tests):
             have += "; it is the output of nccl-tests without NCCL's INFO lines: which network is used is not told"
         if log.ras.groups or log.ras.blocks:
             have += "; it is a report of NCCL's RAS"
@@ -113,8 +151,8 @@ def _readable(log: Log) -> List[Finding]:
         found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
     if log.rccl:
         have = "this is RCCL, AMD's build of NCCL"
-        why = "what is said here of networks and connections is true of RCCL; what to do names NVIDIA's tools"
-        fix = "take rocm-smi for nvidia-smi, and the amdgpu driver's peer memory for nvidia_peermem"
+        why = "what is said of networks and connections is true of RCCL; where NVIDIA's tools are named take AMD's"
+        fix = "take %s, and the amdgpu driver's peer memory for nvidia_peermem" % amd.TAKE
         found.append(READABLE.judge("%s RCCL" % source, "unknown", "NCCL", have, "", fix, why=why, severity="minor"))
     if log.binary:
         have = "%d lines hold zero bytes" % log.binary
@@ -139,26 +177,36 @@ def _tests(log: Log) -> List[Finding]:
     return [WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")]
 
 
-def _level(log: Log, job: Job) -> List[Finding]:
+def _level(log: Log, job: Job, proof: int) -> List[Finding]:
+    """proof: the line by which the job went on after its warnings, 0 where none shows it."""
     if not log.info:
         if not log.warnings:
             return []
-        have = "warnings alone: network, HCAs, GPUDirect RDMA and channels are unknown"
-        return [LEVEL.judge(job.name, "unknown", "INFO lines", have)]
+        have = "warnings alone: what NCCL tells at level INFO of network, HCAs, GPUDirect RDMA and channels is missing"
+        return [LEVEL.judge(job.name, "unknown", "INFO lines", have, severity="minor" if proof else "major")]
     silent = []
-    if not job.networks:
-        silent.append("which network is used (Using network)")
-    if job.world is None:
-        silent.append("which ranks there are, and whether they got ready (Init START, Init COMPLETE)")
+    if not job.networks and not job.called:
+        silent.append("which network is used (Using network)" + transport.selected(job).replace("; ", ", but ", 1))
+    shaped = any(process.shaped for process in job.processes)
+    if job.world is None and not shaped and not log.table.ranks:
+        silent.append(_ranks_untold(log, job))
     if job.nodes != 1 and not any(process.connections for process in job.processes):
         silent.append("connections (Channel ... via)")
-    if job.nodes is None:
+    if job.nodes is None and not shaped:
         silent.append("over how many nodes it runs")
     if not silent:
         return []
     have = "the log does not tell: %s" % "; ".join(silent)
     why = "what NCCL did not print cannot be judged: there is no verdict on it"
     return [LEVEL.judge(job.name, "unknown", "lines of INIT, NET and GRAPH", have, why=why, severity="minor")]
+
+
+def _ranks_untold(log: Log, job: Job) -> str:
+    """What of its ranks a log does not tell that begins no communicator."""
+    failed = any(re.search(r"(?:^|/)init\.", call.place) for one in job.processes for call in one.calls)
+    named = bool(log.pairs.orders or log.pairs.trees) and len(job.processes) > 1
+    which = "all the ranks there are (Init START)" if named else "which ranks there are (Init START)"
+    return which + ("" if failed else ", and whether they got ready (Init COMPLETE)")
 
 
 def _versions(job: Job) -> List[Finding]:
@@ -169,12 +217,12 @@ def _versions(job: Job) -> List[Finding]:
         hosts = {process.host for process in job.processes}
         have = job.versions[0]
         if said and len(said) < len(hosts):
-            have += ", as %s says; %s: no release" % (names(said, 3), names(hosts - said, 3))
+            have += ", as %s says; %s: no release" % (hosts_of(said, 3), hosts_of(hosts - said, 3))
         return [failure_checks.VERSIONS.judge(job.name, "ok", "one NCCL", have, "NCCL version")]
     on = []
     for version in job.versions:
         hosts = [process.host for process in job.processes if version in process.versions]
-        on.append("%s on %s" % (version, names(hosts)) if hosts else version)
+        on.append("%s on %s" % (version, hosts_of(hosts)) if hosts else version)
     return [failure_checks.VERSIONS.judge(job.name, "drift", "one NCCL", "; ".join(on), "NCCL version")]
 
 
@@ -247,7 +295,7 @@ def _same_gpu(job: Job) -> List[Finding]:
         return []
     on: Dict[Tuple[str, str], List[int]] = {}
     for rank, process in job.world.began.items():
-        if process.host and rank in process.buses:
+        if process.host and process.buses.get(rank):
             on.setdefault((process.host, process.buses[rank]), []).append(rank)
     found = []
     for (host, bus), ranks in sorted(on.items()):
@@ -257,87 +305,6 @@ def _same_gpu(job: Job) -> List[Finding]:
             subject = "%s %s %s" % (job.name, host, bus)
             found.append(failure_checks.DUPLICATE.judge(subject, "drift", "a GPU for each rank", have, "Init START"))
     return found[:3]
-
-
-def _quiet(job: Job) -> bool:
-    """Whether nothing in a log says that something failed, waits or was told to end."""
-    if any(one.failure.kind not in ("fallback", "event", "value") for one in job.failures):
-        return False
-    if any(one.calls or one.retries or one.ended for one in job.processes):
-        return False
-    return not any(one.kind in (signals.DEATH, signals.ERROR, signals.ORDER, signals.WAITS) for one in job.quotes)
-
-
-_REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, ask `busbar hang HOST`"
-
-
-def _ranks(job: Job) -> List[Finding]:
-    found = []
-    worst: List[Tuple[int, Finding]] = []
-    complete = 0
-    for one in job.communicators:
-        if one.done:
-            complete += 1
-            continue
-        if one.named:
-            continue
-        absent = missing(one.began, one.ranks)
-        subject = "%s communicator %s" % (job.name, one.key)
-        want = "%d ranks" % one.ranks
-        if absent:
-            have = "ranks %s of %d did not begin here, and no rank completed" % (absent, one.ranks)
-            several = len({process.key for process in one.began.values()}) > 1
-            have += "" if several else "; only one process shows ranks in this log"
-            failed = any(said.failure.kind not in ("fallback", "event", "value") for said in job.failures)
-            have += (
-                "" if failed else "; no failure is in these lines, which end there: the log is cut, or the others wait"
-            )
-            have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
-            fix = None
-            state, severity = ("drift", None) if several and failed else ("unknown", "major")
-            if not several and not failed and len(job.processes) == 1:
-                # The file of one rank never tells of the others.
-                severity = "minor"
-            if one.formed:
-                have = "all %d ranks took part (nodes and channels are known only then); ranks %s have no lines" % (
-                    one.ranks, absent,
-                )  # fmt: skip
-                have += " here, and no rank has its Init COMPLETE: these lines end before it"
-                state, severity, fix = "unknown", "minor", _REST
-            if one.one_process:
-                have = (
-                    "one process has all %d ranks (ncclCommInitAll), so none is missing: the lines end before"
-                    % one.ranks
-                )
-                have += " ranks %s began" % absent
-                state, severity = "unknown", "minor"
-            finding = RANKS.judge(subject, state, want, have, "Init START", fix, severity=severity)
-        else:
-            have = "all %d ranks began, and none completed: it hung, failed, or the log ends before" % one.ranks
-            quiet = _quiet(job)
-            if quiet:
-                have = "all %d ranks began, and these lines end before one completed" % one.ranks
-                have += "; nothing fails in them: the log is cut there, or the job waits there"
-            if one.ranks == 1:
-                have = "a communicator of one rank, which needs no network, has not completed here"
-            fix = "see whether the job is still at it; if it hangs, ask `busbar hang HOST` which rank is behind"
-            severity = "major" if one.ranks > 1 and not quiet else "minor"
-            finding = RANKS.judge(subject, "unknown", want, have, "Init COMPLETE", fix, severity=severity)
-        worst.append((-one.ranks, finding))
-    found = [finding for _ranks_of_it, finding in sorted(worst, key=lambda pair: pair[0])[:3]]
-    if len(worst) > 3:
-        have = "%d more communicators did not complete" % (len(worst) - 3)
-        found.append(RANKS.judge("%s communicators" % job.name, "unknown", "all complete", have, "Init COMPLETE"))
-    if complete and not worst and job.world is not None:
-        world = job.world
-        have = "%d communicator%s, the largest of %d ranks" % (complete, "" if complete == 1 else "s", world.ranks)
-        if len(world.done) < world.ranks:
-            have += "; ranks that say so: %s; the lines of the others are not in this log" % numbers(world.done)
-        else:
-            gone = sum(one.ended == "Destroy" for one in job.processes)
-            have += ", all complete" + ("; %d processes ended in order (Destroy COMPLETE)" % gone if gone else "")
-        found.append(RANKS.judge(job.name, "ok", "complete", have, "Init COMPLETE"))
-    return found
 
 
 __all__ = ["CAPTURE", "judge"]

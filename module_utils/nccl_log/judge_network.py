@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a log says about the ways that data takes: network, interfaces, HCAs, GPUDirect RDMA, NVLink.
+"""What a log says about the ways that data takes: network, interfaces, HCAs, GPUDirect RDMA.
 
 A cause is named where a line proves it; everything else is "possible causes". Lines that mislead are not believed: a
 plugin that is missing, a NET/Socket that starts beside another network, GPUDirect decisions on pairs that nobody uses.
@@ -8,14 +8,15 @@ plugin that is missing, a NET/Socket that starts beside another network, GPUDire
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..nccl.grammar import strtoll
-from . import net_plugins
+from . import gdr_less, judge_watchdog, net_plugins
+from .events import Plugin
 from .job import Process
-from .jobs import Job, names, numbers
+from .jobs import UNNAMED, Job, hosts_of, names
 from .transport import SOCKETS, device_name
 
 CAPTURE = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
@@ -23,7 +24,7 @@ AGAIN = "run it again with %s, and give this command the files of all ranks" % C
 
 NETWORK = Check(
     "nccl_log.network",
-    why="over TCP a GPU node moves a tenth of what its HCAs can, and the CPU copies every byte",
+    why="over TCP a node that has HCAs moves a fraction of what they can, and the CPU copies every byte",
     fix="see on one of the hosts what RDMA sees, in the job's own container: `ibv_devinfo` has to show the HCAs with"
     " state PORT_ACTIVE; then run site.yml for the node",
     severity="critical",
@@ -47,44 +48,31 @@ HCAS = Check(
 "Does every HCA that NCCL sees on a node carry data, and do all nodes see as many"
 GDR = Check(
     "nccl_log.gdr",
-    why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time",
+    why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time;"
+    " slow, and no failure by itself",
     fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu, then run the job again",
 )
 "Has every connection between nodes GPUDirect RDMA, and if not, why"
-LOCAL = Check(
-    "nccl_log.intra_node",
-    why="data between GPUs of a node goes through the host's memory or the network, and not directly",
-    fix="take the variable out of the job and out of /etc/nccl.conf, then run it again",
-)
-"Do GPUs of a node reach each other directly"
-NVLINK = Check(
-    "nccl_log.nvlink",
-    why="NVLinks that are down, or a limit of channels, may cost bandwidth within the node",
-    fix="`nvidia-smi nvlink -s` on the node: every link has to be up, and as fast as on the other GPUs",
-)
-"Do all GPUs of a node have the same NVLink bandwidth, and channels enough to use it (GRAPH)"
-
 # Names of interfaces of which it is known that they end on the node, as they begin.
 _ENDS_HERE = ("lo", "docker", "virbr", "veth", "br-", "lxcbr", "lxdbr", "podman", "dummy", "vmnet", "nodelocaldns")
 # Names of tunnels, as they begin: they reach some nodes, by a detour.
 _TUNNELS = ("tun", "tap", "utun", "wg", "tailscale", "zt", "ppp", "nordlynx", "ipsec", "vxlan", "flannel", "gre", "sit")
-_NOT_DIRECT = "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"
 
 
-def judge(job: Job) -> List[Finding]:
-    network = _network(job)
-    found = [*network, *net_plugins.judge(job), *_interfaces(job), *_hcas(job), *_gdr(job), *_local(job), *_nvlink(job)]
-    return found
+def judge(job: Job, gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
+    """gpus: models that nccl-tests' list names."""
+    return [*_network(job), *net_plugins.judge(job), *_interfaces(job), *_hcas(job), *_gdr(job, gpus)]
 
 
 def _network(job: Job) -> List[Finding]:
     if not job.networks:
-        on = [one for one in job.processes if (one.absent and not one.devices) or _disabled(one.variables)]
-        proven, possible, fix = _why_sockets(on, job)
+        on = [one for one in job.processes if _without_rdma(one)]
         if not on or job.nodes == 1:
             return []
-        have = "no RDMA device is used by %s, and the log does not tell which network is" % names(_hosts(on))
-        have += "; %s" % ("cause: %s" % "; ".join(proven) if proven else "possible causes: %s" % "; ".join(possible))
+        proven, possible, fix = _why_sockets(on, job)
+        have = "no RDMA device is used by %s, and the log does not tell which network is"
+        have %= hosts_of(one.host for one in on)
+        have += _because(proven, possible)
         want = "an RDMA network between nodes"
         have += "; it matters only between nodes"
         return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="minor")]
@@ -104,7 +92,7 @@ def _network(job: Job) -> List[Finding]:
         for process in job.processes
         if SOCKETS in process.networks or any(way[:2] == ("net", SOCKETS) for way, _count in process.ways)
     ]
-    proven, possible, fix = _why_sockets(on, job)
+    proven, possible, fix = _why_sockets(on or job.processes, job)
     have = "Socket (TCP), over %s" % over
     shaped = max((process.shaped for process in job.processes), default=0)
     if job.world is None and shaped > len(_hosts(job.processes)) == 1 and all(one.host for one in job.processes):
@@ -115,16 +103,20 @@ def _network(job: Job) -> List[Finding]:
     if job.set_to("NCCL_HOSTID") and job.nodes and len(_hosts(job.processes)) < job.nodes:
         have += ", which NCCL_HOSTID makes of fewer hosts"
     others = job.networks - {SOCKETS}
-    if others:
-        have += ", on %s; %s elsewhere" % (names(process.host for process in on), names(others))
-    have += "; cause: %s" % "; ".join(proven) if proven else "; possible causes: %s" % "; ".join(possible)
+    if others and on:
+        have += ", on %s; %s elsewhere" % (hosts_of(process.host for process in on), names(others))
+    have += _because(proven, possible)
     useless = sorted(
         {name for process in on for name in process.variables if name.startswith("NCCL_IB_")} - {"NCCL_IB_DISABLE"}
     )
     if useless:
         have += "; without effect: %s" % names(useless)
     state = "drift" if job.several else "unknown"
-    severity = None if job.several else "major"
+    severity, why = None if job.several else "major", None
+    if _shows_no_device(on or job.processes, job):
+        severity, why = "major", _TCP_ALONE
+    elif not _names_hcas(job):
+        severity, why = "major", _NO_HCA
     host = one_host(job) or ("" if crossing else _one_node(job))
     if host:
         severity = "minor"
@@ -135,9 +127,33 @@ def _network(job: Job) -> List[Finding]:
             1,
         )
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
-    said = any(SOCKETS in process.networks for process in on)
+    said = not on or any(SOCKETS in process.networks for process in on)
     source = "Using network Socket" if said else "Channel ... via NET/Socket"
-    return [NETWORK.judge(job.name, state, want, have, source, fix, severity=severity)]
+    source = "NET/Socket : Using" if job.version is not None and job.version < (2, 6, 0) else source
+    return [NETWORK.judge(job.name, state, want, have, source, fix, severity=severity, why=why)]
+
+
+_TCP_ALONE = "these nodes show no RDMA device: TCP is the only way there is; if they should have HCAs, most of their"
+_TCP_ALONE += " bandwidth is lost, and the CPU copies every byte"
+_NO_HCA = (
+    "no HCA is in these lines: where the nodes have some, most of their bandwidth is lost over TCP; where they have"
+)
+_NO_HCA += " none, TCP is the only way there is, and no failure"
+
+
+def _names_hcas(job: Job) -> bool:
+    """Whether lines name an HCA or another network, or a setting asks for one."""
+    shown = any(process.hcas or process.devices for process in job.processes)
+    return shown or bool(job.networks - {SOCKETS}) or bool(job.set_to("NCCL_IB_HCA"))
+
+
+def _shows_no_device(processes: Sequence[Process], job: Job) -> bool:
+    """Whether NET/IB finds no device on each of these, and no plugin was there that might have used one."""
+    plugins = {plugin for process in processes for plugin in process.plugins if plugin.kind == "NET"}
+    tried = any(plugin.state in ("failed", "idle", "speaks", "unfit") and plugin.name != "IB" for plugin in plugins)
+    tried = tried or bool(net_plugins.not_started(processes, job)) or bool(job.set_to("NCCL_NET_PLUGIN"))
+    tried = tried or bool(job.networks - {SOCKETS}) or any(process.hcas for process in job.processes)
+    return not tried and all("device" in process.absent for process in processes)
 
 
 # GPUs that a node has, as a rule, at most.
@@ -147,7 +163,7 @@ _OF_A_NODE = 8
 def one_host(job: Job) -> str:
     """The one host that all lines are of, with several GPUs and all ranks that a communicator has; else ""."""
     hosts = {process.host for process in job.processes}
-    gpus = {(process.key, gpu) for process in job.processes for gpu in process.used_gpus}
+    gpus = {(process.key, gpu) for process in job.processes for gpu in process.gpus}
     if job.nodes is not None or len(hosts) != 1 or len({gpu for _key, gpu in gpus}) < 2:
         return ""
     if job.world is not None and job.world.ranks > len(gpus):
@@ -169,8 +185,21 @@ def _apart(job: Job) -> bool:
     return off and not job.set_to("NCCL_HOSTID") and len(_hosts(job.processes)) == 1
 
 
+def _without_rdma(one: Process) -> bool:
+    """Whether a process says that NCCL's own NET/IB brings it nothing."""
+    refused = bool(one.absent) or "IB" in net_plugins.failed_to_start(one.plugins)
+    return (refused and not one.hcas) or _disabled(one.variables)
+
+
+def _because(proven: Sequence[str], possible: Sequence[str]) -> str:
+    text = "; cause: %s" % "; ".join(proven) if proven else ""
+    if possible:
+        text += "; %s: %s" % ("behind that, possible causes" if proven else "possible causes", "; ".join(possible))
+    return text
+
+
 def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str], Optional[str]]:
-    """Causes that lines prove, causes that they allow, and what to do about the first."""
+    """Causes that lines prove, causes that they allow (of those, where there are any), and what to do."""
     proven: List[str] = []
     fixes: List[str] = []
     variables: Dict[str, str] = {}
@@ -178,13 +207,16 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
         variables.update(process.variables)
     absent = {why for process in processes for why in process.absent}
     plugins = {plugin for process in processes for plugin in process.plugins if plugin.kind == "NET"}
-    failed = sorted(plugin.name for plugin in plugins if plugin.state == "failed" and plugin.name != "IB")
     if variables.get("NCCL_NET", "").lower() == "socket":
         proven.append("NCCL_NET=%s" % variables["NCCL_NET"])
         fixes.append("take NCCL_NET out of the job and out of /etc/nccl.conf")
     for plugin, line in net_plugins.not_started(processes, job):
         proven.append("the network plugin %s did not start (line %d)" % (plugin, line))
         fixes.append("see the finding on %s first" % plugin)
+    idle = net_plugins.without_device(processes)
+    if idle:
+        proven.append("the network plugin %s is not used: it found no device that it takes" % names(idle))
+        fixes.append(net_plugins.look_after_idle(processes))
     if _disabled(variables):
         proven.append("NCCL_IB_DISABLE=%s" % variables["NCCL_IB_DISABLE"])
         proven[-1] += ", so that NET/IB is switched off as well" if len(proven) > 1 else ""
@@ -198,33 +230,44 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
     if "interface" in absent:
         proven.append("NET/IB found no IP interface for its control messages")
         fixes.append(INTERFACE.fix)
-    if proven:
+    found_none = "device" in absent and not any(process.hcas for process in processes)
+    if not _disabled(variables) and variables.get("NCCL_NET", "").lower() != "socket":
+        if found_none:
+            proven.append("NET/IB found no RDMA device with an active port")
+        elif "IB" in net_plugins.failed_to_start(plugins) and not absent:
+            proven.append("NET/IB did not start (Failed to initialize NET plugin IB)")
+    if fixes:
         return proven, [], "; ".join(fixes)
+    return proven, _possible(processes, variables, plugins, found_none), None
+
+
+def _possible(
+    processes: Sequence[Process], variables: Dict[str, str], plugins: Set[Plugin], found_none: bool
+) -> List[str]:
+    """What may be why. found_none: NET/IB found no device."""
     wanted = variables.get("NCCL_NET_PLUGIN", "")
-    if wanted and any(plugin.state == "missing" for plugin in plugins) and wanted.lower() != "none":
-        possible = ["the network plugin that NCCL_NET_PLUGIN=%s names is not found" % wanted]
-    else:
-        possible = []
+    missing = any(plugin.state == "missing" for plugin in plugins)
+    failed = sorted(plugin.name for plugin in plugins if plugin.state == "failed" and plugin.name != "IB")
+    possible = []
+    if wanted and missing and wanted.lower() != "none":
+        possible.append("the network plugin that NCCL_NET_PLUGIN=%s names is not found" % wanted)
     if any(plugin.state == "unfit" for plugin in plugins):
         possible.append(
             "a network plugin is there and does not fit this NCCL: it has no symbol that this release takes"
         )
     if failed:
         possible.append("a network plugin did not start: %s" % names(failed))
-    if "device" in absent:
+    if found_none:
         if "NCCL_IB_HCA" in variables:
             possible.append("NCCL_IB_HCA=%s fits no HCA with an active port" % variables["NCCL_IB_HCA"])
         possible.append(
-            "no RDMA device with an active port is visible to the process (none in the node, driver not loaded,"
+            "no HCA in the node, its driver not loaded, ports down, or /dev/infiniband not in the container"
         )
-        possible[-1] += " ports down, /dev/infiniband not in the container)"
-        if any(plugin.state == "missing" for plugin in plugins):
+        if missing:
             possible.append("a network that needs a plugin, such as EFA, and no libnccl-net.so")
-    elif any(process.devices for process in processes):
+    elif any(process.hcas for process in processes):
         possible.append("HCAs were found and not used: a setting of the communicator (netName), or NCCL_NET in a file")
-    if not possible:
-        possible.append("unknown: no line tells why; %s" % AGAIN)
-    return [], possible, None
+    return possible or ["unknown: no line tells why; %s" % AGAIN]
 
 
 def _disabled(variables: Dict[str, str]) -> bool:
@@ -246,6 +289,7 @@ def _merged(bad: Dict[Tuple[str, str], List[Process]]) -> Dict[Tuple[str, str], 
     return merged
 
 
+_LISTED = "NET/Socket lists this interface: data may go over it, and may not come through"
 # Interfaces of a process that are told one by one.
 _MANY = 3
 
@@ -279,8 +323,7 @@ def _interfaces(job: Job) -> List[Finding]:
                 good.add(name)
     found = []
     for (name, why), processes in sorted(_merged(bad).items()):
-        where = sorted({process.host for process in processes if process.host})
-        have = "%s, %s, on %s" % (name, why, names(where) or "a host that is not named")
+        have = "%s, %s, on %s" % (name, why, hosts_of(process.host for process in processes))
         chosen = {
             process.variables["NCCL_SOCKET_IFNAME"]
             for process in processes
@@ -295,32 +338,32 @@ def _interfaces(job: Job) -> List[Finding]:
         started = any(one.bootstrap is not None and one.bootstrap.interface in name for one in processes)
         # An interface beside the one by which ranks find each other.
         severity = None if started or job.several else "minor"
+        if not started and judge_watchdog.carried(job):
+            severity = "minor"
+            have += "; collectives of this log came through all the same"
         if chosen and state == "unknown" and "link-local" in why:
             # Two nodes that are cabled to each other have no other address.
             severity = "minor"
         subject = "%s %s" % (job.name, name)
-        found.append(
-            INTERFACE.judge(subject, state, "reaches other nodes", have, "Bootstrap: Using", severity=severity)
-        )
+        source = "Bootstrap: Using" if started else "NET/Socket: Using"
+        why = None if started else _LISTED
+        found.append(INTERFACE.judge(subject, state, "reaches other nodes", have, source, severity=severity, why=why))
     for name, processes in sorted(tunnels.items()):
-        have = "%s on %s, by its name a tunnel or VPN" % (name, names(process.host for process in processes))
+        have = "%s on %s, by its name a tunnel or VPN" % (name, hosts_of(process.host for process in processes))
         have += ": it may not reach all nodes, and all data of the job goes through it"
         if not leads:
             have = have.replace("all data of the job goes", "it is listed behind another one, so data may go")
         elif SOCKETS not in job.networks:
             have = have.replace("and all data of the job goes", "and what ranks tell each other goes")
         subject = "%s %s" % (job.name, name)
+        severity = "minor" if one_host(job) or not leads else "major"
+        started = any(one.bootstrap is not None and one.bootstrap.interface == name for one in processes)
+        source, why = ("Bootstrap: Using", None) if started else ("NET/Socket: Using", _LISTED)
         found.append(
-            INTERFACE.judge(
-                subject,
-                "unknown",
-                "reaches other nodes",
-                have,
-                "Bootstrap: Using",
-                severity="minor" if one_host(job) or not leads else "major",
-            )
+            INTERFACE.judge(subject, "unknown", "reaches other nodes", have, source, severity=severity, why=why)
         )
-    if good and not found:
+    unreached = any(one.failure.kind in ("connect", "no_interface", "address") for one in job.failures)
+    if good and not found and not unreached:
         found.append(INTERFACE.judge(job.name, "ok", "reaches other nodes", names(good), "Bootstrap: Using"))
     return found
 
@@ -336,18 +379,18 @@ def _ends_here(name: str, address: str) -> str:
 
 
 def _hosts(processes: Iterable[Process]) -> Set[str]:
-    return {process.host or "a host that is not named" for process in processes}
+    return {process.host or UNNAMED for process in processes}
 
 
-def _nodes_of(processes: Iterable[Process]) -> Dict[str, List[Process]]:
+def nodes_of(processes: Iterable[Process]) -> Dict[str, List[Process]]:
     found: Dict[str, List[Process]] = {}
     for process in processes:
         found.setdefault(process.node, []).append(process)
     return found
 
 
-def _rdma_ways(process: Process) -> List[Tuple[str, bool, bool, int, Optional[bool], int]]:
-    """HCA, gdr, pxn, rank, sends and channels of each kind of connection over an RDMA network."""
+def _rdma_ways(process: Process) -> List[Tuple[str, Optional[bool], bool, int, Optional[bool], int]]:
+    """HCA, gdr (None: cut), pxn, rank, sends and channels of each kind of connection over an RDMA network."""
     return [
         (device_name(process, via, index), gdr, pxn, rank, sends, count)
         for rank, ways in process.connections.items()
@@ -362,9 +405,9 @@ def _hcas(job: Job) -> List[Finding]:
     found = []
     seen_on: Dict[str, Set[str]] = {}
     local = max((one.local_ranks for one in job.communicators), default=0)
-    for node, processes in sorted(_nodes_of(job.processes).items()):
-        seen = {part for process in processes for device in process.devices.values() for part in device.name.split("+")}
-        if not seen:
+    for node, processes in sorted(nodes_of(job.processes).items()):
+        seen = {part for process in processes for device in process.hcas for part in device.name.split("+")}
+        if not seen or any(process.more_devices for process in processes):
             continue
         seen_on[node] = seen
         ways = [way for process in processes for way in _rdma_ways(process)]
@@ -405,17 +448,20 @@ def _hcas(job: Job) -> List[Finding]:
     return found
 
 
-def _gdr(job: Job) -> List[Finding]:
+def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
     unable = any(process.gdr_off or False in process.gdr_devices.values() for process in job.processes)
     rdma = job.networks - {SOCKETS} or unable
     if job.nodes == 1 or job.networks == {SOCKETS} or not rdma:
         return []
     found: List[Finding] = []
-    want = "GPUDirect RDMA on every connection"
+    want = _EVERY
     off: Dict[Tuple[str, str, str, bool], Set[str]] = {}
-    channels = on = 0
+    channels = on = cut = 0
     for process in job.processes:
         for device, gdr, _pxn, rank, sends, count in _rdma_ways(process):
+            if gdr is None:
+                cut += count
+                continue
             channels += count
             if gdr:
                 on += count
@@ -423,13 +469,8 @@ def _gdr(job: Job) -> List[Finding]:
             cause, fix, certain = _why_off(job, process, device, rank, sends)
             off.setdefault((device, cause, fix, certain), set()).add(process.node)
     for (device, cause, fix, certain), nodes in sorted(off.items()):
-        have = "GPUDirect RDMA is off on %s of %s; %s: %s" % (
-            device,
-            names(node or "a host that is not named" for node in nodes),
-            "cause" if certain else "possible causes",
-            cause,
-        )
-        found.append(GDR.judge("%s %s" % (job.name, device), "drift", want, have, "Channel ... via NET", fix or None))
+        said = "%s: %s" % ("cause" if certain else "possible causes", cause)
+        found.append(_off(job, device, hosts_of(nodes), said, fix or None, "Channel ... via NET", gpus))
     if channels and not off:
         over = sum(way[5] for process in job.processes for way in _rdma_ways(process) if way[2])
         have = "on all %d connections that the log shows" % on
@@ -442,24 +483,47 @@ def _gdr(job: Job) -> List[Finding]:
         for device, able in process.gdr_devices.items():
             if not able:
                 why = process.gdr_why or _NOT_ABLE
-                not_able.setdefault((device, why), set()).add(process.node or "a host that is not named")
+                not_able.setdefault((device, why), set()).add(process.node or UNNAMED)
     for (device, cause), nodes in sorted(not_able.items()):
-        have = "GPUDirect RDMA is off on %s of %s; cause: %s" % (device, names(nodes), cause)
-        fix = _FIX_PLUGIN if device == "NET/OFI" else None
-        found.append(GDR.judge("%s %s" % (job.name, device), "drift", want, have, "GPU Direct RDMA Disabled", fix))
-    said = {process.rings_gdr for process in job.processes if process.rings_gdr is not None}
-    if not found and said:
-        state = "ok" if said == {True} else "drift"
+        fix = net_plugins.look_after_gdr(job.processes) if device == "NET/OFI" else None
+        source = "GPU Direct RDMA Disabled"
+        found.append(_off(job, device, names(nodes), "cause: %s" % cause, fix, source, gpus))
+    in_rings = {process.rings_gdr for process in job.processes if process.rings_gdr is not None}
+    if not found and in_rings:
+        state = "ok" if in_rings == {True} else "drift"
         have = (
-            "on, as the line on the rings says" if said == {True} else "off in the rings of some ranks; cause unknown"
+            "on, as the line on the rings says"
+            if in_rings == {True}
+            else "off in the rings of some ranks; cause unknown"
         )
-        fix = None if said == {True} else AGAIN
+        fix = None if in_rings == {True} else AGAIN
         found.append(GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", fix))
     pairs = _decided(job)
     if not found and (job.networks or pairs):
         have = "the log shows no connection between nodes" + pairs
+        if cut:
+            have = "the lines of %d connections are cut where they tell it%s" % (cut, pairs)
         found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
     return found
+
+
+_EVERY = "GPUDirect RDMA on every connection"
+
+
+def _off(
+    job: Job, device: str, on: str, cause: str, fix: Optional[str], source: str, gpus: AbstractSet[str]
+) -> Finding:
+    """That a device has no GPUDirect RDMA; of one that can have none, without advice to load anything."""
+    have = "GPUDirect RDMA is off on %s of %s; " % (device, on)
+    likely = gdr_less.likely(device, gpus)
+    if "the GPU does not support it" in cause:
+        have += cause
+    elif not likely:
+        return GDR.judge("%s %s" % (job.name, device), "drift", _EVERY, have + cause, source, fix)
+    else:
+        have += "likely cause: %s" % likely
+    subject = "%s %s" % (job.name, device)
+    return GDR.judge(subject, "drift", _EVERY, have, source, gdr_less.FIX, why=gdr_less.WHY, severity="minor")
 
 
 def _decided(job: Job) -> str:
@@ -480,22 +544,20 @@ def _decided(job: Job) -> str:
     )
 
 
-_FIX_PLUGIN = (
-    "see what plugin, libfabric and driver need for GPUDirect RDMA on this instance: `fi_info -p efa -v` has to"
-)
-_FIX_PLUGIN += " name FI_HMEM; an instance whose EFA has no RDMA never has it"
 _NOT_ABLE = "NCCL finds neither nvidia_peermem nor DMA-BUF usable for this HCA"
 
 
 def _why_off(job: Job, process: Process, device: str, rank: int, sends: Optional[bool]) -> Tuple[str, str, bool]:
     """Cause, what to do (empty: the check's), and whether a line proves it."""
-    if any(process.gdr_devices.get(part) is False for part in device.split("+")):
+    unnamed = device.startswith("NET/IB/") and set(process.gdr_devices.values()) == {False}
+    if unnamed or any(process.gdr_devices.get(part) is False for part in device.split("+")):
         return process.gdr_why or _NOT_ABLE, "", True
     if "fabric" in device.lower():
         # Of several lines the one that tells most: "not supported" follows from another one.
         said = {one.gdr_why for one in job.processes if one.gdr_why and one.gdr_devices.get("NET/OFI") is False}
         if said:
-            return min(said, key=lambda why: ("not supported" in why, why)), _FIX_PLUGIN, True
+            why = min(said, key=lambda why: ("not supported" in why, why))
+            return why, net_plugins.look_after_gdr(job.processes), True
     level = process.variables.get("NCCL_NET_GDR_LEVEL", "")
     # Its GPU by rank (2.26 and later) or bus id; the rank may be of another communicator than the bus was.
     buses = set(process.buses.values())
@@ -529,144 +591,6 @@ def _same_device(process: Process, hca: str, device: str) -> bool:
         return False
     return device_name(process, "IB", index) == device or device.endswith("/%d" % index)
 
-
-def _local(job: Job) -> List[Finding]:
-    """Connections within a node that are not direct."""
-    said = {name: value for name in _NOT_DIRECT for value in job.set_to(name)}
-    culprits = []
-    if strtoll(said.get("NCCL_P2P_DISABLE", "0"))[0] == 1:
-        culprits.append("NCCL_P2P_DISABLE=%s" % said["NCCL_P2P_DISABLE"])
-    if said.get("NCCL_P2P_LEVEL") in ("LOC", "0"):
-        culprits.append("NCCL_P2P_LEVEL=%s (or NCCL_P2P_DISABLE=1, which is logged as this)" % said["NCCL_P2P_LEVEL"])
-    no_memory = strtoll(said.get("NCCL_SHM_DISABLE", "0"))[0] != 0
-    shared = {process.node for process in job.processes for way, _count in process.ways if way[0] == "shm"}
-    wired = _within_a_node(job)
-    direct = any(way[0] == "p2p" for process in job.processes for way, _count in process.ways)
-    want = "directly (P2P)"
-    linked = any(process.nvlinks for process in job.processes)
-    if wired:
-        causes = culprits + (["NCCL_SHM_DISABLE=%s" % said["NCCL_SHM_DISABLE"]] if no_memory else [])
-        have = "GPUs of %s reach each other over the network; %s" % (names(wired), _cause(causes, _POSSIBLE_NET))
-        fix = None if causes else _FIX_P2P
-        return [LOCAL.judge(job.name, "drift", want, have, "Channel ... via NET", fix, severity="major")]
-    gpus = {int(gpu) for one in job.processes for pair in one.peers_off for gpu in pair.split(" and ")}
-    apart = ["CUDA allows no P2P among GPUs %s" % numbers(gpus)] if gpus else []
-    kinds = {way[0] for process in job.processes for way, _count in process.ways}
-    host = one_host(job)
-    here = {rank for process in job.processes for rank in process.connections}
-    pairs = [pair for process in job.processes for pair in process.crossed]
-    if host and kinds == {"net"} and pairs and all(set(pair) <= here for pair in pairs):
-        have = (
-            "all lines are of one host (%s), and every connection shown goes over the network: neither P2P nor shared"
-            % host
-        )
-        have += " memory; if these ranks reach each other by it, data within the host takes the long way"
-        have += "; %s" % _cause(culprits, _POSSIBLE_NET)
-        return [LOCAL.judge(job.name, "unknown", want, have, "Channel ... via NET", _FIX_P2P, severity="major")]
-    if shared:
-        why = _cause(culprits, "%s: %s" % (apart[0], _POSSIBLE_SHM) if apart else _POSSIBLE_SHM)
-        where = names(node or "a host that is not named" for node in shared)
-        have = "GPUs of %s reach each other through shared memory; %s" % (where, why)
-        # Without NVLink GPUs of two sockets are meant to go this way.
-        state = "drift" if culprits or linked else "unknown"
-        return [
-            LOCAL.judge(
-                job.name, state, want, have, "Channel ... via SHM", None if culprits else _FIX_P2P,
-                severity="major" if state == "drift" else "minor",
-            )
-        ]  # fmt: skip
-    alone = bool(job.communicators) and max(one.local_ranks for one in job.communicators) == 1
-    if culprits and not alone:
-        have = "%s: switched off; the log shows no connection within a node" % names(culprits)
-        return [LOCAL.judge(job.name, "unknown", want, have, "set by environment")]
-    if direct and not any(one.failure.kind == "peer_access" for one in job.failures):
-        return [LOCAL.judge(job.name, "ok", want, "P2P", "Channel ... via P2P")]
-    if apart:
-        have = "%s: NCCL takes shared memory or the network, which is slower and no failure by itself" % apart[0]
-        have += (
-            "; possible causes: GPUs whose model has none (most GeForce), a virtual machine, IOMMU or ACS, containers"
-        )
-        have += "; the lines do not tell"
-        return [LOCAL.judge(job.name, "unknown", want, have, "P2P is disabled", _FIX_P2P, severity="minor")]
-    return []
-
-
-_POSSIBLE_SHM = "no peer access between these GPUs (PCIe across sockets without NVLink is so), IOMMU or ACS in the way,"
-_POSSIBLE_SHM += " containers that do not share their GPUs"
-_POSSIBLE_NET = (
-    "P2P and shared memory both not usable: separate containers (no common /dev/shm or host id), or switched off"
-)
-_FIX_P2P = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins;"
-_FIX_P2P += " processes of one job on a node need a common IPC namespace (docker --ipc=host)"
-
-
-def _cause(proven: Sequence[str], possible: str) -> str:
-    return "cause: %s" % "; ".join(proven) if proven else "possible causes: %s" % possible
-
-
-def _within_a_node(job: Job) -> Set[str]:
-    """Nodes of whose ranks two are connected by the network; nothing where ranks of several communicators mix."""
-    if len(job.communicators) > 1:
-        return set()
-    node_of = {rank: process.node for rank, process in job.world.began.items()} if job.world is not None else {}
-    if job.world is None:
-        # Who wrote a line of a connection is one of its two ranks.
-        for process in job.processes:
-            own = {
-                rank
-                for rank, ways in process.connections.items()
-                if any(way[0] == "net" and way[5] is not None for way in ways)
-            }
-            node_of.update(dict.fromkeys(own, process.node) if len(own) == 1 else {})
-    found = set()
-    for process in job.processes:
-        if any(way[0] == "net" and way[4] for way, _count in process.ways):
-            continue  # over another GPU: the ranks of the line are not those of the wire
-        for source, target in process.crossed:
-            if source in node_of and node_of[source] == node_of.get(target):
-                found.add(node_of[source])
-    return found
-
-
-def _nvlink(job: Job) -> List[Finding]:
-    found = []
-    for node, processes in sorted(_nodes_of(job.processes).items()):
-        links: Dict[str, float] = {}
-        for process in processes:
-            links.update(process.nvlinks)
-        if len(links) > 1:
-            most = max(links.values())
-            fewer = {gpu: speed for gpu, speed in links.items() if speed < 0.99 * most}
-            subject = "%s %s" % (job.name, node)
-            want = "%.1f GB/s of NVLink on each GPU" % most
-            if fewer:
-                have = ", ".join("NVLink of GPU %s: %.1f GB/s" % pair for pair in sorted(fewer.items())[:8])
-                have += "; on others %.1f" % most
-                found.append(NVLINK.judge(subject, "drift", want, have, "NVL[...] of the topology (GRAPH)"))
-            else:
-                have = "the same on %d GPUs" % len(links)
-                found.append(NVLINK.judge(subject, "ok", want, have, "NVL[...] of the topology (GRAPH)"))
-        if job.nodes != 1:
-            continue
-        for process in processes[:1]:
-            rings = [graph for graph in process.graphs if graph.pattern == 4 and graph.intra == "NVL"]
-            if rings and process.system:
-                ring = max(rings, key=lambda graph: graph.channels)
-                bandwidth = ring.channels * ring.bandwidth
-                if bandwidth < 0.75 * process.system:
-                    limits = ["%s=%s" % (n, v) for n in _LIMITS for v in job.set_to(n)]
-                    have = "rings over NVLink: %d channels of %.0f GB/s; %s" % (
-                        ring.channels, ring.bandwidth, _cause(limits, "NVLinks or NVSwitches that are down"),
-                    )  # fmt: skip
-                    want = "rings for %.0f GB/s" % process.system
-                    fix = "take %s out of the job and out of /etc/nccl.conf" % names(limits) if limits else None
-                    found.append(
-                        NVLINK.judge("%s %s channels" % (job.name, node), "drift", want, have, "Pattern 4", fix)
-                    )
-    return found
-
-
-_LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 
 # Path types by number, as GdrPair has them: they moved when others were put between.
 _PATHS = (

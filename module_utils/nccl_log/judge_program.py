@@ -14,14 +14,24 @@ from . import ends, failure_checks, signals
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
-from .own_failure import CAUGHT, FIRST, LAST_WORDS, merely_code, own_failure, went_on
+from .own_failure import (
+    ARGUMENTS,
+    BESIDE_WAIT,
+    CAUGHT,
+    FIRST,
+    LAST_WORDS,
+    OPEN_ORDER,
+    merely_code,
+    own_failure,
+    went_on,
+)
 from .quotes import CUT_OFF, Quote
 
 PROGRAM = Check(
     "nccl_log.program",
-    why="a program reports a failure; the lines do not show that it is NCCL's, or that a network is involved",
-    fix="read it with the lines above it, of the rank that reports it first: the program's own traceback names the call"
-    " that failed",
+    why="a program reports a failure, which the lines do not show to be NCCL's",
+    fix="read it with the lines around it, of the rank that reports it first: a traceback there, if there is one, names"
+    " the call that failed",
     severity="critical",
 )
 "Do the programs of the job report no failure of their own"
@@ -41,19 +51,26 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
         cause = _own(job, *own)
         # Who lost a connection is a victim of somebody.
         # What merely is its last word proves nothing of the others.
-        rest = failed if own[1] == LAST_WORDS else [_after(cause, one) for one in failed]
+        open_order = own[1] == BESIDE_WAIT or (own[1] == LAST_WORDS and not _merely_ended(job))
+        rest = failed if open_order else [_after(cause, one) for one in failed]
         return [cause, *_barrier(log, job), *_trace(log, job), *rest]
     found = _barrier(log, job) + _trace(log, job)
     worst = next((one for one in [*others, *found] if not one.ok and one.severity == "critical"), None)
     said = " ".join(" ".join((one.have or "").split()) for one in others)
     reports = [one for one in job.quotes if not one.nccl and " ".join(one.text[:150].split()) not in said]
     deaths = [one for one in reports if one.kind == signals.DEATH]
-    errors = [one for one in reports if one.kind == signals.ERROR and not _MERELY.search(one.text)]
+    errors = [one for one in reports if one.kind == signals.ERROR and not signals.MERELY.search(one.text)]
+    # What is tried again is told where nothing worse is.
+    errors = [one for one in errors if not signals.AGAIN.search(one.text)] or errors
     if any(one.kind == signals.ORDER and "KeyboardInterrupt" in one.text for one in reports):
         # The traceback without an exception is that of who was interrupted.
         errors = [one for one in errors if one.about != CUT_OFF]
     # What merely says that a process ended adds nothing to a failure that is known.
     strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
+    if not any(_STRONG.search(one.about) for one in strong) and any(
+        signals.EXCEPTION.search(one.text) for one in errors
+    ):
+        strong = []  # who says that a process ended may say it above the process's own last lines
     of_others = _of_others(job, errors, others)
     if of_others is not None:
         return [of_others, *found, *[_after(of_others, one) for one in failed]]
@@ -64,7 +81,11 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     known = worst or next(
         (one for one in others if not one.ok and one.severity == "major" and one.state == "drift"), None
     )
-    if errors and known is None and not (strong and strong[0].order < errors[0].order):
+    if (
+        errors
+        and known is None
+        and not (strong and (strong[0].order < errors[0].order or signals.AGAIN.search(errors[0].text)))
+    ):
         found.append(_error(log, job, errors))
     orders = [one for one in reports if one.kind == signals.ORDER]
     if orders and known is None and not found:
@@ -73,6 +94,12 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     if death is not None:
         failed = [_after(death, one) if _merely_ordered(one) else one for one in failed]
     return [*found, *failed]
+
+
+def _merely_ended(job: Job) -> bool:
+    """Whether all that launchers tell are codes of processes that ended by themselves: why, the programs say."""
+    said = [one.failure for one in job.failures if one.failure.kind not in ("left", "progress")]
+    return all(one.kind == "exit" and merely_code(one.code) for one in said)
 
 
 def _of_others(job: Job, errors: Sequence[Quote], others: Sequence[Finding]) -> Optional[Finding]:
@@ -96,7 +123,9 @@ def _of_others(job: Job, errors: Sequence[Quote], others: Sequence[Finding]) -> 
 
 def _behind_errors(job: Job, failed: Sequence[Finding]) -> List[Finding]:
     """Findings on a wait, with what a program reported before it: it may be what kept a rank."""
-    if not job.failures or any(one.failure.kind not in ("watchdog", "progress", "stuck") for one in job.failures):
+    if not job.failures or any(
+        one.failure.kind not in ("watchdog", "progress", "signalled", "stuck") for one in job.failures
+    ):
         return list(failed)
     first = min(job.failures, key=lambda one: (one.source, one.order))
     before = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl and one.about]
@@ -128,6 +157,10 @@ def _after(cause: Finding, one: Finding) -> Finding:
 
 _SURE = {
     FIRST: "a program failed (the first failure of this log): ",
+    BESIDE_WAIT: "a program failed (a wait that was given up after it may have begun before: which came first is not"
+    " told): ",
+    OPEN_ORDER: "a program failed (a connection was lost before it in the log, as by its end: which came first is not"
+    " told): ",
     LAST_WORDS: "the last that a program reports before the end: ",
 }
 
@@ -135,18 +168,14 @@ _SURE = {
 def _own(job: Job, one: Quote, order: str) -> Finding:
     """What a program says of its own failure."""
     proven = order != LAST_WORDS
-    text = (
-        "a program failed (a connection was lost before it in the log, as by its end: which came first is not told): "
-    )
-    have = _SURE.get(order, text) + _told(one)
+    have = _SURE[order] + _told(one)
     known = bool(job.failures) or any(said.nccl and said.kind == signals.ERROR for said in job.quotes)
-    have += (
-        ("; what else fails in this log comes after it" if order == FIRST else "")
-        if known
-        else "; no failure of NCCL is in these lines"
-    )
+    if not known:
+        have += "; no failure of NCCL is in these lines"
+    elif order == FIRST:
+        have += "; what else fails in this log comes after it"
     why = (
-        "a program of the job ended by its own error%s: no network and no setting of NCCL's is its cause as far as"
+        "a program of the job reports an error of its own%s: no network and no setting of NCCL's is its cause as far as"
         % (", before anything else failed" if order == FIRST else "")
     )
     why += " these lines tell"
@@ -163,7 +192,7 @@ def _told(one: Quote) -> str:
     have = " ".join([one.text[:300] + ("..." if len(one.text) > 300 else ""), *own]) + _where(one)
     behind = [line for line in one.behind if line not in own]
     have += "; %s" % "; ".join(behind)[:240] if behind else ""
-    have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
+    have += "; called from %s" % one.trail if one.calls else ""
     have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
     words = [line.partition("what():")[2].strip() for line in own]
     meant = [known.about for known in map(signals.classify, words) if known is not None and known.about]
@@ -192,13 +221,18 @@ _LOOK = tuple(
             " take it: let it read LOCAL_RANK from the environment, and start it by torchrun",
         ),
         (
-            r"error: (?:unrecognized arguments|the following arguments|argument |ambiguous option|expected )",
+            ARGUMENTS.pattern,
             "the program's command line: `--help` of that program says what it takes",
         ),
         (
             r"ModuleNotFoundError|ImportError|cannot open shared object|undefined symbol",
             "the module or library is not in this environment, or not of the release that the program was built with:"
             " use one image or environment on all nodes",
+        ),
+        (
+            r"No space left on device",
+            "`df -h` and `df -i` of the directory that the line names, on its node: make room, or put it elsewhere"
+            " (TMPDIR for temporary files; /dev/shm in containers: --shm-size)",
         ),
         (
             r"FileNotFoundError|No such file or directory",
@@ -213,6 +247,12 @@ _LOOK = tuple(
         (
             r"PermissionError|ermission denied",
             "the user of the job may not do this there: `ls -l` of the file or device in the job",
+        ),
+        (
+            r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver",
+            "the process sees no GPU: `nvidia-smi -L` and CUDA_VISIBLE_DEVICES in the job itself (set to nothing it"
+            " hides all); then how the container gets GPUs (--gpus, the device plugin) or the scheduler gives them"
+            " (--gres), and the driver; NCCL is not at fault",
         ),
         (
             r"ulimit|oo many open files|Errno 24",
@@ -232,8 +272,6 @@ def _told_to_end(job: Job, orders: Sequence[Quote]) -> Finding:
     return EXIT.judge("%s order" % job.name, "unknown", "none", have, "line %d" % one.order, fix, why=why)
 
 
-# A line that PyTorch itself calls a warning: it is quoted, and no failure by itself.
-_MERELY = re.compile(r"\[W(?:\d{3,4} \d\d:\d\d:\d\d\S* \d*)? ?[\w/.-]{1,80}\.(?:cpp|h|cc):\d{1,6}\]")
 _ABSENT = re.compile(r"[Mm]issing ranks:? ?(\d{1,7}(?:, ?\d{1,7}){0,40})")
 _LISTED = re.compile(r"(?:^|\] ?)(\d{1,7}): ?\[")
 _STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|asked MPI")
@@ -273,8 +311,16 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
         )
     elif own:
         have += "; before it: %s" % own[0].text[:160]
+        if signals.AGAIN.search(own[0].text):
+            have += " (tried again, so no failure by itself: whom it called may not have been there yet, or no longer)"
     else:
-        have += "; no failure stands before it in this log"
+        warned = any(said.nccl for said in job.quotes)
+        have += "; no failure%s stands before it in this log" % ("" if warned else " and no warning of NCCL's")
+    trees = sum(process.trees for process in job.processes)  # later connections have none
+    if 0 < trees < len(job.processes) and not any(said.done for said in job.communicators):
+        have += "; it comes in an initialisation: trees are connected on %d of %d processes, and none is complete" % (
+            trees, len(job.processes),
+        )  # fmt: skip
     kinds = {way[0] for process in job.processes for way, _count in process.ways}
     if kinds and kinds <= {"p2p", "shm"}:
         have += "; the connections shown are within the node (%s), no network is involved" % ", ".join(
@@ -308,7 +354,7 @@ def _error(log: Log, job: Job, errors: Sequence[Quote]) -> Finding:
     lists = [line for other in errors if other.text.endswith("issing ranks:") for line in other.behind]
     absent += sorted({match.group(1) for match in map(_LISTED.search, lists) if match})
     have += "; missing: ranks %s" % "; ".join(absent[:4]) if absent else ""
-    have += "; called from %s" % " > ".join(one.calls) if one.calls else ""
+    have += "; called from %s" % one.trail if one.calls else ""
     have += "; at the launch of the program's kernel %s" % one.kernel if one.kernel else ""
     have += "; %s" % one.about if one.about else ""
     later = [
@@ -322,7 +368,8 @@ def _error(log: Log, job: Job, errors: Sequence[Quote]) -> Finding:
     subject = "%s program" % job.name
     fix = next((_RESET for said in errors[:40] if "to be reset" in said.about), _fix(one))
     severity = "critical" if one.about else "major"
-    on = went_on(log, one)
+    # A watchdog speaks of one communicator: another one that is made proves nothing of it.
+    on = 0 if "watchdog" in one.text else went_on(log, one)
     if on:
         severity = "minor"
         have += "; the program goes on behind it (line %d)" % on

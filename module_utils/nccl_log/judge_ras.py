@@ -37,6 +37,7 @@ def judge(report: Report) -> List[Finding]:
         have = "RAS reports OK for %d ranks in %d group%s of communicators" % (
             ranks, len(report.groups), "" if len(report.groups) == 1 else "s",
         )  # fmt: skip
+        have += ", and lists no error and no warning" if report.headings == {"Errors", "Warnings"} else ""
         have += ": all have launched as many operations, which excludes no hang within one of them"
         return [RANKS.judge("ras", "ok", "as many operations on all ranks", have, "RAS")]
     return found[:8]
@@ -88,10 +89,8 @@ def _behind(numbers: Sequence[Count]) -> str:
     if least.named:
         text += "; behind, so look there first: %s" % names(map(str, least.named), 6)
     else:
-        text += "; behind is one of the %d ranks at %d, which RAS does not name: look there" % (
-            least.ranks,
-            least.number,
-        )
+        many = "is 1 rank" if least.ranks == 1 else "are the %d ranks" % least.ranks
+        text += "; behind %s at %d, which RAS does not name: look there" % (many, least.number)
     if most.named:
-        text += "; ahead, and so not who is to blame: %s" % names(map(str, most.named), 6)
+        text += "; ahead, and by that not told to be at fault: %s" % names(map(str, most.named), 6)
     return text

@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Set
+from typing import List
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..nccl.grammar import strtoll
 from ..nccl.lint import lint_variable
-from . import collnet
-from .job import Process
-from .jobs import Job, names
+from . import collnet, net_plugins
+from .jobs import Job, hosts_of, names
 
 EFFECT = Check(
     "nccl_log.variable_effect",
@@ -41,6 +40,8 @@ _ALIKE = {
 # judge_network says what came of these.
 _JUDGED = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 
+_SLINGSHOT = "; NCCL goes by TCP over Slingshot's interfaces (hsn...) instead of libfabric: slow between nodes"
+
 
 def judge(job: Job) -> List[Finding]:
     return _variables(job) + _effects(job) + _same(job)
@@ -49,8 +50,10 @@ def judge(job: Job) -> List[Finding]:
 def _variables(job: Job) -> List[Finding]:
     """What the linter says of values."""
     found = []
+    # Nothing to reduce in the NVSwitches.
+    alone = bool(job.communicators) and max(one.local_ranks for one in job.communicators) == 1
     for name in sorted({name for process in job.processes for name in process.variables}):
-        if not name.startswith("NCCL_") or name in _JUDGED:
+        if not name.startswith("NCCL_") or name in _JUDGED or (name == "NCCL_NVLS_ENABLE" and alone):
             continue
         for value in sorted(job.set_to(name))[:3]:
             faults = lint_variable(name, value, job.name, version=job.version, place="job")
@@ -61,8 +64,11 @@ def _variables(job: Job) -> List[Finding]:
             faults = [finding for finding in faults if finding.severity != "minor"][:1]
             if name == "NCCL_IB_HCA" and _all_named(job, value):
                 continue
-            # Advice on speed is no failure.
-            found += [replace(one, severity="minor") if one.check.endswith("advice") else one for one in faults]
+            if name == "NCCL_NVLS_ENABLE" and job.world is not None and job.nodes == job.world.ranks:
+                continue  # with one GPU a node there is nothing to reduce within it
+            # Advice on speed is no failure; of names that fit nothing it does not matter how they would fit.
+            idle = name == "NCCL_IB_HCA" and not any(one.hcas for one in job.processes)
+            found += [replace(one, severity="minor") if idle or one.check.endswith("advice") else one for one in faults]
     return found
 
 
@@ -89,10 +95,22 @@ def _effects(job: Job) -> List[Finding]:
     ):
         wanted = [value for value in job.set_to(name) if value.lower() not in ("", "none", "internal")]
         states = {plugin.state for plugin in plugins if plugin.kind == kind and plugin.name not in ("IB", "Socket")}
-        if wanted and not states & {"loaded"} and states & {"missing", "failed"}:
+        if kind == "NET" and wanted and "idle" in states:
+            have = "the plugin found no device that it takes (No eligible providers), so it is not used"
+            say(name, have, net_plugins.look_after_idle(job.processes), "major")
+        elif wanted and not states & {"loaded"} and states & {"missing", "failed"}:
             fix = "put the plugin's directory into LD_LIBRARY_PATH, or take %s out" % name
-            if kind == "NET":
-                say(name, "no such plugin was loaded", fix, "major")
+            if kind == "NET" and "missing" not in states:
+                say(
+                    name,
+                    "the plugin is there and did not start",
+                    "see the lines of NET/ before it, or take it out",
+                    "major",
+                )
+            elif kind == "NET":
+                slingshot = any(one.startswith("hsn") for process in job.processes for one in process.interfaces)
+                have = "no such plugin was loaded" + (_SLINGSHOT if slingshot and "Socket" in job.networks else "")
+                say(name, have, fix, "major")
             else:
                 have = "no line says that it was loaded; without it NCCL's own is used, which is no failure (`Failed"
                 say(
@@ -132,7 +150,10 @@ def _same(job: Job) -> List[Finding]:
     for name in sorted(_ALIKE):
         values = job.set_to(name)
         if len({_meaning(value) for value in values}) > 1:
-            have = "; ".join("%s on %s" % (value, _hosts(on)) for value, on in sorted(values.items())[:4])
+            have = "; ".join(
+                "%s on %s" % (value, hosts_of(process.host for process in on))
+                for value, on in sorted(values.items())[:4]
+            )
             found.append(SAME.judge("%s %s" % (job.name, name), "drift", "one value", have, "set by environment"))
     return found
 
@@ -140,8 +161,3 @@ def _same(job: Job) -> List[Finding]:
 def _meaning(value: str) -> str:
     number, rest = strtoll(value)
     return value if rest else str(number)
-
-
-def _hosts(processes: List[Process]) -> str:
-    hosts: Set[str] = {process.host for process in processes}
-    return names(hosts)

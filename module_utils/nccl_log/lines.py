@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 # No line of NCCL's is longer (its buffer has 1,024 to 4,096 bytes, and prefixes are short); the rest is not kept.
 LONGEST = 16384
@@ -50,6 +50,8 @@ _SITE = re.compile(
 _RANK_OF = re.compile(r"(?:^|[\s:])\[(\d{1,7})/\d{1,7}\]")
 # A host's name, behind another record that no line end parted from it.
 _NAME = re.compile(r"[\w.-]+$")
+_ODD = re.compile(r"[|@/\x1b)>\]]")
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,12}m")
 _RANK = re.compile(
     r"\[rank ?(\d{1,7})\]|\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:|(?:^|F )(\d{1,7}): |(?:^|F )\[(\d{1,7})\] $"
 )
@@ -137,6 +139,8 @@ def _own(before: str) -> str:
 def head(before: str) -> Head:
     """What stands before `` NCCL LEVEL`` on a line."""
     before = before.rstrip()
+    if "\x1b" in before:
+        before = _COLOUR.sub("", before)
     if len(before) > _BEGIN + _END:
         # What a launcher puts there is at the begin, and what NCCL does at the end.
         before = "%s %s" % (before[:_BEGIN], before[-_END:])
@@ -163,6 +167,10 @@ def head(before: str) -> Head:
     if stuck:
         # The launcher's number of the rank stands before the host without a blank.
         said["host"] = stuck.group("host")
+    elif said["host"] and _ODD.search(said["host"]):
+        # A launcher's label without a blank behind it.
+        name = _NAME.search(said["host"])
+        said["host"] = name.group() if name else said["host"]
     prefix = before[: match.start()]
     device = said.get("device")
     host, pid, tid = (said.get(name) or "" for name in ("host", "pid", "tid"))
@@ -193,3 +201,22 @@ def _time(prefix: str) -> Dict[str, str]:
         return {"time": match.group(), "clock": "container"}
     match = _NCCL_TIME.search(prefix)
     return {"time": "%s %s" % match.groups(), "clock": "nccl"} if match else {}
+
+
+# The number of a line, as editors and viewers print it: what stands behind it is the line.
+_NUMBERED = re.compile(rb"\s{0,6}(\d{1,7})(?: \| ?|\t|  )")
+# Lines at a source's begin whose numbers follow on each other.
+_IN_ORDER = 4
+
+
+def numbered(found: Sequence[bytes]) -> bool:
+    """Whether lines have been copied with their numbers."""
+    said = [_NUMBERED.match(line) for line in found[:_IN_ORDER]]
+    first = [int(match.group(1)) for match in said if match is not None]
+    return len(first) == _IN_ORDER and first == list(range(first[0], first[0] + _IN_ORDER))
+
+
+def without_number(line: bytes) -> bytes:
+    """A line without its number, where it has one."""
+    match = _NUMBERED.match(line)
+    return line if match is None else line[match.end() :]

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Sequence, Set, Tuple
 
 from ..core.finding import Finding
+from .events import Plugin
 from .failure_checks import NET_PLUGIN
 from .job import Process
 from .jobs import Job, names
@@ -20,8 +21,12 @@ _NOT_STARTED = re.compile(
 )
 
 
+# As the plugin for libfabric names a platform that it does not know: no instance with EFA.
+_NO_EFA = re.compile(r"the plugin for libfabric runs on (?:default|unknown|generic)", re.IGNORECASE)
+
+
 def judge(job: Job) -> List[Finding]:
-    """Network plugins that are there and that the loader refuses."""
+    """Network plugins that are there and that the loader refuses, or that do not start."""
     on: Dict[str, Set[str]] = {}
     for process in job.processes:
         for plugin in process.plugins:
@@ -38,7 +43,73 @@ def judge(job: Job) -> List[Finding]:
         fix += " built for"
         fix += " the container's distribution, or an image that has what it needs"
         found.append(NET_PLUGIN.judge("%s plugin" % job.name, "drift", "loaded", have, "NET/Plugin", fix))
-    return found + _gin(job)
+    return found + _refused(job) + _gin(job)
+
+
+def _refused(job: Job) -> List[Finding]:
+    """Plugins whose initialisation failed. Of NCCL's own NET/IB judge_network says what comes of it."""
+    on: Dict[str, Set[str]] = {}
+    for process in job.processes:
+        for name in failed_to_start(process.plugins) - {"IB", SOCKETS}:
+            on.setdefault(name, set()).add(process.host)
+    found = []
+    for name, hosts in sorted(on.items())[:3]:
+        have = "the network plugin %s did not start (Failed to initialize NET plugin)" % name
+        have += "; on %s" % names(hosts) if hosts - {""} else ""
+        have += "; NCCL goes on with %s" % names(job.networks) if job.networks else ""
+        why = "what the plugin brings is not used: with another network the job may be slower; no failure is told by it"
+        fix = "where the plugin is meant to be used: the lines of NET/ before it (NCCL_DEBUG_SUBSYS=INIT,NET) say why;"
+        fix += " where it is not meant: nothing"
+        subject = "%s plugin %s" % (job.name, name)
+        source = "Failed to initialize NET plugin"
+        found.append(NET_PLUGIN.judge(subject, "unknown", "started", have, source, fix, why=why, severity="minor"))
+    return found
+
+
+def failed_to_start(plugins: Iterable[Plugin]) -> Set[str]:
+    """Names of network plugins whose initialisation failed."""
+    return {
+        plugin.name
+        for plugin in plugins
+        if plugin.kind == "NET" and plugin.state == "failed" and ": " not in plugin.name
+    }
+
+
+def without_device(processes: Iterable[Process]) -> Set[str]:
+    """Names of network plugins that found no device that they take."""
+    return {plugin.name for process in processes for plugin in process.plugins if plugin.state == "idle"}
+
+
+def not_efa(processes: Iterable[Process]) -> bool:
+    """Whether the plugin for libfabric itself says that it knows no instance with EFA here."""
+    return any(_NO_EFA.match(note.text) for process in processes for note in process.notes)
+
+
+def here(processes: Iterable[Process], text: str, other: str) -> str:
+    """The text; the other one where it speaks of EFA and the plugin knows none here."""
+    return other if "EFA" in text and not_efa(processes) else text
+
+
+def look_after_idle(processes: Sequence[Process]) -> str:
+    if not_efa(processes):
+        return NO_EFA_FIX
+    return "`fi_info` in the job's own container says what libfabric sees; on AWS `fi_info -p efa` has to name devices"
+
+
+def look_after_gdr(processes: Sequence[Process]) -> str:
+    """What to do where the plugin for libfabric has no GPUDirect RDMA."""
+    if not_efa(processes):
+        return "see what plugin, libfabric and driver need for GPUDirect RDMA: `fi_info -v` has to name FI_HMEM"
+    return (
+        "see what plugin, libfabric and driver need for GPUDirect RDMA on this instance: `fi_info -p efa -v` has to"
+        " name FI_HMEM; an instance whose EFA has no RDMA never has it"
+    )
+
+
+NO_EFA_CAUSE = "no device that a provider of libfabric takes, or libfabric and plugin of different releases; the plugin"
+NO_EFA_CAUSE += " itself knows no instance with EFA here"
+NO_EFA_FIX = "`fi_info` in the job's own container says what libfabric sees; where the network is InfiniBand or RoCE,"
+NO_EFA_FIX += " NCCL's own NET/IB does without this plugin: NCCL_NET_PLUGIN=none, or an image without it"
 
 
 def _gin(job: Job) -> List[Finding]:
@@ -66,6 +137,30 @@ def _gin(job: Job) -> List[Finding]:
     return [NET_PLUGIN.judge("%s GIN" % job.name, "drift", "started", have, "GIN/Plugin", fix, why=why)]
 
 
+def given_up(job: Job) -> List[str]:
+    """Network plugins whose start returned an error to NCCL behind words of their own, and what came instead."""
+    found: Dict[Tuple[str, str, str], Set[str]] = {}
+    for process in job.processes:
+        call = next((one for one in process.calls if _ITS_START.search(one.place)), None)
+        for note in process.notes if call is not None else ():
+            if note.kind == "last_words" and call is not None:
+                plugin, _space, words = note.text.partition(" ")
+                found.setdefault((plugin, words, "%s -> %d" % (call.place, call.result)), set()).add(process.host)
+    said = []
+    for (plugin, words, call), hosts in sorted(found.items())[:3]:
+        others = sorted(name for name in job.networks if plugin not in name and not _is_libfabric(plugin, name))
+        where = " on %s" % names(hosts, 4) if hosts - {""} else ""
+        text = 'the network plugin %s was given up%s: its last words are "%s" (%s)' % (plugin, where, words, call)
+        instead = "%s is used in its place, which is no failure" % names(others)
+        said.append("%s; %s" % (text, instead if others else "what came in its place is not in these lines"))
+    return said
+
+
+def _is_libfabric(plugin: str, network: str) -> bool:
+    return plugin == "OFI" and "abric" in network
+
+
+_ITS_START = re.compile(r"^(?:src/)?(?:plugin/)?net\.(?:cc|cpp|cu):")
 # What the loader says of a plugin, and what that means.
 _LOADER = (
     ("GLIBC_", "it was built for a newer glibc, that is a newer distribution, than the one that the job runs in"),

@@ -5,13 +5,16 @@
 A row: first four characters of the texts, what follows, the kind, and our sentence with the groups in their order.
 Kinds: "harmless"; "fallback", NCCL goes on in another way; "fact"; "odd", worth a look and no failure by itself;
 "closed", the number of a local rank that closed its connection to a service thread; "older" and "collnet", an
-interface of networks and of CollNet that a network plugin does not have.
+interface of networks and of CollNet that a network plugin does not have; "plugin_set", a network plugin and a variable
+that it has set; "last_words", what a network plugin says before NCCL gives it up; "host_memory", how a process shares
+memory of the host; "matrix", the begin of NCCL's table of what it may choose.
 """
 
 from __future__ import annotations
 
 from typing import Callable, Match, Tuple
 
+from . import results
 from .events import Event, Note
 
 # Of a group of a line within a sentence.
@@ -87,6 +90,7 @@ NOTES: Tuple[Row, ...] = (
     ("Prof", r"Profiler init failed", "harmless", "the profiler plugin did not start: NCCL goes on without"),
     ("Lega", r"Legacy IPC not supported", "harmless", "no legacy CUDA IPC here: cuMem handles are used"),
     # Memory and NVLink.
+    ("CUME MMAP", r"(CUMEM|MMAP) (?:imported|allocated) shareable host buffer", "host_memory", "{0}"),
     (
         "cuMe",
         r"cuMem host allocations do not appear to be working; falling back",
@@ -120,12 +124,20 @@ NOTES: Tuple[Row, ...] = (
         "CUDA allows no P2P between {0}",
     ),
     ("[Ser", r"\[Service thread\] Connection closed by localRank (\d{1,6})", "closed", "{0}"),
+    ("Enab", r"Enabled NCCL Func/Proto/Algo Matrix", "matrix", ""),
     (
-        "Redu thre",
-        r"(?:ReduceScatter \||threadThresholds \d)",
+        "Redu",
+        r"ReduceScatter \|[ /]{0,20}\d{1,9}\.",
         "fact",
-        "NCCL's tuning table (expected latency and bandwidth of its algorithms; 0.0 is what is not used here) and"
-        " thresholds: normal output of an initialisation, no fault",
+        "NCCL's tuning table (expected latency and bandwidth of its algorithms; 0.0 is what is not used here): normal"
+        " output of an initialisation, no fault",
+    ),
+    (
+        "thre",
+        r"threadThresholds \d",
+        "fact",
+        "NCCL's thresholds for the number of threads of a kernel (threadThresholds): normal output of an"
+        " initialisation, no fault",
     ),
     # InfiniBand, RoCE.
     (
@@ -176,15 +188,34 @@ NOTES: Tuple[Row, ...] = (
     # libfabric.
     (
         "NET/",
+        r"NET/(\w{2,30}) (?:Adding|Setting) (NCCL_[A-Z0-9_]{1,80})(?:=| (?:to|environment)\b)",
+        "plugin_set",
+        "{0} {1}",
+    ),
+    ("NET/", r"NET/(?!IB|Socket|Plugin)(\w{2,30}) ((?:Invalid|Unsupported) .{1,120})", "last_words", "{0} {1}"),
+    (
+        "NET/",
+        r"NET/OFI Need to force simple protocol: (?!.{0,60}GDR)(.{1,100})",
+        "fact",
+        "the plugin for libfabric allows the protocol Simple alone, neither LL nor LL128: {0}",
+    ),
+    (
+        "NET/",
         r"NET/Socket ?: GPU Direct RDMA Disabled for HCA \d{1,5} '([^']{1,64})'",
         "fact",
         "NET/Socket has no GPUDirect RDMA on {0}, as is usual over TCP",
     ),
     (
         "NET/",
-        r"NET/OFI Running on (\S{1,60}) platform(?:,? topology file (\S{1,200}))?",
+        r"NET/OFI Running on (\S{1,60}) platform,? topology file (\S{1,200})",
         "fact",
         "the plugin for libfabric runs on {0}; its file of the topology: {1}",
+    ),
+    (
+        "NET/",
+        r"NET/OFI Running on (\S{1,60}) platform",
+        "fact",
+        "the plugin for libfabric runs on {0}",
     ),
     (
         "NET/",
@@ -232,7 +263,9 @@ NOTES: Tuple[Row, ...] = (
 
 def _maker(kind: str, sentence: str) -> Callable[[Match[str]], Event]:
     def make(match: Match[str]) -> Event:
-        return Note(kind, sentence.format(*((group or "").strip()[:_LONGEST] for group in match.groups())))
+        return Note(
+            kind, sentence.format(*(results.shorter((group or "").strip(), _LONGEST) for group in match.groups()))
+        )
 
     return make
 

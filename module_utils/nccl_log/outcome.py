@@ -14,18 +14,23 @@ from .process import Call
 
 # By file of NCCL's sources what fails with a call of it.
 _PARTS: Tuple[Tuple[str, str], ...] = (
-    (r"(?:^|/)init\.cc", "the initialisation of the communicator"),
-    (r"(?:^|/)(?:transport\.cc|transport/generic\.cc|channel\.cc)", "the connection between ranks"),
-    (r"(?:^|/)group\.cc", "the group call"),
-    (r"(?:^|/)(?:enqueue|collectives)\.cc", "the launch of the collective"),
+    (r"(?:^|/)init\.(?:cc|cpp|cu)", "the initialisation of the communicator"),
+    (r"(?:^|/)(?:transport|transport/generic)\.(?:cc|cpp|cu)", "the connection between ranks"),
+    (r"(?:^|/)group\.(?:cc|cpp|cu)", "the group call"),
+    (r"(?:^|/)(?:enqueue|collectives)\.(?:cc|cpp|cu)", "the launch of the operation"),
 )
 # The same of calls that are within those: NCCL may go on after one.
 _WITHIN: Tuple[Tuple[str, str], ...] = (
-    (r"(?:^|/)transport/net\.cc", "the connection of the network transport"),
-    (r"(?:^|/)transport/p2p\.cc", "the connection between GPUs of the node"),
-    (r"(?:^|/)bootstrap\.cc", "the bootstrap"),
+    # Its calls connect, and move data later.
+    (r"(?:^|/)transport/net\.(?:cc|cpp|cu)", "the network transport"),
+    (r"(?:^|/)channel\.(?:cc|cpp|cu)", "the set-up of a channel"),
+    (r"(?:^|/)transport/p2p\.(?:cc|cpp|cu)", "the connection between GPUs of the node"),
+    (r"(?:^|/)bootstrap\.(?:cc|cpp|cu)", "the bootstrap"),
+    (r"(?:^|/)graph/search\.", "the search for rings and trees (NCCL_GRAPH_FILE is read there)"),
     (r"(?:^|/)graph/", "the reading of the topology"),
 )
+# A connection that the network's plugin refuses is asked for by the proxy's thread.
+_PROXYS: Tuple[Tuple[str, str], ...] = ((r"(?:^|/)proxy\.(?:cc|cpp|cu)", "the proxy's operation"),)
 # What ncclResult_t's numbers are called.
 RESULTS: Dict[int, str] = {
     1: "an error of CUDA", 2: "a system error", 3: "an internal error", 4: "an invalid argument", 5: "an invalid usage",
@@ -63,7 +68,7 @@ def ended_a_call(job: Job, one: Reported) -> bool:
         and any(
             call.progress or re.search(pattern, call.place.partition(":")[0])
             for call in own_calls(job, one)
-            for pattern, _part in _PARTS
+            for pattern, _part in (*_PARTS, *(_PROXYS if one.failure.kind == "plugin_warning" else ()))
         )
     )
 
@@ -94,6 +99,6 @@ def last_words(job: Job, one: Reported) -> bool:
     return one.process is None and one.failure.kind in OPEN and one.failure.kind not in _NO_ERROR and raised
 
 
-_MAY_END = ("nvml", "system", "internal", "topology", "topology_file", "warning", "driver_functions")
+_MAY_END = ("nvml", "system", "internal", "topology", "topology_file", "warning", "driver_functions", "plugin_warning")
 # What a program is never told as an error.
 _NO_ERROR = ("event", "ras", "fallback", "libfabric", "gdrcopy", "value")

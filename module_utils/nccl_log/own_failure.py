@@ -13,6 +13,7 @@ from typing import List, Optional, Sequence, Tuple
 from . import results, signals
 from .ends import by_itself
 from .failure_checks import FOLLOWS
+from .failure_order import settled, waited
 from .job import Log, Reported
 from .jobs import Job
 from .quotes import Quote
@@ -41,7 +42,7 @@ CAUGHT = re.compile(
     r"NOT INSTALLED|not installed|\bINFO\b|git\b"
 )
 _LOCAL = re.compile(r"local rank (\d{1,6})\b")
-_ARGUMENTS = re.compile(
+ARGUMENTS = re.compile(
     r"error: (?:unrecognized arguments|the following arguments|argument |ambiguous option|expected )"
 )
 # Classes of lines that a program ends with.
@@ -52,8 +53,8 @@ _GRAVE = re.compile(
 )
 
 
-# How sure it is that a program's failure was the first one.
-FIRST, OPEN_ORDER, LAST_WORDS = "first", "open", "last"
+# How sure it is that a program's failure was the first one; BESIDE_WAIT: a wait was given up after it.
+FIRST, BESIDE_WAIT, OPEN_ORDER, LAST_WORDS = "first", "wait", "open", "last"
 
 
 def went_on(log: Log, one: Quote) -> int:
@@ -70,7 +71,7 @@ def went_on(log: Log, one: Quote) -> int:
 
 def own_failure(log: Log, job: Job) -> Optional[Tuple[Quote, str]]:
     """The line by which a program says that it failed by itself, and how sure its order is; None where none does."""
-    failures = [one for one in job.failures if one.failure.kind not in _ANYWHERE]
+    failures = [one for one in settled(job.failures) if one.failure.kind not in _ANYWHERE]
     if any(one.failure.kind not in FOLLOWS for one in failures):
         return None
     said = [one for one in job.quotes if (one.kind == signals.ERROR or _uncaught(one)) and not one.nccl]
@@ -78,19 +79,20 @@ def own_failure(log: Log, job: Job) -> Optional[Tuple[Quote, str]]:
     known = {" ".join(one.failure.text[:150].split()) for one in job.failures}
     said = [one for one in said if " ".join(one.text[:150].split()) not in known]
     ends = _ends(job)
+    first = BESIDE_WAIT if any(waited(one) for one in failures) else FIRST
     early = [one for one in said if _before_all(one, failures)]
     for proves in (_raised, _argued, _grave):
         found = [
             one for one in early if proves(one) and ((one.calls and not went_on(log, one)) or _ended_after(one, ends))
         ]
         if found:
-            return found[0], FIRST
+            return found[0], first
     uncaught = [one for one in early if _uncaught(one)]
     if uncaught:
-        return uncaught[0], FIRST
+        return uncaught[0], first
     found = [one for one in said if _raised(one) and _of_who_ended(one, failures)]
     if found:
-        return found[0], FIRST
+        return found[0], first
     found = [one for one in said if _raised(one) and _lost_by_others(one, failures)]
     if found:
         return found[0], OPEN_ORDER
@@ -147,7 +149,7 @@ def _raised(one: Quote) -> bool:
 
 
 def _argued(one: Quote) -> bool:
-    return _ARGUMENTS.search(one.text) is not None
+    return ARGUMENTS.search(one.text) is not None
 
 
 def _grave(one: Quote) -> bool:

@@ -8,16 +8,16 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Set, Tuple
 
+from .events import Channel
 from .process import Process
 
 # Connections that are kept, and lines of rings and of trees.
 PAIRS, RINGS = 128, 16
-_PAIR = re.compile(
-    r"(?:Channel|Ring) (?P<channel>\d{1,4})(?:/\S{1,6})? : (?P<source>\d{1,8})(?:\[[0-9a-f]+\])? -> "
-    r"(?P<target>\d{1,8})(?:\[[0-9a-f]+\])?(?: \[(?:send|receive)\])? +via (?P<path>.{1,80}?)"
-    r"(?: comm 0x[0-9a-f.]{1,16} nRanks \d{1,8})?(?:\s+#\s.*)?\s*$"
+# Of the number of a channel: fewer.
+_DIGITS = 5
+_ORDER = re.compile(
+    r"Channel (?P<channel>\d{1,4})/(?P<of>\d{1,4}) ?:\s*(?P<order>\d[\d ]*(?:\.\.\.)?)(?![\d \[\]-])(?!.{0,80} via )"
 )
-_ORDER = re.compile(r"Channel (?P<channel>\d{1,4})/(?P<of>\d{1,4}) ?:\s*(?P<order>\d[\d ]*(?:\.\.\.)?)")
 _NEIGHBOURS = re.compile(
     r"Ring (?P<channel>\d{1,4}) : (?P<before>\d{1,8}) -> (?P<rank>\d{1,8}) -> (?P<after>\d{1,8})\s*$"
 )
@@ -42,12 +42,9 @@ class Pairs:
     trees: Dict[Tuple[Process, int], List[str]] = field(default_factory=dict)
     many: bool = False
 
-    def connection(self, process: Process, text: str) -> None:
-        """Takes the line of a connection."""
-        match = _PAIR.match(text)
-        if match is None:
-            return
-        key = process, int(match.group("source")), int(match.group("target")), match.group("path")
+    def connection(self, process: Process, said: Channel, text: bytes) -> None:
+        """Takes a connection and its line, which has the number of the channel."""
+        key = process, said.source, said.target, said.path
         there = self.known.get(key)
         if there is None:
             if len(self.known) >= PAIRS:
@@ -55,7 +52,20 @@ class Pairs:
                 self.known.clear()
                 return
             there = self.known[key] = set()
-        there.add(int(match.group("channel")))
+        number = text.split(b" ", 2)[1].partition(b"/")[0]
+        if number.isdigit() and len(number) < _DIGITS:
+            there.add(int(number))
+
+    def has_no_ring_of(self, process: Process) -> bool:
+        """Whether no neighbours of the process are kept, nor will be."""
+        return len(self.neighbours) >= RINGS and not any(key[0] is process for key in self.neighbours)
+
+    def renamed(self, gone: Dict[Process, Process]) -> None:
+        """Takes processes that turned out to be others."""
+        self.known, self.orders, self.neighbours, self.trees = (
+            {(gone.get(key[0], key[0]), *key[1:]): value for key, value in there.items()}
+            for there in (self.known, self.orders, self.neighbours, self.trees)
+        )
 
     def ring(self, process: Process, text: str) -> bool:
         """Takes the line that tells the order of ranks in a ring, or a rank's neighbours there."""

@@ -13,10 +13,12 @@ from .topology import Topology
 
 # host, pid. Without a pid: host, and the rank that the launcher's prefix names.
 Key = Tuple[str, Optional[int], Optional[int]]
-# kind, via, device, gdr, by another GPU (PXN), sends
-Way = Tuple[str, str, Optional[int], bool, bool, Optional[bool]]
+# kind, via, device, gdr (None: the line is cut), by another GPU (PXN), sends
+Way = Tuple[str, str, Optional[int], Optional[bool], bool, Optional[bool]]
 
 
+# Of a rank that the line with a communicator's nodes names.
+SHAPED = "shaped"
 # Before words of a plugin's.
 _SAYS = "the plugin says: "
 
@@ -43,6 +45,7 @@ class Process:
     """What one process said. Sets and mappings stay small (KINDS); ``_add``, ``_put`` and ``Shared`` write them.
 
     devices: index -> HCA that its network found.   interfaces: name -> address, of NET/Socket.
+    ports: HCAs of lines of their own, (name, port) -> HCA.   more_devices: the list of them is cut.
     speeds: HCA -> Mbit/s.   oob, oob_address: interface of its control messages.
     absent: why there is no RDMA device: NoDevice.why.   gdr_devices: HCA -> whether it can do GPUDirect RDMA.
     gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
@@ -53,8 +56,9 @@ class Process:
     peers_off: pairs of GPUs of the node between which there is no direct way, as NCCL names them.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.   nvswitch: they end at a switch.
     nics: of the printed topology -> GB/s.
-    nvls_said: channels of NVLS; None where no line says how many.
+    nvls_said: channels of NVLS; None where no line says how many.   nvls_most: how many may be used, 0 if not said.
     pointers: address of a communicator -> its key.   buses: rank -> PCI bus id of its GPU, as NCCL writes it.
+    cuda_devices: rank -> CUDA device, of ranks behind the first.
     nvml: rank -> number that the driver has for its GPU, where it is not CUDA's.
     calls: the first calls that returned an error, innermost first.   retries: of its TCP connections, the last one.
     timed: (rank, ranks) of communicators that it completed.   gdr_why: why there is no GPUDirect RDMA.
@@ -64,8 +68,8 @@ class Process:
     shaped, shaped_ranks, shaped_local: the most nodes, ranks, and ranks of a node, of a communicator whose begin is not
     in the log.
     notes: what is harmless, odd, or another way that NCCL took.   gpus: CUDA devices that its lines name.
-    named: (rank, ranks, how it ended or "") of communicators whose begin is not in the log.
-    own_gpus: CUDA devices of its communicators that were not among those when it said so.
+    named: (rank, ranks, how it ended or "" or SHAPED) of communicators whose begin is not in the log.
+    met: the ranks of such a communicator have found each other.
     forms: releases that have the form of its lines, from and before.
     launcher_rank: rank or task that the launcher's prefix names.
     collnet_ranks: (communicator's key, rank) that are connected to CollNet.   collnet_why: why one is not.
@@ -81,6 +85,8 @@ class Process:
     devices: Dict[int, Device] = NOTHING
     interfaces: Dict[str, str] = NOTHING
     speeds: Dict[str, int] = NOTHING
+    ports: Dict[Tuple[str, int], Device] = NOTHING
+    more_devices: bool = False
     oob: str = ""
     oob_address: str = ""
     bootstrap: Optional[events.Bootstrap] = None
@@ -94,6 +100,7 @@ class Process:
     nvls: Optional[bool] = None
     nvls_channels: int = 0
     nvls_said: Optional[int] = None
+    nvls_most: int = 0
     nvswitch: bool = False
     nics: Dict[str, float] = NOTHING
     channels: int = 0
@@ -124,16 +131,17 @@ class Process:
     gdr_on: AbstractSet[Tuple[str, str]] = frozenset()
     init_seconds: Tuple[Any, ...] = ()
     trees: bool = False
+    met: bool = False
     roce: bool = False
     notes: AbstractSet[events.Note] = frozenset()
     forms: AbstractSet[events.Form] = frozenset()
     gpus: AbstractSet[int] = frozenset()
-    own_gpus: AbstractSet[int] = frozenset()
     named: AbstractSet[Tuple[int, int, str]] = frozenset()
     pointers: Dict[str, str] = NOTHING
     gpu: str = ""
     topology: Optional[Topology] = None
     buses: Dict[int, str] = NOTHING
+    cuda_devices: Dict[int, int] = NOTHING
     nvml: Dict[int, int] = NOTHING
 
     def __init__(self, key: Key, order: int, launcher_rank: Optional[int] = None) -> None:
@@ -152,9 +160,18 @@ class Process:
         return self.key[0]
 
     @property
-    def used_gpus(self) -> AbstractSet[int]:
-        """CUDA devices as its communicators name them: a thread that ends one may stand at another device."""
-        return self.own_gpus if len(self.own_gpus) >= len(self.gpus) else self.gpus | self.own_gpus
+    def hcas(self) -> List[Device]:
+        """The HCAs that NET/IB takes: as its networks have them, then those that lines of their own name alone."""
+        named = {part for device in self.devices.values() for part in device.name.split("+")}
+        return [*self.devices.values(), *(one for one in self.ports.values() if one.name not in named)]
+
+    def rank_at(self, device: Optional[int]) -> Optional[int]:
+        """The rank that has a CUDA device, of a process with several in one communicator; None where it is not told."""
+        if device is None or len(self.buses) < 2 or len(set(self.pointers.values())) > 1:
+            return None
+        found = [rank for rank, own in self.cuda_devices.items() if own == device]
+        found = found or [rank for rank in self.buses if rank not in self.cuda_devices]
+        return found[0] if len(found) == 1 and device in self.gpus else None
 
     @property
     def ways(self) -> List[Tuple[Way, int]]:

@@ -25,7 +25,7 @@ COARSE = (
 )
 COARSE += (b"Exit code:", b"NCCL_", b"min_nodes", b"endezvous", b"onnection from", b"starting workers")
 COARSE += (b"world-size", b"--nranks", b"--n_ranks", b"ocal rank size")
-COARSE += (b"Root Cause", b"host  ", b"rank  ", b"exitcode  ")
+COARSE += (b"Root Cause", b"host  ", b"rank  ", b"time  ", b"exitcode  ")
 
 _WORDS = (*(mark.decode() for mark in COARSE), "worker_count", "num_workers", "World size", "World_size")
 _VARIABLE = re.compile(
@@ -36,7 +36,11 @@ _WORLD = re.compile(r"(?:(?<!local.)world[_ -]size|--n_?ranks)['\"]?\s*[=:]?\s*(
 _LOCAL = re.compile(r"local[_ -](?:rank|world)[_ -]size['\"]?\s*[=:]?\s*(\d{1,8})\b", re.IGNORECASE)
 _OWN_RANK = re.compile(r"(?:--rank[= ]|(?<![\w-])(?:global_)?rank['\"]?\s*[=:])\s*(\d{1,8})\b", re.IGNORECASE)
 _LABEL = re.compile(r"\W{0,3}rank[ :=]{0,2}(\d{1,8})\b", re.IGNORECASE)
+# A rank of torchrun's blocks.
+_ENDED = re.compile(r"^[\s|]{0,8}rank {1,8}: (\d{1,8}) \(local_rank")
 _HOST = re.compile(r"\bhost(?:name)?['\"]?\s*[=:]\s*['\"]?([A-Za-z][\w.-]{1,200})", re.IGNORECASE)
+# What Ray puts before lines of its workers.
+_RAY = re.compile(r"\(\w{1,60} pid=\d{1,10}, ip=([\d.]{7,15})\)")
 _HOSTS = 64
 _MEETING = re.compile(
     r"(?:rdzv_endpoint|init_method|MASTER_ADDR|MASTER_PORT)['\"]?\s*[=:]\s*['\"]?(?P<where>[A-Za-z0-9][\w.:/%\[\]-]{1,200})"
@@ -48,23 +52,39 @@ _BARRIER = re.compile(
 )
 _NAME = re.compile(r"Process name: \[?\[(?P<job>[\w.@-]{1,120})(?:,\d{1,8})?\],(?P<rank>\d{1,8})\]|"
                    r"Process name: \[(?P<prte>[\w.@-]{1,120},)?(?P<other>\d{1,8})\]")  # fmt: skip
-_ROOT = re.compile(r"(?:^|[\s|:])(?P<key>host|rank|exitcode) {1,8}: (?P<value>[\w.-]{1,200}(?: \(pid: \d{1,10}\))?)")
+_ROOT = re.compile(
+    r"(?:^|[\s|:])(?P<key>time|host|rank|exitcode) {1,8}: (?P<value>[\w.:-]{1,200}(?: \(pid: \d{1,10}\))?)"
+)
+# Programs of training and inference by the directories of their files.
+PROGRAMS = {
+    "accelerate": "Accelerate", "axolotl": "Axolotl", "colossalai": "Colossal-AI", "composer": "Composer",
+    "deepspeed": "DeepSpeed", "fairseq": "fairseq", "horovod": "Horovod", "jax": "JAX", "lightning": "Lightning",
+    "llamafactory": "LLaMA-Factory", "lmdeploy": "LMDeploy", "megatron": "Megatron", "mmengine": "MMEngine",
+    "nanotron": "Nanotron", "nemo": "NeMo", "openrlhf": "OpenRLHF", "pytorch_lightning": "Lightning", "ray": "Ray",
+    "sglang": "SGLang", "tensorflow": "TensorFlow", "tensorrt_llm": "TensorRT-LLM", "torchtitan": "torchtitan",
+    "transformers": "Transformers", "trl": "TRL", "unsloth": "Unsloth", "verl": "verl", "vllm": "vLLM",
+}  # fmt: skip
+_FILE = re.compile(r'File "[^"]{0,300}?(?<!/home)/(%s)/[^"]{1,200}", line ' % "|".join(sorted(PROGRAMS)), re.IGNORECASE)
 _CODE = re.compile(r"(?P<code>-?\d{1,5}) \(pid: (?P<pid>\d{1,10})\)")
+_SPOKE = re.compile(rb"\[rank ?(\d{1,8})\]")
 _EXIT = re.compile(r"^\s*Exit code: {1,8}(?P<code>-?\d{1,5})\s*$")
 
 
 @dataclass
 class Programs:
-    """worlds: sizes that programs say.   local: how many ranks a node has, as they say.   ranks: which say so.
+    """worlds: sizes that programs say.   named: ranks that write lines, or that a launcher tells of.
+    local: how many ranks a node has, as they say.   ranks: which say so.
     hosts: on which ranks say that they are.
 
     meeting: where processes find each other, as printed.
     backends: of PyTorch.   waiting: ranks at a barrier of PyTorch's store -> how many had come, as each last said.
     expected: how many that barrier waits for.   variables: of NCCL's, as programs and commands print them.
-    starting: lines of a launcher's start are there.
+    ends: of torchrun's list rank -> exit code.
+    starting: lines of a launcher's start are there.   files: programs whose files are in tracebacks.
     """
 
     worlds: Set[int] = field(default_factory=set)
+    named: Set[int] = field(default_factory=set)
     local: Set[int] = field(default_factory=set)
     ranks: Set[int] = field(default_factory=set)
     hosts: Dict[int, str] = field(default_factory=dict)
@@ -74,10 +94,16 @@ class Programs:
     expected: int = 0
     variables: Dict[str, str] = field(default_factory=dict)
     starting: bool = False
+    files: Set[str] = field(default_factory=set)
+    ends: Dict[int, str] = field(default_factory=dict)
+    # Of that list the rank whose entry it is.
+    _entry: str = ""
     # Of Open MPI's block on who ended first: the rank that it names.
     _first: Optional[int] = None
     # Of torchrun's block on the first failure: host and rank; None outside of it.
     _root: Optional[Dict[str, str]] = None
+    # The times of all of its entries.
+    _times: Set[str] = field(default_factory=set)
 
     def line(self, text: str) -> Optional[Failure]:
         """Takes a line; a failure where it ends Open MPI's block on the first process that ended."""
@@ -100,6 +126,9 @@ class Programs:
             return Failure(
                 "exit", said % (rank, ended.group("code")), "exit code %s" % ended.group("code"), "", "", rank
             )
+        ended_rank = _ENDED.match(text)
+        if ended_rank is not None:
+            _note(self.named, int(ended_rank.group(1)))
         root = self._torchrun(text)
         if root is not None:
             return root
@@ -114,7 +143,7 @@ class Programs:
             if rank_of is not None:
                 _note(self.ranks, int(rank_of.group(1)))
             rank_of = rank_of or _LABEL.match(text)
-            host = _HOST.search(text)
+            host = _HOST.search(text) or _RAY.match(text)
             if host is not None and rank_of is not None and len(self.hosts) < _HOSTS:
                 self.hosts[int(rank_of.group(1))] = host.group(1)
         local = _LOCAL.search(text)
@@ -127,13 +156,36 @@ class Programs:
             _note(self.backends, backend.group(1))
         return None
 
+    def spoke(self, line: bytes) -> None:
+        """Takes a line that begins with ``[rank``: torchrun's or PyTorch's label."""
+        match = _SPOKE.match(line)
+        if match is not None:
+            _note(self.named, int(match.group(1)))
+
+    def frame(self, text: str) -> None:
+        """Takes a line of a traceback that names a file."""
+        match = _FILE.search(text)
+        if match is not None:
+            self.files.add(PROGRAMS[match.group(1).lower()])
+
     def _torchrun(self, text: str) -> Optional[Failure]:
         """Takes a line of torchrun's block on the first failure; that failure where the block names its end."""
         if "Root Cause (first observed failure)" in text:
             self._root = {}
             return None
-        said = _ROOT.search(text) if self._root is not None else None
-        if said is None or self._root is None:
+        said = _ROOT.search(text)
+        if said is None:
+            return None
+        if said.group("key") == "time":
+            _note(self._times, said.group("value"))
+            return None
+        if said.group("key") == "rank":
+            self._entry = said.group("value")
+        elif said.group("key") == "exitcode":
+            rank, self._entry, code = self._entry, "", _CODE.match(said.group("value"))
+            if rank.isdigit() and code is not None and len(self.ends) < _MOST:
+                self.ends[int(rank)] = code.group("code")
+        if self._root is None:
             return None
         if said.group("key") != "exitcode":
             self._root[said.group("key")] = said.group("value")
@@ -143,9 +195,15 @@ class Programs:
         self._root = None
         if ended is None or not rank.isdigit():
             return None
-        text = "torchrun says that the first to fail was rank %s on %s, with exit code %s" % (
+        text = "the first failure that torchrun observed was of rank %s on %s, with exit code %s" % (
             rank, host or "a host that is not named", ended.group("code"),
         )  # fmt: skip
+        if ended.group("code") == "1":
+            text += "; 1 is no signal: as a rule an exception of the program, whose text stands before this or in that"
+            text += " rank's own log"
+        # A signal tells more than a time does.
+        if len(self.ends) > 1 and len(self._times) == 1 and set(self.ends.values()) == {"1"}:
+            text += "; all %d in its list have one time: which was first is not told" % len(self.ends)
         where = "%s pid %s" % (host, ended.group("pid"))
         return Failure("exit", text, ended.group("code"), where.strip(), rank=int(rank))
 

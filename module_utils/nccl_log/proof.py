@@ -97,7 +97,7 @@ def _hosts(job: Job, proof: Transport) -> Dict[str, HostTransport]:
         for path in one.paths:
             parts = path.device.split("+")
             used.setdefault(_short(one.host), set()).update(parts)
-            if not path.gdr:
+            if path.gdr is False:
                 without.setdefault(_short(one.host), set()).update(parts)
     return {
         host: HostTransport(ranks.get(host, 0), *(_names(of.get(host, ())) for of in (used, without, found)))

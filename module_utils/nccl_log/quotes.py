@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Set, Tuple
 
 from . import signals
-from .tracebacks import Traceback, called
+from .signal_noise import noise
+from .tracebacks import FRAME, Traceback, called
 from .words import own_words
 
 # Quotes that are kept, characters of each, keys of lines that are known, and ranks or processes of a quote.
@@ -37,8 +38,9 @@ _TRACES, _CALLS = 256, 40
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{16,}|\d+")
 _RANK = re.compile(
-    r"\[rank ?(\d{1,8})\]|\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|\[\d{1,7},(\d{1,8})\]<|\brank[=: ]{1,3}(\d{1,8})\b|"
-    r"^(\d{1,7}): "
+    r"\[rank ?(\d{1,8})\]|\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|\[\d{1,7},(\d{1,8})\]<|^(\d{1,7}): |"
+    r"(?<!from )(?<!to )(?<!with )(?<!for )(?<!by )(?<!of )(?<!and )(?<!peer )(?<!remote )(?<!while )(?<!between )"
+    r"\brank[=: ]{1,3}(?P<said>\d{1,8})\b"
 )
 _HOSTS = (
     # Crash handlers and launchers: [HOST:PID ...]; Ray: (NAME pid=1, ip=...).
@@ -53,14 +55,17 @@ _HOSTS = (
     re.compile(r"\bPID (?P<pid>\d{1,10}) on node (?P<host>[\w.-]{1,120})"),
     re.compile(r"\bon (?:host|node) (?P<host>[\w.-]{1,120})"),
 )
-_FRAME = re.compile(r'File "(?P<file>[^"]{1,300})", line (?P<line>\d{1,8}), in (?P<name>\S{1,80})')
 _KERNEL = re.compile(r"(?P<name>[A-Za-z_]\w{2,120})\[[^\]]{0,120}\]\($")
+# Files that are no program's own.
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib\d{0,2}/python|/bin/|^<")
 # Calls that stand between those of interest.
 _WRAPPERS = {"wrapper", "inner", "<lambda>", "__call__", "_call_impl", "_wrapped_call_impl", "decorate_context", "_fn"}
 _WRAPPERS |= {"wrapped", "inner_wrapper", "_wrapper", "run_method", "_bootstrap", "<module>"}
 # Lines that are alike of which is told how they differ.
 _OTHERS = 6
 _TABLE = re.compile(r"^[\s|=+*^~-]*$")
+_TAIL = re.compile(r"\W{0,4}(?:Log tail|Tail of .{1,60}|Last \d{1,5} lines(?: of .{1,60})?)\W{0,4}$", re.IGNORECASE)
+_TOLD_FIRST = "whoever started the process tells its end here; the lines below are what it had printed before that"
 # What a quote is of which the exception itself is not in the log.
 CUT_OFF = "an exception in Python, raised out of these calls; its type and text are cut off here"
 
@@ -72,7 +77,7 @@ class Quote:
     source, order: of the first one, as in Reported.   last: order of the last one.   count: how many.
     others: words by which the first ones that are alike differ from it.
     behind: the lines that follow it and go with it.   calls: of a traceback, the outermost first.
-    kernel: of the program, at whose launch an exception came.
+    kernel: of the program, at whose launch an exception came.   own: the last line of its own files in that traceback.
     """
 
     kind: str
@@ -91,6 +96,12 @@ class Quote:
     others: List[str] = field(default_factory=list)
     calls: Tuple[str, ...] = ()
     kernel: str = ""
+    own: str = ""
+
+    @property
+    def trail(self) -> str:
+        """``main > step > isend (the program's own line: ring.py:19)``."""
+        return " > ".join(self.calls) + (" (the program's own line: %s)" % self.own if self.own else "")
 
 
 class Quotes:
@@ -101,6 +112,7 @@ class Quotes:
         self._known: Dict[str, Optional[Quote]] = {}
         self._kept: List[Quote] = []
         self._traces: Dict[str, List[str]] = {}
+        self._own: Dict[str, str] = {}
         # The quote that lines behind it may belong to, the line after which, and how many more.
         self._open: Optional[Quote] = None
         self._after, self._left = 0, 0
@@ -120,6 +132,11 @@ class Quotes:
     def full(self) -> bool:
         """Whether nothing but deaths is kept of what was not met before."""
         return len(self._kept) >= QUOTES
+
+    def begins(self, prefix: str) -> None:
+        """Takes the begin of a traceback: what was called before is of another one. prefix: what stands before it."""
+        self._traces.pop(prefix.strip()[-80:], None)
+        self._own.pop(prefix.strip()[-80:], None)
 
     def passed_over(self, text: str) -> bool:
         """Whether a line adds nothing, as there is no room for another quote; it is counted then."""
@@ -142,10 +159,15 @@ class Quotes:
         said, own = self._open, text.strip().replace("\t", " ")
         if said is None:
             return False
+        if said.kind == signals.DEATH and _TAIL.match(own):
+            # Who started a process tells its end, and then what it printed before it.
+            said.kind, said.about = signals.WARNING, _TOLD_FIRST
+            self._open = None
+            return False
         mine = (text[:1] in " \t" and own[:1] != "[") or said.text.endswith(":") or said.behind
         # The same of another rank or process is no part of it.
         mine = mine and _key(own) != _key(said.text)
-        if not mine or not own or _TABLE.match(own) or signals.noise(own) or _FRAME.search(own):
+        if not mine or not own or _TABLE.match(own) or noise(own) or FRAME.search(own):
             self._open = None
             return False
         # A list of ranks, each with all of its tensors.
@@ -160,10 +182,13 @@ class Quotes:
 
     def line(self, text: str, source: int, order: int) -> Optional[Quote]:
         """Takes a program's line; its quote where it reports something."""
-        frame = _FRAME.search(text)
+        frame = FRAME.search(text)
         if frame is not None:
             self._frame = text[: frame.start()].rstrip(), order
-            self._call(text[: frame.start()].strip(), "%s" % frame.group("name"))
+            prefix = text[: frame.start()].strip()
+            self._call(prefix, "%s" % frame.group("name"))
+            if not _LIBRARY.search(frame.group("path")) and prefix[-80:] in self._traces:
+                self._own[prefix[-80:]] = "%s:%s" % (frame.group("path").rpartition("/")[2][-80:], frame.group("line"))
             return None
         prefix, since = self._frame
         if order - since <= _NEAR and text.startswith(prefix) and text[len(prefix) :].startswith("    "):
@@ -253,7 +278,9 @@ class Quotes:
             self._who(said, text)
 
     def _who(self, said: Quote, text: str) -> None:
-        match = _RANK.search(text)
+        match, raised = _RANK.search(text), signals.EXCEPTION.search(text)
+        if match is not None and match.group("said") and raised is not None and match.start() > raised.start("text"):
+            match = None  # what an exception says of ranks is not who raises it
         if match is not None and len(said.ranks) < NAMED:
             said.ranks.add(int(next(group for group in match.groups() if group is not None)))
         for pattern in _HOSTS:
@@ -271,6 +298,7 @@ class Quotes:
         if calls is None:
             if len(self._traces) >= _TRACES:
                 self._traces.clear()
+                self._own.clear()
             calls = self._traces[prefix] = []
         if name not in _WRAPPERS and calls[-1:] != [name]:
             calls.append(name[:80])
@@ -284,13 +312,16 @@ class Quotes:
         prefix = text[: match.start("type")].strip()[-80:]
         calls = self._traces.pop(prefix, None)
         if calls is None and len(self._traces) == 1:
-            calls = self._traces.pop(next(iter(self._traces)))
+            prefix = next(iter(self._traces))
+            calls = self._traces.pop(prefix)
+        own = self._own.pop(prefix, "")
         if not calls and self._code[1] == said.order - 1 and self._code[0]:
             calls = [self._code[0]]
         if calls:
             kernels = [name[len("kernel ") :] for name in calls if name.startswith("kernel ")]
             said.kernel = kernels[-1] if kernels else ""
             said.calls = tuple(name for name in calls if not name.startswith("kernel "))[-6:]
+            said.own = own
 
 
 def shortened(own: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Set, Tuple
 
 # Lines of a report that are read, and processes of a sentence that are kept.
 LINES, NAMED = 20_000, 64
@@ -67,19 +67,25 @@ class Group(NamedTuple):
 
 @dataclass
 class Report:
-    """gpus: of the whole job; None where it is not said.   lines: that were read."""
+    """gpus: of the whole job; None where it is not said.   lines: that were read.
+
+    headings: of its lists of errors and of warnings, which are empty without blocks.
+    """
 
     gpus: Optional[int] = None
     groups: List[Group] = field(default_factory=list)
     blocks: List[Block] = field(default_factory=list)
     order: int = 0
     lines: int = 0
+    headings: Set[str] = field(default_factory=set)
     _totals: bool = False
 
     def line(self, text: str) -> bool:
         """Takes a line in; whether it is one of the report's."""
         self.lines += 1
-        if "(total)" in text:
+        if text.strip() in ("Errors", "Warnings"):
+            self.headings.add(text.strip())
+        elif "(total)" in text:
             self._totals = True
         elif self._totals and _TOTAL.match(text):
             self.gpus, self._totals = int(text.split()[-1]), False

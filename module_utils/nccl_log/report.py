@@ -62,7 +62,7 @@ def _job(log: Log, job: Job, first: bool) -> Dict[str, Any]:
     variables = sorted({name for process in job.processes for name in process.variables})
     return {
         "name": job.name,
-        "processes": len(job.processes),
+        "processes": job.counted or len(job.processes),
         "hosts": sorted({process.host for process in job.processes}),
         "nccl": list(job.versions),
         "communicators": len(job.communicators),

@@ -20,9 +20,11 @@ KINDS = (SUCCESS, SPEED, RESULT, PROGRESS, TIME)
 LOOKED_AT, LAST, KEPT, LONGEST, TOLD = 20_000, 500, 60, 300, 10
 _BEGIN = 8
 
+# Looked for from its first digit on alone: each digit of a long one would be tried else.
+_FROM_ITS_BEGIN = r"(?<!\d)"
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?"
 _SPEED = re.compile(
-    _NUMBER + r"[KkM]? ?(?:[KMGT]i?[Bb](?:ytes?|its?)?(?:/s(?:ec)?\b|ps\b)|[KMGTP]?FLOP/?s\b|"
+    _FROM_ITS_BEGIN + _NUMBER + r"[KkM]? ?(?:[KMGT]i?[Bb](?:ytes?|its?)?(?:/s(?:ec)?\b|ps\b)|[KMGTP]?FLOP/?s\b|"
     r"(?:k?tok(?:en)?s?|samples?|images?|imgs?|steps?|it|iters?|iterations?|examples?|records?|sequences?|seqs?|reqs?|"
     r"requests?|ops)(?:/s(?:ec)?\b| per sec(?:ond)?\b))|"
     r"(?:\w_per_sec(?:ond)?|throughput|bandwidth|busbw|algbw|\bbw)\b['\"]?(?: ?\([^()]{1,40}\))?\s*[=:]\s*" + _NUMBER,
@@ -43,17 +45,27 @@ _SUCCESS = re.compile(
 )
 # Words that make another thing of such a word.
 _NOT = re.compile(
-    r"\b(?:not|no|never|un\w+ed|if|when|until|after|before|wait\w*|in ?complete|fail\w*|error|"
+    r"\b(?:not|no|never|un\w+ed|if|when|until|after|before|wait\w*|in ?complete|fail\w*|\w{0,40}errors?|"
+    r"\w{0,40}exceptions?|time ?-?outs?|timed ?-?out|timing out|crash\w*|kill\w*|hung|hangs?|stuck|broken|lost|"
+    r"corrupt\w*|invalid|dead|died|"
+    # A state, and no report of an end.
+    r"last (?:enqueued|started|completed|scheduled)|SeqNum|"
     r"0 passed|cancel\w*|abort\w*|you|your|please|should|must|ensure|make sure|warning|deprecated)\b",
     re.IGNORECASE,
 )
+# What does not make it one all the same.
+_NONE = re.compile(r"\b(?:0|no|zero|without(?: any)?) (?:errors?|fail\w{0,10}|exceptions?|timeouts?)\b", re.IGNORECASE)
+# No count of anything: -1 without its sign, or memory that nobody wrote.
+_GARBAGE = re.compile(r"(?<![\d.,\w])-?\d{16,}(?![\d\w.])")
 _PROGRESS = re.compile(
     r"\b(?:(?:global_?)?step|iter(?:ation)?|epoch|batch|episode|round)s?\b['\"]?[ \t=:#\[(]{0,4}\d|"
     r"\b\w{0,20}loss\b['\"]?\s*[=: ]\s*(?:" + _NUMBER + r"|nan|inf)|"
     r"\b(?:running|start(?:ing|ed)?|begin(?:ning)?|resum\w+) (?:the )?(?:model )?"
     r"(?:training|evaluation|inference|benchmark)|"
     r"\btraining (?:started|begins|starts)|\bnum(?:ber of)? (?:examples|epochs|steps|samples)\b|"
-    r"\b(?:train )?batch size\b.{0,80}[=:]\s*\d|\d[\d,.]*[KMB]? (?:total |trainable )*param(?:eter)?s\b|"
+    r"\b(?:train )?batch size\b.{0,80}[=:]\s*\d|"
+    + _FROM_ITS_BEGIN
+    + r"\d[\d,.]*[KMB]? (?:total |trainable )*param(?:eter)?s\b|"
     r"\b(?:model size|param(?:eter)?s(?: count)?)\s*[=:]\s*\d|\d{1,3}%\|.{0,200}?\| *\d+/\d+|"
     r"application startup complete",
     re.IGNORECASE,
@@ -68,6 +80,10 @@ _OTHER = re.compile(
     r"^\W{0,3}(?:\S{1,80}[$#] )?(?:[A-Z_]\w{0,60}=\S{0,200} ){0,20}"
     r"(?:python|bash|sh|mpirun|srun|torchrun|export|sudo|docker)\b|"
     r"^#|\bOMP_NUM_THREADS|^\s*(?:return|if|for|def|raise|assert|self\.|File )\b|[({,]$"
+)
+# How many of them there are to be, at the end of a line: how far it has come is another word.
+_TO_BE = re.compile(
+    r"(?:^|[\s\"'])(?:epochs|steps|iterations|episodes|rounds)[\"']? {0,20}[:=] {0,20}\d{1,12}[\"',]{0,3}$"
 )
 _RULES = ((SPEED, _SPEED), (RESULT, _RESULT), (PROGRESS, _PROGRESS), (SUCCESS, _SUCCESS), (TIME, _TIME))
 # The end of a line of NCCL's.
@@ -85,6 +101,11 @@ class Line:
     last: str
     last_order: int
     count: int = 1
+
+
+def shorter(text: str, most: int) -> str:
+    """The begin of a text; that the rest is left out is to be seen."""
+    return text if len(text) <= most else text[: most - 4] + " ..."
 
 
 class Results:
@@ -120,7 +141,7 @@ class Results:
         self._tail.clear()
 
     def _take(self, line: bytes, order: int) -> bool:
-        text = line[: LONGEST * 2].decode("utf-8", "replace").strip()[:LONGEST]
+        text = shorter(line[: LONGEST * 2].decode("utf-8", "replace").strip(), LONGEST)
         kind = classify(text)
         if not kind:
             return False
@@ -139,9 +160,11 @@ def classify(text: str) -> str:
     if _OTHER.search(text) is not None:
         return ""
     kind = next((kind for kind, pattern in _RULES if pattern.search(text)), "")
-    if kind == SUCCESS and _NOT.search(text):
+    if kind == SUCCESS and _NOT.search(_NONE.sub("", text)):
         return ""
-    return kind
+    if kind == PROGRESS and _TO_BE.search(text):
+        return ""
+    return "" if kind in (SUCCESS, PROGRESS) and _GARBAGE.search(text) else kind
 
 
 def torn(results: Results) -> List[Tuple[str, int]]:

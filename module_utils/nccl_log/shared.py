@@ -26,7 +26,7 @@ class Shared:
     def __init__(self) -> None:
         # What was there (by identity, so it is kept, too) and what came -> what is there now.
         self._grown: Dict[Tuple[Any, ...], Tuple[Any, Any]] = {}
-        self._counted: Dict[Tuple[int, Way], Tuple[Dict[Way, int], Dict[Way, int]]] = {}
+        self._counted: Dict[Tuple[int, Way, int], Tuple[Dict[Way, int], Dict[Way, int]]] = {}
 
     def add(self, process: Process, name: str, value: Any) -> None:
         """Into one of the process's sets."""
@@ -52,13 +52,13 @@ class Shared:
         else:
             setattr(process, name, self._grow(there, (key, value), lambda: {**there, key: value}))
 
-    def count(self, ways: Dict[Way, int], way: Way) -> Dict[Way, int]:
-        """The mapping with one channel more: ranks of one number in their nodes connect in the same ways."""
-        # By hand what _grow does: most lines of a log come here.
-        known = self._counted.get((id(ways), way))
+    def count(self, ways: Dict[Way, int], way: Way, more: int = 1) -> Dict[Way, int]:
+        """The mapping with so many channels more: ranks of one number in their nodes connect in the same ways."""
+        # By hand what _grow does: it is called often.
+        known = self._counted.get((id(ways), way, more))
         if known is None:
-            known = ways, {**ways, way: ways.get(way, 0) + 1}
-            remember(self._counted, (id(ways), way), known)
+            known = ways, {**ways, way: ways.get(way, 0) + more}
+            remember(self._counted, (id(ways), way, more), known)
         return known[1]
 
     def _grow(self, there: Any, came: Tuple[Any, ...], now: Callable[[], Any]) -> Any:

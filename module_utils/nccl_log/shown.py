@@ -7,11 +7,26 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Set, Tuple
 
-from . import alike, ends, events, judge, results, signals, table, ways
-from .job import Log, Process
-from .jobs import Job, names, numbers
+from . import (
+    aftermath,
+    alike,
+    attendance,
+    ends,
+    events,
+    judge,
+    judge_watchdog,
+    last_lines,
+    net_plugins,
+    results,
+    signals,
+    table_told,
+    transport,
+    ways,
+)
+from .failures import failure
+from .job import NO_FAILURES, Log, Process
+from .jobs import UNNAMED, Job, missing, names, numbers, of_ranks
 from .quotes import Quote
-from .transport import transport
 
 # What stands before a note of a kind.
 _NOTES = {"odd": "worth a look, no failure by itself: ", "fallback": "NCCL goes on in another way: "}
@@ -31,6 +46,8 @@ _USUAL = re.compile(r"^(?:lib(?:nccl|rccl)-(?:net|tuner|profiler|env|gin|rma)\.s
 _HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
 # How communicators end.
 _ENDS = (("Destroy", "ended in order"), ("Abort", "aborted"), ("Revoke", "revoked"))
+# Kinds of lines that report a failure.
+_FAILED = signals.ERROR, signals.DEATH
 # Processes of which PCI addresses are told.
 _BUSES = 8
 
@@ -39,7 +56,8 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     """What the log tells of a job. whole: it is the first job, with which what nobody signed is told."""
     said = [*_seen(job), *_releases(log, job)]
     if whole:
-        said += [*_programs(log), *table.told(log.table), *log.trace.told()]
+        said += [*_programs(log), *table_told.told(log.table)]
+        said += [*log.trace.told(), *log.matrix.told(), *log.stacks.told()]
         if log.starts > 1 and job.world is None:
             said.append(
                 "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: as a rule %d"
@@ -47,8 +65,20 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
             )
     said += [*_communicators(job), *ways.told(log, job), *_nodes(job), *_plugins(job), *_notes(job)]
     if whole:
-        said += [*results.told(log.results), *_successes(job)]
+        said += [*_warnings(log), *results.told(log.results), *_successes(job)]
+        if job.failures or not _worked(log, job):
+            said += last_lines.told(log, job)
     return said
+
+
+def _warnings(log: Log) -> List[str]:
+    """That NCCL warns of nothing, or of nothing that is a failure."""
+    if log.info and not log.warnings:
+        return ["no warning of NCCL's (WARN) is in these lines"]
+    if not log.info or log.failures:
+        return []
+    count = "only warning (WARN) tells" if log.warnings == 1 else "%d warnings (WARN) tell" % log.warnings
+    return ["NCCL's %s of what it does without, and of no failure" % count]
 
 
 def _worked(log: Log, job: Job) -> bool:
@@ -60,7 +90,8 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     """What the log does not tell of a job."""
     said: List[str] = []
     if job.processes:
-        said += transport(job).missing if job.nodes != 1 else ()
+        said += transport.transport(job).missing if job.nodes != 1 else ()
+        said = _absent(log, job, said)
         shaped = max((process.shaped for process in job.processes), default=0)
         if shaped == 1 and _NODES in said:
             said[said.index(_NODES)] = (
@@ -76,10 +107,14 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
             text = ": lines whose begin is cut say it of others, %s" % others if others else " (Init COMPLETE)"
             said.append("that a communicator %swas completed%s" % ("whose begin is here " if others else "", text))
         elif done and whole and not (log.table.rows or log.trace.streams or job.failures or _worked(log, job)):
-            said.append("what came after the initialisation: collectives, their speed, the result and end of the job")
+            ended = any(one.gone for one in job.communicators) or any(process.ended for process in job.processes)
+            text = "what came %s: collectives, their speed, the result%s"
+            said.append(text % (("before the communicators ended", "") if ended else
+                                ("after the initialisation", " and end of the job")))  # fmt: skip
         if not job.communicators and not job.failures:
             said.append(
-                "which ranks began, and that any completed (Init START, Init COMPLETE): the log is cut, or of a part"
+                "which ranks began, and that any completed (Init START, Init COMPLETE): NCCL was not at INFO, or the"
+                " log is cut"
             )
     if whole and log.processes and not job.versions:
         said.append("which release of NCCL it is")
@@ -88,8 +123,25 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     if whole and not log.table.rows and (log.table.ranks or log.tests):
         said.append("a row of nccl-tests' table: no bandwidth")
     if log.cut_off and whole:
-        said.append("the end of %s: its last line is cut off" % names(log.cut_off, 2))
+        said.append("the end of %s: its last line has no end, and may be cut off" % names(log.cut_off, 2))
     return said
+
+
+def _absent(log: Log, job: Job, said: List[str]) -> List[str]:
+    """What the proof of a transport lacks, without ranks that other lines name as their own."""
+    unseen = transport.unseen(job)
+    if job.world is None or job.rivals or unseen not in said:
+        return said
+    there = attendance.named(log, job)
+    silent = numbers(there - set(job.world.began))
+    where = "these lines, which leave some out" if log.elided else "this log"
+    texts = []
+    if len(there) < job.world.ranks:
+        which = of_ranks(missing(there, job.world.ranks), " of %d is", " of %d are") % job.world.ranks
+        texts.append(unseen if attendance.unnamed(job) else "%s not in %s" % (which, where))
+    if silent:
+        texts.append("the begin (Init START) of %s, of which other lines are here" % of_ranks(silent))
+    return [one for text in said for one in (texts if text == unseen else [text])]
 
 
 def _beginning(job: Job) -> List[str]:
@@ -100,7 +152,12 @@ def _beginning(job: Job) -> List[str]:
     if any((one.source, one.order) < (first.source, first.order) for one in before
            if " ".join(one.text[:120].split()) not in known):  # fmt: skip
         return []
-    if all(one.failure.kind in ("watchdog", "progress", "stuck") for one in job.failures):
+    if all(one.failure.kind in ("watchdog", "progress", "signalled", "stuck") for one in job.failures):
+        codes = {one.failure.code for one in job.failures if one.failure.kind == "watchdog"}
+        if len(codes) == 1 and judge_watchdog.not_come(job, next(iter(codes))):
+            return ["what kept the rank that did not come"]
+        if judge_watchdog.taken_down(job):
+            return ["what the abort of the process group waited for"]
         return ["why the ranks waited: which rank or transfer did not come, and what kept it"]
     return ["the first error itself: what is here follows from it, or only reports it"]
 
@@ -108,12 +165,24 @@ def _beginning(job: Job) -> List[str]:
 # A sentence of transport's.
 _NODES = "it is not said over how many nodes the job runs"
 # Kinds of failures that only report another one.
-_AFTER = ("consequence", "exception", "test", "watchdog", "progress", "exit", "stuck", "left", "closed", "store")
+_AFTER = (
+    "signalled",
+    "consequence",
+    "exception",
+    "test",
+    "watchdog",
+    "progress",
+    "exit",
+    "stuck",
+    "left",
+    "closed",
+    "store",
+)
 
 
 def _who(job: Job, process: Process) -> str:
     text = job.who(process)
-    gpus = sorted(process.used_gpus)
+    gpus = sorted(process.gpus)
     text += " GPU%s %s" % ("" if len(gpus) == 1 else "s", numbers(gpus)) if gpus else ""
     others = {rank: number for rank, number in process.nvml.items() if len(process.buses) > 1}
     if others and len(job.processes) <= _BUSES:
@@ -122,7 +191,9 @@ def _who(job: Job, process: Process) -> str:
         )
     if len(process.buses) == 1 and len(job.processes) <= _BUSES:
         [(rank, bus)] = process.buses.items()
-        text += " (busId %s%s)" % (bus, ", nvmlDev %d" % process.nvml[rank] if rank in process.nvml else "")
+        parts = ["busId %s" % bus] if bus else []
+        parts += ["nvmlDev %d" % process.nvml[rank]] if rank in process.nvml else []
+        text += " (%s)" % ", ".join(parts) if parts else ""
     return text
 
 
@@ -130,7 +201,7 @@ def _seen(job: Job) -> List[str]:
     """Processes of each host with their GPUs; GPUs that two processes of a host have in common."""
     hosts: Dict[str, List[Process]] = {}
     for process in job.processes:
-        hosts.setdefault(process.host or "a host that is not named", []).append(process)
+        hosts.setdefault(process.host or UNNAMED, []).append(process)
     if not hosts or (len(job.processes) == 1 and not job.processes[0].host and job.processes[0].key[1] is None):
         return []
     text = []
@@ -139,7 +210,7 @@ def _seen(job: Job) -> List[str]:
             text.append(", ".join(_who(job, one) for one in processes))
             continue
         ranks = [rank for one in processes for rank in job.ranks_of(one)] if len(job.processes) < _RANKED else []
-        gpus = {gpu for one in processes for gpu in one.used_gpus}
+        gpus = {gpu for one in processes for gpu in one.gpus}
         own = "%d process%s on %s" % (len(processes), "" if len(processes) == 1 else "es", host)
         own += ", ranks %s" % numbers(ranks) if ranks else ""
         text.append(own + (", GPUs %s" % numbers(gpus) if gpus else ""))
@@ -149,8 +220,8 @@ def _seen(job: Job) -> List[str]:
     for host, processes in sorted(hosts.items())[:_HOSTS]:
         on: Dict[int, List[Process]] = {}
         for process in processes:
-            if len(process.used_gpus) == 1 and process.key[1] is not None:
-                on.setdefault(next(iter(process.used_gpus)), []).append(process)
+            if len(process.gpus) == 1 and process.key[1] is not None:
+                on.setdefault(next(iter(process.gpus)), []).append(process)
         shared = {gpu: own for gpu, own in on.items() if len(own) > 1}
         several = len({job.rank_of(one) for own in shared.values() for one in own} - {None}) > 1
         buses = {bus for own in shared.values() for one in own for bus in one.buses.values()}
@@ -176,6 +247,8 @@ def _releases(log: Log, job: Job) -> List[str]:
         parts.append("RCCL (AMD's build of NCCL), its release is not told")
     if built:
         parts.append("built for CUDA %s" % names(built))
+    if log.hip:
+        parts.append("built for HIP %s" % names(log.hip))
     if drivers:
         parts.append("driver of CUDA %s" % ", ".join("%d.%d" % (n // 1000, n % 1000 // 10) for n in sorted(drivers)))
     if len(parts) > 1 or (parts and log.rccl):
@@ -196,6 +269,14 @@ def _programs(log: Log) -> List[str]:
     if of.hosts:
         where = ", ".join("rank %d on %s" % pair for pair in sorted(of.hosts.items())[:8])
         parts.append(where + (" and %d more" % (len(of.hosts) - 8) if len(of.hosts) > 8 else ""))
+    if of.files:
+        parts.append("files of %s in tracebacks" % names(of.files, 8))
+    if of.ends:
+        codes: Dict[str, List[int]] = {}
+        for rank, code in of.ends.items():
+            codes.setdefault(code, []).append(rank)
+        each = ["%s on %s" % (code, of_ranks(numbers(ranks))) for code, ranks in sorted(codes.items())]
+        parts.append("exit codes in torchrun's list: %s" % names(each, 6))
     if of.meeting:
         parts.append("processes meet at %s" % names(of.meeting, 4))
     if of.backends:
@@ -220,7 +301,7 @@ def _communicators(job: Job) -> List[str]:
         )  # fmt: skip
         text += ", Init COMPLETE of %s" % ("all" if len(one.done) == one.ranks else numbers(one.done) or "none")
         if one.named:
-            text = "a communicator of %d ranks, whose begin is not in the log: lines name %s" % (
+            text = "a communicator of %d ranks, whose begin (Init START) is not in the log: lines name %s" % (
                 one.ranks, "all of them" if begun == "all" else "rank " + begun,
             )  # fmt: skip
         text = text.replace("of %d ranks of %d ranks" % (one.ranks, one.ranks), "of %d ranks" % one.ranks)
@@ -232,6 +313,11 @@ def _communicators(job: Job) -> List[str]:
                 text += ", %s (%s COMPLETE) by %s" % (
                     meant, how, "all" if len(one.gone[how]) == one.ranks else "rank " + numbers(one.gone[how]),
                 )  # fmt: skip
+        failed = any(one.kind in _FAILED or "failed or timed out" in one.text for one in job.quotes)
+        if "Abort" in one.gone and not job.failures and not failed:
+            text += ": no failure is in these lines, so that as a rule the program itself ended it so"
+        elif "Abort" in one.gone and job.failures:
+            text += ": as a rule the clean-up after a failure, and no cause"
         said.append(text)
     if len(ordered) > _COMMUNICATORS:
         said.append("and %d more communicators" % (len(ordered) - _COMMUNICATORS))
@@ -282,7 +368,7 @@ def _nodes(job: Job) -> List[str]:
             found.setdefault(tuple(parts), []).append(process)
     said = []
     for told, processes in sorted(found.items(), key=lambda one: (-len(one[1]), one[1][0].order))[:3]:
-        who = names((process.host or "a host that is not named" for process in processes), 3)
+        who = names((process.host or UNNAMED for process in processes), 3)
         said.append("topology of %s: %s" % (who, "; ".join(told)))
     if len(found) > 3:
         said.append("and %d topologies more that differ from these" % (len(found) - 3))
@@ -296,6 +382,11 @@ def _plugins(job: Job) -> List[str]:
     if speaks:
         kinds = "; ".join("%s is %s" % (name, _PLUGINS[name]) for name in sorted(speaks) if name in _PLUGINS)
         said.append("lines of a network plugin: %s" % names(speaks) + (" (%s)" % kinds if kinds else ""))
+    idle = net_plugins.without_device(job.processes)
+    if idle:
+        said.append("the network plugin %s found no device that it takes (no eligible provider): it is not used"
+                    % names(idle))  # fmt: skip
+    said += net_plugins.given_up(job)
     there = {plugin for plugin in plugins if plugin.state == "loaded"}
     absent = {plugin.kind for plugin in plugins if plugin.state == "missing"}
     absent -= {plugin.kind for plugin in there if not plugin.name.startswith("internal")}
@@ -303,6 +394,13 @@ def _plugins(job: Job) -> List[str]:
     if "NET" in absent and any(one.failure.kind == "no_network" for one in job.failures):
         absent.remove("NET")
         said.append("no plugin for NET is there, and the network that was asked for is one of a plugin")
+    slingshot = any(name.startswith("hsn") for one in job.processes for name in one.interfaces)
+    if "NET" in absent and not asked and slingshot and "Socket" in job.networks:
+        absent.remove("NET")
+        said.append(
+            "no plugin for NET is there: over Slingshot's interfaces (hsn...) NCCL then goes by TCP, no failure,"
+            " and slow between nodes; libfabric needs the plugin aws-ofi-nccl (or its build for RCCL)"
+        )
     if absent and not asked:
         said.append("harmless: no plugin for %s is there; NCCL does without" % ", ".join(sorted(absent)))
     missing = {plugin for plugin in plugins if plugin.state == "missing" and not _USUAL.match(plugin.name)}
@@ -314,27 +412,39 @@ def _plugins(job: Job) -> List[str]:
             text += " LD_LIBRARY_PATH finds)"
         without = {plugin.kind for plugin in missing} <= {"PROFILER", "TUNER"}
         said.append(text + ("; communication does without a profiler or tuner" if without else ""))
-    loaded = {"%s %s" % (plugin.kind, plugin.name) for plugin in there}
+    failed = net_plugins.failed_to_start(plugins)
+    if "IB" in failed:
+        said.append("NCCL's own NET/IB did not start (Failed to initialize NET plugin IB), as where no HCA is visible")
+    not_up = {plugin for plugin in there if plugin.kind == "NET" and _is_one_of(plugin.name, failed)}
+    loaded = {"%s %s" % (plugin.kind, plugin.name) for plugin in there - not_up}
     if loaded:
         said.append("plugins loaded: %s" % names(loaded, 6))
+    if not_up:
+        said.append("loaded, and not started: %s" % names((plugin.name for plugin in not_up), 6))
     unfit = {plugin.name for plugin in plugins if plugin.state == "unfit"}
     if unfit:
         said.append("a network plugin does not fit this NCCL (no %s): NCCL's own networks are used" % names(unfit))
     return said
 
 
+def _is_one_of(loaded: str, failed: Set[str]) -> bool:
+    """Whether ``SPCX (v10)`` or ``libnccl-net-spcx.so`` is among plugins that NCCL calls by their own names."""
+    words = re.split(r"[^a-z0-9]+", loaded.lower())
+    return any(name.lower() in words for name in failed)
+
+
 def _notes(job: Job) -> List[str]:
     said = []
     notes = {(note.kind, note.text) for process in job.processes for note in process.notes}
     for kind in ("odd", "fallback", "fact", "harmless"):
-        for text in sorted(text for of, text in notes if of == kind)[:6]:
+        for text in sorted(text for of, text in notes if of == kind)[:8]:
             note = events.Note(kind, text)
             few = job.processes if len(job.processes) < _RANKED else ()
             hosts = {process.host for process in few if note in process.notes}
             # Where all say it, or a host has no name, whose it is tells nothing.
             some = "" not in hosts and 0 < len(hosts) < len({process.host for process in few})
             said.append(_NOTES[kind] + text + (" (says %s)" % names(hosts, 3) if some else ""))
-    said += _interfaces(job, notes)
+    said += _interfaces(job, notes) + _host_memory(job)
     shut = [process for process in job.processes if ends.shut_down(process)]
     if shut:
         said.append(
@@ -345,15 +455,61 @@ def _notes(job: Job) -> List[str]:
     if closed:
         said.append(
             "service threads say that local rank%s %s closed %s: ended or closed down, as is usual at the end and after"
-            " a failure, and no error by itself; where it comes before every failure, look at these ranks first"
+            " a failure, and no error by itself; look at these ranks first where no other line names who failed"
             % (
                 "" if len(closed) == 1 else "s",
                 numbers(closed),
                 "its connection" if len(closed) == 1 else "connections",
             )
         )
-        said.append("of these %s" % alike.lost(job))
-    settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job))]
+        if not all(process.ended for process in job.processes):
+            said.append("of these %s" % alike.lost(job))
+    return said + _settings(job, notes) + _effects(job)
+
+
+def _host_memory(job: Job) -> List[str]:
+    """In which ways processes share memory of the host, where these are two."""
+    ways_of = {
+        one: {note.text for note in one.notes if note.kind == "host_memory"} for one in job.processes if one.notes
+    }
+    by = {way: [job.who(one) for one, said in ways_of.items() if way in said] for way in ("CUMEM", "MMAP")}
+    if not all(by.values()) or by["CUMEM"] == by["MMAP"]:
+        return []
+    return [
+        "worth a look, no failure by itself: memory of the host is shared in two ways: by cuMem (CUMEM) on %s; by files"
+        " in /dev/shm (MMAP) on %s: ranks that do not agree on it cannot attach each other's; NCCL_CUMEM_HOST_ENABLE=0"
+        " makes all of them use files" % (names(by["CUMEM"], 8), names(by["MMAP"], 8))
+    ]
+
+
+def _effects(job: Job) -> List[str]:
+    """What variables bring here that their values alone do not tell."""
+    said = []
+    one_each = job.world is not None and job.world.nodes == job.world.ranks > 1
+    alone = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if job.number(name) and one_each]
+    if alone:
+        said.append("without effect here: %s: between GPUs of a node, and each node has one rank" % names(alone))
+    if set(job.set_to("NCCL_NET_GDR_LEVEL")) & {"SYS", "5"}:
+        said.append(
+            "NCCL_NET_GDR_LEVEL allows GPUDirect RDMA over any distance, from one CPU socket to the other as well,"
+            " which is slow on many hosts"
+        )
+    return said
+
+
+def _settings(job: Job, notes: Set[Tuple[str, str]]) -> List[str]:
+    """The variables that NCCL found, those apart of which a network plugin says that it has set them."""
+    by: Dict[str, str] = {}
+    for kind, text in notes:
+        if kind == "plugin_set":
+            plugin, name = text.split()
+            by[name] = plugin
+    said = []
+    for plugin in sorted(set(by.values())):
+        own = [name for name in sorted(by) if by[name] == plugin]
+        each = ["%s=%s" % (name, names(job.set_to(name), 3)) if job.set_to(name) else name for name in own]
+        said.append("set by the network plugin %s, as it says, and not by the job: %s" % (plugin, ", ".join(each[:30])))
+    settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job) - set(by))]
     if settings:
         said.append(
             "set (by the environment, or a file such as /etc/nccl.conf: the log does not tell which): %s"
@@ -403,7 +559,13 @@ def quoted(job: Job, explained: str) -> List[Tuple[Quote, bool]]:
     explained: what the findings say. Worst kinds stay where the log has too many.
     """
     reports = [one for one in job.quotes if one.kind != signals.SUCCESS]
-    first = next((one for one in reports if one.kind in (signals.ERROR, signals.DEATH)), None)
+    # A warning before it may tell of the same.
+    first = reports[0] if reports and reports[0].kind in (signals.ERROR, signals.DEATH) else None
+    if first is not None and signals.MERELY.search(first.text):
+        first = None
+    failed = [(one.source, one.order) for one in job.failures if one.failure.kind not in NO_FAILURES]
+    if first is not None and min(failed, default=(first.source, first.order)) < (first.source, first.order):
+        first = None  # a finding tells what came before it
     return [
         (one, one is first)
         for one in reports
@@ -432,10 +594,17 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
     if one.nccl and one.count > 1:
         head += ", %d times, up to line %d" % (one.count, one.last)
     said = ["%s: %s" % (head, " | ".join([one.text, *one.behind]))]
+    told = failure(one.text, one.place) if one.nccl else None
+    of = [said for said in job.failures if (said.source, said.order) == (one.source, one.order)] if one.nccl else []
+    follows = next((why for why in (aftermath.follows(job, said) for said in of) if why), "")
+    if follows:
+        said.append("= %s" % follows)
+    elif told is not None and told.kind == "consequence":
+        said.append("= it follows from a failure before it, or goes with the end: no cause of its own")
     if one.about:
         said.append("= %s" % one.about)
     if one.calls:
-        said.append("= called from: %s" % " > ".join(one.calls))
+        said.append("= called from: %s" % one.trail)
     if one.kernel:
         said.append("= at the launch of the program's kernel %s" % one.kernel)
     return said

@@ -12,37 +12,23 @@ import re
 from typing import Dict, NamedTuple, Optional, Pattern, Tuple
 
 from .signal_marks import MARKS
+from .signal_noise import command, noise
 from .signal_numbers import NUMBERS, SIGNALS, meaning
 
 # Kinds, worst first. Who is told to end, or ends others, has not failed by that: an order is never a cause.
 DEATH, ERROR, ORDER, WAITS, WARNING, SUCCESS = "death", "error", "order", "waits", "warning", "success"
 KINDS = (DEATH, ERROR, ORDER, WAITS, WARNING, SUCCESS)
 
+# A line that PyTorch itself calls a warning: it is quoted, and no failure by itself.
+MERELY = re.compile(r"\[W(?:\d{3,4} \d\d:\d\d:\d\d\S* \d*)? ?[\w/.-]{1,80}\.(?:cpp|h|cc):\d{1,6}\]")
+# What is tried again is no end of anything.
+AGAIN = re.compile(
+    r"\b(?:(?:[Tt]ry(?:ing)? again|[Rr]etry(?:ing)?) (?:after|in) \d|will (?:be retried|retry|try again))"
+)
 # A name of an exception in Python, at the begin of what it says.
 EXCEPTION = re.compile(
     r"(?:^|[\s:\])|])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure)|"
     r"Fatal Python error)(?:\([\w-]{0,20}\))?: ?(?P<text>\S.*)?$"
-)
-# What Python, PyTorch and launchers print around a failure, which says nothing of it: at a line's begin, and in it.
-_BEGINS = re.compile(
-    r"\W*(?:File \"|raise \w|Exception raised from|frame #|Traceback|During handling|The above exception|"
-    r"CUDA kernel errors might|For debugging consider|Compile with .?TORCH_USE|Device-side assertion tracking)|"
-    r"\s*(?:if|elif|else|return|except|raise|def|assert)\b",
-    re.IGNORECASE,
-)
-_NOISE = re.compile(
-    r"OMP_NUM_THREADS|(?:Future|Deprecation|User|Runtime|Resource|Syntax|ImportW?)Warning\b|Permanently added|"
-    r"site-packages/\S+:\d+: \w*Warning|\+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in |INTENDED_(?:USER|SYSTEM)_EXIT|"
-    r"(?:^|[\s:\])])Last error: *$|Out of bounds values|Avg bus bandwidth|error_file *:|"
-    r"handle_exception|-W ?error|errors='|on_error|error_rate|failfast|see all help / error messages|sent help message",
-    re.IGNORECASE,
-)
-_AT = re.compile(r"(?:^|\s)at \S+\.\w+:\d+ *$")
-# Every line that _NOISE matches has one of these, in small letters.
-_NOISE_MARKS = (
-    *("omp_num_threads", "warning", "permanently added", "+ 0x", "intended_", "last error:", "out of bounds values"),
-    *("avg bus bandwidth", "error_file", "handle_exception", "-w", "errors='", "on_error", "error_rate"),
-    *("failfast", "see all help / error messages", "sent help message"),
 )
 
 
@@ -108,6 +94,11 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         ORDER,
         r"[Rr]eceived sigquit from a child proces",
         "SGLang's parent process: a child has failed, and told it to end; the child's own lines before say why",
+    ),
+    (
+        DEATH,
+        r"ABORT!!! Out of all \d+ trainers",
+        "Paddle's launcher found these trainers ended and ends the others: why, their own logs say (log/workerlog.N)",
     ),
     # Deaths by a signal.
     (DEATH, r"Caught signal (?P<signal>\d{1,2})\b", "a crash handler (UCX, Open MPI) reports the end of a process"),
@@ -176,7 +167,8 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"(?:srun|slurmstepd|slurmd): error: .{0,200}(?:\*\*\* |task|[Ee]xit|[Kk]ill|abort|[Nn]ode|oom)",
-        "Slurm reports the end of a task or step; the others are ended after it",
+        "Slurm reports the end of a task or step; whether it ends the others then is the job's setting"
+        " (srun --kill-on-bad-exit)",
     ),
     # MPI launchers.
     (DEATH, r"MPI_ABORT was invoked|MPI_Abort", "a rank asked MPI to end all of the job: its own lines before say why"),
@@ -211,7 +203,13 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"ChildFailedError|Root Cause \(first observed failure\)",
-        "torchrun ends the others after the first failure: its block names rank, host and time of the first one",
+        "torchrun ends the others after the first failure that it observes, which need not be the first: its block"
+        " names rank, host and time of that one",
+    ),
+    (
+        DEATH,
+        r"^\s{0,20}[\w./-]{1,200} FAILED\s{0,20}$",
+        "as a rule the title of torchrun's list of the failures that it observed: no cause",
     ),
     (
         DEATH,
@@ -225,6 +223,12 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         DEATH,
         r"terminate called (?:after throwing an instance of|without an active|recursively)",
         "C++ ends the process for an exception that nobody caught",
+    ),
+    (
+        ERROR,
+        r"INTERNAL ASSERT FAILED at .{0,160}(?:c10d|distributed)/",
+        "a check of PyTorch's own failed, before NCCL was asked: as a rule how the program makes and uses process"
+        " groups (device_id of init_process_group, eager initialisation), or a bug of that release; no network",
     ),
     (ERROR, r"\bwhat\(\):\s*\S", "the text of the exception by which a C++ program ends"),
     (DEATH, r"Unhandled exception", "the process ends for an exception that nobody caught"),
@@ -258,11 +262,16 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         ERROR,
+        r"server socket has failed to (?:bind|listen)",
+        "the port of PyTorch's TCP store could not be opened on its own host: as a rule another process has it",
+    ),
+    (
+        ERROR,
         r"(?:client|server) socket has (?:timed out|failed)|connection to the C10d store has failed|DistNetworkError|"
         r"DistStoreError|Rendezvous\w{0,30}Error|RendezvousTimeout|wait timeout after|Broken pipe.{0,40}TCPStore|"
         r"TCPStore.{0,80}(?:fail|error|time)",
         "PyTorch's processes meet at a TCP store (MASTER_ADDR, or the rendezvous'"
-        " endpoint) before NCCL: it was not reached, ended, or some came too late",
+        " endpoint) before NCCL, and ask it later, too: as a rule it was not reached, ended, or some came too late",
     ),
     (
         ERROR,
@@ -316,8 +325,8 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}watchdog",
-        "SGLang's own watchdog ends it: a forward pass may hang in this process, or in a rank that it waits for; the"
-        " stack below it, and the same of the other ranks, say where",
+        "SGLang's own watchdog ends it: a forward pass may hang in this process, or in a rank that it waits for; a"
+        " stack behind it, if it prints one, and those of the other ranks say where",
     ),
     (
         ERROR,
@@ -372,17 +381,63 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         WARNING,
         r"might run on corrupted/incomplete data|taking the entire process down",
-        "PyTorch's standing words after a timeout or failure: they prove no corrupted data",
+        "PyTorch's standing words after a timeout or failure: they prove no corrupted data; PyTorch ends the process"
+        " itself then",
+    ),
+    (
+        WARNING,
+        r"[Ff]light ?[Rr]ecorder is (?:disabled|not enabled)",
+        "PyTorch kept no record of the last collectives; TORCH_NCCL_TRACE_BUFFER_SIZE=20000 (now: TORCH_FR_BUFFER_SIZE)"
+        " keeps one",
+    ),
+    (
+        DEATH,
+        r"due to ProcessGroupNCCL watchdog hang",
+        "PyTorch's heartbeat monitor ends the process (SIGABRT), as its watchdog thread did not get on: what launchers"
+        " say of its end follows from that",
+    ),
+    (
+        WAITS,
+        r"Received a dump signal due to a collective timeout",
+        "ranks tell each other of a timeout: the rank that is named gave up a wait; who merely got the signal has not"
+        " failed by it",
+    ),
+    (
+        WARNING,
+        r"waiting for future [Ff]light ?[Rr]ecorder|timed out after waiting.{0,40}[Ff]light ?[Rr]ecorder",
+        "the dump of PyTorch's flight recorder failed, or did not come in time: no cause of a failure",
+    ),
+    (
+        WAITS,
+        r"[Ff]light ?[Rr]ecorder dump signal from another",
+        "another rank asked all for their flight recorders: it failed or timed out before",
     ),
     (
         WAITS,
         r"[Ff]light ?[Rr]ecorder|preparing to dump debug info|dump(?:ing|ed)? (?:debug|NCCL|flight)",
-        "PyTorch writes its flight recorder, which holds the last collectives of each rank",
+        "PyTorch writes its flight recorder, which holds the last collectives of each rank where it is on",
+    ),
+    (
+        WARNING,
+        r"abort timed out after \d{1,9} ms",
+        "PyTorch aborted its communicators, as it does after a failure or at a process's end, and that did not"
+        " complete: it had begun by as much earlier",
+    ),
+    (
+        WARNING,
+        r"unbatched P2P op",
+        "a warning of speed alone: sends and receives outside of a batch wait for each other; no failure",
     ),
     (
         WARNING,
         r"has NOT been destroyed before|destroy_process_group\(\) was not called",
         "standing words at a process's end: no cause of a failure",
+    ),
+    (
+        ERROR,
+        r"watchdog thread terminated with exception: (?:CUDA|HIP) error",
+        "PyTorch's watchdog asks for the state of collectives and met an error of CUDA by that, on the rank that says"
+        " so: as its words say, of the GPU's hardware, or of an earlier kernel, of the program or of NCCL",
     ),
     # NVIDIA.
     (
@@ -435,7 +490,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"OutOfMemoryError|CUDA out of memory|hipErrorOutOfMemory|RESOURCE_EXHAUSTED|No available memory",
-        "the GPU's memory is full, as the program says",
+        "the program asks for more memory than is free on the GPU",
     ),
     (
         ERROR,
@@ -448,14 +503,24 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuBLAS|cuDNN error",
         "a CUDA library failed: it may follow from an earlier failure, or from memory that is full",
     ),
-    (ERROR, r"Test (?:NCCL|CUDA) failure", "nccl-tests ends here: its warning before it names the cause"),
+    (ERROR, r"Test (?:NCCL|CUDA) failure", "nccl-tests ends here: the first warning of NCCL's, of any rank, says more"),
     (
         ERROR,
         r"nccl(?:Unhandled\w{0,20}|System|Internal|Remote|Invalid)(?:Error|Usage|Argument)|"
         r"NCCL error|NCCL operation \S+ failed",
-        "the program's report of a failed call of NCCL: NCCL's own warning before it names the cause",
+        "the program's report of a failed call of NCCL: the first warning of NCCL's, of any rank, says more",
     ),
     # Networks below NCCL.
+    (
+        WARNING,
+        r"UCX +WARN +(?:unused environment variable|\(set UCX_WARN_UNUSED_ENV_VARS)",
+        "UCX, as a rule MPI's, does not know a variable of the environment: harmless",
+    ),
+    (
+        WARNING,
+        r"No transition in \w{1,80}Agent\w{0,200}Profiler",
+        "the profiler (Nsight Systems) was interrupted while it shut down: it follows from that, and is no cause",
+    ),
     (
         ERROR,
         r"UCX +(?:ERROR|FATAL|DIAG)|ucx_\w+.{0,40}(?:failed|error)|\bucp_\w+.{0,60}failed",
@@ -531,14 +596,6 @@ _WARN = re.compile(
 )
 # A program's own word for how bad it is.
 _LEVEL = re.compile(r"(?:^|[\s:\[|])(?:WARN(?:ING)?|[Ww]arning)\b")
-# A command as somebody typed it, or as a shell's -x prints it: its words report nothing.
-_COMMAND = re.compile(
-    r"(?:^|[\s$#>+])(?:[\w./~-]{0,200}/)?(?:mpirun|mpiexec|prterun|orterun|srun|sbatch|salloc|torchrun|horovodrun|deepspeed|"
-    r"accelerate|docker|podman|kubectl|numactl|nsys)\s+(?:--?[A-Za-z]|[A-Z_]{2,40}=|(?:run|exec|launch|logs)\s)|"
-    r"^\W{0,3}(?:\S{1,80}[$#] )?(?:[A-Z_]\w{0,60}=\S{0,200} ){0,20}"
-    r"(?:python[\d.]*|bash|sh|export|nohup|sudo|env)\s+[-\w./]+"
-    r"(?:\s+-|\s*$|=)"
-)
 # A program's own word that it is no failure.
 _INFO = re.compile(r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE)\b")
 _SUCCESS = re.compile(
@@ -547,127 +604,11 @@ _SUCCESS = re.compile(
     r"\b[Ss]uccessfully (?:completed|finished|initiali[sz]ed|trained)\b|\bPASSED\b|\bsuccess(?:ful)?[!.]|\bSUCCESS\b|"
     r"\b[Tt]raining (?:is )?(?:complete|finished|done)"
 )
-# One of these is in every line that a class may know: they are looked for in a block first.
-COARSE = (
-    *(
-        b"rror",
-        b"ignal",
-        b"illed",
-        b"bort",
-        b"BORT",
-        b"died",
-        b"Died",
-        b"imeout",
-        b"imed out",
-        b"xception",
-        b"atal",
-        b"ATAL",
-    ),
-    *(
-        b"dump",
-        b"egmentation",
-        b"us error",
-        b"panic",
-        b"ssert",
-        b"what()",
-        b"Fail",
-        b"fail",
-        b"FAIL",
-        b"WARN",
-        b"arning",
-    ),
-    *(
-        b"illing",
-        b"erminating",
-        b"CANCELLED",
-        b"fallen",
-        b"LOST",
-        b"lost",
-        b"NVRM",
-        b"Link ",
-        b"lockup",
-        b"blocked for",
-    ),
-    *(b"hung_task", b"ddress already", b"EADDRINUSE"),
-    *(b"uccess", b"UCCESS", b"PASS", b"xit", b"EXIT", b"EXHAUSTED", b"aiting", b"nable", b"annot", b"enied", b"efused"),
-    *(
-        b"memory",
-        b"OOM",
-        b"oom",
-        b"Xid",
-        b"CRITICAL",
-        b"Evicted",
-        b"BackOff",
-        b"NOT been",
-        b"not support",
-        b"terminate",
-    ),
-    *(
-        b"imitted",
-        b"permitted",
-        b"nreachable",
-        b"losed",
-        b" reset",
-        b"dead",
-        b"lost ",
-        b"ecorder",
-        b"DEADLINE",
-        b"detected",
-    ),
-    *(
-        b"noticed",
-        b"BAD TERM",
-        b"corrupted",
-        b"raining",
-        b"Interrupt",
-        b"worker_count",
-        b"No space",
-        b"not found",
-        b"SIG",
-        b"ould not",
-        b"talled",
-        b"tall_",
-        b"issing rank",
-        b"export ref",
-        b"import resp",
-        b"memory ref",
-        b"ERROR",
-        b"ccess fault",
-        b"traggler",
-        b"join the",
-        b"NV_ERR",
-        b"eset",
-        b"abric",
-        b"efa_",
-        b"not yet",
-        b"NET/OFI",
-        b"oordination",
-        b"been waiting",
-        b"endezvous",
-        b"NVSHMEM",
-        b"nvshmem",
-        b"non-zero",
-    ),
-)
-
-
-# What a logger puts before each line of a traceback.
-_LOGGED = re.compile(r"(?:\([^()]{1,80}\) ?){0,3}(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] ")
-
-
-def noise(text: str) -> bool:
-    """Whether a line stands around failures and says nothing of them."""
-    logged = _LOGGED.match(text) if "Traceback" in text else None
-    text = text if logged is None else text[logged.end() :]
-    if _BEGINS.match(text) is not None or (text.rstrip(" ")[-1:].isdigit() and _AT.search(text) is not None):
-        return True
-    small = text.lower()
-    return any(mark in small for mark in _NOISE_MARKS) and _NOISE.search(text) is not None
 
 
 def classify(text: str) -> Optional[Class]:
     """The class of a line that is none of NCCL's; None of what is no report of a failure, a wait or a success."""
-    if noise(text) or _COMMAND.search(text):
+    if noise(text) or command(text):
         return None
     for marks, kind, pattern, about in _COMPILED:
         for mark in marks:

@@ -9,9 +9,9 @@ over what says nothing: first four characters of texts that may be an event.
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Match, Optional, Pattern, Tuple
+from typing import Callable, Dict, List, Match, Optional, Pattern, Set, Tuple
 
-from . import notes
+from . import connection, notes
 from .events import (
     COMPLETED,
     Bootstrap,
@@ -31,20 +31,23 @@ from .events import (
     Graph,
     GraphNode,
     Init,
+    Met,
     Named,
     Network,
     NoDevice,
+    Note,
     Nvls,
     NvlsGroup,
+    Own,
     PeerOff,
     Plugin,
+    Port,
     Retry,
     Returned,
     Rings,
     RoceGid,
     Shape,
     Sharp,
-    Speed,
     System,
     Timed,
     Trees,
@@ -55,21 +58,45 @@ from .events import (
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,79}"
 VERSION = re.compile(
     r"(?:NCCL version |(?P<rccl>RCCL version ?:? ?))(?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?"
-    r"(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+[cuda]{0,4}[\d.]{0,4}\s*$|\+hip[\d.]{1,12}|(?(rccl)|(?!)))"
+    r"(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+cudaCUDA_MAJOR|\+[cuda]{0,4}[\d.]{0,4}\s*$|\+hip(?P<hip>[\d.]{1,12})|(?(rccl)|(?!)))"
 )
 # The first line of nccl-tests from 2.17.4 on: the library that it runs with.
 TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d{1,2})(?P<y>\d\d)(?P<z>\d\d)$")
-_PEERS = r"(?P<source>\d{1,8})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,8})(?:\[[0-9a-f]+\])?"
-# What RCCL adds to a connection.
-_RCCL = r"(?: comm 0x[0-9a-f.]{1,16} nRanks \d{1,8})?"
-_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(\d{1,4})(?::-?\d+)*/(IB|RoCE)(/SHARP\b)?")
+LIBRARY_MARKS = b"libnccl.so.2.", b"nccl_version_code="
+_LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
+_CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
+_HCA = re.compile(
+    r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)(/SHARP\b)?"
+)
+_PORTS = re.compile(r"([\w.-]{1,64})/(\d{1,3})\(")
+# Why there is no GPUDirect RDMA, where it is the GPU.
+_UNABLE = "the GPU does not support it, as NCCL says"
+# The rest of a list that somebody has broken into lines.
+MORE_HCAS = re.compile(
+    rb"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
+)
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):(\S{1,100}?)<")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):(\S{1,100})<\d+>")
 _BOOTSTRAP = re.compile(r"bootstrap ([\d.]{1,12})")
+_CUDA_DEV, _BUS = re.compile(r"\bcudaDev (\d{1,4})\b"), re.compile(r"\bbusId ([0-9a-f]{1,16})\b(?!\.)")
+_COMM_ID = re.compile(r"\bcommId 0x([0-9a-f]{1,16})\b(?!\.)")
+_PARENT = re.compile(r"\bparent (0x[0-9a-f]{1,16})\b.{0,40}? color (-?\d{1,20})\b")
 _NVLINK = re.compile(r"\s*\+ NVL\[(?P<bw>[\d.]{1,12})\] - ")
 _NIC = re.compile(r"\s*\+ NET\[(?P<bw>[\d.]{1,12})\] - NET/(?P<nic>[0-9A-Fa-f-]{1,40})")
 _GPU = re.compile(r"\s*\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})")
+
+
+def libraries(text: str) -> Set[str]:
+    """Releases in the names of libraries and in numbers that programs print."""
+    if not any(mark.decode() in text for mark in LIBRARY_MARKS):
+        return set()
+    found = set(_LIBRARY.findall(text))
+    for code in map(int, _CODE.findall(text)):
+        # 2708 is 2.7.8; from 2.9 on 21205 is 2.12.5.
+        base = 10000 if code >= 10000 else 1000
+        found.add("%d.%d.%d" % (code // base, code % base // 100, code % 100))
+    return found
 
 
 def _version(m: Match[str]) -> Event:
@@ -88,24 +115,6 @@ def _timed(m: Match[str]) -> Event:
     )
 
 
-def _channel(m: Match[str]) -> Event:
-    kind = m.group("kind")
-    sides = {"send": True, "receive": False}
-    if kind == "NET":
-        proxy = m.group("proxy")
-        return Channel(
-            "net",
-            m.group("net"),
-            int(m.group("source")),
-            int(m.group("target")),
-            sides.get(m.group("side") or ""),
-            int(m.group("device")),
-            int(proxy) if proxy else None,
-            bool(m.group("gdr")),
-        )
-    return Channel(kind.lower(), m.group("how"), int(m.group("source")), int(m.group("target")))
-
-
 def _init(m: Match[str]) -> Event:
     return Init(
         m.group("comm"),
@@ -120,6 +129,29 @@ def _init(m: Match[str]) -> Event:
         m.string.startswith("ncclCommInitAll "),
         int(m.group("nvml")) if m.group("nvml") else None,
     )
+
+
+def _init_short(m: Match[str]) -> Event:
+    """A begin or completion that lacks parts of its line."""
+    rest = m.group("rest")
+    device, bus, own, of = (pattern.search(rest) for pattern in (_CUDA_DEV, _BUS, _COMM_ID, _PARENT))
+    return Init(
+        m.group("comm"),
+        own.group(1) if own else "",
+        of.group(1) if of else "",
+        of.group(2) if of else "",
+        int(m.group("rank")),
+        int(m.group("ranks")),
+        int(device.group(1)) if device else -1,
+        bus.group(1) if bus else "",
+        m.group("phase") == "COMPLETE",
+        m.string.startswith("ncclCommInitAll "),
+    )
+
+
+def _shape_said(m: Match[str]) -> Event:
+    rank = int(m.group("rank")) if m.group("rank") else -1
+    return Shape(m.group("comm") or "", rank, *(int(m.group(key) or 0) for key in ("ranks", "nodes", "local")))
 
 
 def _fabric(m: Match[str]) -> Optional[Event]:
@@ -140,7 +172,8 @@ def _devices(m: Match[str]) -> Event:
     plain = _HCA.findall(_MERGED.sub("", said))
     found += [Device(int(n), name, int(port), layer, sharp=bool(sharp)) for n, name, port, layer, sharp in plain]
     oob = _OOB.match(rest)
-    return Devices("IB", tuple(found), oob.group(1) if oob else "", oob.group(2) if oob else "")
+    cut = "..." in said or "\u2026" in said
+    return Devices("IB", tuple(found), oob.group(1) if oob else "", oob.group(2) if oob else "", cut)
 
 
 def _interfaces(m: Match[str]) -> Event:
@@ -158,6 +191,19 @@ _FORMS: Tuple[Tuple[str, Form], ...] = (
     ("Bootstrap : Using", (None, (2, 24))),
     ("Bootstrap: Using", ((2, 24), None)),
 )
+
+
+def form_of(place: str, text: str) -> Optional[Form]:
+    """Of which releases a warning is, by the place in the sources and the function that it names."""
+    if place.startswith("os/linux.cc") and text.startswith("ncclOsSocketPollConnect"):
+        return _OS, None
+    if place.startswith("misc/socket.cc") and text.startswith("socketPollConnect"):
+        return None, _OS
+    return None
+
+
+# The first release with files of its own for what differs between operating systems.
+_OS = 2, 29
 
 
 def _form(text: str) -> Optional[Form]:
@@ -203,19 +249,9 @@ def absent(text: str) -> Optional[Event]:
 _Make = Callable[[Match[str]], Optional[Event]]
 _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     # Keys are the first four characters of the text, in the order of how often a log has them.
-    (
-        # Ring: up to 2.6.
-        "Chan Ring",
-        r"(?:Channel|Ring) \S{1,9} : " + _PEERS + r"(?: \[(?P<side>send|receive)\])? +via "
-        r"(?P<kind>NET)/(?P<net>.{1,40}?)/(?P<device>\d{1,5})(?:\((?P<proxy>\d{1,8})\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?"
-        r"(?:/Shared)?" + _RCCL + r"\s*$",
-        _channel,
-    ),
-    (
-        "Chan Ring",
-        r"(?:Channel|Ring) \S{1,9} : " + _PEERS + r" via (?P<kind>P2P|SHM)/(?P<how>.{1,60}?)" + _RCCL + r"\s*$",
-        _channel,
-    ),
+    ("Chan", connection.WHOLE, connection.whole),
+    ("Chan Ring", connection.LINE, connection.said),
+    ("Chan Ring ... ", connection.NETWORK, lambda m: Network(m.group("name"))),
     (
         "Coll",
         r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|receive)\] via COLLNET/(?P<net>.{1,40}?)/"
@@ -258,6 +294,20 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         ),
     ),
     (
+        # Up to 2.3.
+        "NET/",
+        r"NET/IB ?: GPU Direct RDMA Disabled for GPU \d{1,4} / HCA (?P<hca>[\w.-]{1,64}) \((?P<why>[^)]{3,40})",
+        lambda m: GdrDevice("IB", m.group("hca"), False, _UNABLE if m.group("why").startswith("not sup") else ""),
+    ),
+    (
+        "CUDA",
+        r"CUDA Dev \d{1,4}, IB Ports :(?P<devices>(?: [\w.-]{1,64}/\d{1,3}\(\w{1,8}\)){1,16})",
+        lambda m: Devices(
+            "IB",
+            tuple(Device(n, name, int(port), "") for n, (name, port) in enumerate(_PORTS.findall(m.group("devices")))),
+        ),
+    ),
+    (
         # The plugin for libfabric.
         "NET/",
         r"NET/OFI (?P<why>.{0,200}(?:disabling GDR|GDR disabled|does not support GPUDirect|"
@@ -278,6 +328,11 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         "TUNE PROF NET/ ENV/",
         r"(?P<kind>TUNER|PROFILER|NET|ENV)/Plugin ?: Plugin name set by env to (?P<name>\S{1,300}?)\.?\s*$",
         lambda m: Variable("NCCL_%s_PLUGIN" % m.group("kind"), m.group("name")),
+    ),
+    (
+        "Plug",
+        r"Plugin name set by env to (?:lib(?:nccl|rccl)-net-(?P<short>[\w-]{1,80})\.so|(?P<name>\S{1,300}?))\.?\s*$",
+        lambda m: Variable("NCCL_NET_PLUGIN", m.group("short") or m.group("name")),
     ),
     ("TUNE", r"TUNER/Plugin ?: (?:Failed to find|Plugin load returned)", lambda m: Plugin("TUNER", "missing", "")),
     (
@@ -300,9 +355,17 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     (
         "NET/",
-        r"NET/IB ?: \[\d{1,4}\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?\d{1,3}/\w{1,8} .{0,80}?"
-        r"speed=(?P<speed>\d{1,9})\b",
-        lambda m: Speed(m.group("name"), int(m.group("speed"))),
+        r"NET/IB ?: \[(?P<index>\d{1,4})\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?"
+        r"(?P<port>\d{1,3})/(?P<layer>\w{1,8}) .{0,80}?speed=(?P<speed>\d{1,9})\b",
+        lambda m: Port(
+            Device(
+                int(m.group("index")),
+                m.group("name"),
+                int(m.group("port")),
+                m.group("layer"),
+                mbit=int(m.group("speed")),
+            )
+        ),
     ),
     ("NET/", r"NET/IB\w{0,12} ?: Using\b(?P<devices>.*)", _devices),
     ("NET/", r"NET/IB\w{0,12} ?: No device found", lambda m: NoDevice("device")),
@@ -364,6 +427,12 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         lambda m: Plugin("NET", "failed", m.group("name")),
     ),
     (
+        # INFO in some releases of the plugin, a warning in others.
+        "NET/",
+        r"NET/(?P<name>OFI)\b.{0,40}\bNo eligible providers",
+        lambda m: Plugin("NET", "idle", m.group("name")),
+    ),
+    (
         # A plugin has a line of its own.
         "NET/",
         r"NET/(?P<name>(?!\d|IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)\w{2,30})\b"
@@ -381,7 +450,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         # Sources' folders and files, whatever release.
         "init boot tran prox enqu grou misc net. plug incl grap regi coll chan dev_ gin/ rma/ ras/ mem_ mnnv allo os/l "
         "sche src/",
-        r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp):\d{1,6}) (?P<arrow>-> \d{1,2}\b.*)",
+        r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6}) (?P<arrow>-> \d{1,2}\b.*)",
         lambda m: returned(m.group("place"), m.group("arrow")),
     ),
     (
@@ -405,6 +474,13 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"(?:Bootstrap ?: Using|NET : Using interface) (?P<if>[^\s:]{1,64}):(?P<address>\S{1,100}?)(?:<\d+>|\s*$)",
         lambda m: Bootstrap(m.group("if"), m.group("address"), _form(m.string)),
     ),
+    ("Rank", r"Rank (?P<rank>\d{1,8}): \d{1,4} Net devices", lambda m: Own(int(m.group("rank")))),
+    ("Boot", r"Bootstrap timings\b", lambda m: Met()),
+    (
+        "Boot boot",
+        r"(?i:bootstrap root) ?: (?P<what>(?!.{0,120}already).{0,100}(?:checked in|[Ww]ait).{0,80})",
+        lambda m: Note("root", m.group("what").strip()),
+    ),
     (
         "comm nccl [Ran",
         r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) "
@@ -415,6 +491,13 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         _init,
     ),
     (
+        # Up to 2.3, and what whoever quotes a line has shortened.
+        "comm nccl [Ran",
+        r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>\S{1,24}) rank (?P<rank>\d{1,8}) "
+        r"n[rR]anks (?P<ranks>\d{1,8})\b(?P<rest>.{0,300}?) ?- (?:Init )?(?P<phase>START|COMPLETE)",
+        _init_short,
+    ),
+    (
         "comm",
         r"comm (?P<comm>0x[0-9a-f.]{1,16}) rank (?P<rank>\d{1,8}) nRanks (?P<ranks>\d{1,8}) nNodes (?P<nodes>\d{1,8}) "
         r"localRanks (?P<local>\d{1,8})(?: localRank \d{1,8} MNNVL (?P<mnnvl>[01]))?",
@@ -423,6 +506,14 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
             *(int(m.group(k)) for k in ("rank", "ranks", "nodes", "local")),
             None if m.group("mnnvl") is None else m.group("mnnvl") == "1",
         ),
+    ),
+    (
+        # The same in other words, or without its begin.
+        "comm Comm nRan nran with",
+        r"(?:[Cc]omm(?:unicator)? (?P<comm>0x[0-9a-f]{1,16})?\S{0,24} ?(?:rank (?P<rank>\d{1,8}) )?)?"
+        r"(?:with )?(?:n[rR]anks |(?=\d))(?P<ranks>\d{1,8})(?: ranks)?[ ,](?: ?and | ?over | ?on | ?)"
+        r"(?:n[nN]odes |(?=\d))(?P<nodes>\d{1,8})(?: nodes?\b|\b)(?:,? local[rR]anks (?P<local>\d{1,8}))?",
+        _shape_said,
     ),
     (
         "MNNV",
@@ -442,8 +533,14 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         # Torn, or of a form that no rule knows.
         "comm nccl [Ran",
         r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) "
-        r"n[rR]anks (?P<ranks>\d{1,8}) cudaDev (?P<device>\d{1,4})\b",
-        lambda m: Named(m.group("comm"), *(int(m.group(k)) for k in ("rank", "ranks", "device"))),
+        r"n[rR]anks (?P<ranks>\d{1,8})(?: cudaDev (?P<device>\d{1,4})\b|\s*$)",
+        lambda m: Named(m.group("comm"), int(m.group("rank")), int(m.group("ranks")), int(m.group("device") or -1)),
+    ),
+    (
+        # So 2.3 begins a communicator.
+        "rank",
+        r"rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8})\s*$",
+        lambda m: Named("", int(m.group("rank")), int(m.group("ranks")), -1),
     ),
     (
         "Conn",
@@ -451,12 +548,6 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         lambda m: Rings(*(None if m.group(k) is None else m.group(k) != "0" for k in ("pxn", "gdr"))),
     ),
     ("Conn", r"Connected all trees", lambda m: Trees()),
-    (
-        # Up to 2.10.
-        "Chan Ring",
-        r"(?:Channel|Ring) \S{1,9} : " + _PEERS + r" via direct shared memory",
-        lambda m: Channel("shm", "direct", int(m.group("source")), int(m.group("target"))),
-    ),
     (
         # NET/Socket asks this of each interface that it takes.
         "Coul",
@@ -487,7 +578,11 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         r"Comm config netName reset to (?P<name>NCCL_NET)=(?P<value>.{1,60}?)\s*$",
         lambda m: Variable(m.group("name"), m.group("value")),
     ),
-    ("NVLS", r"NVLS multicast support is (?P<no>not )?available", lambda m: Nvls(m.group("no") is None)),
+    (
+        "NVLS",
+        r"NVLS multicast support is (?P<no>not )?available(?: on dev \d{1,4})?(?: \(NVLS_NCHANNELS (?P<n>\d{1,5})\))?",
+        lambda m: Nvls(m.group("no") is None, int(m.group("n") or 0)),
+    ),
     ("NVLS", r"NVLS comm 0x[0-9a-f]{1,16} headRank ", lambda m: NvlsGroup()),
     ("DMA-", r"DMA-BUF is available on GPU device (?P<device>\d{1,5})", lambda m: DmaBuf(int(m.group("device")))),
     ("NCCL RCCL", VERSION.pattern, _version),
@@ -511,8 +606,9 @@ for _keys, _text, _make in (*notes.RULES, *_RULES):
         _KEYED.setdefault(_keys[_at : _at + 4], []).append((re.compile(_text), _make))
 # 0 to 9: "64 coll channels".   "+ ": the printed topology, which is indented.
 _CHANNELS = re.compile(
-    r"(?P<coll>\d{1,5}) coll channels, (?:\d+ collnet channels, )?(?:(?P<nvls>\d{1,5}) nvls channels, )?"
-    r"(?P<p2p>\d{1,5}) p2p channels(?:, (?P<peer>\d{1,5}) p2p channels per peer)?"
+    r"(?P<coll>\d{1,5}) coll channels,? ?(?:\d{1,5} collnet channels,? ?)?(?:(?P<nvls>\d{1,5}) nvls channels,? ?)?"
+    # The end may be cut off.
+    r"(?:(?P<p2p>\d{1,5}) p2p channels(?:, (?P<peer>\d{1,5}) p2p channels per peer)?)?"
 )
 STARTS = tuple(_KEYED)
 
@@ -526,6 +622,7 @@ _WHOLE_PATH = re.compile(r"/\S{1,300}/src/(?P<place>[\w/.+-]{1,120}:\d{1,6}) (?P
 
 def event(text: str) -> Optional[Event]:
     """What the text of an INFO line says; None of what is not looked at."""
+    text = text.rstrip()
     if " #" in text:
         text = _REMARK.sub("", text)
     if text[:1] == "/":
@@ -543,7 +640,7 @@ def event(text: str) -> Optional[Event]:
         if match is None:
             return None
         nvls = match.group("nvls")
-        own = (int(match.group("coll")), None if nvls is None else int(nvls), int(match.group("p2p")))
+        own = (int(match.group("coll")), None if nvls is None else int(nvls), int(match.group("p2p") or 0))
         return Channels(*own, int(match.group("peer") or 0))
     if text.lstrip(" ")[:1] == "+":
         match = _NVLINK.match(text)

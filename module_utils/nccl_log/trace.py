@@ -95,9 +95,9 @@ class Trace:
         self._seen: Dict[Tuple[str, int], Tuple[Called, Tuple[int, str]]] = {}
         # Groups of which a rank calls several things under one number: it numbers no operations there.
         self._unnumbered: Set[str] = set()
-        # (operation, algorithm, protocol) -> how often, smallest and largest size, channels as they are printed.
+        # (operation, algorithm, protocol) -> how often, smallest and largest size; first and last channel.
         self.chosen: Dict[Tuple[str, str, str], List[int]] = {}
-        self._channels: Dict[Tuple[str, str, str], str] = {}
+        self._channels: Dict[Tuple[str, str, str], Tuple[int, int]] = {}
 
     def take(self, text: bytes, process: int, pointers: Dict[str, str], who: str) -> bool:
         """A line of the trace. process: a number of its own.   pointers: communicators that it began."""
@@ -157,7 +157,9 @@ class Trace:
         elif len(self.chosen) < CHOICES:
             self.chosen[key] = [1, size, size]
         if match.group("lo"):
-            self._channels[key] = "%d to %d" % (int(match.group("lo")), int(match.group("hi")))
+            low, high = int(match.group("lo")), int(match.group("hi"))
+            known = self._channels.get(key, (low, high))
+            self._channels[key] = min(low, known[0]), max(high, known[1])
         return True
 
     def choices(self) -> List[str]:
@@ -166,7 +168,7 @@ class Trace:
         for key, (count, low, high) in sorted(self.chosen.items(), key=lambda one: -one[1][0])[:8]:
             sizes = size_of(low) if low == high else "%s to %s" % (size_of(low), size_of(high))
             text = "%s by %s, protocol %s: %d times, of %s" % (*key, count, sizes)
-            said.append(text.strip() + (", channels %s" % self._channels[key] if key in self._channels else ""))
+            said.append(text.strip() + (", channels %d to %d" % self._channels[key] if key in self._channels else ""))
         more = len(self.chosen) - len(said)
         if not said:
             return []

@@ -14,7 +14,7 @@ from typing import Dict, List
 BEGIN = b"Traceback (most recent call last)"
 # Tracebacks that are open at one time, and calls of each.
 _OPEN, _CALLS = 64, 12
-_FRAME = re.compile(r'File "[^"]{1,300}", line \d{1,8}, in (?P<name>\S{1,80})')
+FRAME = re.compile(r'File "(?P<path>[^"]{1,300})", line (?P<line>\d{1,8}), in (?P<name>\S{1,80})')
 _CALLED = re.compile(
     r"^\s*(?:return |raise |await |yield |with |assert |[\w., \[\]]{1,80} = )*(?P<name>[A-Za-z_][\w.]{1,80})\(",
 )
@@ -45,22 +45,29 @@ class Tracebacks:
     def waits(self) -> bool:
         return bool(self._open)
 
-    def begin(self, text: str, order: int) -> None:
+    def begin(self, text: str, order: int) -> str:
+        """Takes a first line; what stands before it."""
         prefix = text[: text.find("Traceback (most")]
         known = self._open.get(prefix)
         if known is not None:
             known.count, known.last = known.count + 1, order
         elif len(self._open) < _OPEN:
             self._open[prefix] = Traceback(text.strip(), prefix, order, [], 1, order)
+        return prefix
 
     def line(self, text: str) -> None:
         """Takes a line that may belong to one, or be its end."""
         for prefix, one in list(self._open.items()):
+            if prefix and not one.calls and text.startswith('  File "') and "" not in self._open:
+                # A logger's mark stands before the first line alone.
+                del self._open[prefix]
+                prefix = one.prefix = ""
+                self._open[prefix] = one
             if not text.startswith(prefix.rstrip()):
                 continue
             rest = text[len(prefix.rstrip()) :]
             own = rest.lstrip()
-            frame = _FRAME.search(rest)
+            frame = FRAME.search(rest)
             if frame is not None and own.startswith("File"):
                 self._call(one, frame.group("name"))
                 return

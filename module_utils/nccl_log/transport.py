@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Set, Tuple
 
-from . import jobs
+from . import attendance, jobs
 from .job import Process
 from .jobs import Job
 
@@ -21,13 +21,13 @@ SOCKETS = "Socket"
 class Path:
     """Connections of a rank over one device. device: HCA's or interface's name; ``NET/IB/3`` where it was not listed.
 
-    gdr: GPUDirect RDMA on all of these connections.   pxn: over another GPU of the node.
+    gdr: GPUDirect RDMA on all of these connections; None where lines are cut.   pxn: over another GPU of the node.
     sends: True, False, None where the line does not say.   channels: how many.
     """
 
     network: str
     device: str
-    gdr: bool
+    gdr: Optional[bool]
     pxn: bool
     sends: Optional[bool]
     channels: int
@@ -78,13 +78,45 @@ class Transport:
         return all(path.gdr for one in self.ranks for path in one.paths)
 
 
+# Of libfabric.
+_PROVIDERS = ("efa", "verbs", "tcp", "sockets", "cxi", "psm2", "psm3", "opx", "shm", "gni")
+
+
+def selected(job: Job) -> str:
+    """What a network plugin has selected, where no line of NCCL's says that it is used."""
+    said = {plugin.name for process in job.processes for plugin in process.plugins if plugin.state == "speaks"}
+    chosen = sorted(name for name in said if name.partition(";")[0] in _PROVIDERS)
+    return "; NCCL's plugin for libfabric (NET/OFI) says that it has selected %s" % jobs.names(chosen) if chosen else ""
+
+
 def device_name(process: Process, network: str, index: Optional[int]) -> str:
     """The HCA or interface that ``via NET/NETWORK/INDEX`` means to this process."""
     if network == SOCKETS:
-        listed = list(process.interfaces)
-        return listed[index] if index is not None and index < len(listed) else "NET/Socket/%s" % index
-    device = process.devices.get(-1 if index is None else index)
+        cards = list(process.interfaces)
+        return cards[index] if index is not None and index < len(cards) else "NET/Socket/%s" % index
+    listed = process.devices or {one.index: one for one in process.ports.values()}
+    device = listed.get(-1 if index is None else index)
     return device.name if device is not None else "NET/%s/%s" % (network, index)
+
+
+def unseen(job: Job) -> str:
+    """Which ranks have no line here that says that they began; "" where all have one."""
+    world = job.world
+    which = "" if world is None else jobs.missing(world.began, world.ranks)
+    if world is None or not which:
+        return ""
+    if job.rivals:
+        return "ranks of one communicator: they began with different commIds"
+    more = attendance.unnamed(job)
+    here = len(world.began) + more
+    if here == world.ranks:
+        return jobs.of_ranks(which, *[" of %d %s not say here that %s began" % (world.ranks, *words)
+                                      for words in (("does", "it"), ("do", "they"))])  # fmt: skip
+    if more:
+        text = "%d of %d ranks are not in this log; which ones is not told: %d process%s not say theirs"
+        return text % (world.ranks - here, world.ranks, more, " here does" if more == 1 else "es here do")
+    which = jobs.of_ranks(which, " of %d is", " of %d are")
+    return "%s not in this log" % (which % world.ranks)
 
 
 def transport(job: Job) -> Transport:
@@ -104,20 +136,22 @@ def transport(job: Job) -> Transport:
         if not process.connections and not process.rings:
             bare.append(process)
     used: Set[str] = {path.network for one in ranks for path in one.paths}
-    networks = job.networks | used
+    networks = job.networks | used | job.called
+    cut = sum(path.channels for one in ranks for path in one.paths if path.gdr is None)
     expected = job.world.ranks if job.world is not None else None
     missing = []
     if not networks:
-        missing.append("no rank says which network it uses")
+        missing.append("no rank says which network it uses" + selected(job))
     if job.nodes is None:
         missing.append("it is not said over how many nodes the job runs")
     if job.world is None:
-        missing.append("no communicator is begun in this log")
+        missing.append("no line here begins a communicator (Init START)")
     elif len(job.world.began) < job.world.ranks:
-        unseen = jobs.missing(job.world.began, job.world.ranks)
-        missing.append("ranks %s of %d are not in this log" % (unseen, job.world.ranks))
+        missing.append(unseen(job))
     if job.nodes != 1 and not used:
         missing.append("no connection between nodes is shown (Channel ... via NET/...)")
     elif bare and job.nodes != 1:
-        missing.append("%d of %d processes show no connection" % (len(bare), len(job.processes)))
+        missing.append("%s show no connection" % job.among(bare))
+    if cut:
+        missing.append("whether %d connections use GPUDirect RDMA: the ends of their lines are cut" % cut)
     return Transport(tuple(sorted(networks)), job.nodes, expected, tuple(ranks), tuple(missing))

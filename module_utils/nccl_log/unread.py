@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
 from . import unread_kinds
+from .results import shorter
 
 # Kinds that are kept, characters of each, and lines of one begin that are looked at.
 KINDS, LONGEST, LOOKED_AT = 300, 300, 200
@@ -17,10 +18,10 @@ _NUMBERS = re.compile(rb"0x[0-9a-fA-F]+|[0-9a-f]{12,}|-?\d+(?:\.\d+)?(?:e[+-]\d+
 # A list of numbers, ranks or nodes is as one of them; columns are apart by as many blanks as there is room.
 _LISTS = re.compile(rb"(?:[\w-]*#[\w-]*(?:[ ,:;/|.>()\[\]{}-]+|$)){3,}")
 _BLANKS = re.compile(rb"\s+")
-# A row of a table that has numbers alone.
-_ROW = re.compile(rb"[\d.]+(?:[ \t]+[\d.e+-]+)+$")
+# A figure of a row of a table that has numbers alone.
+_FIGURE = re.compile(rb"-?\d[\d.,e+%-]*$")
 # Frames, ruled lines, brackets and progress bars tell nothing by themselves.
-_EMPTY = re.compile(rb"(?:(?:\[[^\]]{1,60}\]|\([^)]{1,80}\)|\w{1,20}:):? *)?[\W_\d]*$")
+_EMPTY = re.compile(rb"(?:(?:\[[^\]]{1,60}\](?:<std(?:out|err)>)?|\([^)]{1,80}\)|\w{1,20}:):? *){0,2}[\W_\d]*$")
 _DULL = re.compile(
     rb".{0,100}(?:Traceback \(most recent call|frame #\d|\d{1,3}%\|)|"
     # What stands around nccl-tests' table, which has a reader of its own.
@@ -66,7 +67,7 @@ class Unread:
             own, key = _own(text)
             known = self._known.get(key) if own else None
             if known is not None and not known.nccl and order > known.end:
-                known.last, known.end = own[:LONGEST].decode("utf-8", "replace"), order
+                known.last, known.end = _printed(own), order
         self._latest = {}
         return list(self._known.values())
 
@@ -87,9 +88,9 @@ class Unread:
         if known is not None:
             known.count += 1
             if not nccl:
-                known.last, known.end = own[:LONGEST].decode("utf-8", "replace"), order
+                known.last, known.end = _printed(own), order
         elif len(self._known) < KINDS:
-            self._known[key] = Line(own.decode("utf-8", "replace")[:LONGEST], source, order, nccl=nccl)
+            self._known[key] = Line(_printed(own), source, order, nccl=nccl)
         else:
             self.left_out += 1
 
@@ -97,9 +98,24 @@ class Unread:
 def _own(text: bytes) -> Tuple[bytes, bytes]:
     """What a line says, and what lines of its kind have in common; two times nothing of one that says nothing."""
     own = text[: LONGEST * 2].strip()
-    if len(own) < _SHORT or (_EMPTY.match(own) and not _ROW.match(own)) or _DULL.match(own):
+    if len(own) < _SHORT or (_EMPTY.match(own) and not _is_row(own)) or _DULL.match(own):
         return b"", b""
-    return own, _LISTS.sub(b"#", _NUMBERS.sub(b"#", _BLANKS.sub(b" ", own[:LONGEST])))
+    return own, kind_of(own)
+
+
+def kind_of(own: bytes) -> bytes:
+    """What lines that are of one kind have in common."""
+    return _LISTS.sub(b"#", _NUMBERS.sub(b"#", _BLANKS.sub(b" ", own[:LONGEST])))
+
+
+def _is_row(own: bytes) -> bool:
+    """Whether a line is figures alone, with bars between them or without."""
+    words = own.replace(b"|", b" ").split()
+    return len(words) > 1 and all(_FIGURE.match(word) for word in words)
+
+
+def _printed(own: bytes) -> str:
+    return shorter(own.decode("utf-8", "replace"), LONGEST)
 
 
 def chosen(kept: Sequence[Line], places: Sequence[int], most: int) -> List[Line]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from typing import Tuple
 
+from . import connection
+
 # Begins of NCCL's lines, what they are, and how much they tell: 0 little, 2 what somebody looks for.
 _ABOUT: Tuple[Tuple[str, int, str], ...] = (
     ("Channel ", 2, "the order of ranks in the ring of this channel, and how many channels there are"),
@@ -50,7 +52,7 @@ _ABOUT: Tuple[Tuple[str, int, str], ...] = (
     ("ncclTopoPopulateNics", 1, ""),
     ("Pattern ", 1, ""),
 )
-_WAY = re.compile(r"(?:Channel|Ring) \S{1,9} : (\d{1,8})(?:\[[0-9a-f]+\])? -> (\d{1,8})\b.{0,40}? via (\S.{0,60})")
+_WAY = re.compile(connection.LINE)
 _ALLOCATES = re.compile(r"[\w/]+\.(?:cc|h|cu):\d+ (?:(?:\w+ )?(?:\w+ )?Alloc|Cuda|memory|Mem|NCCL|->)|=====|\w+ +\| ")
 # What a line of a program tells by, and how much that is.
 _RATE = re.compile(
@@ -77,12 +79,14 @@ _SHAPE = re.compile(
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{3,}['\"]?\s?[=:]\s?\S|--[a-z][\w-]+[= ]\S|\w=\S")
 
 
-def about(text: str) -> str:
-    """What a line of NCCL's is; "" where nothing is known of its kind."""
+def about(text: str, whole: bool = False) -> str:
+    """What a line of NCCL's is; "" where nothing is known of its kind. whole: its begin is there, and was read."""
     way = _WAY.match(text)
+    if way is not None and whole:
+        return ""
     if way is not None:
         return "a connection from rank %s to rank %s by %s; the begin of the line is not there, so whose it is" % (
-            way.groups()
+            way.group("source", "target", "path")
         )
     return next((what for begin, _weight, what in _ABOUT if text.startswith(begin)), "")
 

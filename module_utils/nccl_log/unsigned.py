@@ -8,12 +8,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, List, Optional, Set, Tuple
 
-from . import elsewhere, failures, programs, ras, signals, texts, topology, tracebacks
+from . import elsewhere, failures, programs, ras, signal_marks, texts, topology, tracebacks
 from .failures import Failure
+from .matrix import Matrix
 from .programs import Programs
 from .quotes import Quotes
 from .ras import Report
 from .results import Results
+from .stacks import MARK, Stacks
 from .table import Table
 from .trace import Trace
 from .tracebacks import Tracebacks
@@ -34,10 +36,12 @@ _COMPILED_WITH = re.compile(
 )
 _CUT_VERSION = re.compile(r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})\s*$")
 # One of these is in every line that is looked at.
-_COARSE = (*elsewhere.COARSE, *(mark for mark in signals.COARSE if mark not in elsewhere.COARSE), *programs.COARSE)
-_COARSE += (b'File "', b"](", b"nccl==")
+_COARSE = (*elsewhere.COARSE, *(one for one in signal_marks.COARSE if one not in elsewhere.COARSE), *programs.COARSE)
+_COARSE += (b'File "', b"](", b"nccl==", *texts.LIBRARY_MARKS)
 # What is looked for where there is no room for another quote.
 _BESIDE = (*elsewhere.MARKS, *programs.COARSE, b"nccl==", b"num_workers")
+# Releases that lines name; who prints them may print any.
+_LIBRARIES = 64
 # A number, which no head of columns has.
 _RATE_OF = re.compile(rb"\d\.\d")
 # Characters by which lines are alike, and how many kinds of lines that say nothing are known.
@@ -53,11 +57,20 @@ _BROKEN = re.compile(
 # First four characters of NCCL's texts, and how many lines without a head are kept.
 _BARE = frozenset(start.encode() for start in texts.STARTS if start[:1].isalpha()) | {b"CPU/", b"GPU/"}
 _MOST_BARE = 2000
+# Where somebody has left lines out: dots alone, or a remark.
+_LEFT_OUT = re.compile(
+    rb"[^\w\n]{0,8}(?:\.\.\.|\xe2\x80\xa6)[^\w\n]{0,12}$|"
+    rb"[ \t]{0,8}(?:[\[(<{*#/~-]|\.\.\.|\xe2\x80\xa6)[^\w\n]{0,6}(?:(?i:snip|omit|truncat|elided|skipped|shorten"
+    rb"|repeat|similar|same (?:for|on|as|lines?|output|logs?|errors?)|(?:\d{1,8} |many |some )?more (?:lines|of|ranks)"
+    rb"|(?:other|rest of|remaining) |(?:many |\d{1,8} )?lines? |(?:log|output)s? (?:cut|removed)|etc\b))"
+)
+_DOTS = frozenset([b".", b" ", b"\t", b"[", b"(", b"<", b"{", b"*", b"#", b"/", b"~", b"-", b"\xe2", b">", b"|"])
+_REMARK = 120
 _INTERFACE = re.compile(rb"\[\d{1,3}\][\w.@-]{1,32}:[\w.:%@-]{3,100}<\d{1,5}>\s*$")
 _MOST_INTERFACES = 64
 # First characters of what RAS and nccl-tests print, the latter behind a launcher's label, too.
 _REPORT = frozenset(begin[:4] for begin in ras.BEGIN)
-_TABLE = frozenset([b"#", b" ", b"[", *(b"%d" % digit for digit in range(10))])
+_TABLE = frozenset([b"#", b" ", b"[", b"(", *(b"%d" % digit for digit in range(10))])
 # failure, number of its line
 Failed = Callable[[Failure, int], None]
 
@@ -66,21 +79,26 @@ Failed = Callable[[Failure, int], None]
 class Unsigned:
     """bare_versions: releases that no process signed, of exceptions too.   rccl: it is AMD's build.
 
+    bare_networks: of connections and others that no process signed.
     binary: lines with a zero byte.   tests: lines of nccl-tests.   libraries: releases that nccl-tests ran with.
-    built_for: CUDA releases that the NCCL of those lines was built for.
+    built_for, hip: CUDA and HIP releases that the NCCL of those lines was built for.
+    elided: lines that stand for others which somebody has left out.
     starts: how often NCCL's release stands on a line of its own, which rank 0 of a job prints.
     quotes: lines that report a failure, a death, a wait or a success.   programs: what launchers and programs say of
     the job.   trace: NCCL's trace of collectives.
     table: what nccl-tests printed.   ras: the last report of NCCL's RAS.   unread: lines that no rule knows.
-    results: what programs report of their own work.
+    results: what programs report of their own work.   stacks: of C++, with exceptions.
     """
 
     bare_versions: Set[str] = field(default_factory=set)
+    bare_networks: Set[str] = field(default_factory=set)
     libraries: Set[str] = field(default_factory=set)
     built_for: Set[str] = field(default_factory=set)
+    hip: Set[str] = field(default_factory=set)
     starts: int = 0
     rccl: bool = False
     binary: int = 0
+    elided: int = 0
     tests: int = 0
     quotes: Quotes = field(default_factory=Quotes)
     programs: Programs = field(default_factory=Programs)
@@ -89,6 +107,8 @@ class Unsigned:
     ras: Report = field(default_factory=Report)
     unread: Unread = field(default_factory=Unread)
     results: Results = field(default_factory=Results)
+    stacks: Stacks = field(default_factory=Stacks)
+    matrix: Matrix = field(default_factory=Matrix)
 
 
 class Others:
@@ -146,13 +166,20 @@ class Others:
                 self._said("%s%s" % (held, _text(line)), since)
                 return
             self._said(held, since)
+        if line[:1] in _DOTS and len(line) < _REMARK and _LEFT_OUT.match(line):
+            self._log.elided += 1
+        if line[:5] == b"[rank":
+            self._log.programs.spoke(line)
         if self._waits[2] and self._last_error(line, order):
             return
         if b'File "' in line:
             self._frame = order
+            self._log.programs.frame(_text(line))
+        if MARK in line:
+            self._log.stacks.line(_text(line), order)
         quotes = self._log.quotes
         if tracebacks.BEGIN in line:
-            self._stacks.begin(_text(line), order)
+            quotes.begins(self._stacks.begin(_text(line), order))
         elif self._stacks.waits:
             self._stacks.line(_text(line))
         if line[:4] == b"    " and b"(" in line:
@@ -163,21 +190,29 @@ class Others:
         if (
             (begin in _BARE or (begin[:1] in b"+ =" and _TREE.match(line)))
             and len(self.bare) < _MOST_BARE
-            and (texts.event(_text(line)) is not None or topology.Topology().line(_text(line)))
+            and _is_nccls(_text(line))
         ):
             self.bare.append((line[:_LONGEST], order))
+            bare = True
+        elif self.bare and order == self.bare[-1][1] + 1 and texts.MORE_HCAS.match(line) and self._lists_hcas():
+            self.bare.append((b"NET/IB : Using " + line[:_LONGEST].strip(), order))
             bare = True
         elif begin[:1] == b"[" and len(self._interfaces) < _MOST_INTERFACES and _INTERFACE.match(line):
             self._interfaces.append(line.strip())
         comment = False
         if self._report or begin in _REPORT or begin[:1] in _TABLE:
             # Of some logs the # is gone.
-            comment = b"# " in line[:64] or (begin[:1] == b" " and b"  Rank " in line[:16])
+            comment = b"# " in line[: 128 if begin[:1] == b"(" else 64] or (
+                begin[:1] == b" " and b"  Rank " in line[:16]
+            )
             # The head of its columns.
             comment = comment or (b"algbw" in line and b"busbw" in line and _RATE_OF.search(line) is None)
+            comment = comment or b"busbw (GB/s)" in line
             # None of these words is among the marks.
             if self._reported(line, begin) or (not comment and self._log.table.row(line)):
                 return
+        elif begin == b"Avg " and self._log.table.ended(line):
+            return
         elif b": #" in line[:80]:
             # Behind a launcher's label.
             comment = b"# " in line[:100]
@@ -204,6 +239,9 @@ class Others:
                 self._dull.clear()
             self._dull.add(alike)
         self._unread(line, order, bare)
+
+    def _lists_hcas(self) -> bool:
+        return self.bare[-1][0].startswith(b"NET/IB") and b"Using" in self.bare[-1][0][:16]
 
     def _unread(self, line: bytes, order: int, bare: bool = False) -> None:
         if bare:
@@ -238,6 +276,8 @@ class Others:
             library = texts.TESTS_VERSION.search(text.rstrip())
             if library:
                 self._log.libraries.add(".".join(str(int(part)) for part in library.groups()))
+        if len(self._log.libraries) < _LIBRARIES:
+            self._log.libraries |= texts.libraries(text)
         if comment and self._log.table.comment(text):
             return True
         match = texts.VERSION.search(text) or _COMPILED_WITH.search(text) or _CUT_VERSION.match(text)
@@ -247,6 +287,8 @@ class Others:
             self._log.starts += text.startswith("NCCL version ")
             if own.get("cuda"):
                 self._log.built_for.add(own["cuda"])
+            if own.get("hip"):
+                self._log.hip.add(own["hip"].rstrip("."))
             self._log.rccl = self._log.rccl or bool(own.get("rccl")) or "+hip" in match.group()
             return True
         if _BROKEN.search(text):
@@ -316,6 +358,11 @@ class Others:
             failed = replace(failed, rank=rank)
         self._failed(failed, order)
         return True
+
+
+def _is_nccls(text: str) -> bool:
+    """Whether a line without a head reads as one of NCCL's."""
+    return texts.event(text) is not None or topology.Topology().line(text)
 
 
 # How the rest of a broken warning begins.

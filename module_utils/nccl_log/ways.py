@@ -5,24 +5,30 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Dict, List, Set, Tuple
 
 from . import mnnvl
 from .events import Device
 from .job import Log, Process
-from .jobs import Job, names, numbers
+from .jobs import UNNAMED, Job, hosts_of, names, numbers
 from .transport import SOCKETS, device_name
 
 _KINDS = {"net": "NET/", "collnet": "COLLNET/", "p2p": "P2P/", "shm": "SHM/"}
 # Why there is no RDMA device.
 _ABSENT = (
-    ("device", "NET/IB found no RDMA device with an active port"),
-    ("libibverbs", "libibverbs cannot be opened: no RDMA by NCCL itself"),
+    ("device", "NET/IB found no RDMA device with an active port%s"),
+    ("libibverbs", "libibverbs cannot be opened: no RDMA by NCCL itself%s"),
     ("interface", "NET/IB found no IP interface for its control messages"),
 )
+# Calls that connect ranks.
+# Kinds of failures that keep a connection from being made.
+_OF_CONNECTING = ("net_plugin", "plugin_warning", "shared_memory", "peer_access", "queue_pair", "registration", "verbs")
+_CONNECTS = re.compile(r"(?:^|/)transport(?:\.|/)")
 # Pairs of ranks that are told one by one, ranks whose place in trees is, and characters of a ring.
 _PAIRS, _TREES, _LONGEST = 24, 4, 160
+# A sum over the ring's connections of all ranks, and not what one connection has.
+_OF_ALL = " (of all ranks together, not of each connection: what has GPUDirect RDMA the connections above say)"
 _NET = re.compile(r"NET/(?P<net>.{1,40}?)/(?P<index>\d{1,5})(?:[/(].*)?$")
 
 
@@ -55,10 +61,12 @@ def _meeting(job: Job) -> List[str]:
 
 def _ways(log: Log, job: Job) -> List[str]:
     said = []
-    devices = {(_label(device), device.layer) for process in job.processes for device in process.devices.values()}
+    single = {(one.name, one.port) for process in job.processes for one in process.hcas if not one.joined}
+    several = {name for name, count in Counter(name for name, _port in single).items() if count > 1}
+    devices = {(_label(device, several), device.layer) for process in job.processes for device in process.hcas}
     if devices:
         layers = sorted({layer for _name, layer in devices})
-        sharp = any(device.sharp for process in job.processes for device in process.devices.values())
+        sharp = any(device.sharp for process in job.processes for device in process.hcas)
         called = {"IB": " (InfiniBand, with SHARP)" if sharp else " (InfiniBand)", "": ""}
         named = [
             names([name for name, of in devices if of == layer], 8) + called.get(layer, " (%s)" % layer)
@@ -72,28 +80,31 @@ def _ways(log: Log, job: Job) -> List[str]:
         if len(speeds) == 1:
             fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
         oob = sorted({("%s %s" % (one.oob, one.oob_address)).strip() for one in job.processes if one.oob})
-        ports = {one.port for process in job.processes for one in process.devices.values() if not one.joined}
-        have = {process.host for process in job.processes if process.devices}
+        ports = {one.port for process in job.processes for one in process.hcas if not one.joined}
+        have = {process.host for process in job.processes if process.hcas}
         some = len(have) < len({process.host for process in job.processes}) and "" not in have
         text = "HCAs%s: " % (" (said by %s)" % names(have, 3) if some else "") + ", ".join(named)
         text += ", port %d%s" % (min(ports), " of each" if len(devices) > 1 else "") if len(ports) == 1 else ""
         text += "; %s" % ", ".join(fast) if fast else ""
+        text += "; and others: the list is cut" if any(process.more_devices for process in job.processes) else ""
         said.append(text + ("; control messages over %s (OOB)" % names(oob, 3) if oob else ""))
     absent = {why for process in job.processes for why in process.absent}
     for why, text in _ABSENT:
         if why in absent and not devices:
-            hosts = names(
-                (process.host or "a host that is not named" for process in job.processes if why in process.absent), 4
-            )
-            said.append("%s, on %s" % (text, hosts))
+            hosts = names((process.host or UNNAMED for process in job.processes if why in process.absent), 4)
+            harm = " (no failure by itself: NCCL goes on over TCP, which is slower)" if SOCKETS in job.networks else ""
+            harm = " (harmless within one node: nothing goes over the network there)" if job.nodes == 1 else harm
+            said.append("%s, on %s" % (text % harm if "%s" in text else text, hosts))
     used: Dict[str, Set[str]] = {}
     for process in job.processes:
         for name in process.networks:
-            used.setdefault(name, set()).add(process.host or "a host that is not named")
+            used.setdefault(name, set()).add(process.host or UNNAMED)
     if used:
         said.append(
             "network: " + "; ".join("%s on %s" % (name, names(hosts, 4)) for name, hosts in sorted(used.items()))
         )
+    elif job.networks and not any(way[0] == "net" for process in job.processes for way, _count in process.ways):
+        said.append("network: %s, by lines whose begin is not there" % names(job.networks))
     able = {one for process in job.processes for one in process.gdr_devices.items()}
     for can, text in ((True, "could do GPUDirect RDMA"), (False, "cannot do GPUDirect RDMA, as NCCL says")):
         listed = [name for name, is_able in able if is_able is can]
@@ -117,18 +128,23 @@ def _ways(log: Log, job: Job) -> List[str]:
     over: Counter = Counter()  # type: ignore[type-arg]
     given_up = sorted({process.collnet_why for process in job.processes if process.collnet_why})
     collnet = any(process.collnet_ranks for process in job.processes)
+    tried: Dict[str, Set[str]] = defaultdict(set)
     for process in job.processes:
         for (kind, via, index, gdr, pxn, _sends), count in process.ways:
             if kind == "collnet" and given_up and not collnet:
+                tried[via + ("/GDRDMA" if gdr else "")].add(process.host or UNNAMED)
                 continue
             path = _KINDS[kind] + via
-            ways[path + ("/GDRDMA" if gdr else "") + (" over another GPU (PXN)" if pxn else "")] += count
+            end = "/GDRDMA" if gdr else (" (whether with GPUDirect RDMA is cut off)" if gdr is None else "")
+            ways[path + end + (" over another GPU (PXN)" if pxn else "")] += count
             if kind == "net":
                 over[device_name(process, via, index)] += count
     if ways:
-        said.append("connections: " + ", ".join("%d by %s" % (count, path) for path, count in ways.most_common(6)))
-        plain = [path for path in ways if path.startswith("NET/") and "GDRDMA" not in path and SOCKETS not in path]
-        if plain and not any("GDRDMA" in path for path in ways):
+        text = "connections: " + ", ".join("%d by %s" % (count, path) for path, count in ways.most_common(6))
+        ends = over and len(job.processes) > 1
+        said.append(text + (" (lines of them: over the network each end has one of its own)" if ends else ""))
+        plain = [path for path in ways if path.startswith("NET/") and SOCKETS not in path]
+        if plain and not any("GDRDMA" in path or "is cut off" in path for path in plain):
             said.append("GPUDirect RDMA is not used on the connections shown (no /GDRDMA behind via NET)")
     said += _connected(log, job)
     if over:
@@ -136,21 +152,22 @@ def _ways(log: Log, job: Job) -> List[str]:
         said.append(
             text + (": one device carries all that is shown" if len(over) == 1 and sum(over.values()) > 1 else "")
         )
-    rings = sum(1 for process in job.processes if process.rings)
-    trees = sum(1 for process in job.processes if process.trees)
+    rings = [process for process in job.processes if process.rings]
+    trees = [process for process in job.processes if process.trees]
     ring_gdr = {int(process.rings_gdr) for process in job.processes if process.rings_gdr is not None}
-    for what, count in (("rings", rings), ("trees", trees)):
-        if count:
-            text = "%s are connected (Connected all %s) on %d of %d processes" % (
-                what, what, count, len(job.processes),
-            )  # fmt: skip
+    for what, by in (("rings", rings), ("trees", trees)):
+        if by:
+            text = "%s are connected (Connected all %s) on %s" % (what, what, job.among(by))
             gdr = ", GDR %s" % " and ".join(map(str, sorted(ring_gdr))) if ring_gdr and what == "rings" else ""
-            gdr += ": GPUDirect RDMA is not in use" if gdr and ring_gdr == {0} else ""
+            if gdr and ring_gdr == {0}:
+                gdr += _OF_ALL if any("/GDRDMA" in path for path in ways) else ": not all rings have GPUDirect RDMA"
             pxn = {int(process.rings_pxn) for process in job.processes if process.rings_pxn is not None}
             gdr += ", PXN %s" % " and ".join(map(str, sorted(pxn))) if pxn and what == "rings" else ""
             said.append(text + gdr)
     if given_up:
-        said.append("CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0]))
+        text = "CollNet (SHARP) is %s: %s" % ("not used by all ranks" if collnet else "not used", given_up[0])
+        paths = "; ".join("COLLNET/%s on %s" % (via, names(hosts, 8)) for via, hosts in sorted(tried.items()))
+        said.append(text + ("; tried before that: %s" % paths if paths else ""))
     if any(process.roce for process in job.processes):
         said.append("RoCE: connections use GIDs of IPv4 addresses")
     return said + mnnvl.told(job) + _channels(job) + _rings(log, job) + _trees(log, job)
@@ -166,12 +183,13 @@ def _pairs(process: Process, on: bool) -> List[Tuple[str, str, str]]:
 def _channels(job: Job) -> List[str]:
     channels = max((process.channels for process in job.processes), default=0)
     if not channels:
-        return ["NVLS multicast is not available on these GPUs"] if any(p.nvls is False for p in job.processes) else []
+        said = _multicast(job)
+        return [said] if said else []
     of: Dict[int, Set[str]] = {}
     for process in job.processes:
         if process.channels:
             of.setdefault(process.channels, set()).add(process.host)
-    each = ", ".join("%d on %s" % (count, names(hosts, 3)) for count, hosts in sorted(of.items(), reverse=True)[:4])
+    each = ", ".join("%d on %s" % (count, hosts_of(on, 3)) for count, on in sorted(of.items(), reverse=True)[:4])
     text = "%d channels for collectives" % channels
     if len(of) > 1 and not set.intersection(*of.values()):
         text = "channels for collectives: %s" % each
@@ -181,9 +199,22 @@ def _channels(job: Job) -> List[str]:
     if nvls:
         most = max(number or 0 for number in nvls)
         text += ", %d for NVLS (NVLink SHARP)" % most + ("" if most else ": it is not in use")
-    if any(process.nvls is False for process in job.processes):
-        text += "; NVLS multicast is not available on these GPUs"
-    return [text]
+    multicast = _multicast(job)
+    return [text + ("; %s" % multicast if multicast else "")]
+
+
+def _multicast(job: Job) -> str:
+    """Whether GPUs have what NVLS (NVLink SHARP) needs: no proof that it is used."""
+    on = {can: {one.host for one in job.processes if one.nvls is can} for can in (True, False)}
+    most = max((one.nvls_most for one in job.processes), default=0)
+    able = "NVLS multicast is available on %%s%s" % (" (%d channels for it)" % most if most else "")
+    if on[True] and on[False]:
+        return "%s, and not available on GPUs of %s" % (
+            able % ("GPUs of %s" % hosts_of(on[True], 3)), hosts_of(on[False], 3),
+        )  # fmt: skip
+    if on[True]:
+        return able % "these GPUs"
+    return "NVLS multicast is not available on these GPUs" if on[False] else ""
 
 
 def _connected(log: Log, job: Job) -> List[str]:
@@ -196,7 +227,7 @@ def _connected(log: Log, job: Job) -> List[str]:
         if process in own:
             key = source, target, _named(process, path)
             channels.setdefault(key, set()).update(numbered)
-            by.setdefault(key, set()).add(process.host or "a host that is not named")
+            by.setdefault(key, set()).add(process.host or UNNAMED)
     if not channels or log.pairs.many or len(channels) > _PAIRS:
         return []
     groups: Dict[Tuple[str, str, str], List[str]] = {}
@@ -207,7 +238,23 @@ def _connected(log: Log, job: Job) -> List[str]:
     for (path, count, where), pairs in groups.items():
         text = "%s by %s, %s%s" % (", ".join(pairs), path, count, " each" if len(pairs) > 1 else "")
         said.append(text + (" (says %s)" % where if where else ""))
-    return ["connected, from rank to rank: %s" % "; ".join(said)]
+    # NCCL prints these lines before it makes the connections.
+    begun = any(_CONNECTS.search(call.place) for process in own for call in process.calls)
+    begun = begun and not any(one.done for one in job.communicators)
+    # An HCA's word on an operation is of data that moves.
+    begun = begun and not any(one.failure.kind == "completion" for one in job.failures)
+    how = "to be connected (calls that connect ranks failed: some of these were not made)" if begun else "connected"
+    if not begun and _in_doubt(job):
+        how = "begun to be connected (whether all of these were made is not told: a failure is reported)"
+    return ["%s, from rank to rank: %s" % (how, "; ".join(said))]
+
+
+def _in_doubt(job: Job) -> bool:
+    """Whether a process that connects ranks reports a failure, and no line tells that connections were made."""
+    if any(process.rings or process.trees for process in job.processes) or any(one.done for one in job.communicators):
+        return False
+    failed = {one.failure.kind for one in job.failures if one.process is not None and one.process.connections}
+    return bool(failed & set(_OF_CONNECTING)) and not any(one.failure.kind == "completion" for one in job.failures)
 
 
 def _rings(log: Log, job: Job) -> List[str]:
@@ -216,10 +263,10 @@ def _rings(log: Log, job: Job) -> List[str]:
     orders: Dict[Tuple[int, str], Set[str]] = {}
     for (process, of), order in log.pairs.orders.items():
         if process in own:
-            orders.setdefault((of, order), set()).add(process.host or "a host that is not named")
+            orders.setdefault((of, order), set()).add(process.host or UNNAMED)
     several = len({of for of, _order in orders}) > 1 and len({host for hosts in orders.values() for host in hosts}) > 1
     for (of, order), hosts in list(orders.items())[: 4 if several else 2]:
-        text = "%d channel%s (Channel 00/%02d)%s, the ring of the first: %s" % (
+        text = "%d channel%s (Channel 00/%02d)%s, the first ring shown: %s" % (
             of, "" if of == 1 else "s", of, " on %s" % names(hosts, 3) if several else "", order[:_LONGEST],
         )  # fmt: skip
         text += "..." if len(order) > _LONGEST and not order.endswith("...") else ""
@@ -247,10 +294,10 @@ def _trees(log: Log, job: Job) -> List[str]:
     return ["in the trees: %s" % "; ".join("rank %d %s" % (rank, ", or ".join(said)) for rank, said in placed.items())]
 
 
-def _label(device: Device) -> str:
-    """Its name; of ports that are used as one these, too."""
+def _label(device: Device, several: Set[str]) -> str:
+    """Its name; of ports that are used as one these, too. several: HCAs of which more ports than one are used."""
     if not device.joined:
-        return device.name
+        return "%s:%d" % (device.name, device.port) if device.name in several else device.name
     each = zip(device.name.split("+"), device.joined)
     return " and ".join("%s:%d" % one for one in each) + " as one device"
 

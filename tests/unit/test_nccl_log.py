@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     events,
@@ -215,7 +215,7 @@ def test_what_is_not_shown_is_not_proven() -> None:
     assert found(half)["nccl_log.gdr"].state == "unknown"
     one_rank = ranks(*HEALTHY).splitlines()[:10]
     [one] = jobs.split(job.read(["\n".join(one_rank).encode()]))
-    assert transport(one).missing == ("ranks 1 of 2 are not in this log",)
+    assert transport(one).missing == ("rank 1 of 2 is not in this log",)
 
 
 @pytest.mark.parametrize(
@@ -227,19 +227,24 @@ def test_what_is_not_shown_is_not_proven() -> None:
         ("NCCL_IB_DISABLE set by environment to true.", "possible causes: unknown"),
         ("Comm config netName reset to NCCL_NET=Socket", "cause: NCCL_NET=Socket"),
         ("Failed to open libibverbs.so[.1]", "cause: libibverbs.so.1 cannot be opened"),
-        ("NET/IB : No device found.", "possible causes: no RDMA device with an active port"),
+        ("NET/IB : No device found.", "cause: NET/IB found no RDMA device with an active port; behind that, possible"),
         ("NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:10.0.0.1<0>", "possible causes: HCAs were found and not used"),
+        ("NCCL_IB_HCA set by environment to mlx5_0", "possible causes: unknown"),
     ],
 )
 def test_sockets_between_nodes_and_why(line: str, cause: str) -> None:
     finding = found(ranks(line, network="Socket"))["nccl_log.network"]
-    assert (finding.state, finding.severity) == ("drift", "critical")
+    # Where no HCA is shown TCP may be all there is.
+    assert (finding.state, finding.severity) == ("drift", "critical" if "mlx5_0" in line else "major")
     assert cause in (finding.have or "")
 
 
 def test_an_hca_filter_that_may_fit_nothing_is_a_possible_cause() -> None:
     finding = found(ranks("NCCL_IB_HCA set to mlx4", "NET/IB : No device found.", network="Socket"))["nccl_log.network"]
-    assert "possible causes: NCCL_IB_HCA=mlx4 fits no HCA with an active port; no RDMA device" in (finding.have or "")
+    assert (
+        "cause: NET/IB found no RDMA device with an active port; behind that, possible causes: NCCL_IB_HCA=mlx4 fits"
+        in (finding.have or "")
+    )
 
 
 def test_sockets_on_one_node_are_no_fault_and_on_unknown_nodes_unknown() -> None:
@@ -325,6 +330,9 @@ def test_nvlinks_and_channels() -> None:
     graph = ("=== System : maxBw 370.8 totalBw 370.8 ===", gpu.format("60"), link.format("370.8"), gpu.format("70"))
     slow = found(ranks(*graph, link.format("350.2"), nodes=1))["nccl_log.nvlink"]
     assert slow.have == "NVLink of GPU 0-70: 350.2 GB/s; on others 370.8"
+    file = "NCCL_TOPO_FILE set by environment to /x/topo.xml"
+    told = found(ranks(file, *graph, link.format("350.2"), nodes=1))["nccl_log.nvlink"]
+    assert (told.state, "that of a file (NCCL_TOPO_FILE=/x/topo.xml)" in (told.have or "")) == ("unknown", True)
     pattern = "Pattern 4, crossNic 0, nChannels {0}, bw 30.000000/30.000000, type NVL/PIX, sameChannels 1"
     assert "nccl_log.nvlink" not in found(ranks(*graph, link.format("370.8"), pattern.format(12), nodes=1))
     few = found(ranks(*graph, "NCCL_MAX_NCHANNELS set by environment to 4.", pattern.format(4), nodes=1))[
@@ -354,9 +362,10 @@ def test_two_releases_in_a_job_and_two_jobs_in_a_file() -> None:
 
 def test_ranks_that_never_came() -> None:
     whole = ranks(*HEALTHY).replace("nranks 2", "nranks 4").splitlines()
-    text = "".join(line + "\n" for line in whole if not any(word in line for word in ("COMPLETE", "nnel", "nNodes")))
+    later = ("COMPLETE", "nnel", "nNodes", "rings")
+    text = "".join(line + "\n" for line in whole if not any(word in line for word in later))
     finding = found(text)["nccl_log.ranks"]
-    assert (finding.state, (finding.have or "").startswith("ranks 2-3 of 4 did not begin here")) == ("unknown", True)
+    assert (finding.state, (finding.have or "").startswith("ranks 2-3 of 4 are not in this log")) == ("unknown", True)
     # A rank that has completed proves that all have begun, wherever they wrote it.
     assert "nccl_log.ranks" not in found(ranks(*HEALTHY).replace("nranks 2", "nranks 4"))
 
@@ -667,6 +676,17 @@ def test_logs_of_several_hosts_are_judged_together() -> None:
         ("node2", "no result"),
         ("node3", "no route"),
     ]
+
+
+def test_logs_from_nodes_are_told_in_the_order_of_a_file() -> None:
+    warn = "node0:100:1 [0] a.cc:1 NCCL WARN {0}\n"
+    text = warn.format("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10")
+    text += warn.format("Cuda failure 'out of memory'")
+    told = {"findings": [], "passed": [], "logs": [{"path": "/l", "size": 9, "read": 9, "left_out": 0, "text": text}]}
+    judged = judge.judge(job.read([text.encode()]))
+    ids = [finding.id for finding in judged]
+    assert [finding.id for finding in worst_first(judged)] != ids
+    assert [finding.id for finding in diagnose.join({"node0": told})[2]] == ids
 
 
 def test_a_process_that_shows_no_connection_is_not_proven() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, jobs, judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, jobs, judge, last_lines, results
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
 
 
@@ -147,6 +147,117 @@ def test_ranks_that_are_not_shown_are_missing_where_something_failed() -> None:
     begin = "n{0}:7:8 [0] NCCL INFO comm 0x{0} rank {0} nranks 4 cudaDev 0 busId 1b000 commId 0xabc - Init START\n"
     text = begin.format(1) + begin.format(2)
     finding = found(text)["nccl_log.ranks"]
-    assert (finding.state, "which end there: the log is cut, or" in (finding.have or "")) == ("unknown", True)
+    assert (finding.state, "are not in this log, and no rank completed" in (finding.have or "")) == ("unknown", True)
     warn = "n1:7:8 [0] a.cc:1 NCCL WARN socketConnect: Connect to 10.0.0.9<4> failed : timeout\n"
     assert found(text + warn)["nccl_log.ranks"].state == "drift"
+
+
+def test_what_aborts_outranks_what_is_retried() -> None:
+    tried = "W0101 x.cc:1] Socket connect worker 10.0.0.1:7 failed, try again after 3 seconds.\n"
+    gone = (
+        "ERROR ABORT!!! Out of all 2 trainers, the trainer process with rank=[1] was aborted. Please check its log.\n"
+    )
+    ended = found(tried + gone)
+    assert list(ended) == ["nccl_log.exit", "nccl_log.readable"]
+    assert "rank=[1] was aborted. Please check its log." in (ended["nccl_log.exit"].have or "")
+    assert "(tried again, so no failure by itself" in (ended["nccl_log.exit"].have or "")
+    assert list(found(tried)) == ["nccl_log.program", "nccl_log.readable"]
+
+
+def test_no_algorithm_left_is_no_proof_of_a_variable() -> None:
+    one = found("n1:7:7 [3] enqueue.cc:9 NCCL WARN Error : no algorithm/protocol available\n")["nccl_log.setting"]
+    assert "possibly NCCL_ALGO" in one.why
+    assert "size, type or number of elements" in one.why
+
+
+SKIPPED = "n%d:7:7 [0] net_ib.cc:1 NCCL WARN NET/IB : Unable to open device mlx5_%d\n"
+
+
+def test_devices_that_are_not_opened_are_told_with_their_ranks() -> None:
+    two = found(SKIPPED % (1, 0) + SKIPPED % (1, 1) + SKIPPED % (2, 8))["nccl_log.verbs"].have or ""
+    assert "device mlx5_0 and other devices; on" in two
+    assert "HCA mlx5_0, mlx5_1 on n1:7; mlx5_8 on n2:7" in two
+    assert "other devices" not in (found(SKIPPED % (1, 0) + SKIPPED % (2, 0))["nccl_log.verbs"].have or "")
+
+
+def test_lines_that_end_in_other_words_are_told_with_who_says_them() -> None:
+    line = "h:%d:7 [0] transport/p2p.cu:5 NCCL WARN failed to open CUDA IPC handle : %s\n"
+    have = found(line % (1, "64 no peer access") + line % (2, "11 invalid argument given"))[
+        "nccl_log.no_transport"
+    ].have
+    assert "alike: h:2, GPU 0: 11 invalid argument given" in (have or "")
+
+
+LISTED = "#  Rank  %d Group  0 Pid  %d on  n%d device  0 [0x1b] NVIDIA A100\n"
+
+
+@pytest.mark.parametrize(("hosts", "busbw", "doubt", "usual"), [(2, 9, 0, 1), (2, 2, 1, 0), (1, 9, 1, 0)])
+def test_what_one_nic_carries_between_hosts_is_no_doubt(hosts: int, busbw: int, doubt: int, usual: int) -> None:
+    table = "".join(LISTED % (at, 7 + at, at % hosts) for at in (0, 1))
+    said = shown(table + f" 268435456 67108864 float sum -1 9 {busbw} {busbw} 0 9 {busbw} {busbw} 0\n")
+    assert ("GB/s at most, little for GPUs" in said, "usual over one NIC of 100 Gbit/s" in said) == (doubt, usual)
+
+
+def test_what_a_plugin_has_selected_stands_beside_what_no_rank_says() -> None:
+    head = "n0:7:7 [0] NCCL INFO "
+    said = shown(
+        LISTED % (0, 7, 0) + LISTED % (1, 8, 1) + f"{head}NET/OFI Selected Provider is efa\n{head}Launch mode x\n"
+    )
+    assert "(Using network), but NCCL's plugin for libfabric (NET/OFI) says that it has selected efa" in said
+    assert "no rank says which network it uses; NCCL's plugin for libfabric" in said
+
+
+def test_who_nccl_tests_list_names_signs_its_lines() -> None:
+    begun = "n1:8:8 [0] NCCL INFO comm 0x1 rank 1 nranks 2 cudaDev 0 busId 1b000 - Init COMPLETE\n"
+    lines = LISTED % (0, 7, 0) + LISTED % (1, 8, 1) + begun + "n0:7:7 [0] NCCL INFO Launch mode x\n"
+    log = job.read([lines.encode()])
+    assert "rank 1 (line 3), rank 0 (line 4)" in last_lines.told(log, jobs.split(log)[0])[0]
+
+
+@pytest.mark.parametrize(("pid", "container"), [(7, False), (8, True)])
+def test_containers_come_between_processes_alone(pid: int, container: bool) -> None:
+    way = "h:%d:9 [%d] NCCL INFO Channel 00 : %d[%d] -> %d[%d] via SHM/direct/direct\n"
+    one = found(way % (7, 0, 0, 0, 1, 1) + way % (pid, 1, 1, 1, 0, 0))["nccl_log.intra_node"]
+    assert ("ipc=host" in one.fix, "containers" in (one.have or "")) == (container, container)
+
+
+def test_how_many_epochs_there_are_to_be_is_no_progress() -> None:
+    assert (results.classify("INFO - epochs : 100"), results.classify("epoch: 3")) == ("", "progress")
+
+
+def test_a_communicator_made_behind_a_watchdogs_word_excuses_nothing() -> None:
+    dog = "[rank1]:[E1 08:00:00.1 ProcessGroupNCCL.cpp:2] [PG ID 2 PG GUID 3 Rank 1]  failure detected by watchdog at"
+    done = "h:1:1 [1] NCCL INFO comm 0x1 rank 1 nranks 2 cudaDev 1 busId 1b000 commId 0x5 - Init COMPLETE\n"
+    one = found(f"{dog} work sequence id: 7 PG status: last enqueued work: 9, last completed work: 6\n{done}")
+    assert one["nccl_log.program"].severity == "critical"
+    assert "goes on behind it" not in (one["nccl_log.program"].have or "")
+
+
+def test_advice_fits_what_the_words_of_a_failure_prove() -> None:
+    broke = found("[rank3]:[W1 TCPStore.cpp:1] [c10d] recvValue failed on SocketImpl(fd=9): Connection reset by peer\n")
+    late = found("[rank3]:[E1 TCPStore.cpp:1] [c10d] The client socket has timed out after 9s\n")
+    assert ["nc -vz" in one["nccl_log.store"].fix for one in (broke, late)] == [False, True]
+    warn = "n1:7:8 [0] x.cc:1 NCCL WARN NET/OFI Unable to register memory (type = %d) for device 0. RC: 12, Error: %s\n"
+    full, gpu = (found(warn % (kind, "Cannot allocate memory"))["nccl_log.net_plugin"].fix for kind in (1, 2))
+    assert ("ulimit -l" in full, "security group" in full, "ulimit -l" in gpu) == (True, False, False)
+
+
+def test_what_a_plugin_goes_on_after_is_no_failure() -> None:
+    warn = "n1:7:8 [0] net_fastsocket.cc:7 NCCL WARN %s\n"
+    assert found(warn % "Cannot get incoming CPU.")["nccl_log.net_plugin"].severity == "minor"
+    assert found(warn % "Cannot get the moon.")["nccl_log.net_plugin"].severity == "major"
+
+
+def test_an_error_of_the_gpus_memory_is_of_no_kernel_for_certain() -> None:
+    error = "CUDA error: uncorrectable ECC error encountered\n"
+    dog = f"[E ProcessGroupNCCL.cpp:9] [Rank 1] NCCL watchdog thread terminated with exception: {error}"
+    assert "of the GPU's hardware, or of an earlier kernel" in shown(f"RuntimeError: {error}{dog}")
+
+
+def test_a_graph_file_of_other_gpus_is_no_file_that_cannot_be_read() -> None:
+    begin = "n1:7:8 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1b000 commId 0x5 - Init START\n"
+    warn = "n1:7:8 [0] graph/search.cc:7 NCCL WARN XML Import Channel : dev 3 not found.\n"
+    one = found(begin + warn + "n1:7:8 [0] NCCL INFO graph/search.cc:9 -> 2\n")
+    assert "NCCL_GRAPH_FILE out" in one["nccl_log.topology"].fix
+    assert "reading of the topology" not in (one["nccl_log.topology"].have or "")
+    assert "busbar hang" not in one["nccl_log.ranks"].fix

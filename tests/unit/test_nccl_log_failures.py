@@ -112,6 +112,31 @@ def test_what_a_warning_leaves_open(warning: str, check: str, cause: str) -> Non
     assert (cause in have, "Fabric Manager" in have) == (True, False)
 
 
+def test_calls_on_sockets_that_an_abort_ends_are_no_cause() -> None:
+    calls = "".join(f"n1:{pid}:9 [0] NCCL INFO misc/socket.cc:8 -> 3\n" for pid in (7, 8))
+    abort = "n1:6:9 [2] NCCL INFO comm 0x1 rank 6 nranks 8 cudaDev 2 busId b000 - Abort COMPLETE\n"
+    have = found(calls + abort)["nccl_log.warning"].have or ""
+    assert have.startswith("a communicator was aborted (Abort COMPLETE), by rank 6 (n1:6); calls on sockets")
+    # Without it, or beside another call, they are what there is.
+    other = calls + "n1:9:9 [0] NCCL INFO transport/p2p.cc:8 -> 3\n"
+    for text in (calls, other + abort):
+        assert (found(text)["nccl_log.warning"].have or "").startswith("calls of NCCL returned an error")
+
+
+def test_a_time_limit_behind_a_word_of_the_end_may_be_of_a_job_that_was_done() -> None:
+    limit = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
+    done = "[after training is done] datetime: 2025-01-01 09:50:00\n"
+    assert "it may have been done, and not have come to its end" in (found(done + limit)["nccl_log.exit"].have or "")
+    assert "it may have been done" not in (found(limit + done)["nccl_log.exit"].have or "")
+
+
+def test_a_flush_is_of_the_nodes_own_gpu_and_hca() -> None:
+    line = "n1:7:8 [3] transport/net_ib.cc:1696 NCCL WARN NET/IB : Got completion from peer 192.0.2.6<37760> with"
+    line += " status=11 opcode=129 len=0 vendor err 137 ({})\n"
+    for kind, cause in (("Flush", "this node's own GPU memory"), ("Send", "the HCA at the other end")):
+        assert cause in (found(line.format(kind))["nccl_log.completion"].have or "")
+
+
 def test_an_error_that_came_later_than_the_call() -> None:
     text = (
         "Collective WorkNCCL(SeqNum=9) raised the following async exception: NCCL error: unhandled system error (run"

@@ -46,7 +46,11 @@ KINDS = [
     ),
     ("+ PCI[24.0] - GPU/4000 (0)\n" + " " * 8 + "+ NET[50.0] - NET/0 (0/0/50.000000)\n", "1 NIC of 50 GB/s"),
     ("[0]eth4:10.0.0.1<0>\n" + _BRIDGES, "5 interfaces (br-|the one beside them is eth4"),
-    ("n1:7:8 [0] NCCL INFO threadThresholds 8/8/64 | 16/8/64 | 8/8/64\n", "tuning table"),
+    (
+        "n1:7:8 [0] NCCL INFO threadThresholds 8/8/64 | 16/8/64 | 8/8/64\n",
+        "NCCL's thresholds for the number of threads",
+    ),
+    ("n1:7:8 [0] NCCL INFO ReduceScatter |   0.0/   0.0 |  7.5/ 100.0\n", "tuning table"),
     # Other programs.
     (
         "2025-01-01: F xla/rendezvous.cc:1] Expected 4 threads to join the rendezvous, but only 3 arrived\n",
@@ -95,7 +99,7 @@ KINDS = [
         "(W pid=1, ip=10.0.0.1) RuntimeError: ray::X.f() (pid=2, ip=10.0.0.2)\n"
         "(W pid=1, ip=10.0.0.1) ncclInternalError: Internal check failed.\n(W pid=1, ip=10.0.0.1) Last error:\n"
         "(W pid=1, ip=10.0.0.1) Proxy Call to rank 3 failed (Connect)\n",
-        "the connection to rank 3 was not set up|of 10.0.0.1, 10.0.0.2: a connection between nodes is likely",
+        "the proxy thread of rank 3 did not do|of 10.0.0.1, 10.0.0.2: a connection between nodes is likely",
     ),
     # nccl-tests.
     ("#  Rank 15 Group  0 Pid 5 on n2 device 7 [0x01] NVIDIA X\n", "at least 16 ranks"),

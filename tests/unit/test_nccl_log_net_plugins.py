@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, jobs, judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
 
 HEAD = "n1:7:8 [0] NCCL INFO "
 
@@ -70,3 +71,72 @@ def test_a_queue_that_was_flushed_on_another_host_before_follows_from_nothing() 
     for text in (completion("n2", 5) + completion("n2", 12), completion("n2", 12) + completion("n1", 5)):
         same = of(text)
         assert same["job completion 5"].because == same["job completion 12"].id
+
+
+def shown(text: str) -> str:
+    log = job.read([text.encode()])
+    return " ".join(render(log, jobs.split(log), judge.judge(log)).split())
+
+
+def test_a_plugin_that_finds_no_device_is_not_used_and_nobody_is_sent_after_efa() -> None:
+    none = f"{HEAD}NET/OFI No eligible providers were found\n"
+    said = shown(none + f"{HEAD}Using network IB\n")
+    assert "the network plugin OFI found no device that it takes (no eligible provider): it is not used" in said
+    assert "that no rule has read" not in said
+    two = f"{HEAD}comm 0xa rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n{HEAD}Using network Socket\n"
+    have = found(none + two)["nccl_log.network"].have or ""
+    assert "cause: the network plugin OFI is not used: it found no device that it takes" in have
+    # As a warning, too.
+    warned = OFI.format("No eligible providers were found")
+    assert "EFA" in shown(warned)
+    platform = f"{HEAD}NET/OFI Running on Default platform\n"
+    for text in (none, warned):
+        said = shown(platform + text + two)
+        assert "fi_info -p efa" not in said
+        assert "no EFA device" not in said
+        assert "the plugin for libfabric runs on Default" in said
+        assert "file of the topology" not in said
+    assert "fi_info -p efa" in shown(f"{HEAD}NET/OFI Running on p5.48xlarge platform\n{none}{two}")
+
+
+def test_a_network_plugin_that_did_not_start_is_told_and_is_no_loaded_one() -> None:
+    loaded = f"{HEAD}NET/Plugin: Loaded net plugin SPCX (v10)\n{HEAD}Failed to initialize NET plugin SPCX\n"
+    whole = "comm 0xa rank 0 nranks 1 cudaDev 0 busId 1b000 commId 0x1 - Init"
+    end = f"{HEAD}{whole} START\n{HEAD}{whole} COMPLETE\n{HEAD}Using network IB\n"
+    said = shown(loaded + end)
+    assert "nothing in this log is wrong" not in said
+    assert (
+        "the network plugin SPCX did not start (Failed to initialize NET plugin); on n1; NCCL goes on with IB" in said
+    )
+    assert "plugins loaded" not in said
+    assert "loaded, and not started: SPCX (v10)" in said
+    file = f"{HEAD}Successfully loaded external network plugin libnccl-net-spcx.so\n"
+    assert "loaded, and not started: SPCX (v10), libnccl-net-spcx.so" in shown(file + loaded)
+    other = f"{HEAD}NET/Plugin: Loaded net plugin UCX (v10)\n"
+    assert "plugins loaded: NET UCX (v10)" in shown(other + loaded)
+
+
+def test_ib_that_found_no_device_is_the_cause_of_sockets() -> None:
+    two = f"{HEAD}comm 0xa rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n{HEAD}Using network Socket\n"
+    have = found(f"{HEAD}NET/IB : No device found.\n{two}")["nccl_log.network"].have or ""
+    assert "cause: NET/IB found no RDMA device with an active port; behind that, possible causes: no HCA" in have
+    have = found(f"{HEAD}Failed to initialize NET plugin IB\n{two}")["nccl_log.network"].have or ""
+    assert "cause: NET/IB did not start (Failed to initialize NET plugin IB)" in have
+    # Sockets were asked for.
+    asked = found(f"{HEAD}NCCL_NET set by environment to Socket.\n{HEAD}NET/IB : No device found.\n{two}")
+    assert (asked["nccl_log.network"].have or "").endswith("cause: NCCL_NET=Socket")
+
+
+def test_what_came_of_a_plugin_that_was_asked_for() -> None:
+    asked = f"{HEAD}NCCL_NET_PLUGIN set by environment to ofi\n"
+    two = f"{HEAD}comm 0xa rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n{HEAD}Using network Socket\n"
+    for line, wanted in (
+        ("NET/OFI No eligible providers were found", "the plugin found no device that it takes"),
+        ("Failed to initialize NET plugin AWS Libfabric", "the plugin is there and did not start"),
+        (
+            "NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
+            "no such plugin was loaded",
+        ),
+    ):
+        have = found(f"{asked}{HEAD}{line}\n{two}")["nccl_log.variable_effect"].have or ""
+        assert have == f"NCCL_NET_PLUGIN=ofi: {wanted}" + (have.partition(wanted)[2])

@@ -295,7 +295,7 @@ def test_who_did_not_find_the_store_ends_by_that() -> None:
 
 def test_whom_memory_ended_is_named() -> None:
     text = "srun: error: gpu07: task 56: Out Of Memory\nslurmstepd: error: Detected 1 oom_kill event in StepId=881.0.\n"
-    assert "ended by it, as a launcher says: rank 56 (gpu07)" in (findings(text)[0].have or "")
+    assert "ended by it, as a launcher says: gpu07: task 56" in (findings(text)[0].have or "")
 
 
 def test_cudas_errors_after_a_failed_gpu_or_nvswitch_are_told_with_it() -> None:
@@ -307,6 +307,20 @@ def test_cudas_errors_after_a_failed_gpu_or_nvswitch_are_told_with_it() -> None:
     assert [one.because for one in rest if "launch failure" in (one.have or "")] == [first.id]
     assert findings(text + cuda)[0].check == "nccl_log.fabric_manager"
     assert not [one for one in findings(text.replace("Fatal", "Non-fatal")) if one.check == "nccl_log.fabric_manager"]
+
+
+def test_what_an_nvswitch_reports_stands_before_the_xid_behind_it() -> None:
+    switch = "kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Severity 1 Engine instance 12\n"
+    xid = "kernel: NVRM: Xid (PCI:0000:1b:00): 62, 00002740 00002b08\n"
+    follows = "kernel: NVRM: Xid (PCI:0000:1b:00): 45, pid=7, name=python3, channel 0x0a\n"
+    assert "(an NVSwitch reports SXid 24007 before it, in line 1)" in verdict(switch + xid + follows)
+    assert "(the first failure of this log)" in verdict(xid + follows + switch)
+    first, second = (one for one in findings(switch + xid + follows) if one.check == "nccl_log.cuda")
+    assert "not of a program" in first.why
+    # Beside the GPU's own fault the channel that was torn down is no error of the program.
+    assert ("compute-sanitizer" in second.fix, second.because) == (False, first.id)
+    [alone] = (one for one in findings(follows) if one.check == "nccl_log.cuda")
+    assert "compute-sanitizer" in alone.fix
 
 
 def test_who_was_interrupted_has_not_failed() -> None:
@@ -323,3 +337,200 @@ def test_a_gpu_that_the_driver_lost_is_told_in_one_sentence() -> None:
     assert "0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) installed in this system has NVRM: fallen off the bus" in verdict(
         text
     )
+
+
+WATCHDOG = (
+    "[rank1]:[E ProcessGroupNCCL.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1,"
+    " OpType=ALLGATHER, NumelIn=1, NumelOut=2, Timeout(ms)=600000) ran for 600004 milliseconds before timing out.\n"
+)
+
+
+def test_a_wait_that_was_given_up_after_a_failure_may_have_begun_before_it() -> None:
+    first, *rest = findings(RAISED + WATCHDOG)
+    assert "which came first is not told" in (first.have or "")
+    assert "before anything else failed" not in first.why
+    assert {one.because for one in rest if one.check == "nccl_log.watchdog"} == {None}
+
+
+def test_a_failure_behind_a_wait_that_was_given_up_may_be_how_that_ended() -> None:
+    cuda = "beta:9:9 [0] enqueue.cc:49 NCCL WARN Cuda failure 'unspecified launch failure'\n"
+    by = {one.check: one for one in findings(WATCHDOG + cuda)}
+    assert "may be how that ended" in (by["nccl_log.cuda"].have or "")
+    assert by["nccl_log.watchdog"].because is None
+    assert "the first failure of this log" in (findings(cuda + WATCHDOG)[0].have or "")
+
+
+def test_no_room_for_a_window_is_no_lack_of_memory() -> None:
+    text = "beta:9:9 [0] include/allocator.cc:12 NCCL WARN Allocation failed. No suitable space found to accommodate"
+    finding = findings(text + " size=0x80 within limit=0x40\n")[0]
+    assert finding.check == "nccl_log.usage"
+    assert "symmetric memory" in finding.why
+
+
+def test_one_end_that_is_told_as_a_code_and_as_a_signal_is_one() -> None:
+    text = WORKER.replace("exitcode: 1", "exitcode: -6") + "  traceback : Signal 6 (SIGABRT) received by PID 31\n"
+    have = next(one for one in findings(text) if one.check == "nccl_log.exit").have or ""
+    assert "others ended" not in have
+    assert "times" not in have
+    other = text + "  traceback : Signal 9 (SIGKILL) received by PID 32\n"
+    assert "others ended with" in (next(one for one in findings(other) if one.check == "nccl_log.exit").have or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("RuntimeError: Rank 1 has 40 params, while rank 0 has inconsistent 0 params.\n", set()),
+        ("[rank3]: RuntimeError: rank 0 has other shapes\n", {3}),
+        ("rank 2: RuntimeError: no shard\n", {2}),
+        ("ERROR: connection closed by rank 5\n", set()),
+    ],
+)
+def test_ranks_that_an_error_speaks_of_are_not_who_raised_it(line: str, ranks: set[int]) -> None:
+    assert job.read([line.encode()]).quotes.all[0].ranks == ranks
+
+
+def test_a_flight_recorder_that_is_off_wrote_nothing() -> None:
+    said = signals.classify("Stack trace not found, potentially because FlightRecorder is disabled. Set the variable")
+    assert said is not None
+    assert "kept no record" in said.about
+
+
+UCX = "beta:9:9 [0] ucx_plugin.c:498 NCCL WARN Failed: UCX error '-5' Invalid parameter\n"
+RETURNED = "beta:9:9 [0] NCCL INFO {} -> {}\n"
+
+
+def test_a_plugin_that_refuses_a_connection_is_first_and_a_setting_of_the_host_never_is() -> None:
+    numa = "beta:9:9 [0] init.cc:115 NCCL WARN NUMA auto balancing enabled which can lead to variability\n"
+    text = numa + UCX + RETURNED.format("transport/net.cc:858", 3) + RETURNED.format("proxy.cc:1311", 3) + CLOSED
+    first, *rest = findings(text)
+    assert (first.check, first.severity, first.state) == ("nccl_log.net_plugin", "critical", "drift")
+    assert {one.because for one in rest if one.check == "nccl_log.connection"} == {first.id}
+    alone = findings(numa + CLOSED)
+    assert alone[0].check == "nccl_log.connection"
+    assert "first failure" not in " ".join(one.have or "" for one in alone if one.check == "nccl_log.setting")
+
+
+def test_a_plugin_that_gave_way_to_another_network_is_no_failure() -> None:
+    refused = RETURNED.format("plugin/net.cc:118", 2)
+    assert findings(refused)[0].check == "nccl_log.warning"
+    left = refused + "beta:9:9 [0] NCCL INFO Using network IB\n"
+    assert not [one for one in findings(left) if one.severity == "critical"]
+
+
+def test_a_logger_that_marks_the_first_line_of_a_traceback_alone() -> None:
+    text = "12:00 beta ERROR Traceback (most recent call last):\n" + RAISED.partition("\n")[2]
+    quotes = job.read([text.encode()]).quotes.all
+    assert quotes[-1].text == "AssertionError: size 8 is no multiple of 3"
+    assert not [one for one in quotes if "cut off" in one.about]
+
+
+def test_a_count_that_nobody_has_set_is_not_told() -> None:
+    line = "[rank2]:[E p.cpp:1] [PG ID 0 PG GUID 0 Rank 2] last enqueued NCCL work: {}, last completed NCCL work: {}.\n"
+    assert "enqueued up to 3" in verdict_and_all(WATCHDOG + line.format(3, 2))
+    assert "76280750235782912" not in verdict_and_all(WATCHDOG + line.format(1, 76280750235782912))
+
+
+def verdict_and_all(text: str) -> str:
+    return " ".join(one.have or "" for one in findings(text))
+
+
+def test_the_verdict_of_a_healthy_log_says_which_figure_is_odd() -> None:
+    row = "{:>12} 2097152 float sum -1 1.0 {speed} {speed} 0 1.0 {speed} {speed} 0\n"
+    table = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"
+    table += row.format(1048576, speed="0.31") + row.format(2097152, speed="5.74")
+    table += row.format(1073741824, speed="6.44")
+    assert "worth a look: busbw is 6.44 GB/s at most" in verdict(table)
+    assert "worth a look" not in verdict(table.replace("6.44", "150.0").replace("5.74", "90.0").replace("0.31", "80.0"))
+
+
+def test_a_failure_of_a_program_stands_in_the_verdict_of_a_log_without_one_of_nccls() -> None:
+    done = "beta:9:9 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1 commId 0x2 - Init COMPLETE\n"
+    said = verdict("Last health check: ConnectError: refused\n" + done)
+    assert "a program reports: Last health check: ConnectError" in said
+
+
+def test_calls_of_a_traceback_are_not_those_of_the_one_before() -> None:
+    cut = "".join(RAISED.splitlines(keepends=True)[:6]).replace("check", "forward")
+    quotes = job.read([(cut + RAISED).encode()]).quotes.all
+    assert next(one.calls for one in quotes if "AssertionError" in one.text) == ("main", "check_sizes")
+
+
+def test_an_exit_code_that_a_launcher_tells_above_a_programs_last_lines_is_not_first() -> None:
+    text = "[server] Server process exited with code 1.\nLog tail:\n" + RAISED
+    said = verdict(text)
+    assert "AssertionError: size 8 is no multiple of 3" in said
+    assert "exited with code" not in said
+
+
+def test_what_a_program_repeats_of_nccls_words_is_not_counted() -> None:
+    warned = "beta:9:9 [0] net_ib.cc:1 NCCL WARN Cuda failure 'invalid argument'\n"
+    have = findings(warned + "[rank0]: Last error:\n[rank0]: Cuda failure 'invalid argument'\n")[0].have or ""
+    assert "times" not in have
+
+
+def test_ranks_that_began_and_a_job_that_failed() -> None:
+    start = "beta:9:9 [0] NCCL INFO comm 0x{0} rank {0} nranks 2 cudaDev {0} busId {0} commId 0x7 - Init START\n"
+    text = start.format(0) + start.format(1) + CLOSED
+    ranks = {one.check: one for one in findings(text + "beta: Test NCCL failure common.cu:1 'internal error'\n")}
+    assert ranks["nccl_log.ranks"].fix == "mend the failures of this log first"
+    assert "if it hangs" in {one.check: one for one in findings(text)}["nccl_log.ranks"].fix
+
+
+def test_nodes_of_a_communicator_whose_begin_is_here_are_told_by_its_line() -> None:
+    start = "beta:9:9 [0] NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 busId 1 commId 0x7 - Init START\n"
+    shape = "beta:9:9 [0] NCCL INFO comm 0x2 rank 0 nRanks 8 nNodes 2 localRanks 4 localRank 0 MNNVL 0\n"
+    assert split(job.read([(start + shape).encode()]))[0].nodes == 2
+    alone = [one for one in findings(shape) if one.check == "nccl_log.level"]
+    assert "nodes" not in " ".join(one.have or "" for one in alone)
+
+
+def test_the_release_of_an_exception_that_speaks_of_errors_first() -> None:
+    text = (
+        "[rank4]:[E p.cpp:5] [Rank 4] found exception when checking for NCCL errors: NCCL error: remote process exited"
+    )
+    assert split(job.read([(CLOSED + text + ", NCCL version 2.22.3\n").encode()]))[0].versions == ("2.22.3",)
+
+
+def test_ends_by_another_code_are_not_told_with_the_first() -> None:
+    text = "srun: error: g15: task 1: Exited with exit code 1\nsrun: error: g13: task 0: Terminated\n"
+    have = next(one for one in findings(CLOSED + text) if one.check == "nccl_log.exit").have or ""
+    assert "rank 0" not in have.partition("others ended")[0]
+    assert "others ended with Terminated" in have
+
+
+@pytest.mark.parametrize("form", ["{:>4}  {}", "{}\t{}", "{:>3} | {}"])
+def test_lines_that_were_copied_with_their_numbers(form: str) -> None:
+    text = "".join(form.format(number, line) for number, line in enumerate((RAISED + CLOSED).splitlines(True), 98))
+    assert "AssertionError: size 8" in verdict(text)
+    assert verdict(text) == verdict(RAISED + CLOSED)
+    # A launcher's labels are no such numbers.
+    labelled = "".join(f"{rank}: {line}" for rank, line in enumerate([CLOSED] * 6))
+    assert len(job.read([labelled.encode()]).failures) == 6
+
+
+def test_ranks_of_a_group_that_all_wait_leave_none_that_did_not_come() -> None:
+    line = (
+        "[rank{0}]:[E p.cpp:1] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
+        " OpType=ALLGATHER, NumelIn=1, NumelOut=2, Timeout(ms)=600000) ran for 600004 milliseconds before timing out.\n"
+    )
+    assert "which all wait" in verdict_and_all(line.format(0) + line.format(1))
+    alone = verdict_and_all(line.format(0))
+    assert "which all wait" not in alone
+    assert "the other is rank 1" in alone
+
+
+def test_ranks_that_say_by_a_dump_signal_how_far_they_came() -> None:
+    line = (
+        "[rank{0}]:[E p.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal due to a collective"
+        " timeout from {1} and we will try our best to dump the debug info. Last enqueued NCCL work: {2}, last"
+        " completed NCCL work: 7.This is most likely caused by incorrect usages of collectives\n"
+    )
+    have = verdict_and_all(WATCHDOG + line.format(1, "this local rank", 9) + line.format(7, " rank 1", 7))
+    assert "rank 7 enqueued 7 collectives, others up to 9: look there first" in have
+    assert "only rank 1 is shown waiting" not in have
+
+
+def test_an_xid_whose_line_asks_for_a_reset() -> None:
+    text = "kernel: NVRM: Xid (PCI:0000:55:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 ({})\n"
+    assert "--gpu-reset" in findings(text.format("Drain and Reset"))[0].fix
+    assert "--gpu-reset" not in findings(text.format("None"))[0].fix

@@ -26,12 +26,20 @@ def calls(*places: str, device: int = 0) -> str:
 OFI = "n1:7:8 [0] reg(x*):9 NCCL WARN NET/OFI Unable to register memory for device 3. RC: -22\n"
 
 
+def test_memory_for_channels_comes_before_connections() -> None:
+    text = "n1:7:8 [0] include/alloc.h:9 NCCL WARN Cuda failure 999 'unknown error'\n"
+    have = (
+        found(text + calls("include/alloc.h:15 -> 1", "channel.cc:4 -> 1", "init.cc:5 -> 1"))["nccl_log.cuda"].have
+        or ""
+    )
+    assert "channels was set up, before ranks are connected; with it the set-up of a channel fails" in have
+    assert "connection between ranks" not in have
+
+
 def test_the_calls_that_ended_with_a_failure_are_told_with_what_their_number_means() -> None:
     up = calls("transport/net.cc:1 -> 2", "transport.cc:5 -> 2", "group.cc:7 -> 2 [Async thread]", "group.cc:9 -> 2")
     one = found(OFI + up)["nccl_log.net_plugin"]
-    said = (
-        "with it the connection of the network transport fails (transport/net.cc:1 -> 2), the connection between ranks"
-    )
+    said = "with it the network transport fails (transport/net.cc:1 -> 2), the connection between ranks"
     said += " (transport.cc:5 -> 2), the group call (group.cc:9 -> 2): 2 is a"
     assert f"{said} system error" in (one.have or "")
     assert (one.severity, "goes on" in one.why) == ("critical", False)
@@ -39,7 +47,7 @@ def test_the_calls_that_ended_with_a_failure_are_told_with_what_their_number_mea
     for other in (OFI, OFI + calls("group.cc:9 -> 2", device=3)):
         assert found(other)["nccl_log.net_plugin"].severity == "major"
     thread = OFI + calls("proxy.cc:4 -> 6 [Progress Thread]", "enqueue.cc:3 -> 6")
-    said = "the proxy's progress thread fails (proxy.cc:4 -> 6), the launch of the collective (enqueue.cc:3 -> 6)"
+    said = "the proxy's progress thread fails (proxy.cc:4 -> 6), the launch of the operation (enqueue.cc:3 -> 6)"
     assert f"with it {said}: 6 is a remote error" in (found(thread)["nccl_log.net_plugin"].have or "")
     assert "progress thread" not in (found(OFI + calls("proxy.cc:4 -> 6"))["nccl_log.net_plugin"].have or "")
 
@@ -119,6 +127,6 @@ def test_who_gave_up_had_tried_before() -> None:
 def test_the_place_of_a_call_within_is_told_and_is_no_end_by_itself() -> None:
     warning = "n1:7:8 [0] misc/new.cc:9 NCCL WARN something new of 2.99\n"
     within = found(warning + calls("transport/net.cc:8 -> 3"))["nccl_log.warning"]
-    assert "with it the connection of the network transport fails (transport/net.cc:8 -> 3)" in (within.have or "")
+    assert "with it the network transport fails (transport/net.cc:8 -> 3)" in (within.have or "")
     whole = found(warning + calls("transport/net.cc:8 -> 3", "group.cc:3 -> 3"))["nccl_log.warning"]
     assert within.severity != whole.severity

@@ -210,7 +210,8 @@ def test_what_is_shown_of_a_healthy_log_and_what_is_not() -> None:
         "0 for NVLS (NVLink SHARP): it is not in use",
         "of 2 ranks: begun by 0, Init COMPLETE of 0",
         "a program says: All of it is successful!",
-        "ranks 1 of 2 are not in this log",
+        "2 of 2 ranks in this log",
+        "the begin (Init START) of rank 1, of which other lines are here",
     ):
         assert fact in said, fact
     assert "what came after the initialisation" not in said
@@ -404,7 +405,7 @@ def test_shapes_that_differ_between_ranks() -> None:
 def test_a_connection_that_a_proxy_did_not_set_up() -> None:
     text = "alpha:7:8 [1] proxy.cc:9 NCCL WARN Proxy Call to rank 7 failed (Connect)\n"
     text += "alpha:7:8 [1] NCCL INFO init.cc:1 -> 2\n"
-    assert "the connection to rank 7 was not set up (Connect)" in found(text)["nccl_log.warning"]
+    assert "the proxy thread of rank 7 did not do what it was asked for (Connect)" in found(text)["nccl_log.warning"]
 
 
 def test_ranks_of_one_host_that_reach_each_other_by_the_network_alone() -> None:
@@ -426,7 +427,7 @@ def test_sizes_that_differ_under_one_number() -> None:
     )
     line += " NumelIn={1}, NumelOut={1}, Timeout(ms)=600000) ran for 600026 milliseconds before timing out.\n"
     have = found(line.format(1, 64) + line.format(5, 64) + line.format(7, 32))["nccl_log.watchdog"]
-    assert "64 elements on rank 1,5, 32 elements on rank 7" in have
+    assert "64 elements on ranks 1,5, 32 elements on rank 7" in have
     assert "out of step" in have
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import excerpt, job, jobs, judge, table
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import excerpt, job, jobs, judge, table, table_told
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
 
 
@@ -46,7 +46,7 @@ def test_the_list_and_the_table_of_nccl_tests(label: str) -> None:
         "4 sizes up to 1 GiB; reduction sum; values of type float; at 1 GiB busbw 6.4 GB/s out of place, 6.4 in place"
         in said
     )
-    assert "flat at about 6.4 GB/s from 2 MiB on" in said
+    assert "flat at about 6.3 GB/s from 2 MiB on" in said
     assert (
         "wrong values: 0 in these rows; it ran to its end: out of bounds values 0 OK, average over all sizes 12.5 GB/s"
         in said
@@ -148,8 +148,11 @@ def test_ras_tells_who_is_behind_and_who_is_ahead() -> None:
     [finding] = found(HEAD + GROUP.format("MISMATCH") + MISMATCH + ahead + WHO.format(2, 2, 1) + WHO.format(5, 5, 2))
     have = finding.have or ""
     assert (finding.state, finding.check) == ("unknown", "nccl_log.watchdog")
-    assert "behind is one of the 6 ranks at 70, which RAS does not name" in have
-    assert "ahead, and so not who is to blame: rank 2 (process 42 on 10.0.0.1), rank 5 (process 45 on 10.0.0.2)" in have
+    assert "behind are the 6 ranks at 70, which RAS does not name" in have
+    assert (
+        "ahead, and by that not told to be at fault: rank 2 (process 42 on 10.0.0.1), rank 5 (process 45 on 10.0.0.2)"
+        in have
+    )
     behind = "  7 ranks have launched up to operation 71\n"
     behind += "  Rank 3 has launched up to operation 70 -- GPU 1 managed by process 43 on node 10.0.0.1\n"
     [finding] = found(HEAD + GROUP.format("MISMATCH") + MISMATCH + behind)
@@ -176,6 +179,7 @@ def test_ras_tells_who_did_not_answer_and_not_that_it_is_dead() -> None:
 
 
 def test_ras_that_says_ok_excludes_no_hang() -> None:
+    assert shown(HEAD + GROUP.format("OK")).startswith("job: no line of NCCL's own log; a report of its RAS")
     assert found(HEAD + GROUP.format("OK")) == []
     assert "RAS reports OK for 8 ranks" in shown(HEAD + GROUP.format("OK"))
     assert "which excludes no hang" in shown(HEAD + GROUP.format("OK"))
@@ -197,4 +201,30 @@ def test_what_a_node_sends_of_a_log_has_the_reports_and_broken_warnings(tmp_path
     assert len(kept) < len(text) / 2
     for finding, of_kept in zip(found(text + mismatch), found(kept), strict=True):
         assert (finding.id, finding.have) == (of_kept.id, of_kept.have)
-    assert table.told(job.read([kept.encode()]).table) == table.told(job.read([text.encode()]).table) != []
+    assert table_told.told(job.read([kept.encode()]).table) == table_told.told(job.read([text.encode()]).table) != []
+
+
+def test_warnings_that_follow_from_another_failure_are_told_as_such() -> None:
+    text = "n1:7:8 [0] proxy.cc:15 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1\n"
+    said = "= it follows from a failure before it, or goes with the end: no cause of its own"
+    cause = "n1:7:8 [0] x.cc:15 NCCL WARN Cuda failure 'invalid argument'\n"
+    assert said in shown(cause + text)
+    assert said not in shown(cause + text.replace("[Proxy Service 1] Failed to execute operation", "odd"))
+
+
+def test_programs_are_known_by_the_files_of_their_tracebacks() -> None:
+    frame = '  File "/opt/venv/lib/python3.12/site-packages/vllm/v1/worker.py", line 3, in run\n    go()\n'
+    text = "Traceback (most recent call last):\n" + frame + "RuntimeError: x\n"
+    assert "files of vLLM in tracebacks" in shown(text)
+    assert "in tracebacks" not in shown(text.replace("/vllm/", "/mine/"))
+    # A user may be called as a program is.
+    assert "in tracebacks" not in shown(text.replace("/opt/venv/lib/python3.12/site-packages/vllm/", "/home/ray/"))
+
+
+def test_empty_lists_of_ras_are_told() -> None:
+    table = "Job summary\n\nGroup     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"
+    table += "    0         1        2         8       16       16   RUNNING      OK\n"
+    lists = "\nErrors\n======\n\nWarnings\n========\n"
+    assert "lists no error and no warning" in shown(table + lists)
+    assert "lists no error and no warning" not in shown(table)
+    assert "lists no error and no warning" not in shown(table + lists + "#0-0 (ab12) MISMATCH\n")

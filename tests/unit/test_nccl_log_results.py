@@ -48,6 +48,18 @@ def printed(text: str) -> str:
         ("# about 12.5 GB/s on this link", ""),
         ("time: 2030-01-01 10:00:00", ""),
         ("loading libraries", ""),
+        ("[rank0]: last completed work 4, timeout 600000", ""),
+        ("last enqueued NCCL work: 5, last completed NCCL work: 4.", ""),
+        ("rank 2: barrier finished with timeout", ""),
+        ("completed with errors", ""),
+        ("12 requests completed, 3 ValueErrors", ""),
+        ("Finished: job crashed", ""),
+        ("exit status ok: killed", ""),
+        ("completed with 0 errors", results.SUCCESS),
+        # No counts of anything.
+        ("completed work: 18446744073709551615", ""),
+        ("step 99999999999999999999 done", ""),
+        ("epoch 3, loss: 0.1234567890123456789", results.PROGRESS),
     ],
 )
 def test_kinds(line: str, kind: str) -> None:
@@ -106,3 +118,67 @@ def test_the_torn_end_of_an_initialisation_is_of_another_communicator_and_no_res
     assert "whose begin is here was completed: lines whose begin is cut say it of others, c3 (line 1)" in said
     assert "the program reports" not in said
     assert "that a communicator was completed (Init COMPLETE)" in printed(begun)
+
+
+def test_a_long_line_is_not_told_as_if_it_were_whole() -> None:
+    said = printed(f"{DONE}all checks passed {'x' * 400}\n")
+    assert "xxx ... " in said
+    kept = job.read([f"{DONE}{HEAD} some words of {'y' * 400}\n".encode()]).unread.kept
+    assert [one.text.endswith("yyy ...") and len(one.text) == 300 for one in kept] == [True]
+    note = f"{HEAD} NET/IB: mlx5_0: {'z ' * 20}permanently failed\n{HEAD} HINT: {'w' * 400}\n"
+    assert "NCCL's own hint" in printed(note)
+    assert "www" in printed(note)
+
+
+def test_a_time_before_what_a_line_says_is_no_part_of_the_verdict() -> None:
+    said = "RuntimeError: NCCL error in: x.cpp:1, unhandled system error"
+    for before in (
+        "2025-01-02T10:00:00.123Z ",
+        "2025-01-02T10:00:00.123456Z stdout F ",
+        "[2025-01-02 10:00:00] ",
+        "2025-01-02 10:00:00,123 - ",
+        "Jan 02 10:00:00 ",
+    ):
+        assert f"verdict: {said}" in printed(f"{before}{said}\n")
+
+
+WARN = "n1:7:8 [2] misc/x.cc:50 NCCL WARN something odd happened here\n"
+START = f"{HEAD} comm 0xa rank 0 nranks 2 cudaDev 0 busId 1b000 - Init START\n"
+
+
+@pytest.mark.parametrize("behind", [START + DONE, "step 5 loss 0.5\n", "all 8 checks passed\n"])
+def test_a_warning_that_no_rule_knows_is_minor_where_the_job_went_on(behind: str) -> None:
+    for text, severity in ((WARN + behind, "minor"), (behind + WARN, "major"), (WARN + behind + WARN, "major")):
+        found = {one.check: one for one in judge.judge(job.read([text.encode()]))}
+        assert found["nccl_log.warning"].severity == severity
+        if "nccl_log.level" in found and "warnings alone" in (found["nccl_log.level"].have or ""):
+            assert found["nccl_log.level"].severity == severity
+    # A process that was killed later proves the other.
+    killed = {one.check: one for one in judge.judge(job.read([f"{WARN}{behind}Segmentation fault\n".encode()]))}
+    assert killed["nccl_log.warning"].severity == "major"
+
+
+def test_a_warning_of_a_thread_is_of_its_rank_alone() -> None:
+    comm = "comm 0x{0} rank {0} nranks 4 cudaDev {0} busId {0}000 commId 0x1 - Init START"
+    text = "".join(f"n1:7:1{rank} [{rank}] NCCL INFO {comm.format(rank)}\n" for rank in range(4))
+    for rank in range(4):
+        have = {one.check: one for one in judge.judge(job.read([(text + WARN.replace("[2]", f"[{rank}]")).encode()]))}
+        assert f"on rank {rank} (n1:7), GPU {rank}" in (have["nccl_log.warning"].have or "")
+    # Of two communicators with ranks of their own it is not told.
+    other = text + text.replace("0x1 -", "0x2 -").replace("comm 0x", "comm 0xb")
+    have = {one.check: one for one in judge.judge(job.read([(other + WARN).encode()]))}
+    assert "ranks 0-3 (n1:7)" in (have["nccl_log.warning"].have or "")
+
+
+def test_a_row_with_a_figure_in_powers_of_ten_is_whole() -> None:
+    text = " 134217728  33554432  float  sum  -1  176.33  761.18  1.50  0  0.10  1e+06  2.5e+01  0\n"
+    row = job.read([text.encode()]).table.rows[0]
+    assert (row.out, row.inside) == (1.5, 25.0)
+    # No figure is without an end.
+    assert not job.read([text.replace("1.50", "1e+999").encode()]).table.rows
+
+
+def test_channels_of_a_choice_are_those_of_all_its_calls() -> None:
+    line = "n1:7:7 [0] NCCL INFO Broadcast: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..{}}}\n"
+    said = job.read([(line.format(1024, 0) + line.format(16384, 1) + line.format(2048, 0)).encode()]).trace
+    assert "channels 0 to 1" in " ".join(said.choices())

@@ -63,7 +63,19 @@ def test_notes(text: str, kind: str) -> None:
 def test_every_note_has_its_groups_and_no_other_line_is_one() -> None:
     for _keys, pattern, kind, sentence in notes.NOTES:
         assert re.compile(pattern).groups >= len(re.findall(r"\{\d", sentence))
-        assert kind in ("harmless", "fallback", "odd", "fact", "closed", "older", "collnet")
+        assert kind in (
+            "harmless",
+            "fallback",
+            "odd",
+            "fact",
+            "closed",
+            "older",
+            "collnet",
+            "plugin_set",
+            "matrix",
+            "last_words",
+            "host_memory",
+        )
     assert not isinstance(texts.event("NET/IB : No device found."), events.Note)
     assert texts.event("MNNVL 0 cliqueId 0 cliqueSize 1 cliqueRank 0") is None
     fabric = texts.event("MNNVL busId 0x901000 fabric UUID 1f.2e cliqueId 0x7ffe state 3 healthMask 0x1aa")
@@ -170,7 +182,9 @@ def test_what_the_numbers_of_a_timeout_tell() -> None:
     assert "nothing behind the collective that it waits for: it waits for another rank" in waits(alone)
     assert "nothing behind" not in waits(alone.replace("enqueued NCCL work: 7", "enqueued NCCL work: 9"))
     both = "".join(WATCHDOG.format(rank, 7) + PROGRESS.format(rank, 7, 9, 6) for rank in (0, 3))
-    assert "rank 0,3 completed 6 and had enqueued up to 9: these are all at the same point" in waits(both)
+    assert "ranks 0,3 completed 6 and had enqueued up to 9 (3 not completed): these are all at the same point" in waits(
+        both
+    )
     assert "same point" not in waits(both.replace("work: 9", "work: 8", 1))
 
 

@@ -134,8 +134,9 @@ def test_a_failure_is_not_called_the_first_where_an_unknown_warning_came_before(
 def test_calls_that_returned_an_error_without_a_warning(line: str) -> None:
     finding = found(f"{line}\nn1:7:8 [0] NCCL INFO init.cc:900 -> 6\n")["nccl_log.warning"]
     assert (finding.state, finding.severity) == ("unknown", "critical")
-    assert "first transport/net.cc:345 -> 6 on n1:7, GPU 0; over the network transport; that is: another rank" in (
-        finding.have or ""
+    assert (
+        "first transport/net.cc:345 -> 6 on n1:7, GPU 0; over the network transport; that is, as a rule: another rank"
+        in (finding.have or "")
     )
     assert "nccl_log.warning" not in found(line.replace("-> 6", "-> 7"))  # in progress
     # The warning says more.
@@ -219,7 +220,7 @@ ELSEWHERE = [
     ("srun: error: Node failure on n3", "node_failure", None),
     ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "xid", None),
     ("  traceback : Signal 9 (SIGKILL) received by PID 123", "exit", None),
-    ("srun: error: n1: task 3: Out Of Memory", "exit", 3),
+    ("srun: error: n1: task 3: Out Of Memory", "exit", None),
     ("step 5 loss 2.1 exit criterion not met", None, None),
 ]  # fmt: skip
 
@@ -240,7 +241,7 @@ def test_what_an_exception_quotes_is_known_with_its_rank() -> None:
     text += "[rank6]: Last error:\n[rank6]: Call to socket failed : Too many open files\n"
     log = found(text)
     assert "on rank 6" in (log["nccl_log.limits"].have or "")
-    assert "2 of PyTorch's, a launcher's, the scheduler's or a program's report something" in (
+    assert "lines of others (PyTorch, a launcher, the scheduler, a program, the kernel) report something" in (
         log["nccl_log.readable"].have or ""
     )
 
@@ -250,7 +251,7 @@ def test_a_failure_says_which_gpu_at_what_and_how_much() -> None:
     text += "n1:7:9 [3] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes\n"
     text += "n1:7:9 [3] NCCL INFO transport/p2p.cc:204 -> 1\nn1:7:9 [3] NCCL INFO proxy.cc:1303 -> 1\n"
     have = found(text)["nccl_log.cuda"].have or ""
-    assert "from which 1 more warnings follow; on n1:7, GPU 3; on a connection by P2P between GPUs" in have
+    assert "after which NCCL warns of more; on n1:7, GPU 3; on a connection by P2P between GPUs" in have
     assert "6291456 bytes; possible causes: the GPU's memory is full" in have
     # What another GPU's thread did does not tell.
     assert "by P2P" not in (found(text.replace("[3] NCCL INFO", "[4] NCCL INFO"))["nccl_log.cuda"].have or "")

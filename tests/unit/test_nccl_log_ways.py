@@ -82,7 +82,7 @@ def test_hosts_that_have_other_numbers_of_channels_are_named() -> None:
     eight, two = (info(f"Channel 00/{n:02} : 0 1 2", who=who) for n, who in ((8, "n1:7:8 [0]"), (2, "n2:1:2 [0]")))
     said = printed(eight + two)
     assert "channels for collectives: 8 on n1, 2 on n2" in said
-    assert "2 channels (Channel 00/02) on n2, the ring of the first: 0 1 2" in said
+    assert "2 channels (Channel 00/02) on n2, the first ring shown: 0 1 2" in said
     assert "these hosts have other numbers of channels" in said
     assert "these hosts" not in printed(eight + eight.replace("n1", "n3"))
     # Two communicators of the same hosts.
@@ -116,8 +116,8 @@ def test_of_many_connections_no_list_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("Channel 00/12 :    0   2   1   3", "12 channels (Channel 00/12), the ring of the first: 0 2 1 3"),
-        ("Channel 00/12 :  0 9 4 ...", "the ring of the first: 0 9 4 ...; so there are at least 10 ranks"),
+        ("Channel 00/12 :    0   2   1   3", "12 channels (Channel 00/12), the first ring shown: 0 2 1 3"),
+        ("Channel 00/12 :  0 9 4 ...", "the first ring shown: 0 9 4 ...; so there are at least 10 ranks"),
         ("Ring 01 : 3 -> 0 -> 2", "from rank over rank to rank: 3->0->2, channel 1"),
         ("Trees [0] 1/2/-1->0->-1 [1] 4/-1/-1->0->3", "rank 0 is the root, above 1 and 2, or below 3, above 4"),
         ("Tree 0 : -1 -> 0 -> 1/-1/-1", "in the trees: rank 0 is the root, above 1"),
@@ -135,9 +135,9 @@ SHAPE = "comm 0xa rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0"
 )
 def test_who_has_nodes_or_channels_has_heard_of_all_ranks(line: str) -> None:
     said = printed(info(begun("0xa", 0, 4), line))
-    assert "minor, unknown: all 4 ranks took part (nodes and channels are known only then); ranks 1-3 have" in said
+    assert "minor, unknown: all 4 ranks took part (a line here comes only after the bootstrap, in which all" in said
     assert "did not begin" not in said
-    assert "ranks 1-3 of 4 did not begin here" in printed(info(begun("0xa", 0, 4)))
+    assert "minor, unknown: ranks 1-3 of 4 are not in this log, and no" in printed(info(begun("0xa", 0, 4)))
 
 
 def gone(rank: int, how: str, device: int = 3) -> str:
@@ -149,7 +149,8 @@ def test_the_ends_of_communicators_are_told_by_rank() -> None:
     said = printed(text)
     assert "2 of 8 ranks in this log" in said
     assert (
-        "of 8 ranks, whose begin is not in the log: lines name rank 2,5, ended in order (Destroy COMPLETE) by" in said
+        "of 8 ranks, whose begin (Init START) is not in the log: lines name rank 2,5, ended in order (Destroy COMPLETE)"
+        in said
     )
     assert "by rank 2, aborted (Abort COMPLETE) by rank 5" in said
     # Its own device, and not that of the thread.
@@ -203,7 +204,7 @@ def test_releases_that_are_cut_and_numbers_of_ranks(line: str, wanted: str) -> N
             "NET/OFI Could not turn HMEM off, disabling GDR",
             "as NCCL says; the plugin says: Could not turn HMEM off, disabling GDR",
         ),
-        ("Connected all rings, use ring PXN 0 GDR 0", "GDR 0: GPUDirect RDMA is not in use, PXN 0"),
+        ("Connected all rings, use ring PXN 0 GDR 0", "GDR 0: not all rings have GPUDirect RDMA, PXN 0"),
         ("NET/Plugin: Loaded net plugin Fast (v9)", "plugins loaded: NET Fast (v9)"),
         ("RMA/Plugin: Loaded rma plugin Fast (v13)", "plugins loaded: RMA Fast (v13)"),
         ("PROFILER/Plugin: Loaded Watch (v4)", "plugins loaded: PROFILER Watch (v4)"),
@@ -255,3 +256,37 @@ def test_whose_a_note_is_is_told_where_not_all_say_it() -> None:
     note, other = info("NET/OFI Using Libfabric version 9.1"), info("Connected all rings", who="n2:1:2 [0]")
     assert "libfabric 9.1 (says n1)" in printed(note + other)
     assert "(says" not in printed(note + note.replace("n1:7", "n2:1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (info("NVLS multicast support is available on dev 0"), "NVLS multicast is available on these GPUs"),
+        (
+            info("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"),
+            "NVLS multicast is available on these GPUs (16 channels for it)",
+        ),
+        (
+            info("NVLS multicast support is available on dev 0", "24 coll channels, 16 nvls channels, 32 p2p channels"),
+            "24 channels for collectives, 32 for point-to-point, 16 for NVLS (NVLink SHARP); NVLS multicast is",
+        ),
+        (
+            info("24 coll channels, 24 collnet channels, 16 nvls channels,"),
+            "24 channels for collectives, 16 for NVLS (NVLink SHARP)",
+        ),
+        (
+            info("NVLS multicast support is available on dev 0")
+            + info("NVLS multicast support is not available on dev 0", who="n2:7:8 [0]"),
+            "NVLS multicast is available on GPUs of n1, and not available on GPUs of n2",
+        ),
+    ],
+)
+def test_what_is_said_of_nvls_is_told(text: str, wanted: str) -> None:
+    assert wanted in printed(text)
+    assert "no rule has read" not in printed(text)
+
+
+def test_no_variable_is_advice_that_the_log_does_not_show() -> None:
+    said = "Cannot initialize CollNet, using point-to-point network instead"
+    for text in (info(said), info("Connected all rings") + f"n1:7:8 [0] transport.cc:9 NCCL WARN {said}\n"):
+        assert "NCCL_COLLNET_ENABLE" not in printed(text)

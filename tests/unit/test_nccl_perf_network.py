@@ -134,7 +134,7 @@ def test_sockets_are_drift_though_the_bar_is_cleared(tmp_path: Path) -> None:
     found = judged(run)
     assert found["busbw"].ok
     assert found["network"].state == "drift"
-    assert "Socket (TCP), over 2 nodes; possible causes: no RDMA device" in (found["network"].have or "")
+    assert "Socket (TCP), over 2 nodes; cause: NET/IB found no RDMA device" in (found["network"].have or "")
     assert states(run) == {"network": "drift", "hcas": "unknown", "gdr": "unknown", "rails": "unknown"}
     # A figure below the bar follows from them.
     assert judged(run, replace(WANTED, bar_busbw=300.0))["busbw"].because == found["network"].id
@@ -146,7 +146,7 @@ def test_sockets_are_drift_though_the_bar_is_cleared(tmp_path: Path) -> None:
         # No NCCL_DEBUG: nothing is known, whatever is in the table.
         ({}, "the output has no line of NCCL's log"),
         # A rank whose log is not there.
-        ({rank: lines for rank, lines in log().items() if rank != 3}, "ranks 3 of 4 are not in this log"),
+        ({rank: lines for rank, lines in log().items() if rank != 3}, "rank 3 of 4 is not in this log"),
         # Connections that nobody shows.
         ({rank: [line for line in lines if "Channel" not in line] for rank, lines in log().items()}, "no connection"),
         # Another job prints here.
@@ -396,7 +396,7 @@ def test_a_failed_run_says_what_the_log_says(tmp_path: Path) -> None:
     still = {node: {name: Moved(0, 0) for name in of} for node, of in MOVED.items()}
     hung = replace(read(tmp_path, text_of(begun, ""), rails=still), rc=None, ending="timeout")
     found = judged(hung)
-    assert "NCCL's log: ranks 2 of 4 did not begin here" in (found["ran"].have or "")
+    assert "NCCL's log: rank 2 of 4 is not in this log" in (found["ran"].have or "")
     assert [name for name, finding in found.items() if not finding.ok and finding.because is None] == ["ran"]
     assert found["busbw"].state == "unknown"
 

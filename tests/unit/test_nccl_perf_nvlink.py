@@ -140,7 +140,7 @@ def test_what_the_log_does_not_tell_is_no_proof(tmp_path: Path) -> None:
         ("transport", "nvlink", "busbw"), "unknown"
     )
     lost = {rank: lines for rank, lines in log().items() if rank != 3}
-    assert "ranks 3 of 4 are not in this log" in (judged(run(tmp_path, lost), WANTED)["transport"].have or "")
+    assert "rank 3 of 4 is not in this log" in (judged(run(tmp_path, lost), WANTED)["transport"].have or "")
 
 
 def test_rails_that_carried_it_contradict_the_log(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Devices and platforms that have no GPUDirect RDMA at all: no module that is loaded changes that."""
+
+from __future__ import annotations
+
+import re
+from typing import AbstractSet
+
+# Soft-RoCE and soft iWARP, by the names that their devices have as a rule.
+_SOFTWARE = re.compile(r"^(?:rxe|siw)(?:_?\d|_\w)")
+_SHARED = re.compile(r"\bGB10\b|DGX Spark")
+
+WHY = "without GPUDirect RDMA every byte goes through memory that the CPU's side holds; here nothing else is to be had"
+FIX = "nothing on this device or platform: no module helps; where another HCA was meant, name it in NCCL_IB_HCA"
+
+
+def likely(device: str, gpus: AbstractSet[str]) -> str:
+    """Why a device has none, as far as names tell; "" where it may have it. gpus: models that the log names."""
+    if all(_SOFTWARE.match(part) for part in device.split("+")):
+        return "a software device by its name (Soft-RoCE, soft iWARP), which as a rule cannot do it"
+    if gpus and all(_SHARED.search(gpu) for gpu in gpus):
+        return "the GPUs are GB10 (DGX Spark), whose GPU and CPU share one memory: the platform does not support it"
+    return ""
