@@ -33,6 +33,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, numbers, of_ranks, split
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.sureness import PROVEN, how_sure
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
@@ -94,6 +95,8 @@ def render(
         lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
     lines += _wrapped(f"verdict: {_verdict(log, bad)}", width)
+    sure = how_sure(bad) if bad else ""
+    lines += _wrapped(f"    how sure: {sure}", width) if sure else []
     most = len(bad) if everything else SHOWN
     for finding in bad[:most]:
         severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
@@ -155,7 +158,7 @@ def _verdict(log: Log, bad: Sequence[Finding]) -> str:
     if worst.check.startswith(_NO_FAILURES) and not log.failures and not _reports(log):
         first = f"no failure is in these lines; worth a look: {first}"
     state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
-    cause = _CAUSE.search(worst.have or "")
+    cause = PROVEN.search(worst.have or "")
     if state and cause is not None:
         state = cause.group()
     elif worst.check == judge_program.PROGRAM.id and "a call of NCCL failed" not in worst.why:
@@ -184,8 +187,6 @@ _STAMPS = re.compile(
 )
 # Checks of what makes a job slow, and ends none.
 _NO_FAILURES = (judge_network.NETWORK.id, judge_settings.EFFECT.id, "nccl_conf.lint.")
-# A cause that lines prove.
-_CAUSE = re.compile(r"(?<!possible )\bcause: [^;]{1,160}")
 
 
 def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, everything: bool) -> list[str]:

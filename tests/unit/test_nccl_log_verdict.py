@@ -87,6 +87,26 @@ def test_a_wait_that_was_given_up_comes_before_the_connections_that_its_end_clos
     assert "closed by remote peer" in verdict
 
 
+DUPLICATE = "n1:71:81 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [
+        (DUPLICATE, "a line says by itself what is wrong"),
+        (DUPLICATE + CLOSED.format(40, 2), "a line says by itself what is wrong"),
+        (CLOSED.format(40, 2), "it was reported; what led to it no line proves"),
+        (TIMEOUT.format(0, 43, 0) + CLOSED.format(40, 2), "it is what likely came first; 1 other kind of failure is below,"
+         " and which led to which no line proves"),
+        (ready(1, 1), ""),
+    ],
+)  # fmt: skip
+def test_it_is_said_how_sure_a_verdict_is(text: str, sure: str) -> None:
+    log = job.read([text.encode()])
+    said = render(log, split(log), judge.judge(log), 4000).partition("verdict: ")[2]
+    assert said.split("\n")[1] == (f"    how sure: {sure}" if sure else "")
+
+
 def test_who_did_not_come_is_in_the_verdict() -> None:
     waits = TIMEOUT.format(0, 119, 0) + TIMEOUT.format(2, 119, 0)
     waits += STATUS.format(0, 119, 118) + STATUS.format(2, 119, 118)
