@@ -118,6 +118,11 @@ def by_itself(said: Failure) -> bool:
     )
 
 
+def aborted(said: Failure) -> bool:
+    """Whether a process ended itself by abort(), as PyTorch's watchdog and C++'s exceptions do: never without a cause."""
+    return said.kind == "exit" and ("SIGABRT" in ended_with(said.code) or "Aborted" in said.code)
+
+
 def xid_said(reported: Sequence[Reported]) -> Tuple[str, str]:
     """What the kernel says of one number, and what to do."""
     number = int(reported[0].failure.code)

@@ -180,6 +180,8 @@ def first_of(job: Job) -> Optional[Reported]:
     # Who did not find the store ends by that, unless somebody ended it.
     told += () if any(ends.by_itself(one.failure) for one in ended) else ("store", "stuck")
     before = [one for one in job.failures if kind_of(one) in told]
+    # Who aborts itself has met something, whoever tells it first.
+    ended = [one for one in ended if not (before and ends.aborted(one.failure))]
     if before and ended and (in_order([*before, *ended]) or before)[0] not in ended:
         ended = [one for one in ended if _lost_by(one, before)]
     for reported in (known, ended, roots, _never_came(job), _given_up(job)):

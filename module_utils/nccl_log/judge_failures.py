@@ -102,7 +102,8 @@ def _ended_last(job: Job, found: List[Finding]) -> List[Finding]:
     told = {one.failure.kind for one in job.failures if kind_of(one) in ("closed", "connect", "store") or waited(one)}
     ended = [one for one in job.failures if kind_of(one) in ("exit", "cancelled")]
     waits = [one for one in job.failures if kind_of(one) in told]
-    first = (in_order([*waits, *ended]) or [None])[0] if waits and ended else None
+    ordered = in_order([*waits, *(one for one in ended if not ends.aborted(one.failure))])
+    first = (ordered or [None])[0] if waits and ended else None
     if first is None or first in ended or any(ends.by_itself(one.failure) for one in ended):
         return found
     root = next((one for one in found if one.subject.startswith("%s %s" % (job.name, kind_of(first)))), None)

@@ -87,6 +87,17 @@ def test_a_wait_that_was_given_up_comes_before_the_connections_that_its_end_clos
     assert "closed by remote peer" in verdict
 
 
+ABORTED = "srun: error: n2: tasks 4-7: Aborted (core dumped)\n"
+
+
+def test_who_aborts_itself_has_met_something_whoever_tells_it_first() -> None:
+    for text in (ABORTED + TIMEOUT.format(3, 43, 0), TIMEOUT.format(3, 43, 0) + ABORTED):
+        verdict, found = of(text)
+        assert verdict.startswith("PyTorch's watchdog gave up")
+        assert [one.because is None for one in found if one.check == "nccl_log.exit"] == [False]
+    assert of(ABORTED)[0] == "a process ended with Aborted (core dumped)"
+
+
 DUPLICATE = "n1:71:81 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10\n"
 
 
