@@ -42,6 +42,8 @@ _RESET = "\033[0m"
 SHOWN = 40
 # Quotes, sentences of what is shown, and lines that no rule knows, that are printed; --all and JSON have all of them.
 QUOTED, SENTENCES, UNREAD = 10, 40, 18
+# Files of which it is said at which line they begin.
+FILES = 12
 NODE = Check(
     "nccl_log.node",
     why="the log of a node that did not answer, or not all of it, is missing: what its ranks say is not known",
@@ -136,7 +138,7 @@ def render(
         lines += _rest(log, printed, width)
     else:
         lines += _unread(log, printed, width, everything)
-    lines += ["", _summary(log, bad)]
+    lines += ["", *(line for text in _begins(log) for line in _wrapped(text, width)), _summary(log, bad)]
     return "\n".join(printable(line) if not colour else line for line in lines)
 
 
@@ -321,3 +323,12 @@ def _summary(log: Log, bad: Sequence[Finding]) -> str:
     detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
     read = f"{log.lines} lines of {len(log.sources)} file{'' if len(log.sources) == 1 else 's'}"
     return f"{len(bad)} finding{'' if len(bad) == 1 else 's'} in {read}" + (f": {detail}" if detail else "")
+
+
+def _begins(log: Log) -> list[str]:
+    """Where each file begins: lines are counted through all of them."""
+    if len(log.sources) < 2:
+        return []
+    begins = [f"{name} at {before + 1}" for name, before in zip(log.sources, log.begins)]
+    more = f" and {len(begins) - FILES} more files" if len(begins) > FILES else ""
+    return [f"lines are counted through all files, which begin: {', '.join(begins[:FILES])}{more}"]

@@ -87,6 +87,17 @@ def test_a_wait_that_was_given_up_comes_before_the_connections_that_its_end_clos
     assert "closed by remote peer" in verdict
 
 
+def test_lines_are_counted_through_all_files_and_each_file_says_where_it_begins() -> None:
+    reader = job.Reader()
+    for number in range(14):
+        reader.source(f"{number}.log")
+        reader.feed(DUPLICATE.encode() * 2)
+    reader.end()
+    said = " ".join(render(reader.log, split(reader.log), judge.judge(reader.log)).split())
+    assert "lines are counted through all files, which begin: 0.log at 1, 1.log at 3, 2.log at 5" in said
+    assert "11.log at 23 and 2 more files" in said
+
+
 ABORTED = "srun: error: n2: tasks 4-7: Aborted (core dumped)\n"
 
 
