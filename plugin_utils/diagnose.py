@@ -329,6 +329,6 @@ def _begins(log: Log) -> list[str]:
     """Where each file begins: lines are counted through all of them."""
     if len(log.sources) < 2:
         return []
-    begins = [f"{name} at {before + 1}" for name, before in zip(log.sources, log.begins)]
+    begins = [f"{name} at {before + 1}" for name, before in zip(log.sources, log.begins, strict=True)]
     more = f" and {len(begins) - FILES} more files" if len(begins) > FILES else ""
     return [f"lines are counted through all files, which begin: {', '.join(begins[:FILES])}{more}"]

@@ -119,7 +119,7 @@ def by_itself(said: Failure) -> bool:
 
 
 def aborted(said: Failure) -> bool:
-    """Whether a process ended itself by abort(), as PyTorch's watchdog and C++'s exceptions do: never without a cause."""
+    """Whether a process ended itself by abort(), as PyTorch's watchdog does: never without a cause."""
     return said.kind == "exit" and ("SIGABRT" in ended_with(said.code) or "Aborted" in said.code)
 
 

@@ -58,6 +58,9 @@ _ENDS_HERE = ("lo", "docker", "virbr", "veth", "br-", "lxcbr", "lxdbr", "podman"
 # Names of tunnels, as they begin: they reach some nodes, by a detour.
 _TUNNELS = ("tun", "tap", "utun", "wg", "tailscale", "zt", "ppp", "nordlynx", "ipsec", "vxlan", "flannel", "gre", "sit")
 
+# Failures of TCP after which it is not said that the interface reaches others.
+_UNREACHED = ("connect", "no_interface", "address", "bootstrap", "handshake", "accept", "name", "unresolved")
+
 
 def judge(job: Job, gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
     """gpus: models that nccl-tests' list names."""
@@ -362,7 +365,7 @@ def _interfaces(job: Job) -> List[Finding]:
         found.append(
             INTERFACE.judge(subject, "unknown", "reaches other nodes", have, source, severity=severity, why=why)
         )
-    unreached = any(one.failure.kind in ("connect", "no_interface", "address") for one in job.failures)
+    unreached = any(one.failure.kind in _UNREACHED for one in job.failures)
     if good and not found and not unreached:
         found.append(INTERFACE.judge(job.name, "ok", "reaches other nodes", names(good), "Bootstrap: Using"))
     return found
@@ -415,8 +418,8 @@ def _hcas(job: Job) -> List[Finding]:
         ranks = {way[3] for way in ways}
         idle = seen - used
         subject = "%s %s" % (job.name, node)
-        want = "all %d HCAs carry data" % len(seen)
-        have = "%d of %d HCAs carry data" % (len(used), len(seen))
+        want = "all %d HCAs have connections" % len(seen)
+        have = "%d of %d HCAs have connections" % (len(used), len(seen))
         if not ways:
             continue
         if not idle:

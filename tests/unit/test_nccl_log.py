@@ -525,8 +525,8 @@ def test_what_is_well_on_many_hosts_is_said_once(tmp_path: Path, capsys: pytest.
     (tmp_path / "log").write_text(ranks(*HEALTHY, nodes=7))
     cli.main(["diagnose", str(tmp_path / "log")])
     out = capsys.readouterr().out
-    assert "ok: 1 of 1 HCAs carry data [nccl_log.hcas], 7 times\n" in out
-    assert out.count("HCAs carry data") == 1
+    assert "ok: 1 of 1 HCAs have connections [nccl_log.hcas], 7 times\n" in out
+    assert out.count("HCAs have connections") == 1
     assert "ok: IB, over 7 nodes [nccl_log.network]\n" in out
 
 

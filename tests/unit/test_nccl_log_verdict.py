@@ -118,11 +118,13 @@ DUPLICATE = "n1:71:81 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 b
         (DUPLICATE, "a line says by itself what is wrong"),
         (DUPLICATE + CLOSED.format(40, 2), "a line says by itself what is wrong"),
         (CLOSED.format(40, 2), "it was reported; what led to it no line proves"),
-        (TIMEOUT.format(0, 43, 0) + CLOSED.format(40, 2), "it is what likely came first; 1 other kind of failure is below,"
-         " and which led to which no line proves"),
+        (
+            TIMEOUT.format(0, 43, 0) + CLOSED.format(40, 2),
+            "it is what likely came first; 1 other kind of failure is below, and which led to which no line proves",
+        ),
         (ready(1, 1), ""),
     ],
-)  # fmt: skip
+)
 def test_it_is_said_how_sure_a_verdict_is(text: str, sure: str) -> None:
     log = job.read([text.encode()])
     said = render(log, split(log), judge.judge(log), 4000).partition("verdict: ")[2]
