@@ -23,6 +23,8 @@ from typing import Any
 
 from tests import debian, slurm_daemons, sshd
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+
 PROGRAMS = {
     **slurm_daemons.PROGRAMS,
     "mpirun": "openmpi-bin",
@@ -178,7 +180,9 @@ class Cluster:
         self.inits: list[subprocess.Popen[str]] = []
         self.nodes: list[Node] = []
         self.slurm: Slurm | None = None
-        self._shared = [str(path) for path in (*shared, top)]
+        # Whose checkout is below /tmp has its Python there, too.
+        own = [ROOT] if ROOT.is_relative_to("/tmp") else []
+        self._shared = [str(path) for path in (*own, *shared, top)]
 
     def start(self, count: int) -> None:
         self._files(count)
