@@ -82,6 +82,11 @@ def gave_up(job: Job, reported: Sequence[Reported]) -> str:
 
 _IN_OUT = re.compile(r"OpType=_?(?:ALLGATHER|REDUCE_SCATTER)\w*, NumelIn=(?P<own>\d{1,18}), NumelOut=(?P<out>\d{1,18})")
 
+# With the end of what the line says of the call: of a torn line none of it is sure.
+_CALL = re.compile(
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d{1,18}), )?OpType=(?P<op>\w{1,60}), [^()]{0,200}Timeout\(ms\)=\d{1,12}\)"
+)
+
 
 def _members(reported: Sequence[Reported]) -> str:
     """How many ranks the process group has, as the sizes of what goes in and comes out say."""
@@ -95,16 +100,30 @@ def _members(reported: Sequence[Reported]) -> str:
     if size < 2:
         return ""
     ranks = {one.failure.rank for one in reported if one.failure.rank is not None}
-    codes = {one.failure.code for one in reported}
     text = "by the sizes its process group has %d ranks" % size
     if len(ranks) == size:
-        text += ", which all wait: "
-        text += "the transfer itself hangs" if len(codes) == 1 else "for different calls, so that none can complete"
+        calls = _calls(reported)
+        text += ", which all wait"
+        if len(set(calls.values())) > 1:
+            text += ": for different calls, so that none can complete"
+        elif len(calls) == size:
+            text += ", for the same call: the transfer itself hangs"
     elif size == 2 and ranks in ({0}, {1}):
         text += ": of two ranks in all the other is rank %d, which did not come, or data does not get through" % (
             1 - max(ranks)
         )
     return text
+
+
+def _calls(reported: Sequence[Reported]) -> Dict[int, Tuple[int, str]]:
+    """Rank -> the first call that it waits for, by lines that name it whole."""
+    calls: Dict[int, Tuple[int, str]] = {}
+    for one in reported:
+        match = _CALL.search(one.failure.text)
+        if match is not None and one.failure.rank is not None:
+            call = int(match.group("number") or 0), match.group("op")
+            calls[one.failure.rank] = min(calls.get(one.failure.rank, call), call)
+    return calls
 
 
 def waits(job: Job, reported: Sequence[Reported]) -> List[str]:

@@ -24,7 +24,10 @@ _SLOW, _LEAP = 16 << 10, 3.0
 _BEGUN = re.compile(
     LABEL + rb"\s*\d{1,18}\s+\d{1,18}\s+[a-z]\w{2,20}\s+[a-z]\w{2,20}\s+-?\d{1,8}(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)"
 )
-_HALF = re.compile(rb"\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+\d{1,12}(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)")
+# The digits behind the figures are a count of wrong values with the begin of the host's name.
+_HALF = re.compile(
+    rb"(?P<figures>\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+)(?P<wrong>\d{1,12})(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)"
+)
 _ENDED = re.compile(rb"\s*[\d.]{1,14}\s+[\d.]{1,12}\s+[\d.]{1,12}\s+\S{1,12}(?:\s|$)")
 _RANK = re.compile(
     r"(?:#|^)\s+Rank\s+(?P<rank>\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+(?P<pid>\d{1,10})\s+on\s+(?P<host>\S{1,255})\s+device\s+"
@@ -91,6 +94,11 @@ class Test:
     def said(self) -> bool:
         """Whether a result of it is here."""
         return bool(self.rows or self.concluded or self.bounds)
+
+    @property
+    def none_wrong(self) -> bool:
+        """Whether its own sum says that no value was wrong, of these rows alone."""
+        return self.bounds == "0 OK" and not self.mixed
 
     @property
     def flat(self) -> Optional[Tuple[int, float]]:
@@ -166,7 +174,8 @@ class Table:
 
     @property
     def wrong(self) -> int:
-        return sum(test.wrong or 0 for test in self.tests)
+        """Values that rows count as wrong, of tests whose own sum does not say that there are none."""
+        return sum(test.wrong or 0 for test in self.tests if not test.none_wrong)
 
     @property
     def failed(self) -> List[str]:
@@ -191,7 +200,7 @@ class Table:
             return
         match = _HALF.match(before) if self._open else None
         if match is not None and len(self._open) < 200:
-            self._open += b" " + match.group()
+            self._open += b" " + match.group("figures") + _glued(match.group("wrong"))
 
     def row(self, line: bytes) -> bool:
         """Takes a row of the table in; whether it was one."""
@@ -202,7 +211,8 @@ class Table:
             return bool(self._columns) and self._short(line)
         self._open = b""
         test = self._keep(read.row)
-        counted = [said for said in read.wrong if said.isdigit()]
+        # A zero in front of other digits is the count, and they are what another process wrote.
+        counted = [b"0" if said[:1] == b"0" else said for said in read.wrong if said.isdigit()]
         for said in counted:
             test.wrong = (test.wrong or 0) + int(said)
         for error in read.wrong:
@@ -297,6 +307,11 @@ class Table:
             self.ranks[number] = one
             self.placed.add(one)
             test.listed[number] = one
+
+
+def _glued(digits: bytes) -> bytes:
+    """The count of wrong values that a host's name sticks to, which may begin with a digit; N/A where that is open."""
+    return digits[:1] if len(digits) == 1 or digits[:1] == b"0" else b"N/A"
 
 
 def _below(before: Optional[Row], row: Row, after: Optional[Row]) -> bool:

@@ -244,6 +244,7 @@ def _told(test: Test, table: Table, which: str) -> List[str]:
             text += "; such small sizes show no bandwidth"
         unchecked = "not checked (N/A)" if test.error is None else "not counted, the largest error is %g" % test.error
         wrong = unchecked if test.wrong is None else "%d in these rows" % test.wrong
+        wrong += ", which its own sum denies: the rows are torn" if test.wrong and test.none_wrong else ""
         text += "" if test.other else "; wrong values: %s" % wrong
     if test.other:
         text += "; average over all sizes %g GB/s" % test.averages[0] if test.averages else ""

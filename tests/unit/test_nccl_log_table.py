@@ -140,3 +140,30 @@ def test_tables_of_two_collectives_are_not_compared_as_one() -> None:
     assert "is 1 times" not in said
     slower = row.format(67108864, "sum", 520935, 0.52, 1.02) + end
     assert "what is different between them" in printed(reduced + slower)
+
+
+@pytest.mark.parametrize(
+    ("count", "host", "said"),
+    [
+        ("0", "41ab9", "0 in these rows"),
+        ("0", "n1", "0 in these rows"),
+        ("3", "n1", "3 in these rows"),
+        ("12", "n1", "not checked (N/A)"),
+        ("5", "41ab9", "not checked (N/A)"),
+    ],
+)
+def test_a_count_that_sticks_to_a_hosts_name_is_read_where_it_is_sure(count: str, host: str, said: str) -> None:
+    told = "{}:70:70 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}\n"
+    text = " 1048576 262144 float sum -1" + told.format(host) + " 41.9 25.00 43.75 " + count + told.format(host)
+    assert f"wrong values: {said}" in printed(HEADING + text + " 40.0 26.20 45.85 N/A\n")
+
+
+def test_rows_do_not_override_the_sum_of_their_own_run() -> None:
+    half = "41.9 25.00 43.75 "
+    row = f" 1048576 262144 float sum -1 {half}{{}} {half}0\n"
+    said = printed(HEADING + row.format("38") + ENDED)
+    assert "nccl-tests counted" not in said
+    assert "wrong values: 38 in these rows, which its own sum denies" in said
+    assert "nccl-tests counted 38 wrong values" in printed(HEADING + row.format("38"))
+    # What another process wrote sticks to a zero.
+    assert "wrong values: 0 in these rows" in printed(HEADING + row.format("07500"))

@@ -149,6 +149,20 @@ def test_one_timeout_that_is_told_three_times_is_one() -> None:
     assert "times" not in have
 
 
+def test_calls_that_are_read_whole_alone_differ() -> None:
+    bare = (
+        "[rank{0}]:[E101 10:10:00.6 p.cpp:1] [PG 0 Rank {0}] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last"
+    )
+    bare += " completed NCCL work: 7000000000000.\n"
+    said = shown("".join(TIMEOUT.format(rank, 1) + bare.format(rank) for rank in range(4)))
+    assert "4 ranks, which all wait, for the same call: the transfer itself hangs" in said
+    assert "different calls" not in said
+    torn = TIMEOUT.replace("ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=600000) ran", "ALLGATn1:7:8 [0] x")
+    said = shown("".join((torn if rank == 2 else TIMEOUT).format(rank, 1) for rank in range(4)))
+    assert "different calls" not in said
+    assert "for the same call" not in said
+
+
 def test_ranks_that_wait_for_different_calls_hang_by_that() -> None:
     other = TIMEOUT.format(1, 8).replace("NumelOut=4", "NumelOut=2")
     both = TIMEOUT.format(0, 9).replace("NumelOut=4", "NumelOut=2") + other
