@@ -33,6 +33,9 @@ class Hostnames:
             known = self._of_pid.setdefault(pid, host) if len(self._of_pid) < self._most else host
             if not known:
                 self._of_pid[pid] = host
+            elif known in self._glued and known != host and known.endswith(host) and not glued:
+                # A line of its own tells what of it is the name.
+                self._of_pid[pid] = host
             elif known != host and (known.endswith(host) or _short(known) == host or known == _short(host)):
                 host = known
             elif known != host and host.endswith(known):
@@ -43,6 +46,8 @@ class Hostnames:
             return host
         for at in range(1, len(host) - 2):
             if host[at:] in self._names and (glued or _TORN.search(host[:at])):
+                if pid is not None and self._of_pid.get(pid) == host:
+                    self._of_pid[pid] = host[at:]
                 return host[at:]
         if len(self._names) < self._most:
             if _short(host) != host:

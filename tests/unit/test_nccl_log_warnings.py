@@ -200,6 +200,14 @@ def test_a_torn_host_is_that_of_its_process() -> None:
     assert {key[0] for key in job.read([f"{whole}\n{torn}\n".encode()]).processes} == {"node1"}
 
 
+@pytest.mark.parametrize("before", ["node2:5:5 [0] NCCL INFO ", "node1:5:5 [0] NCCL INFO "])
+@pytest.mark.parametrize("stuck", ["Channel 00/0 : 0[0] -> 1[1] via P2P/IPC/re", "Channel 0", "NCCL_DEB"])
+def test_a_process_whose_first_line_sticks_to_anothers_has_the_host_of_its_own_lines(before: str, stuck: str) -> None:
+    own = "node1:7:8 [0] NCCL INFO Using network IB\n"
+    said = job.read([f"{before}Using network IB\n{before}{stuck}{own}{own}{own.replace(':7:8', ':9:9')}".encode()])
+    assert {key[:2] for key in said.processes} == {(before[:5], 5), ("node1", 7), ("node1", 9)}
+
+
 # A line that is none of NCCL's -> what it says.
 ELSEWHERE = [
     ("[rank3]:[E1 x.cpp:1] [PG ID 0 PG GUID 0 Rank 3] failure detected by watchdog at work sequence id: 1 PG"
