@@ -47,6 +47,9 @@ _DRAWN_TOO = frozenset([b"+ NV", b"+ PC", b"    ", b"=== ", b"Patt"])
 # What Ray appends to a line that other processes wrote alike, within some seconds; theirs it leaves out.
 _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\].*$")
 
+# What a build of nccl-tests for debugging puts before, and into, its lines.
+_SOURCE = re.compile(rb"[A-Za-z_]\w{0,80}\(\), [\w-]{1,80}\.cu:\d{1,6}, ?")
+
 # The head of 2.2 and earlier releases.
 _OLD = re.compile(rb"^([^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\](?: [\w/.-]{1,120}:\d{1,6})?) (INFO|WARN) ")
 
@@ -182,7 +185,7 @@ class Reader:
             self._numbered = lines.numbered(found)
         if self._numbered:
             found = [lines.without_number(line) for line in found]
-        self._odd = b"x across cluster]" in whole or b'{"' in whole
+        self._odd = b"x across cluster]" in whole or b'{"' in whole or (b"(), " in whole and b".cu:" in whole)
         self._lines(found)
 
     def _lines(self, found: List[bytes]) -> None:
@@ -254,9 +257,11 @@ class Reader:
         self.log.quotes.nccl(text, place, who, len(self.log.sources), order, kind)
 
     def _plain(self, line: bytes) -> bytes:
-        """The line without what Ray appends to it, or out of a collector's JSON."""
+        """The line without what Ray appends to it or a debugging build leads it by, or out of a collector's JSON."""
         if line.startswith(b'{"'):
             line = lines.unwrapped(line)
+        if b".cu:" in line and b"(), " in line:
+            line = _SOURCE.sub(b" ", line[: lines.LONGEST])
         match = _REPEATED.search(line)
         if match is None:
             return line

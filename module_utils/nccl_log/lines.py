@@ -6,8 +6,8 @@ A line is ``PREFIX HOST:PID:TID [DEVICE] PLACE NCCL LEVEL TEXT``. NCCL prints no
 out the TID, the device, or the begin of the host's name. The prefix is of torchrun
 (``[default0]:``, ``[rank3]:``), of srun --label (``3: ``), of a container's log (``2025-11-24T03:20:21.0Z stdout F ``),
 of mpirun (``[1,3]<stdout>:``), of pdsh (``node1: ``), of Ray, or several of them, and since 2.26 NCCL puts a time
-before a warning. Processes that share a pipe tear each other's lines: the record is what stands behind the last head,
-and what stands before it is no part of it.
+before a warning; a build for debugging puts ``FUNCTION, LINE`` in the place of PLACE. Processes that share a pipe tear
+each other's lines: the record is what stands behind the last head, and what stands before it is no part of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _HEAD = re.compile(
     r"(?:(?P<host>[^\s:]{0,255})(?::(?:(?P<pid>\d{1,10})(?::(?P<tid>\d{1,10}))?"
     r"|[A-Za-z<*][^\s:]{0,19}:[A-Za-z<*][^\s:]{0,19}))? )?"
     r"\[(?P<device>-?\d{1,10})\]"
-    r"(?: [\d.]{1,24})?(?: (?P<place>[\w/.+-]{1,300}:\d{1,7}(?: \([^)]{0,120}\))?))?$"
+    r"(?: [\d.]{1,24})?(?: (?P<place>[\w/.+-]{1,300}:\d{1,7}(?: \([^)]{0,120}\))?)"
+    # Builds for debugging print function and line.
+    r"| [A-Za-z_][\w:~]{1,120}(?:\(\))?, \d{1,7})?$"
 )
 # A bare head of a warning that was torn apart, or of NCCL CALL.
 _PROCESS = re.compile(r"(?P<host>[^\s:]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$")

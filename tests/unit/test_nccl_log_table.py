@@ -167,3 +167,20 @@ def test_rows_do_not_override_the_sum_of_their_own_run() -> None:
     assert "nccl-tests counted 38 wrong values" in printed(HEADING + row.format("38"))
     # What another process wrote sticks to a zero.
     assert "wrong values: 0 in these rows" in printed(HEADING + row.format("07500"))
+
+
+def test_lines_of_builds_for_debugging_are_read_as_others() -> None:
+    lead = "TimeTest(), common.cu:12, "
+    half = "BenchTime(), common.cu:34,      {}    {}    {}      0"
+    row = lead + "   {}   {}  float   none      -1" + half.format("41943", "25.60", "12.50")
+    row += half.format("41943", "25.60", "13.25") + "TimeTest(), common.cu:15, \n"
+    text = "".join(f"run(), common.cu:1, {line}\n" for line in (HEADING + lists(2, 2)).splitlines())
+    text += "node0:700:710 [0] openPluginLib, 17 NCCL INFO Using network IB\n"
+    text += "node1:701:711 [1] ncclIbInit(), 171 NCCL INFO Using network IB\n"
+    text += row.format(1 << 30, 1 << 28)
+    text += "".join(f"run(), common.cu:9, {line}\n" for line in ENDED.splitlines())
+    said = printed(text)
+    assert "NCCL's lines of 2 processes, on node0, node1" in said
+    assert "list has 4 ranks in 2 processes on 2 hosts: node0 (2), node1 (2)" in said
+    assert "at 1 GiB busbw 12.5 GB/s out of place, 13.25 in place" in said
+    assert "out of bounds values 0 OK, average over all sizes 21.5 GB/s" in said
