@@ -519,6 +519,8 @@ class Reader:
             one.began[said.rank] = process
         if said.done:
             self.log.last_done = self._order
+            if process.calls:
+                process.calls = tuple(call._replace(early=True) for call in process.calls)
             one.done.add(said.rank)
             one.met = True
 
@@ -646,9 +648,10 @@ class Reader:
                 head = lines.head(self._line[: self._line.find(b" NCCL ")].decode("utf-8", "replace"))
                 progress = b"[Progress" in self._line
                 source = len(self.log.sources)
-                process.calls += (
-                    Call(said.place, said.result, self._gpu(process, head.device), source, self._order, progress),
-                )
+                own = [self.log.communicators.get(key) for key in process.pointers.values()]
+                late = any(one is not None and rank in one.done for one in own for rank in process.buses)
+                device = self._gpu(process, head.device)
+                process.calls += (Call(said.place, said.result, device, source, self._order, progress, late),)
         elif isinstance(said, events.Nvls):
             process.nvls = said.available
             process.nvls_most = max(process.nvls_most, said.channels)

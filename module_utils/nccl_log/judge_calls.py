@@ -8,7 +8,7 @@ import re
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from . import ends, outcome, signals
+from . import ends, outcome, signals, survived
 from .failure_causes import RESULTS, STAGES
 from .failure_checks import WARNING
 from .failure_order import kind_of
@@ -125,7 +125,12 @@ def _other_gpus(job: Job, traced: Sequence[Tuple[Call, Process]]) -> str:
 
 def calls_of(job: Job) -> List[Tuple[Call, Process]]:
     """Calls that returned an error, in the order of the log."""
-    said = [(call, process) for process in job.processes if not ends.shut_down(process) for call in process.calls]
+    said = [
+        (call, process)
+        for process in job.processes
+        if process.calls and not ends.shut_down(process)
+        for call in process.calls[len(survived.calls(job, process)) :]
+    ]
     if job.networks:
         # A plugin that does not start gives way to the next network.
         said = [(call, process) for call, process in said if not _NETWORKS.search(call.place)]

@@ -13,7 +13,7 @@ from typing import AbstractSet, Dict, Iterable, List, Optional, Sequence, Set, T
 from ..core.check import Check
 from ..core.finding import Finding
 from ..nccl.grammar import strtoll
-from . import gdr_less, judge_watchdog, net_plugins
+from . import gdr_less, judge_watchdog, net_plugins, survived
 from .events import Plugin
 from .job import Process
 from .jobs import UNNAMED, Job, hosts_of, names
@@ -90,11 +90,7 @@ def _network(job: Job) -> List[Finding]:
         return [NETWORK.judge(job.name, "ok", want, "Socket, and nothing goes over it: one node", "Using network")]
     if job.nodes == 1 or _apart(job):
         return []  # the network within a node: LOCAL
-    on = [
-        process
-        for process in job.processes
-        if SOCKETS in process.networks or any(way[:2] == ("net", SOCKETS) for way, _count in process.ways)
-    ]
+    on = [process for process in job.processes if SOCKETS in _networks(process)]
     proven, possible, fix = _why_sockets(on or job.processes, job)
     have = "Socket (TCP), over %s" % over
     shaped = max((process.shaped for process in job.processes), default=0)
@@ -107,7 +103,10 @@ def _network(job: Job) -> List[Finding]:
         have += ", which NCCL_HOSTID makes of fewer hosts"
     others = job.networks - {SOCKETS}
     if others and on:
-        have += ", on %s; %s elsewhere" % (hosts_of(process.host for process in on), names(others))
+        have += ", on %s" % hosts_of(process.host for process in on)
+        # A host with both is not elsewhere.
+        alone = {one.host for one in job.processes if _networks(one) & others} - {one.host for one in on}
+        have += "; %s %s" % (names(others), "elsewhere" if alone else "is named, too")
     have += _because(proven, possible)
     useless = sorted(
         {name for process in on for name in process.variables if name.startswith("NCCL_IB_")} - {"NCCL_IB_DISABLE"}
@@ -134,6 +133,11 @@ def _network(job: Job) -> List[Finding]:
     source = "Using network Socket" if said else "Channel ... via NET/Socket"
     source = "NET/Socket : Using" if job.version is not None and job.version < (2, 6, 0) else source
     return [NETWORK.judge(job.name, state, want, have, source, fix, severity=severity, why=why)]
+
+
+def _networks(process: Process) -> Set[str]:
+    """What a process says that it uses, and what its connections go by."""
+    return {*process.networks, *(way[1] for way, _count in process.ways if way[0] == "net")}
 
 
 _TCP_ALONE = "these nodes show no RDMA device: TCP is the only way there is; if they should have HCAs, most of their"
@@ -474,6 +478,8 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
     for (device, cause, fix, certain), nodes in sorted(off.items()):
         said = "%s: %s" % ("cause" if certain else "possible causes", cause)
         found.append(_off(job, device, hosts_of(nodes), said, fix or None, "Channel ... via NET", gpus))
+    if channels and not off and survived.unmade(job):
+        return []
     if channels and not off:
         over = sum(way[5] for process in job.processes for way in _rdma_ways(process) if way[2])
         have = "on all %d connections that the log shows" % on

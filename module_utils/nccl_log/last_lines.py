@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Dict, List, Optional, Tuple
 
 from . import lines
@@ -19,6 +20,8 @@ _RANK = re.compile(
     r"^.{0,80}?(?:\[rank ?(\d{1,6})\]|\[\d{1,7},(\d{1,6})\]<| - rank ?(\d{1,6}) - )|"
     r"^ {0,6}(?:rank ?(\d{1,6})|(\d{1,6})): "
 )
+# Host, process, and its CUDA device where it has several ranks -> rank.
+_Ranks = Dict[Tuple[str, Optional[int], Optional[int]], Optional[int]]
 _TIME = re.compile(r"^.{0,80}?\b(\d\d:\d\d:\d\d)\b")
 
 
@@ -29,11 +32,20 @@ def told(log: Log, job: Job) -> List[str]:
     last: Dict[int, Tuple[int, int, str]] = {}
     known = {process.key[:2]: process for process in job.processes}
     # The begin of a rank may be cut out of a log that has nccl-tests' list of them.
-    ranks: Dict[Tuple[str, Optional[int]], Optional[int]] = {
-        (one.host, one.pid): rank for rank, one in log.table.ranks.items() if not log.table.twice
-    }
-    begun = {key: job.rank_of(process) for key, process in known.items()}
-    ranks.update((key, rank) for key, rank in begun.items() if rank is not None or key not in ranks)
+    ranks: _Ranks = {}
+    if not log.table.twice:
+        listed = Counter((one.host, one.pid) for one in log.table.ranks.values())
+        for rank, one in log.table.ranks.items():
+            # A process with a thread for each GPU signs with the GPU.
+            ranks[one.host, one.pid, one.device if listed[one.host, one.pid] > 1 else None] = rank
+    for (host, pid), process in known.items():
+        rank_of = job.rank_of(process)
+        if rank_of is not None or (host, pid, None) not in ranks:
+            ranks[host, pid, None] = rank_of
+        for device in process.gpus if len(process.buses) > 1 else ():
+            at = process.rank_at(device)
+            if at is not None:
+                ranks[host, pid, device] = at
     unsigned = (-1, 0)
     for source, order, line in log.small.kept:
         rank = _rank(line[: lines.LONGEST], ranks)
@@ -62,10 +74,11 @@ def told(log: Log, job: Job) -> List[str]:
     return [text + ("" if many else "; the log ends with line %d" % log.lines)]
 
 
-def _rank(line: bytes, ranks: Dict[Tuple[str, Optional[int]], Optional[int]]) -> Optional[int]:
+def _rank(line: bytes, ranks: _Ranks) -> Optional[int]:
     level = _LEVEL.search(line)
     if level is not None:
         head = lines.head(line[: level.start()].decode("utf-8", "replace"))
-        return ranks.get((head.host or "", head.pid), head.rank)
+        own = ranks.get((head.host or "", head.pid, head.device))
+        return own if own is not None else ranks.get((head.host or "", head.pid, None), head.rank)
     match = _RANK.match(line[:200].decode("utf-8", "replace"))
     return int(next(group for group in match.groups() if group is not None)) if match is not None else None

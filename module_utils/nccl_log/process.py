@@ -26,7 +26,7 @@ _SAYS = "the plugin says: "
 class Call(NamedTuple):
     """A call within NCCL that returned an error. device: CUDA device of the thread.   order: as in Reported.
 
-    progress: by the proxy's progress thread.
+    progress: by the proxy's progress thread.   late, early: behind or before an Init COMPLETE of its process.
     """
 
     place: str
@@ -35,6 +35,8 @@ class Call(NamedTuple):
     source: int
     order: int
     progress: bool = False
+    late: bool = False
+    early: bool = False
 
 
 # The mapping of every process that has nothing to put into it.

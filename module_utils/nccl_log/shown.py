@@ -19,6 +19,7 @@ from . import (
     net_plugins,
     results,
     signals,
+    survived,
     table_told,
     transport,
     ways,
@@ -65,7 +66,7 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
             )
     said += [*_communicators(job), *ways.told(log, job), *_nodes(job), *_plugins(job), *_notes(job)]
     if whole:
-        said += [*_warnings(log), *results.told(log.results), *_successes(job)]
+        said += [*survived.told(log, job), *_warnings(log), *results.told(log.results), *_successes(job)]
         if job.failures or not _worked(log, job):
             said += last_lines.told(log, job)
     return said
@@ -116,6 +117,8 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
                 "which ranks began, and that any completed (Init START, Init COMPLETE): NCCL was not at INFO, or the"
                 " log is cut"
             )
+        elif not job.communicators and any(one.networks or one.connections for one in job.processes):
+            said.append("that any rank got ready (Init COMPLETE)")
     if whole and log.processes and not job.versions:
         said.append("which release of NCCL it is")
     if whole and job.failures and all(one.failure.kind in _AFTER for one in job.failures):
@@ -486,9 +489,16 @@ def _effects(job: Job) -> List[str]:
     """What variables bring here that their values alone do not tell."""
     said = []
     one_each = job.world is not None and job.world.nodes == job.world.ranks > 1
-    alone = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if job.number(name) and one_each]
-    if alone:
-        said.append("without effect here: %s: between GPUs of a node, and each node has one rank" % names(alone))
+    off = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if job.number(name) and one_each]
+    hosts = {one.host for one in job.world.began.values()} - {""} if job.world is not None else set()
+    if off and job.world is not None and len(hosts) == job.world.ranks:
+        said.append("without effect here: %s: between GPUs of a node, and each node has one rank" % names(off))
+    elif len(off) > 1:
+        said.append(
+            "%s take both ways between GPUs of a host away: NCCL then counts ranks of one host as nodes of their own,"
+            " which go over the network; whether the other ranks are on other hosts these lines do not tell"
+            % " and ".join(off)
+        )
     if set(job.set_to("NCCL_NET_GDR_LEVEL")) & {"SYS", "5"}:
         said.append(
             "NCCL_NET_GDR_LEVEL allows GPUDirect RDMA over any distance, from one CPU socket to the other as well,"

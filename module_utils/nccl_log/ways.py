@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from typing import Dict, List, Set, Tuple
 
-from . import mnnvl
+from . import mnnvl, survived
 from .events import Device
 from .job import Log, Process
 from .jobs import UNNAMED, Job, hosts_of, names, numbers
@@ -21,10 +21,8 @@ _ABSENT = (
     ("libibverbs", "libibverbs cannot be opened: no RDMA by NCCL itself%s"),
     ("interface", "NET/IB found no IP interface for its control messages"),
 )
-# Calls that connect ranks.
 # Kinds of failures that keep a connection from being made.
 _OF_CONNECTING = ("net_plugin", "plugin_warning", "shared_memory", "peer_access", "queue_pair", "registration", "verbs")
-_CONNECTS = re.compile(r"(?:^|/)transport(?:\.|/)")
 # Pairs of ranks that are told one by one, ranks whose place in trees is, and characters of a ring.
 _PAIRS, _TREES, _LONGEST = 24, 4, 160
 # A sum over the ring's connections of all ranks, and not what one connection has.
@@ -239,10 +237,7 @@ def _connected(log: Log, job: Job) -> List[str]:
         text = "%s by %s, %s%s" % (", ".join(pairs), path, count, " each" if len(pairs) > 1 else "")
         said.append(text + (" (says %s)" % where if where else ""))
     # NCCL prints these lines before it makes the connections.
-    begun = any(_CONNECTS.search(call.place) for process in own for call in process.calls)
-    begun = begun and not any(one.done for one in job.communicators)
-    # An HCA's word on an operation is of data that moves.
-    begun = begun and not any(one.failure.kind == "completion" for one in job.failures)
+    begun = survived.unmade(job)
     how = "to be connected (calls that connect ranks failed: some of these were not made)" if begun else "connected"
     if not begun and _in_doubt(job):
         how = "begun to be connected (whether all of these were made is not told: a failure is reported)"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import List, Sequence
 
 from ..core.finding import Finding
-from . import results, signals
+from . import results, signals, survived
 from .failure_checks import OPEN, WARNING
 from .job import Log
 from .jobs import Job
@@ -29,7 +29,7 @@ def line(log: Log, job: Job) -> int:
         return 0
     if any(one.kind in (signals.DEATH, signals.ORDER, signals.WAITS) for one in job.quotes):
         return 0
-    if any(one.calls or one.ended == "Abort" for one in job.processes):
+    if any(len(one.calls) > len(survived.calls(job, one)) or one.ended == "Abort" for one in job.processes):
         return 0
     last = max(one.order for one in job.failures)
     reported = [one.last_order for one in log.results.kept if one.kind in _PROVES]
