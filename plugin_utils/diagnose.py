@@ -29,6 +29,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     unread,
     unread_kinds,
     untold,
+    went_on,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
@@ -96,7 +97,7 @@ def render(
     for job in jobs:
         lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
-    lines += _wrapped(f"verdict: {_verdict(log, bad)}", width)
+    lines += _wrapped(f"verdict: {_verdict(log, jobs, bad)}", width)
     sure = how_sure(bad) if bad else ""
     lines += _wrapped(f"    how sure: {sure}", width) if sure else []
     most = len(bad) if everything else SHOWN
@@ -142,11 +143,15 @@ def render(
     return "\n".join(printable(line) if not colour else line for line in lines)
 
 
-def _verdict(log: Log, bad: Sequence[Finding]) -> str:
-    """The worst finding in a few words."""
+def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
+    """The worst finding in a few words; of what failed in nothing first that it came to its end."""
     doubts = table_told.doubts(log.table)
+    ended = "" if _reports(log) else went_on.in_order(log, jobs)
+    ended = f"it came to its end in order ({ended}); " if ended else ""
     if not bad:
-        return f"no failure is in this log; worth a look: {doubts[0]}" if doubts else "nothing in this log is wrong"
+        return ended + (
+            f"no failure is in this log; worth a look: {doubts[0]}" if doubts else "nothing in this log is wrong"
+        )
     worst = bad[0]
     if worst.severity == "minor":
         own = next((one for one in bad if one.check == judge_program.PROGRAM.id), None)
@@ -154,11 +159,11 @@ def _verdict(log: Log, bad: Sequence[Finding]) -> str:
             said = failures.cut(_without_stamps((own.have or "").partition(";")[0]), 300)
             return f"no failure of NCCL is in these lines; a program reports: {said}"
         more = f"; worth a look: {doubts[0]}" if doubts else ""
-        return f"no failure is in these lines{more}; what they do not tell is below"
+        return f"{ended}no failure is in these lines{more}; what they do not tell is below"
     first = (worst.have or "").partition(";")[0]
     first = failures.cut(_without_stamps(first), 300)
     if worst.check.startswith(_NO_FAILURES) and not log.failures and not _reports(log):
-        first = f"no failure is in these lines; worth a look: {first}"
+        first = f"{ended}no failure is in these lines; worth a look: {first}"
     state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
     cause = PROVEN.search(worst.have or "")
     if state and cause is not None:
@@ -188,7 +193,13 @@ _STAMPS = re.compile(
     r"[ ,:|-]{0,4}(?:std(?:out|err) [FP] )?){1,3}"
 )
 # Checks of what makes a job slow, and ends none.
-_NO_FAILURES = (judge_network.NETWORK.id, judge_settings.EFFECT.id, "nccl_conf.lint.")
+_NO_FAILURES = (
+    judge_network.NETWORK.id,
+    judge_network.GDR.id,
+    judge_network.HCAS.id,
+    judge_settings.EFFECT.id,
+    "nccl_conf.lint.",
+)
 
 
 def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, everything: bool) -> list[str]:

@@ -9,6 +9,8 @@ from typing import AbstractSet
 
 # Soft-RoCE and soft iWARP, by the names that their devices have as a rule.
 _SOFTWARE = re.compile(r"^(?:rxe|siw)(?:_?\d|_\w)")
+# Omni-Path.
+_OPA = re.compile(r"^(?:hfi1|opa)_?\d")
 _SHARED = re.compile(r"\bGB10\b|DGX Spark")
 
 WHY = "without GPUDirect RDMA every byte goes through memory that the CPU's side holds; here nothing else is to be had"
@@ -19,6 +21,8 @@ def likely(device: str, gpus: AbstractSet[str]) -> str:
     """Why a device has none, as far as names tell; "" where it may have it. gpus: models that the log names."""
     if all(_SOFTWARE.match(part) for part in device.split("+")):
         return "a software device by its name (Soft-RoCE, soft iWARP), which as a rule cannot do it"
+    if all(_OPA.match(part) for part in device.split("+")):
+        return "an Omni-Path device by its name, which over verbs (NET/IB) has none as a rule"
     if gpus and all(_SHARED.search(gpu) for gpu in gpus):
         return "the GPUs are GB10 (DGX Spark), whose GPU and CPU share one memory: the platform does not support it"
     return ""

@@ -48,8 +48,8 @@ HCAS = Check(
 "Does every HCA that NCCL sees on a node carry data, and do all nodes see as many"
 GDR = Check(
     "nccl_log.gdr",
-    why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time;"
-    " slow, and no failure by itself",
+    why="without GPUDirect RDMA every byte goes through the host's memory: that may cost up to half of the bandwidth,"
+    " and CPU time; no failure by itself",
     fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu, then run the job again",
 )
 "Has every connection between nodes GPUDirect RDMA, and if not, why"
@@ -140,12 +140,14 @@ def _networks(process: Process) -> Set[str]:
     return {*process.networks, *(way[1] for way, _count in process.ways if way[0] == "net")}
 
 
-_TCP_ALONE = "these nodes show no RDMA device: TCP is the only way there is; if they should have HCAs, most of their"
-_TCP_ALONE += " bandwidth is lost, and the CPU copies every byte"
+_TCP_ALONE = (
+    "NET/IB sees no RDMA device on these nodes, so TCP may be the only way there is; if they should have HCAs, or"
+)
+_TCP_ALONE += " a network that needs a plugin, most of its bandwidth is lost, and the CPU copies every byte"
 _NO_HCA = (
     "no HCA is in these lines: where the nodes have some, most of their bandwidth is lost over TCP; where they have"
 )
-_NO_HCA += " none, TCP is the only way there is, and no failure"
+_NO_HCA += " none, TCP may be the only way there is, and is no failure"
 
 
 def _names_hcas(job: Job) -> bool:
@@ -245,7 +247,13 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
             proven.append("NET/IB did not start (Failed to initialize NET plugin IB)")
     if fixes:
         return proven, [], "; ".join(fixes)
-    return proven, _possible(processes, variables, plugins, found_none), None
+    missing = any(plugin.state == "missing" for plugin in plugins)
+    fix = _LOAD_OFI if found_none and missing and net_plugins.slingshot(processes) else None
+    return proven, _possible(processes, variables, plugins, found_none), fix
+
+
+_LOAD_OFI = "over Slingshot give the job the plugin aws-ofi-nccl (libnccl-net.so, in its LD_LIBRARY_PATH); with HCAs:"
+_LOAD_OFI += " `ibv_devinfo` in the job's own container has to show them with state PORT_ACTIVE"
 
 
 def _possible(
@@ -270,8 +278,10 @@ def _possible(
         possible.append(
             "no HCA in the node, its driver not loaded, ports down, or /dev/infiniband not in the container"
         )
-        if missing:
-            possible.append("a network that needs a plugin, such as EFA, and no libnccl-net.so")
+        if missing and net_plugins.slingshot(processes):
+            possible.append("interfaces named as Slingshot's (hsn...), which needs a plugin, and no libnccl-net.so")
+        elif missing:
+            possible.append("a network that needs a plugin, such as EFA or Slingshot, and no libnccl-net.so")
     elif any(process.hcas for process in processes):
         possible.append("HCAs were found and not used: a setting of the communicator (netName), or NCCL_NET in a file")
     return possible or ["unknown: no line tells why; %s" % AGAIN]

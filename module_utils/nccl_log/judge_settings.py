@@ -108,7 +108,7 @@ def _effects(job: Job) -> List[Finding]:
                     "major",
                 )
             elif kind == "NET":
-                slingshot = any(one.startswith("hsn") for process in job.processes for one in process.interfaces)
+                slingshot = net_plugins.slingshot(job.processes)
                 have = "no such plugin was loaded" + (_SLINGSHOT if slingshot and "Socket" in job.networks else "")
                 say(name, have, fix, "major")
             else:

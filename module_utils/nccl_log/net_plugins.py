@@ -181,3 +181,8 @@ def not_started(processes: Sequence[Process], job: Job) -> List[Tuple[str, int]]
         if mine and one.failure.kind == "net_plugin" and _NOT_STARTED.search(one.failure.text):
             found.setdefault(one.failure.code, one.order)
     return sorted(found.items())
+
+
+def slingshot(processes: Iterable[Process]) -> bool:
+    """Whether interfaces are named as those of Slingshot, over which RDMA is libfabric's."""
+    return any(name.startswith("hsn") for process in processes for name in process.interfaces)

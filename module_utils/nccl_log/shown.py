@@ -397,7 +397,7 @@ def _plugins(job: Job) -> List[str]:
     if "NET" in absent and any(one.failure.kind == "no_network" for one in job.failures):
         absent.remove("NET")
         said.append("no plugin for NET is there, and the network that was asked for is one of a plugin")
-    slingshot = any(name.startswith("hsn") for one in job.processes for name in one.interfaces)
+    slingshot = net_plugins.slingshot(job.processes)
     if "NET" in absent and not asked and slingshot and "Socket" in job.networks:
         absent.remove("NET")
         said.append(

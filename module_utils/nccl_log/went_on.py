@@ -20,6 +20,7 @@ from .jobs import Job
 _PROVES = (results.SPEED, results.RESULT, results.PROGRESS, results.SUCCESS)
 # Warnings that are no failures, and those that no rule knows.
 _MERE = (*OPEN, "value", "merge")
+_ENDED = "Destroy"
 _SAYS = "; the job went on after it (line %d)"
 
 
@@ -36,6 +37,19 @@ def line(log: Log, job: Job) -> int:
     proof = max([log.last_done, *reported, *(one.last for one in job.quotes if one.kind == signals.SUCCESS)])
     errors = [one.last for one in job.quotes if one.kind == signals.ERROR and not one.nccl]
     return proof if proof > last and all(proof > order for order in errors) else 0
+
+
+def in_order(log: Log, jobs: Sequence[Job]) -> str:
+    """By which lines all that this log shows came to its end in order; "" where not all of it did."""
+    tests = [one for one in log.table.tests if one.said or one.begin is not None]
+    if log.failures:
+        return ""
+    if tests:
+        ends = all(one.bounds.endswith("OK") and not one.missed for one in tests)
+        return "nccl-tests: out of bounds values %s" % tests[-1].bounds if ends else ""
+    known = [one for job in jobs for one in job.communicators]
+    ends = all(set(one.gone) == {_ENDED} and len(one.gone[_ENDED]) >= one.ranks for one in known)
+    return "%s COMPLETE of all ranks" % _ENDED if known and ends else ""
 
 
 def milder(found: Sequence[Finding], proof: int) -> List[Finding]:

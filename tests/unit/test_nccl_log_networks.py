@@ -133,12 +133,12 @@ NO_DEVICE = "NET/IB : No device found.", "Using network Socket", "comm 0x1 rank 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ((), "TCP is the only way there is"),
-        (("NCCL_IB_DISABLE set by environment to 1.",), "TCP is the only way there is"),
+        ((), "TCP may be the only way there is"),
+        (("NCCL_IB_DISABLE set by environment to 1.",), "TCP may be the only way there is"),
         # A plugin might have had a device.
         (("NET/OFI No eligible providers were found",), "no HCA is in these lines"),
         (("NET/Plugin: Plugin name set by env to libnccl-net-x.so",), "no HCA is in these lines"),
-        (("NCCL_IB_HCA set by environment to mlx5_0",), "TCP is the only way there is"),
+        (("NCCL_IB_HCA set by environment to mlx5_0",), "TCP may be the only way there is"),
     ],
 )
 def test_tcp_is_milder_where_no_device_is_shown(more: tuple[str, ...], why: str) -> None:
@@ -254,3 +254,14 @@ def test_tables_of_three_columns_have_their_own_best_and_average() -> None:
     assert "wrong values" not in said
     assert "output of nccl-tests" not in printed(text)
     assert "a table of busbw" not in printed("Avg bus bandwidth: 37.75\n" + info("Using network IB"))
+
+
+def test_interfaces_of_slingshot_ask_for_its_plugin() -> None:
+    missing = "NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
+    lists = "NET/Socket : Using [0]hsn0:10.4.0.2<0>"
+    one = begun(0) + info(missing, lists, *NO_DEVICE[:2], NO_DEVICE[2] + " localRank 0 MNNVL 0")
+    finding = found(one)["nccl_log.network"]
+    assert "interfaces named as Slingshot's" in (finding.have or "")
+    assert finding.fix.startswith("over Slingshot give the job the plugin aws-ofi-nccl")
+    other = found(one.replace("hsn0", "eth0"))["nccl_log.network"]
+    assert "aws-ofi-nccl" not in other.fix

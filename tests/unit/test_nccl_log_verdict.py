@@ -312,7 +312,31 @@ def test_a_failure_of_the_network_plugin_is_before_what_makes_a_job_slow() -> No
 
     assert "verdict: NET/OFI Couldn't open AV" in said(ring + failed)
     assert "begun to be connected (whether all of these were made is not told" in said(ring + failed)
-    assert "verdict: GPUDirect RDMA is off" in said(ring)
+    assert "verdict: no failure is in these lines; worth a look: GPUDirect RDMA is off" in said(ring)
     assert "GPUDirect RDMA is off on NET/AWS Libfabric/0" in said(ring + failed)
     joined = "n1:7:8 [0] NCCL INFO Connected all rings\n"
     assert "begun to be connected" not in said(ring + joined + failed)
+
+
+def test_what_came_to_its_end_is_said_to_have_before_what_makes_it_slow() -> None:
+    slow = "n1:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n"
+    slow += info(0, "comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0")
+    ended = "# nThread 1 nGpus 1 minBytes 8 maxBytes 16\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 9.5\n"
+    said = "no failure is in these lines; worth a look: GPUDirect RDMA is off"
+    assert of(slow)[0].startswith(said)
+    in_order = "it came to its end in order (nccl-tests: out of bounds values 0 OK); "
+    assert of(slow + ended)[0].startswith(in_order + said)
+    # Of two programs one has no end, or one has wrong values.
+    assert of(slow + ended + ended.partition("\n")[0] + "\n")[0].startswith(said)
+    assert "in order" not in of(slow + ended.replace("0 OK", "4 FAILED"))[0]
+    raised = "Traceback (most recent call last):\n  File \"/x/t.py\", line 4, in main\nKeyError: 'labels'\n"
+    assert "in order" not in of(slow + ended + raised)[0]
+
+
+def test_omni_path_has_no_gpudirect_over_verbs_and_that_is_minor() -> None:
+    text = info(0, "NET/IB : Using [0]hfi1_0:1/IB ; OOB ib0:10.0.0.1<0>") + info(0, "Using network IB")
+    text += info(0, "Channel 00 : 0[1b000] -> 1[1b000] [send] via NET/IB/0")
+    own = next(one for one in of(text)[1] if one.check == "nccl_log.gdr")
+    assert (own.severity, "Omni-Path" in (own.have or "")) == ("minor", True)
+    own = next(one for one in of(text.replace("hfi1_0", "mlx5_0"))[1] if one.check == "nccl_log.gdr")
+    assert own.severity == "major"
