@@ -227,6 +227,9 @@ class Reader:
 
     def _passed_over(self, line: bytes, at: int, order: int) -> None:
         """An INFO line that no rule looks at: it has a process all the same, and may report a failure."""
+        if line[:1] == b" ":
+            cut = self.log.table.begun(line[:at])
+            line, at = line[cut:], at - cut
         if order < _BEGIN:
             self._by(line[: lines.LONGEST], at, order)
         begin = line[at + 11 : at + 15]
@@ -270,10 +273,12 @@ class Reader:
 
     def _info(self, line: bytes, at: int, order: int) -> None:
         """An INFO line in the form of almost all lines: what was met once is not parsed again."""
-        self._line, self._order = line, order
-        if line[:1] == b" ":
+        begin = line[:1]
+        if begin == b" " or (begin == b"[" and b"   " in line[:at]):
             # A row of nccl-tests' table goes on after what NCCL prints meanwhile.
-            self.log.table.begun(line[:at])
+            cut = self.log.table.begun(line[:at])
+            line, at = line[cut:], at - cut
+        self._line, self._order = line, order
         process = self._by(line, at, order)
         if process is not None and line.startswith(b"-> ", at + 11):
             # 2.30 and later print the place in the head.

@@ -10,7 +10,7 @@ from typing import List, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import ends, failure_checks, signals
+from . import ends, failure_checks, signals, table_told
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
@@ -89,7 +89,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
         found.append(_error(log, job, errors))
     orders = [one for one in reports if one.kind == signals.ORDER]
     if orders and known is None and not found:
-        found.append(_told_to_end(job, orders))
+        found.append(_told_to_end(log, job, orders))
     failed = _behind_errors(job, failed)
     if death is not None:
         failed = [_after(death, one) if _merely_ordered(one) else one for one in failed]
@@ -262,9 +262,11 @@ _LOOK = tuple(
 )
 
 
-def _told_to_end(job: Job, orders: Sequence[Quote]) -> Finding:
+def _told_to_end(log: Log, job: Job, orders: Sequence[Quote]) -> Finding:
     one = orders[0]
+    stopped = table_told.stopped(log.table)
     have = "the job was told to end: %s%s; %s" % (one.text[:220], _where(one), one.about)
+    have += "; %s" % stopped if stopped else ""
     have += "; no failure stands before it: who or what gave the order is not in these lines (scheduler, time limit, a"
     have += " user, another node's failure, or another program that watches this one)"
     why = "an order to end is no failure of the process that gets it"

@@ -57,13 +57,16 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     """What the log tells of a job. whole: it is the first job, with which what nobody signed is told."""
     said = [*_seen(job), *_releases(log, job)]
     if whole:
-        said += [*_programs(log), *table_told.told(log.table)]
+        said += [*_programs(log), *table_told.told(log.table, log.trace)]
         said += [*log.trace.told(), *log.matrix.told(), *log.stacks.told()]
         if log.starts > 1 and job.world is None:
-            said.append(
-                "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: as a rule %d"
-                " jobs (a program without MPI on each host), or one that was started again" % (log.starts, log.starts)
-            )
+            text = "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: "
+            tests = [test for test in log.table.tests if test.begin]
+            one_by_one = len(tests) >= log.starts and all(test.apart for test in tests)
+            text += "tests one after the other" if one_by_one else (
+                "as a rule %d jobs (a program without MPI on each host), or one that was started again" % log.starts
+            )  # fmt: skip
+            said.append(text % log.starts)
     said += [*_communicators(job), *ways.told(log, job), *_nodes(job), *_plugins(job), *_notes(job)]
     if whole:
         said += [*survived.told(log, job), *_warnings(log), *results.told(log.results), *_successes(job)]

@@ -31,6 +31,7 @@ MARKS: Tuple[Tuple[str, ...], ...] = (
     ("eceived ",),
     ("KeyboardInterrupt",),
     ("Job step aborted", "Terminating", "Force Terminat", "sending Ctrl-C", "forcing job termination"),
+    ("ending Ctrl-C to processes", "Ctrl-C caught"),
     (" CANCELLED AT ",),
     ("total processes killed (some possibly",),
     ("er user-direction, the job has been aborted", "terminated normally"),
@@ -237,7 +238,7 @@ COARSE = (
         b"lockup",
         b"blocked for",
     ),
-    *(b"hung_task", b"ddress already", b"EADDRINUSE"),
+    *(b"hung_task", b"ddress already", b"EADDRINUSE", b"Ctrl-C"),
     *(b"uccess", b"UCCESS", b"PASS", b"xit", b"EXIT", b"EXHAUSTED", b"aiting", b"nable", b"annot", b"enied", b"efused"),
     *(
         b"memory",

@@ -79,6 +79,11 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         ORDER,
+        r"[Ss]ending Ctrl-C to processes|Ctrl-C caught\b",
+        "MPICH's mpiexec got Ctrl-C (SIGINT), from a user or a script's limit of time, and passes it on",
+    ),
+    (
+        ORDER,
         r"(?:STEP|JOB|TASK) .{1,200} CANCELLED AT (?!.{0,60}DUE TO)",
         "Slurm's record that a job or step is ended: by a user, or after a task failed; what failed stands before it,"
         " if anything did",

@@ -21,8 +21,11 @@ _FLAT, _APART, _ALIKE = 3, 64, 0.95
 BANDWIDTH, _OUTLIER = 1 << 20, 0.75
 # The size from which on a bandwidth may leap, and how many times more than the size it grows then.
 _SLOW, _LEAP = 16 << 10, 3.0
+# The begin of a row, as far as a line of NCCL's that sticks to it. Old releases print no root.
 _BEGUN = re.compile(
-    LABEL + rb"\s*\d{1,18}\s+\d{1,18}\s+[a-z]\w{2,20}\s+[a-z]\w{2,20}\s+-?\d{1,8}(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)"
+    LABEL + rb"\s*(?P<size>\d{1,18})\s+\d{1,18}\s+[a-z]\w{2,20}\s+"
+    rb"(?:[a-z]\w{2,20}\s+-?\d{1,8}(?=[^\s\d][\w.-]{0,255}:\d{1,10}:)|"
+    rb"(?:sum|prod|min|max|avg|all|none|mulsum)(?=[\w.-]{1,255}:\d{1,10}:\d{1,10} ))"
 )
 # The digits behind the figures are a count of wrong values with the begin of the host's name.
 _HALF = re.compile(
@@ -73,6 +76,7 @@ class Test:
     error: the largest difference to the right values, of old releases, which count no wrong ones.
     missed: it is below the bandwidth that the environment asks for (NCCL_TESTS_MIN_BW).
     mixed: another program prints among its lines.   other: a table of three columns, whoever printed it.
+    begun: bytes of a row that was begun and not ended.   stopped: the line of an order to end it.
     """
 
     begin: Optional[Dict[str, str]] = None
@@ -89,6 +93,13 @@ class Test:
     error: Optional[float] = None
     mixed: bool = False
     other: bool = False
+    begun: Optional[int] = None
+    stopped: int = 0
+
+    @property
+    def apart(self) -> bool:
+        """Whether what begins behind it is another one: it was stopped, or is one program over several processes."""
+        return bool(self.stopped) or (not self.mixed and len({one[:2] for one in self.listed.values()}) > 1)
 
     @property
     def said(self) -> bool:
@@ -192,15 +203,23 @@ class Table:
             self.tests.append(Test())
         return self.last
 
-    def begun(self, before: bytes) -> None:
-        """Takes what stands before a line of NCCL's: it may be the begin of a row."""
+    def stops(self, order: int) -> None:
+        """Takes the line of an order to end what runs."""
+        test = self.last
+        if (test.begin or test.listed) and not test.concluded and not test.bounds:
+            test.stopped = test.stopped or order
+
+    def begun(self, before: bytes) -> int:
+        """Takes what stands before a line of NCCL's: it may be the begin of a row; how long that is."""
         match = _BEGUN.match(before)
         if match is not None:
             self._open = match.group()
-            return
+            self.last.begun = int(match.group("size"))
+            return match.end()
         match = _HALF.match(before) if self._open else None
         if match is not None and len(self._open) < 200:
             self._open += b" " + match.group("figures") + _glued(match.group("wrong"))
+        return 0
 
     def row(self, line: bytes) -> bool:
         """Takes a row of the table in; whether it was one."""
@@ -224,6 +243,7 @@ class Table:
     def _keep(self, row: Row) -> Test:
         """The test of a row: sizes that begin again behind an end, or in one series, are another one's."""
         test = self.last
+        test.begun = None
         rows = test.rows
         again = bool(rows) and row.size < rows[-1].size and row.size <= rows[0].size
         alike = bool(rows) and (row.op, row.type) == (rows[-1].op, rows[-1].type)
@@ -264,7 +284,8 @@ class Table:
         name = _NAME.search(text)
         starts = begin or version or heading or (name is not None and name.group("how") == "starting")
         test = self.last
-        if starts and test.said and (test.averages or not test.mixed):
+        again = heading is None and test.begin is not None and test.apart
+        if starts and (again or test.said) and (test.averages or not test.mixed):
             test = self._next()
         if begin is not None:
             self.runs += 1

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import table_shape
 from .jobs import numbers
 from .table import BANDWIDTH, Table, Test
 from .table_rows import WIDTHS, Row, size
+from .trace import Trace
 
 # Tests that are told one by one, and rows that are printed.
 _TOLD, _ROWS = 4, 40
@@ -25,8 +26,8 @@ _APART_FACTORS, _ROUNDS_WELL = 1.2, 0.2
 _PULLED_DOWN = 0.6
 
 
-def told(table: Table) -> List[str]:
-    """What nccl-tests printed, in sentences."""
+def told(table: Table, trace: Optional[Trace] = None) -> List[str]:
+    """What nccl-tests printed, in sentences. trace: of collectives, of which the runs that came to no end are told."""
     said = (
         ["a list of nccl-tests that somebody has shortened names %s" % "; ".join(table.summed)] if table.summed else []
     )
@@ -73,16 +74,64 @@ def told(table: Table) -> List[str]:
                 "one rank alone: nothing is communicated, so busbw is 0 by definition, and no fault; start it with two"
                 " ranks or more (-g 2 on a node; over nodes mpirun or srun, and nccl-tests built with MPI=1)"
             )
-    shown = [test for test in table.tests if test.said or test.begin or test.version or test.name]
-    several = len([test for test in shown if test.said]) > 1
+    shown = _shown(table)
+    several = len([test for test in shown if test.said or test.apart]) > 1
     for number, test in enumerate(shown[:_TOLD]):
-        said += _told(test, table, "test %d of %d, " % (number + 1, len(shown)) if several else "")
+        which = "test %d of %d, " % (number + 1, len(shown)) if several else ""
+        said += _told(test, table, which)
+        if not test.said and (several or test.stopped):
+            said.append("%snccl-tests: %s" % (which, _no_end(test, trace)))
     said += _differ([test for test in shown if test.rows])
     for number, test in list(enumerate(shown))[_TOLD:]:
         best = max((row.best for row in test.rows), default=0.0)
         text = "test %d of %d: %d rows, the best %g GB/s" % (number + 1, len(shown), len(test.rows), best)
         said.append(text + (", average %g GB/s" % test.averages[-1] if test.averages else ""))
     return said
+
+
+def _shown(table: Table) -> List[Test]:
+    return [test for test in table.tests if test.said or test.begin or test.version or test.name]
+
+
+def _no_end(test: Test, trace: Optional[Trace]) -> str:
+    """How far a test came that has neither a row nor an end."""
+    text = "neither a row nor an end of it is here"
+    if test.begun is not None:
+        text += ": its row of %s was begun" % size(test.begun)
+    elif test.listed:
+        text += ": the last that it printed is its list of ranks"
+    pids = {"%s:%d" % one[:2] for one in test.listed.values()}
+    own = [one for one in trace.streams.values() if one.who.partition(",")[0] in pids] if trace is not None else []
+    if own:
+        calls: Dict[str, int] = {}
+        for one in own:
+            for op, count in one.ops.items():
+                calls[op] = calls.get(op, 0) + count
+        each = ", ".join("%d %s" % (count, op) for op, count in sorted(calls.items()))
+        text += "; its ranks called %s (NCCL's trace, %d of %d ranks), and whether these ended no line tells" % (
+            each, len(own), len(test.listed),
+        )  # fmt: skip
+    elif trace is not None and trace.streams:
+        text += "; no call of it is in NCCL's trace"
+    if test.stopped:
+        text += "; it was told to end (line %d); whether it hung before that is not told" % test.stopped
+    return text
+
+
+def stopped(table: Table) -> str:
+    """Which of several tests were told to end."""
+    tests = _shown(table)
+    ended = [
+        "%d%s (line %d)" % (number, " (%s)" % size(int(most)) if most else "", test.stopped)
+        for number, test, most in ((n, test, (test.begin or {}).get("most")) for n, test in enumerate(tests, 1))
+        if test.stopped
+    ]
+    if not ended:
+        return ""
+    text = "it stopped nccl-tests before a result" if len(tests) == 1 else "of %d tests it stopped number %s" % (
+        len(tests), " and ".join(ended[:8]),
+    )  # fmt: skip
+    return text
 
 
 def _shared(table: Table) -> str:

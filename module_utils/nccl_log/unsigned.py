@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Callable, List, Optional, Set, Tuple
 
-from . import elsewhere, failures, programs, ras, signal_marks, texts, topology, tracebacks
+from . import elsewhere, failures, programs, ras, signal_marks, signals, texts, topology, tracebacks
 from .failures import Failure
 from .matrix import Matrix
 from .programs import Programs
@@ -307,6 +307,8 @@ class Others:
             self._failed(told, order)
             return True
         quote = None if taken else self._log.quotes.line(text, self._source, order)
+        if quote is not None and quote.kind == signals.ORDER:
+            self._log.table.stops(order)
         before, said, behind = text.partition(_LAST_ERROR)
         if said and not behind.strip():
             self._waits = before.rstrip(), order, _TORN
