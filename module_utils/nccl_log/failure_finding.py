@@ -13,7 +13,7 @@ from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, SYSTEM, 
 from .failure_checks import BY_WORDS, CHECKS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failure_more import Case, more, went_on_with
 from .failure_order import came_before, code_of, in_order, kind_of, waited
-from .failure_who import devices_differ, late, sizes, where, who
+from .failure_who import devices_differ, late, sizes, when, where, who
 from .failures import STATUSES, cut
 from .job import Reported
 from .jobs import Job
@@ -50,6 +50,7 @@ def finding(job: Job, reported: List[Reported], cause: Optional[Finding], first:
         "" if kind in _TOLD_APART else alike.each(job, ordered),
         came,
         _last_error(job) if first is one else "",
+        when(ordered),
         *sizes(job, reported),
         where(job, reported) if kind not in ("xid", "sxid") else "",
         *more(case),
@@ -59,8 +60,9 @@ def finding(job: Job, reported: List[Reported], cause: Optional[Finding], first:
     state = "unknown" if (kind in OPEN and not last_words and not case.ended_a_call) or kind == "cancelled" else "drift"
     placed = by_place.look_after(one)
     why, fix = (placed.why, placed.fix) if placed is not None else _why_and_fix(case, stage, came)
+    subject = "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else "")
     return (CHECKS[kind] if placed is None else placed.check).judge(
-        "%s %s" % (job.name, kind) + (" %s" % code[:60] if code else ""), state, "none", have, _source(one, have), fix,
+        subject, state, "none", have, _source(job, one, have), fix,
         because=cause, severity=_severity(case, first, came), why=why,
     )  # fmt: skip
 
@@ -275,9 +277,11 @@ def _look_next(one: Reported) -> Optional[str]:
     return None
 
 
-def _source(one: Reported, have: str) -> str:
-    """The place, and all of the line where the finding has its own words."""
-    place = "line %d" % one.order + (", %s" % one.place if one.place else "")
+def _source(job: Job, one: Reported, have: str) -> str:
+    """The place, who wrote it where others may have, and all of the line where the finding has its own words."""
+    place = "line %d" % one.order
+    place += " of %s" % job.who(one.process) if one.process is not None and len(job.processes) > 1 else ""
+    place += ", %s" % one.place if one.place else ""
     text = cut(one.failure.text.partition("\n")[0], 300)
     if text[:200] not in have:
         return "%s, %s" % (place, text)

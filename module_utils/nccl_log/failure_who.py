@@ -159,7 +159,45 @@ def where(job: Job, reported: Sequence[Reported]) -> str:
             parts.append(
                 "%s %s" % (what, ", ".join("%s (%d)" % pair if len(values) > 1 else pair[0] for pair in counted))
             )
+    if reported[0].failure.kind == "completion" and len(_hosts(reported)) > 1:
+        parts.append(_between(job, reported))
     return "; ".join(parts)
+
+
+def _hosts(reported: Sequence[Reported]) -> Set[str]:
+    return {one.process.host for one in reported if one.process is not None and one.process.host}
+
+
+def _between(job: Job, reported: Sequence[Reported]) -> str:
+    """``that is, mlx5_1 of n1 to 10.0.0.2, 2 times``: which HCA of whom reports which peer."""
+    addresses = _addresses(job)
+    counted = Counter(
+        (one.failure.device, one.process.host if one.process is not None else "", one.failure.peer) for one in reported
+    )
+    said = []
+    for (device, host, peer), count in counted.most_common(_EACH):
+        of = addresses.get(peer, "")
+        text = (device or "an HCA") + (" of %s" % host if host else "")
+        text += " to %s%s" % (peer, " (%s)" % of if of and of != peer else "") if peer else ""
+        said.append(text + (" %d times" % count if count > 1 else ""))
+    more = len(counted) - len(said)
+    return "that is, %s%s" % (", ".join(said), " and %d more such pairs" % more if more else "")
+
+
+def when(reported: Sequence[Reported]) -> str:
+    """``in time: n1 first, at 10:46:33; n2 at 10:46:34``, where lines of several hosts have times of one kind."""
+    timed = [one for one in reported if one.process is not None and one.process.host and one.time]
+    if len(_hosts(reported)) < 2 or len(timed) < len(reported) or len({one.clock for one in timed}) != 1:
+        return ""
+    first: Dict[str, str] = {}
+    for one in sorted(timed, key=lambda one: (one.time, one.order)):
+        if one.process is not None:
+            first.setdefault(one.process.host, one.time)
+    if len(set(first.values())) == 1:
+        return ""
+    said = ["%s at %s" % (host, time) for host, time in first.items()]
+    text = "by the lines' times %s" % ", ".join(said[:_EACH]) + (" and more" if len(said) > _EACH else "")
+    return text + " (clocks of hosts may differ)"
 
 
 def unreached(job: Job, reported: Sequence[Reported]) -> str:
@@ -182,12 +220,24 @@ def own_bridge(reported: Sequence[Reported]) -> str:
     return text % names(bridges, 2)
 
 
-def _named(job: Job, reported: Sequence[Reported]) -> List[str]:
-    """The three peers that most reports name, with their hosts and how often."""
+def _addresses(job: Job) -> Dict[str, str]:
+    """Whose an address is."""
     addresses: Dict[str, str] = {}
     for process in job.processes:
         if process.bootstrap is not None:
             addresses.setdefault(process.bootstrap.address, process.host)
+    by: Dict[str, Set[str]] = {}
+    for process in job.processes:
+        by.setdefault(process.oob_address, set()).add(process.host)
+    for address, hosts in by.items():
+        if address and len(hosts) == 1:
+            addresses.setdefault(address, next(iter(hosts)))
+    return addresses
+
+
+def _named(job: Job, reported: Sequence[Reported]) -> List[str]:
+    """The three peers that most reports name, with their hosts and how often."""
+    addresses = _addresses(job)
     peers = Counter(one.failure.peer for one in reported if one.failure.peer)
     named = []
     for peer, count in peers.most_common(3):

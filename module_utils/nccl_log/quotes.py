@@ -75,7 +75,7 @@ class Quote:
     """A line, or what several lines have in common. kind, about: as in signals.Class.   nccl: NCCL wrote it.
 
     source, order: of the first one, as in Reported.   last: order of the last one.   count: how many.
-    others: words by which the first ones that are alike differ from it.
+    by: who wrote the first one, of NCCL's.   others: words by which the first ones that are alike differ from it.
     behind: the lines that follow it and go with it.   calls: of a traceback, the outermost first.
     kernel: of the program, at whose launch an exception came.   own: the last line of its own files in that traceback.
     """
@@ -92,6 +92,7 @@ class Quote:
     ranks: Set[int] = field(default_factory=set)
     hosts: Set[str] = field(default_factory=set)
     pids: Set[str] = field(default_factory=set)
+    by: str = ""
     behind: List[str] = field(default_factory=list)
     others: List[str] = field(default_factory=list)
     calls: Tuple[str, ...] = ()
@@ -251,6 +252,7 @@ class Quotes:
             said.count += 1
             said.last = order
         host, pid, rank = who
+        said.by = said.by or ("%s:%s" % (host, pid) if pid else host)
         _note(said.hosts, host)
         _note(said.pids, "%s:%s" % (host, pid) if pid else "")
         if rank is not None and len(said.ranks) < NAMED:

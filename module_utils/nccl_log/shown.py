@@ -591,8 +591,7 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
     head = "line %d" % one.order
     head += " (the earliest report of a failure here)" if first else ""
     if one.nccl:
-        who = names(one.pids or one.hosts, 3)
-        head += ", NCCL%s%s" % (" on %s" % who if who else "", ", %s" % one.place if one.place else "")
+        head += ", NCCL%s%s" % (" on %s" % one.by if one.by else "", ", %s" % one.place if one.place else "")
     elif one.count > 1:
         who = []
         if len(one.ranks) > 1:
@@ -605,7 +604,9 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
             one.count - 1, one.last, ": %s" % ", ".join(who or one.others) if who or one.others else "",
         )  # fmt: skip
     if one.nccl and one.count > 1:
+        others = (one.pids or one.hosts) - {one.by}
         head += ", %d times, up to line %d" % (one.count, one.last)
+        head += ", then on %s" % names(others, 3) if others else ""
     said = ["%s: %s" % (head, " | ".join([one.text, *one.behind]))]
     told = failure(one.text, one.place) if one.nccl else None
     of = [said for said in job.failures if (said.source, said.order) == (one.source, one.order)] if one.nccl else []

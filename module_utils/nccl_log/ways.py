@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from typing import Dict, List, Set, Tuple
+from typing import Dict, Iterable, List, Set, Tuple
 
 from . import mnnvl, survived
 from .events import Device
@@ -25,6 +25,8 @@ _ABSENT = (
 _OF_CONNECTING = ("net_plugin", "plugin_warning", "shared_memory", "peer_access", "queue_pair", "registration", "verbs")
 # Pairs of ranks that are told one by one, ranks whose place in trees is, and characters of a ring.
 _PAIRS, _TREES, _LONGEST = 24, 4, 160
+# Hosts that have one address.
+_EACH = 3
 # A sum over the ring's connections of all ranks, and not what one connection has.
 _OF_ALL = " (of all ranks together, not of each connection: what has GPUDirect RDMA the connections above say)"
 _NET = re.compile(r"NET/(?P<net>.{1,40}?)/(?P<index>\d{1,5})(?:[/(].*)?$")
@@ -37,24 +39,44 @@ def told(log: Log, job: Job) -> List[str]:
 def _meeting(job: Job) -> List[str]:
     """By which interfaces and addresses ranks find each other, and which interfaces TCP has."""
     said = []
-    found: Dict[Tuple[str, str], List[str]] = {}
+    found: Dict[Tuple[str, str], List[Tuple[Process, str]]] = {}
     for process in job.processes:
         if process.bootstrap is not None:
             family = "IPv6" if process.bootstrap.address.count(":") > 1 else "IPv4"
-            found.setdefault((process.bootstrap.interface, family), []).append(process.bootstrap.address)
-    for (interface, family), addresses in sorted(found.items())[:4]:
-        said.append("bootstrap (how ranks find each other): %s, %s %s" % (interface, family, names(addresses, 3)))
+            found.setdefault((process.bootstrap.interface, family), []).append((process, process.bootstrap.address))
+    for (interface, family), addresses in sorted(found.items(), key=lambda one: one[0])[:4]:
+        said.append("bootstrap (how ranks find each other): %s, %s %s" % (interface, family, _of_hosts(job, addresses)))
     listed: Dict[Tuple[str, ...], List[Process]] = {}
     for process in job.processes:
         if process.interfaces:
             listed.setdefault(tuple(process.interfaces), []).append(process)
     for names_of, processes in sorted(listed.items(), key=lambda one: one[0])[:2]:
         each = [
-            ("[%d] %s %s" % (n, name, names({one.interfaces[name] for one in processes}, 3))).strip()
+            ("[%d] %s %s" % (n, name, _of_hosts(job, [(one, one.interfaces[name]) for one in processes]))).strip()
             for n, name in list(enumerate(names_of))[:8]
         ]
         said.append("NET/Socket lists %s" % ", ".join(each))
     return said
+
+
+def _with_gpu(job: Job, process: Process) -> str:
+    return job.who(process) + (", GPU %d" % min(process.gpus) if len(process.gpus) == 1 else "")
+
+
+def _of_hosts(job: Job, addresses: Iterable[Tuple[Process, str]]) -> str:
+    """Addresses, each with the host that has it, where the job has several."""
+    several = len({process.host for process in job.processes}) > 1
+    by: Dict[str, Set[str]] = {}
+    for process, address in addresses:
+        by.setdefault(address.strip(), set()).add(process.host)
+    told = several and any(by)
+    return names(
+        (
+            "%s of %s" % (one, " and ".join(sorted(hosts)[:_EACH])) if told and "" not in hosts else one
+            for one, hosts in by.items()
+        ),
+        4,
+    )
 
 
 def _ways(log: Log, job: Job) -> List[str]:
@@ -77,7 +99,7 @@ def _ways(log: Log, job: Job) -> List[str]:
         fast = ["%g Gb/s (%s)" % (mbit / 1000, names(found, 8)) for mbit, found in sorted(speeds.items())[:4]]
         if len(speeds) == 1:
             fast = ["%g Gb/s each" % (next(iter(speeds)) / 1000)]
-        oob = sorted({("%s %s" % (one.oob, one.oob_address)).strip() for one in job.processes if one.oob})
+        oob = _of_hosts(job, ((one, "%s %s" % (one.oob, one.oob_address)) for one in job.processes if one.oob))
         ports = {one.port for process in job.processes for one in process.hcas if not one.joined}
         have = {process.host for process in job.processes if process.hcas}
         some = len(have) < len({process.host for process in job.processes}) and "" not in have
@@ -85,7 +107,7 @@ def _ways(log: Log, job: Job) -> List[str]:
         text += ", port %d%s" % (min(ports), " of each" if len(devices) > 1 else "") if len(ports) == 1 else ""
         text += "; %s" % ", ".join(fast) if fast else ""
         text += "; and others: the list is cut" if any(process.more_devices for process in job.processes) else ""
-        said.append(text + ("; control messages over %s (OOB)" % names(oob, 3) if oob else ""))
+        said.append(text + ("; control messages over %s (OOB)" % oob if oob else ""))
     absent = {why for process in job.processes for why in process.absent}
     for why, text in _ABSENT:
         if why in absent and not devices:
@@ -156,6 +178,8 @@ def _ways(log: Log, job: Job) -> List[str]:
     for what, by in (("rings", rings), ("trees", trees)):
         if by:
             text = "%s are connected (Connected all %s) on %s" % (what, what, job.among(by))
+            few = len(by) < len(job.processes) and len(by) <= 2
+            text += " (%s)" % "; ".join(_with_gpu(job, one) for one in by) if few else ""
             gdr = ", GDR %s" % " and ".join(map(str, sorted(ring_gdr))) if ring_gdr and what == "rings" else ""
             if gdr and ring_gdr == {0}:
                 gdr += _OF_ALL if any("/GDRDMA" in path for path in ways) else ": not all rings have GPUDirect RDMA"

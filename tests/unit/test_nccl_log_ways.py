@@ -95,7 +95,7 @@ def test_devices_are_of_the_hosts_that_list_them() -> None:
         + info("NET/Socket : Using [0]eth4:10.9.8.6<0>", "Bootstrap: Using eth4:10.9.8.6<0>", who="n2:1:2 [0]")
     )
     assert "HCAs (said by n1): hca5 (InfiniBand, with SHARP), port 1" in said
-    assert "NET/Socket lists [0] eth4 10.9.8.6, 10.9.8.7" in said
+    assert "NET/Socket lists [0] eth4 10.9.8.6 of n2, 10.9.8.7 of n1" in said
 
 
 def test_every_reason_against_gpudirect_is_told() -> None:
