@@ -99,4 +99,7 @@ def _address(one: Reported, used: str) -> Told:
         " for a connection of %s" % used if used else "", _met(one, used),
     )  # fmt: skip
     why += "" if used else "; the lines do not tell for which connection"
+    if used == "NET/Socket":
+        possible += "; or sends and receives of the ranks that do not fit each other, as outside of a group"
+        fix += "; calls that send and receive belong between ncclGroupStart and ncclGroupEnd"
     return Told(CONNECTION if used else BOOTSTRAP, why, fix, possible)

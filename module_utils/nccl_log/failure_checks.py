@@ -537,6 +537,14 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
 # The same where words of the line tell more than its kind: kind, pattern, why, fix.
 BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
     (
+        "shared_memory",
+        r"\(size 0\)",
+        "ranks of a node talk through /dev/shm, and what another process handed over names no segment there: what ranks"
+        " tell each other of a connection came empty or damaged, and no room is missing",
+        "set NCCL_CUMEM_HOST_ENABLE=0 on all ranks and see that they load one libnccl.so.2; then whether the process"
+        " that should have made the segment ended before",
+    ),
+    (
         "store",
         "failed on SocketImpl",
         "a connection to PyTorch's store, which is in the process of rank 0 as a rule, broke after it was made: the"

@@ -31,6 +31,14 @@ NOTES: Tuple[Row, ...] = (
     ),
     (
         "KV C",
+        r"KV Convert to int : could not find value of '([\d.]{1,8} GT/s[^']{0,20})' in dictionary, falling back to"
+        r" (\d{1,5})",
+        "harmless",
+        "this NCCL does not know the PCIe speed {0!r}, and falls back to {1} (60 stands for PCIe 3.0): its"
+        " release is older than the system's PCIe or the words for it, and it may take PCIe for slower than it is",
+    ),
+    (
+        "KV C",
         r"KV Convert to int : could not find value of '([^']{0,40})'",
         "harmless",
         "no PCI speed or class {0!r}",

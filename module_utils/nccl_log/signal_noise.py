@@ -49,6 +49,8 @@ def noise(text: str) -> bool:
     """Whether a line stands around failures and says nothing of them."""
     logged = _LOGGED.match(text) if "Traceback" in text else None
     text = text if logged is None else text[logged.end() :]
+    if text.rstrip()[-4:] == "^^^^":
+        return True  # what Python puts below the part of a line that failed
     if _BEGINS.match(text) is not None or (text.rstrip(" ")[-1:].isdigit() and _AT.search(text) is not None):
         return True
     small = text.lower()

@@ -127,3 +127,31 @@ def test_threads_of_one_process_sign_with_their_gpus() -> None:
     said = printed("# nThread 3 nGpus 1 minBytes 8 maxBytes 8\n# Using devices\n" + listed + lines)
     assert "rank 2 (line 6), rank 0 (line 7), rank 1 (line 8)" in said
     assert "no line is signed" not in said
+
+
+def test_an_address_that_is_none_on_a_data_connection_may_be_a_send_outside_of_a_group() -> None:
+    text = (
+        "n1:7:9 [0] misc/socket.cc:501 NCCL WARN ncclSocketInit: connecting to address  with family 3 is neither"
+        " AF_INET(2) nor AF_INET6(10)\nn1:7:9 [0] NCCL INFO transport/net_socket.cc:380 -> 3\n"
+    )
+    said = printed(late(0, ASKED) + text)
+    assert "sends and receives of the ranks that do not fit each other, as outside of a group" in said
+
+
+def test_a_segment_without_a_name_is_no_end_of_its_maker() -> None:
+    text = "n1:7:8 [0] misc/shmutils.cc:130 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl- "
+    have = found(f"{text}(size 0), error: No such file or directory (2)\n")["nccl_log.shared_memory"]
+    assert "names no segment there" in have.why
+    assert "as a rule that process has ended" not in have.why
+
+
+def test_a_speed_of_pcie_that_nccl_does_not_know_makes_it_old() -> None:
+    words = "KV Convert to int : could not find value of '%s' in dictionary, falling back to 60"
+    said = printed(late(0, f"INFO {words % '32.0 GT/s PCIe'}", f"INFO {words % '0x0604ff'}"))
+    assert "this NCCL does not know the PCIe speed '32.0 GT/s PCIe', and falls back to 60" in said
+    assert "harmless: no PCI speed or class '0x0604ff'" in said
+
+
+def test_marks_below_a_line_of_source_are_no_report() -> None:
+    said = printed(late(0) + "(Worker pid=9) ERROR 02-03 04:05:06 [odd.py:7]        ^^^^^^^^^^^^^\n")
+    assert "what the log itself says" not in said
