@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import (
     attendance,
     failures,
+    judge_local,
     judge_network,
     judge_program,
     judge_settings,
@@ -194,6 +195,7 @@ _STAMPS = re.compile(
 )
 # Checks of what makes a job slow, and ends none.
 _NO_FAILURES = (
+    judge_local.NVLINK.id,
     judge_network.NETWORK.id,
     judge_network.GDR.id,
     judge_network.HCAS.id,

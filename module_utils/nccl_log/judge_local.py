@@ -167,6 +167,7 @@ def _nvlink(job: Job) -> List[Finding]:
             if fewer:
                 have = ", ".join("NVLink of GPU %s: %.1f GB/s" % pair for pair in sorted(fewer.items())[:8])
                 have += "; on others %.1f" % most
+                have += _ONE_WAY if len(links) == 2 and not any(process.nvswitch for process in processes) else ""
                 have += of_file
                 state, fix = ("unknown", _FILE) if of_file else ("drift", None)
                 found.append(NVLINK.judge(subject, state, want, have, "NVL[...] of the topology (GRAPH)", fix))
@@ -182,8 +183,15 @@ def _nvlink(job: Job) -> List[Finding]:
                 bandwidth = ring.channels * ring.bandwidth
                 if bandwidth < 0.75 * process.system:
                     limits = ["%s=%s" % (n, v) for n in _LIMITS for v in job.set_to(n)]
-                    have = "rings over NVLink: %d channels of %.0f GB/s; %s" % (
-                        ring.channels, ring.bandwidth, _cause(limits, "NVLinks or NVSwitches that are down"),
+                    possible = "NVLinks or NVSwitches that are down"
+                    possible = (
+                        "what the topology's file gives for NVLink, by which NCCL counts its channels; only"
+                        " where NCCL finds the same without it: %s" % possible
+                        if of_file
+                        else possible
+                    )
+                    have = "rings over NVLink: %d channel%s of %.0f GB/s; %s" % (
+                        ring.channels, "" if ring.channels == 1 else "s", ring.bandwidth, _cause(limits, possible),
                     )  # fmt: skip
                     want = "rings for %.0f GB/s" % process.system
                     fix = "take %s out of the job and out of /etc/nccl.conf" % names(limits) if limits else None
@@ -195,6 +203,7 @@ def _nvlink(job: Job) -> List[Finding]:
     return found
 
 
+_ONE_WAY = ": of two GPUs that is one direction of the link between them, and rings get no more than it brings"
 _FILE = "take NCCL_TOPO_FILE out, and compare; only where it says the same: `nvidia-smi nvlink -s`"
 
 

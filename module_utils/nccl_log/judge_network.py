@@ -422,6 +422,7 @@ def _hcas(job: Job) -> List[Finding]:
     found = []
     seen_on: Dict[str, Set[str]] = {}
     local = max((one.local_ranks for one in job.communicators), default=0)
+    several = len(nodes_of(job.processes)) > 1
     for node, processes in sorted(nodes_of(job.processes).items()):
         seen = {part for process in processes for device in process.hcas for part in device.name.split("+")}
         if not seen or any(process.more_devices for process in processes):
@@ -439,18 +440,20 @@ def _hcas(job: Job) -> List[Finding]:
         if not idle:
             found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
             continue
-        have = "%d of %d HCAs idle: %s" % (len(idle), len(seen), names(idle, 8))
-        if not local or len(ranks) < local:
+        have = "%d of %d HCAs idle%s: %s" % (len(idle), len(seen), " on %s" % node if several else "", names(idle, 8))
+        own = local or _began_on(job, node)
+        if not own or len(ranks) < own:
             have += "; only %d of the node's %s ranks show their connections" % (
                 len(ranks),
-                local or "unknown number of",
+                own or "unknown number of",
             )
             found.append(HCAS.judge(subject, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
-        elif local < len(seen):
-            have += "; the job has %d ranks on this node, fewer than it has HCAs" % local
+        elif own < len(seen):
+            have += "; the job has %d ranks on this node, fewer than it has HCAs" % own
             found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
         else:
-            found.append(HCAS.judge(subject, "drift", want, have, "Channel ... via NET"))
+            severity = None if local else "minor"  # NCCL itself does not say how many ranks the node has
+            found.append(HCAS.judge(subject, "drift", want, have, "Channel ... via NET", severity=severity))
     most = max((len(seen) for seen in seen_on.values()), default=0)
     fewer = {node: seen for node, seen in seen_on.items() if len(seen) < most}
     for node, seen in sorted(fewer.items()):
@@ -463,6 +466,13 @@ def _hcas(job: Job) -> List[Finding]:
             HCAS.judge("%s %s sees" % (job.name, node), "drift", "%d HCAs" % most, have, "NET/IB : Using", fix)
         )
     return found
+
+
+def _began_on(job: Job, node: str) -> int:
+    """How many ranks a node has, where all that there are began in this log; else 0."""
+    if job.world is None or len(job.world.began) < job.world.ranks:
+        return 0
+    return sum(process.node == node for process in job.world.began.values())
 
 
 def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:

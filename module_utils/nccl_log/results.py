@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
-from typing import Deque, Dict, List, Set, Tuple
+from dataclasses import dataclass, field
+from typing import Deque, Dict, List, Sequence, Set, Tuple
 
 SPEED, RESULT, SUCCESS, PROGRESS, TIME = "speed", "result", "success", "progress", "time"
 # In the order in which they are told.
@@ -85,6 +85,12 @@ _OTHER = re.compile(
 _TO_BE = re.compile(
     r"(?:^|[\s\"'])(?:epochs|steps|iterations|episodes|rounds)[\"']? {0,20}[:=] {0,20}\d{1,12}[\"',]{0,3}$"
 )
+# Of these kinds lines measure something.
+_MEASURES = {SPEED: _SPEED, TIME: _TIME}
+_FIGURE = re.compile(r"(?<![\w.])" + _NUMBER)
+# Figures of a line that are kept, and how many different ones, and how many lines, have a course; how near to the
+# middle of the later half figures are that are steady.
+_MEASURED, _SEVERAL, _COURSE, _STEADY = 2_000, 3, 8, 0.1
 _RULES = ((SPEED, _SPEED), (RESULT, _RESULT), (PROGRESS, _PROGRESS), (SUCCESS, _SUCCESS), (TIME, _TIME))
 # The end of a line of NCCL's.
 _TORN = re.compile(r"\bcommId 0x([0-9a-f]{1,16}) - Init COMPLETE")
@@ -93,7 +99,10 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 @dataclass
 class Line:
-    """kind: one of KINDS.   text, order: of the first one.   last, last_order: of the last one.   count: how many."""
+    """kind: one of KINDS.   text, order: of the first one.   last, last_order: of the last one.   count: how many.
+
+    figures: of the first lines what they measure, where each of them does.
+    """
 
     kind: str
     text: str
@@ -101,6 +110,28 @@ class Line:
     last: str
     last_order: int
     count: int = 1
+    figures: List[float] = field(default_factory=list)
+
+    @property
+    def course(self) -> str:
+        """The least and the most of what was measured, and whether the first lines differ from all behind them."""
+        measured = self.figures
+        if len(measured) != self.count or len(set(measured)) < _SEVERAL:
+            return ""
+        steady = sorted(measured[len(measured) // 2 :])
+        middle = steady[len(steady) // 2]
+        begin = len(measured)
+        while begin and abs(measured[begin - 1] - middle) <= _STEADY * abs(middle):
+            begin -= 1
+        if begin and len(measured) >= _COURSE and begin <= len(measured) // 3:
+            return "; the first %d are between %s, all behind them between %s: as where the first rounds warm up" % (
+                begin, _between(measured[:begin]), _between(measured[begin:]),
+            )  # fmt: skip
+        return "; between %s" % _between(measured)
+
+
+def _between(figures: Sequence[float]) -> str:
+    return "%s and %s" % tuple("%.10g" % one for one in (min(figures), max(figures)))
 
 
 def shorter(text: str, most: int) -> str:
@@ -149,8 +180,10 @@ class Results:
         known = self._known.get(key)
         if known is not None:
             known.last, known.last_order, known.count = text, order, known.count + 1
+            _measure(known, text)
         elif len(self._known) < KEPT:
             self._known[key] = Line(kind, text, order, text, order)
+            _measure(self._known[key], text)
             self._begins.add(line[:_BEGIN])
         return known is not None or key in self._known
 
@@ -165,6 +198,17 @@ def classify(text: str) -> str:
     if kind == PROGRESS and _TO_BE.search(text):
         return ""
     return "" if kind in (SUCCESS, PROGRESS) and _GARBAGE.search(text) else kind
+
+
+def _measure(line: Line, text: str) -> None:
+    """Takes what a line measures in, as long as each one before it measured something."""
+    pattern = _MEASURES.get(line.kind)
+    if pattern is None or len(line.figures) != line.count - 1 or line.count > _MEASURED:
+        return
+    match = pattern.search(text)
+    found = _FIGURE.findall(match.group()) if match is not None else []
+    if found:
+        line.figures.append(float(found[-1].replace(",", "")))
 
 
 def torn(results: Results) -> List[Tuple[str, int]]:
@@ -183,6 +227,7 @@ def told(results: Results) -> List[str]:
         if one.count > 1:
             least = "at least " if results.beyond else ""
             text += "; %s%d lines are alike, the last (line %d): %s" % (least, one.count, one.last_order, one.last)
+            text += "" if results.beyond else one.course
         said.append(text)
     left = len(own) - len(kept)
     return said + (["and %d more kinds of lines in which it reports of its work" % left] if left else [])

@@ -194,6 +194,11 @@ class Table:
         return [test.bounds for test in self.tests if test.bounds.endswith("FAILED")]
 
     @property
+    def unfinished(self) -> Optional[Row]:
+        """A row whose end did not come, with time 0 where none of its figures did."""
+        return table_rows.begun(self._open) if self._open else None
+
+    @property
     def last(self) -> Test:
         return self.tests[-1]
 

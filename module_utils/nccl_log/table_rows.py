@@ -84,6 +84,16 @@ def read(line: bytes) -> Optional[Read]:
     )
 
 
+def begun(line: bytes) -> Optional[Row]:
+    """A row as far as it is there."""
+    whole = read(line)
+    # Behind its begin stands the root.
+    begin = _BEGIN.match(line + b" 0")
+    if whole is not None or begin is None:
+        return whole.row if whole is not None else None
+    return Row(int(begin.group("size")), 0.0, None, (begin.group("op") or b"").decode())
+
+
 def _halves(words: Sequence[bytes]) -> List[Sequence[bytes]]:
     """Out of place and in place, as far as they are there whole: time, algbw, busbw, wrong values."""
     found = []

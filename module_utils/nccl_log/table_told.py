@@ -311,6 +311,7 @@ def _told(test: Test, table: Table, which: str) -> List[str]:
             text += "; that is below NCCL_TESTS_MIN_BW" if test.missed else ""
     else:
         text += "; its end (Out of bounds values, Avg bus bandwidth) is not in this log: no verdict"
+        text += _broken_off(test, table)
     said.append(text)
     said += ["%sby its figures: %s" % (which, one) for one in table_shape.shape(test, table)]
     if len(test.rows) > 1:
@@ -318,6 +319,20 @@ def _told(test: Test, table: Table, which: str) -> List[str]:
         more = " and %d rows more" % (len(test.rows) - _ROWS) if len(test.rows) > _ROWS else ""
         said.append("%sbusbw of each size, out of place/in place, in GB/s: %s%s" % (which, listed, more))
     return said
+
+
+def _broken_off(test: Test, table: Table) -> str:
+    """In which row the log ends, and what it has of it; "" where it ends between rows."""
+    begun = table.unfinished if test is table.last else None
+    if begun is None:
+        return ""
+    text = "; the log breaks off in the row of %s" % size(begun.size)
+    text += ", of which %g GB/s out of place is there" % begun.out if begun.time else ""
+    most = int((test.begin or {}).get("most") or 0)
+    text += (
+        "; so the rest of it, the sizes up to %s and the average are missing" % size(most) if most > begun.size else ""
+    )
+    return text
 
 
 def _share_of(rows: Sequence[Row]) -> int:

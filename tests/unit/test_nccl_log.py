@@ -270,7 +270,10 @@ def test_hcas_that_carry_nothing() -> None:
         for n in (0, 1)
     ) + "".join(f"node{n}:20{n}:20{n} [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ;\n" for n in (0, 1))
     finding = found(text.replace("localRanks 1", "localRanks 2"))["nccl_log.hcas"]
-    assert (finding.state, finding.have) == ("drift", "1 of 2 HCAs idle: mlx5_1")
+    assert (finding.state, finding.have) == ("drift", "1 of 2 HCAs idle on node0: mlx5_1")
+    # How many ranks a node has follows from where all of them began.
+    bare = ranks(*HEALTHY).replace(" nNodes 2 localRanks 1 localRank 0 MNNVL 0", "")
+    assert "nccl_log.hcas" not in found(bare.replace("[0]mlx5_0:1/IB", "[0]mlx5_0:1/IB [1]mlx5_1:1/IB"))
 
 
 def test_a_node_that_sees_fewer_hcas_than_the_others() -> None:
@@ -330,6 +333,8 @@ def test_nvlinks_and_channels() -> None:
     graph = ("=== System : maxBw 370.8 totalBw 370.8 ===", gpu.format("60"), link.format("370.8"), gpu.format("70"))
     slow = found(ranks(*graph, link.format("350.2"), nodes=1))["nccl_log.nvlink"]
     assert slow.have == "NVLink of GPU 0-70: 350.2 GB/s; on others 370.8"
+    two = found(ranks(*graph, link.format("350.2").replace("NVS/0", "GPU/0-60"), nodes=1).replace("NVS/0", "GPU/0-70"))
+    assert "of two GPUs that is one direction of the link" in (two["nccl_log.nvlink"].have or "")
     file = "NCCL_TOPO_FILE set by environment to /x/topo.xml"
     told = found(ranks(file, *graph, link.format("350.2"), nodes=1))["nccl_log.nvlink"]
     assert (told.state, "that of a file (NCCL_TOPO_FILE=/x/topo.xml)" in (told.have or "")) == ("unknown", True)

@@ -182,3 +182,14 @@ def test_channels_of_a_choice_are_those_of_all_its_calls() -> None:
     line = "n1:7:7 [0] NCCL INFO Broadcast: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..{}}}\n"
     said = job.read([(line.format(1024, 0) + line.format(16384, 1) + line.format(2048, 0)).encode()]).trace
     assert "channels 0 to 1" in " ".join(said.choices())
+
+
+def test_the_range_of_what_lines_measure_is_told_and_rounds_that_warm_up() -> None:
+    line = "rate: {} images/s, batch 16\n"
+    said = printed("".join(map(line.format, ("1,950.5", "1915", "2053", "1996"))) + DONE)
+    assert "(line 4): rate: 1996 images/s, batch 16; between 1915 and 2053" in said
+    said = printed("".join(line.format(one) for one in (31.5, 54.25, *(84 + at % 3 / 10 for at in range(12)))) + DONE)
+    assert "; the first 2 are between 31.5 and 54.25, all behind them between 84 and 84.2: as where the first" in said
+    # Neither where one value comes again and again, nor of the number of a step.
+    assert "; between" not in printed(line.format(7) * 9 + DONE)
+    assert "; between" not in printed("".join(f"step {at} loss 2.5\n" for at in range(9)) + DONE)

@@ -185,3 +185,13 @@ def test_lines_of_builds_for_debugging_are_read_as_others() -> None:
     assert "list has 4 ranks in 2 processes on 2 hosts: node0 (2), node1 (2)" in said
     assert "at 1 GiB busbw 12.5 GB/s out of place, 13.25 in place" in said
     assert "out of bounds values 0 OK, average over all sizes 21.5 GB/s" in said
+
+
+def test_the_row_in_which_a_log_ends_is_told() -> None:
+    told = "node1:70:70 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
+    text = HEADING + rows([100.0], 1 << 20) + " 2097152 524288 float sum -1" + told
+    assert "the log breaks off in the row of 2 MiB; so the rest of it, the sizes up to 1 GiB and" in printed(text)
+    text += "   83.8   25.03   43.80      0" + told
+    assert "breaks off in the row of 2 MiB, of which 43.8 GB/s out of place is there; so the rest" in printed(text)
+    assert "breaks off" not in printed(text + "   83.8   25.03   43.80      0\n")
+    assert "breaks off" not in printed(text + ENDED)
