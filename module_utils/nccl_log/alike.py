@@ -123,4 +123,7 @@ def retrying(job: Job, reported: Sequence[Reported]) -> str:
         said.append(
             "%s at %s" % ("GPUs %s of %s" % (gpus, hosts) if alone else names(map(job.who, processes), 4), what)
         )
+    if said and any(one.process is None for one in reported):
+        # Who reports it may be one of them.
+        return "tries that are shown, of who reports it or of others: %s" % "; ".join(said).replace(" at try", ", try")
     return "others are at it: %s" % "; ".join(said) if said else ""

@@ -147,9 +147,14 @@ def shared_memory(processes: Sequence[Process]) -> List[str]:
     return sorted(said)[:1]
 
 
+def in_vain(quotes: Sequence[Quote], source: int, order: int) -> List[Quote]:
+    """What programs report of waits for a peer that ran out, before a line."""
+    return [one for one in quotes if one.source == source and one.order < order and "did not send in time" in one.about]
+
+
 def waited_before(quotes: Sequence[Quote], source: int, order: int) -> str:
     """A program's report, before a failure, that it waited for a peer in vain; "" where there is none."""
-    said = [one for one in quotes if one.source == source and one.order < order and "did not send in time" in one.about]
+    said = in_vain(quotes, source, order)
     if not said:
         return ""
     others = " (and %s)" % ", ".join(said[0].others) if said[0].others else ""

@@ -72,9 +72,12 @@ def who(job: Job, reported: Sequence[Reported]) -> str:
         rest = ", more lines of it name no rank" if times < len(reported) else ""
     if len(said) > 4 and len(own) == len(reported):
         return "on %s" % of_ranks(numbers(own))
+    unnamed = reported[0].process is None and not own and any(one.process is not None for one in reported)
+    # Whose the first one is it does not say.
+    on = "its line names no process; NCCL warns of the same on" if unnamed else "on"
     if len(said) <= 4:
         return (
-            "on %s" % "; ".join(said)
+            "%s %s" % (on, "; ".join(said))
             + (", %d times" % times if times > len(said) else "")
             + (rest if len(reported) > len(said) else "")
         )

@@ -10,7 +10,7 @@ from typing import List, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import ends, failure_checks, signals, table_told
+from . import cuda_errors, ends, failure_checks, signals, table_told
 from .failure_checks import EXIT, MISMATCH, STORE
 from .job import Log
 from .jobs import Job, missing, names, numbers
@@ -91,9 +91,50 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     if orders and known is None and not found:
         found.append(_told_to_end(log, job, orders))
     failed = _behind_errors(job, failed)
+    ran_out = _ran_out(job)
+    if ran_out is not None and not found:
+        return [ran_out, *[_after(ran_out, one) for one in failed]]
     if death is not None:
         failed = [_after(death, one) if _merely_ordered(one) else one for one in failed]
     return [*found, *failed]
+
+
+def _ran_out(job: Job) -> Optional[Finding]:
+    """A wait within kernels that ran out before CUDA failed: such a kernel ends itself, and CUDA tells that later."""
+    first = min(job.failures, key=lambda one: (one.source, one.order), default=None)
+    if first is None or first.failure.kind not in ("cuda", "consequence"):
+        return None
+    waits = cuda_errors.in_vain(job.quotes, first.source, first.order)
+    if not waits:
+        return None
+    said = []
+    for one in waits[:_WAITS]:
+        others = ", ".join(part for part in (", ".join(one.others), "up to line %d" % one.last) if part)
+        text = one.text[:220].replace(";", ",")
+        said.append("line %d: %s%s" % (one.order, text, " (and %s)" % others if one.count > 1 else ""))
+    have = "a wait for a peer ran out before CUDA failed, %s" % "; ".join(said)
+    have += "; and %d more kinds of such lines" % (len(waits) - _WAITS) if len(waits) > _WAITS else ""
+    have += _set_up(job)
+    have += "; why what they waited for did not come no line tells: the peer may be late, stuck or gone"
+    why = "a kernel waited for a peer's data until its time ran out, and as a rule ends itself then: CUDA's error, what"
+    why += " NCCL warns of behind it and the end of the communicator are likely its consequence"
+    fix = "look at what the ranks waited for (src_rank) did at that time: their own lines, py-spy, `dmesg -T | grep -i"
+    fix += " xid` on their nodes; a longer timeout helps where they were merely late"
+    return PROGRAM.judge("%s wait" % job.name, "unknown", "none", have, "line %d" % waits[0].order, fix, why=why)
+
+
+# Kinds of waits that are told.
+_WAITS = 3
+
+
+def _set_up(job: Job) -> str:
+    """That NCCL's own set-up had worked, as far as lines tell."""
+    ready = [one for one in job.processes if one.rings]
+    if any(one.done for one in job.communicators):
+        return "; NCCL's own set-up had worked: a communicator is complete (Init COMPLETE)"
+    if not ready:
+        return ""
+    return "; NCCL's own set-up had come as far as rings that are connected, on %s" % names(map(job.who, ready), 3)
 
 
 def _merely_ended(job: Job) -> bool:

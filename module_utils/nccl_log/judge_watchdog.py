@@ -187,12 +187,12 @@ def behind(job: Job) -> str:
     group, said = max(apart.items(), key=lambda pair: max(pair[1].values()) - min(pair[1].values()))
     least, most = min(said.values()), max(said.values())
     ranks = of_ranks(numbers(rank for rank, number in said.items() if number == least))
-    return "in group %s %s enqueued %d collectives, others up to %d: look there first" % (
-        group,
-        ranks,
-        least,
-        most,
-    )
+    text = "in group %s %s enqueued %d collectives, others up to %d: look there first" % (group, ranks, least, most)
+    done = completed[group].get(least, [])
+    if all(rank in done for rank, number in said.items() if number == least):
+        text += ", in the program: they had completed all that they called, so that no network kept them from the"
+        text += " next call; likely the ranks' collectives differ, or these are late or stuck in other code"
+    return text
 
 
 def _same_point(job: Job, groups: Dict[str, Dict[int, int]], completed: Dict[str, Dict[int, List[int]]]) -> str:

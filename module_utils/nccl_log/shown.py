@@ -590,6 +590,31 @@ def quoted(job: Job, explained: str) -> List[Tuple[Quote, bool]]:
     ]
 
 
+def _again(job: Job, one: Quote, code: str) -> str:
+    """Of an error of CUDA's that a line before has told already: CUDA returns it at each later call."""
+    before = [
+        other.order for other in job.failures
+        if (other.failure.kind, other.failure.code, other.source) == ("cuda", code, one.source)
+        and other.order < one.order
+    ]  # fmt: skip
+    if not before:
+        return ""
+    return "the error of line %d met again, as CUDA returns it at each later call: as a rule it follows from that" % (
+        min(before),
+    )
+
+
+def _lost_behind(job: Job, one: Quote) -> str:
+    """Of a lost connection of Gloo's behind a wait that PyTorch gave up: who waited ended, and its peers lost it."""
+    if one.nccl or "lost another rank" not in one.about:
+        return ""
+    waits = [other.order for other in job.failures if other.failure.kind == "watchdog" and other.source == one.source]
+    if not waits or min(waits) > one.order:
+        return ""
+    text = "it stands behind the wait that was given up in line %d, after which PyTorch ends the process: it likely"
+    return (text + " follows from that, and is no fault of the network by itself") % min(waits)
+
+
 def quote(job: Job, one: Quote, first: bool) -> List[str]:
     """A quote as it is printed: the line and who wrote it, then what it is."""
     head = "line %d" % one.order
@@ -617,10 +642,12 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
     follows = next((why for why in (aftermath.follows(job, said) for said in of) if why), "")
     if follows:
         said.append("= %s" % follows)
+    elif told is not None and told.kind == "cuda" and _again(job, one, told.code):
+        said.append("= %s" % _again(job, one, told.code))
     elif told is not None and told.kind == "consequence":
         said.append("= it follows from a failure before it, or goes with the end: no cause of its own")
     if one.about:
-        said.append("= %s" % one.about)
+        said.append("= %s" % "; ".join(part for part in (one.about, _lost_behind(job, one)) if part))
     if one.calls:
         said.append("= called from: %s" % one.trail)
     if one.kernel:

@@ -141,7 +141,7 @@ def test_a_wait_before_a_failure_is_told_with_it() -> None:
     wait = "Warning: NCCL EP timeout for dispatch receive, rank 2, local_expert_idx {}, src_rank 3\n"
     error = "torch.AcceleratorError: CUDA error: unspecified launch failure\n"
     have = worst(wait.format(7) + wait.format(5) + error + WARN.format("a.cc:1", "Proxy Call to rank 1 failed")).have
-    assert "before it, line 1: Warning: NCCL EP timeout" in (have or "")
+    assert "a wait for a peer ran out before CUDA failed, line 1: Warning: NCCL EP timeout" in (have or "")
     assert ("local_expert_idx 5" in (have or ""), "the first failure of this log" in (have or "")) == (True, False)
 
 
