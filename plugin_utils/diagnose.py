@@ -285,7 +285,11 @@ def _about(job: Job, log: Log) -> str:
             said = [f"{job.name}: no line of NCCL's own log; a report of its RAS"]
     if listed:
         pids = {(one.host, one.pid) for one in log.table.placed}
-        said = [f"{job.name}: {len(listed)} rank{'' if len(listed) == 1 else 's'} of nccl-tests in its list"]
+        most = max(listed) + 1
+        told = f"{len(listed)} rank{'' if len(listed) == 1 else 's'} of nccl-tests in its list"
+        if most > len(listed):
+            told = f"{len(listed)} of at least {most} ranks of nccl-tests in what is here of its list"
+        said = [f"{job.name}: {told}"]
         said.append(f"in {len(pids)} process{'' if len(pids) == 1 else 'es'} on {names(log.table.hosts)}")
     of = log.programs
     if log.table.summed and not hosts and not listed:

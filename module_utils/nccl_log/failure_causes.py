@@ -214,6 +214,12 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         "topology",
+        "Error : ring ",
+        "ranks that differ in settings (NCCL_*, /etc/nccl.conf), in NCCL's release or in what they see of GPUs and"
+        " links, so that what they made of rings does not fit together; or a GPU or link that one rank does not see",
+    ),
+    (
+        "topology",
         "Attribute ",
         "a topology file (NCCL_TOPO_FILE, or one that the provider puts into the container) that lacks it, or a CPU or"
         " virtual machine that this NCCL does not know; that a file is used is not proven",

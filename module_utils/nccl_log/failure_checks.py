@@ -537,6 +537,15 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
 # The same where words of the line tell more than its kind: kind, pattern, why, fix.
 BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
     (
+        "topology",
+        r"Error : ring \d",
+        "NCCL checks the rings that it made of what all ranks told each other: this one does not go through every rank,"
+        " so the rings of the ranks do not fit together; why, the line does not tell",
+        "compare the ranks: NCCL_* in their environments and /etc/nccl.conf, which libnccl.so.2 each loads (`grep"
+        " libnccl /proc/PID/maps`), `nvidia-smi topo -m` on each node; then run it with NCCL_DEBUG=INFO on all ranks,"
+        " which shows the rings of each; where all are alike try another release of NCCL",
+    ),
+    (
         "shared_memory",
         r"\(size 0\)",
         "ranks of a node talk through /dev/shm, and what another process handed over names no segment there: what ranks"

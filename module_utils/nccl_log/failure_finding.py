@@ -13,7 +13,7 @@ from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, SYSTEM, 
 from .failure_checks import BY_WORDS, CHECKS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failure_more import Case, more, went_on_with
 from .failure_order import came_before, code_of, in_order, kind_of, waited
-from .failure_who import devices_differ, late, sizes, when, where, who
+from .failure_who import announced, devices_differ, late, sizes, when, where, who
 from .failures import STATUSES, cut
 from .job import Reported
 from .jobs import Job
@@ -51,6 +51,7 @@ def finding(job: Job, reported: List[Reported], cause: Optional[Finding], first:
         came,
         _last_error(job) if first is one else "",
         when(ordered),
+        announced(job, case.one),
         *sizes(job, reported),
         where(job, reported) if kind not in ("xid", "sxid") else "",
         *more(case),

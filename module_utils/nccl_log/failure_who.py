@@ -203,6 +203,20 @@ def when(reported: Sequence[Reported]) -> str:
     return text + " (clocks of hosts may differ)"
 
 
+# Failures to make a connection between ranks.
+_MAKING = ("connect", "address", "queue_pair", "handshake")
+
+
+def announced(job: Job, one: Reported) -> str:
+    """The one connection over the network that a process had announced before it could not be made."""
+    if one.failure.kind not in _MAKING or one.process is None or len(one.process.crossed) != 1 or not one.process.calls:
+        return ""
+    text = "the one connection over the network that this process announces is %d->%d, so it is likely that one"
+    text %= next(iter(one.process.crossed))
+    ready = any(world.done & set(job.ranks_of(one.process)) for world in job.communicators)
+    return text + (", asked for after its Init COMPLETE, by a send or receive or a first collective" if ready else "")
+
+
 def unreached(job: Job, reported: Sequence[Reported]) -> str:
     """Which addresses did not answer, and those among them that no other node can reach."""
     peers = _named(job, reported)

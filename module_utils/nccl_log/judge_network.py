@@ -233,9 +233,15 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
             proven[-1] += ", and NET/IB found no device: without the variable there would be no RDMA either"
             fixes.append("see first why no device is found: `ibv_devinfo` in the job's own container")
         fixes.append("take NCCL_IB_DISABLE out of the job and out of /etc/nccl.conf")
+    hedged: List[str] = []
     if "libibverbs" in absent:
-        proven.append("libibverbs.so.1 cannot be opened")
         fixes.append("install libibverbs1 (Debian) or libibverbs (Red Hat) where the job runs, in its container image")
+        if proven:
+            proven.append("libibverbs.so.1 cannot be opened")
+        else:
+            hedged = _unlooked(plugins)
+            fixes[-1] = "see on the nodes whether they have HCAs (`ls /sys/class/infiniband`): if so, " + fixes[-1]
+            fixes[-1] += "; on a cloud whose RDMA is a plugin's (EFA: aws-ofi-nccl) install that"
     if "interface" in absent:
         proven.append("NET/IB found no IP interface for its control messages")
         fixes.append(INTERFACE.fix)
@@ -246,7 +252,7 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
         elif "IB" in net_plugins.failed_to_start(plugins) and not absent:
             proven.append("NET/IB did not start (Failed to initialize NET plugin IB)")
     if fixes:
-        return proven, [], "; ".join(fixes)
+        return proven, hedged, "; ".join(fixes)
     missing = any(plugin.state == "missing" for plugin in plugins)
     fix = _LOAD_OFI if found_none and missing and net_plugins.slingshot(processes) else None
     return proven, _possible(processes, variables, plugins, found_none), fix
@@ -254,6 +260,14 @@ def _why_sockets(processes: Sequence[Process], job: Job) -> Tuple[List[str], Lis
 
 _LOAD_OFI = "over Slingshot give the job the plugin aws-ofi-nccl (libnccl-net.so, in its LD_LIBRARY_PATH); with HCAs:"
 _LOAD_OFI += " `ibv_devinfo` in the job's own container has to show them with state PORT_ACTIVE"
+
+
+def _unlooked(plugins: Set[Plugin]) -> List[str]:
+    """What may be why where NET/IB could not look for HCAs: that it could not does not say that there are any."""
+    said = ["libibverbs.so.1 cannot be opened, so that NET/IB looked for no HCA: no line shows that the nodes have any"]
+    if any(plugin.state == "missing" for plugin in plugins):
+        said.append("a network that needs a plugin, such as EFA, and no libnccl-net.so")
+    return [*said, "or nodes that have nothing but TCP"]
 
 
 def _possible(

@@ -96,7 +96,7 @@ def came_to(calls: Sequence[Call]) -> str:
 def last_words(job: Job, one: Reported) -> bool:
     """Whether a warning is what NCCL handed to a program as its last error (``Last error:``)."""
     raised = any(other.failure.kind == "exception" for other in job.failures)
-    return one.process is None and one.failure.kind in OPEN and one.failure.kind not in _NO_ERROR and raised
+    return one.process is None and one.failure.kind in {*OPEN, *_MAY_END}.difference(_NO_ERROR) and raised
 
 
 _MAY_END = ("nvml", "system", "internal", "topology", "topology_file", "warning", "driver_functions", "plugin_warning")

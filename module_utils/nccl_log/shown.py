@@ -57,7 +57,8 @@ def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
     """What the log tells of a job. whole: it is the first job, with which what nobody signed is told."""
     said = [*_seen(job), *_releases(log, job)]
     if whole:
-        said += [*_programs(log), *table_told.told(log.table, log.trace)]
+        networks = {name for process in log.processes.values() for name in process.networks}
+        said += [*_programs(log), *table_told.told(log.table, log.trace, networks)]
         said += [*log.trace.told(), *log.matrix.told(), *log.stacks.told()]
         if log.starts > 1 and job.world is None:
             text = "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: "

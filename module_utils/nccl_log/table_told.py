@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
 
 from . import table_shape
-from .jobs import numbers
+from .jobs import names, numbers
 from .table import BANDWIDTH, Table, Test
 from .table_rows import WIDTHS, Row, size
 from .trace import Trace
@@ -26,8 +26,11 @@ _APART_FACTORS, _ROUNDS_WELL = 1.2, 0.2
 _PULLED_DOWN = 0.6
 
 
-def told(table: Table, trace: Optional[Trace] = None) -> List[str]:
-    """What nccl-tests printed, in sentences. trace: of collectives, of which the runs that came to no end are told."""
+def told(table: Table, trace: Optional[Trace] = None, networks: AbstractSet[str] = frozenset()) -> List[str]:
+    """What nccl-tests printed, in sentences. trace: of collectives, of which the runs that came to no end are told.
+
+    networks: that NCCL's lines of the same log name.
+    """
     said = (
         ["a list of nccl-tests that somebody has shortened names %s" % "; ".join(table.summed)] if table.summed else []
     )
@@ -78,7 +81,7 @@ def told(table: Table, trace: Optional[Trace] = None) -> List[str]:
     several = len([test for test in shown if test.said or test.apart]) > 1
     for number, test in enumerate(shown[:_TOLD]):
         which = "test %d of %d, " % (number + 1, len(shown)) if several else ""
-        said += _told(test, table, which)
+        said += _told(test, table, which, networks)
         if not test.said and (several or test.stopped):
             said.append("%snccl-tests: %s" % (which, _no_end(test, trace)))
     said += _differ([test for test in shown if test.rows])
@@ -216,7 +219,7 @@ def _one_nic(table: Table, most: float) -> bool:
     return len(table.hosts) != 1 and most >= _OF_A_NIC
 
 
-def _why_little(test: Test, table: Table) -> str:
+def _why_little(test: Test, table: Table, networks: AbstractSet[str]) -> str:
     most = max(row.best for row in test.rows)
     text = "; that is little for GPUs that are joined by NVLink or by several RDMA NICs"
     if _one_nic(table, most):
@@ -225,6 +228,14 @@ def _why_little(test: Test, table: Table) -> str:
         text += ", and what plain TCP or PCIe without P2P reach"
     if len(table.hosts) == 1:
         text += " (in one host, where P2P over PCIe 3.0 x16 brings some 10 GB/s)"
+    if networks and len(table.hosts) > 1:
+        text += ": the network of this log is %s" % names(networks)
+        if networks == {"Socket"}:
+            text += " (TCP), which is likely what limits it: these %.2g GB/s are some %.2g Gbit/s on a way between" % (
+                most, most * 8,
+            )  # fmt: skip
+            text += " nodes, without RDMA (InfiniBand, RoCE or EFA)"
+        return text
     return text + ": why is not in the table; NCCL_DEBUG=INFO shows network, HCAs, GPUDirect RDMA and nodes"
 
 
@@ -240,7 +251,7 @@ def doubts(table: Table) -> List[str]:
     return said
 
 
-def _told(test: Test, table: Table, which: str) -> List[str]:
+def _told(test: Test, table: Table, which: str, networks: AbstractSet[str]) -> List[str]:
     """What one test printed, in sentences. which: of several."""
     said = []
     called = ("nccl-tests %s" % test.version).strip() + (" (%s)" % test.name if test.name else "")
@@ -288,7 +299,7 @@ def _told(test: Test, table: Table, which: str) -> List[str]:
             rising = last.best > _RISES * test.rows[-2].best and last.size >= BANDWIDTH
             text += "; it still rises with the size: larger messages are needed to see the most" if rising else ""
         if _little(test, table):
-            text += _why_little(test, table)
+            text += _why_little(test, table, networks)
         if max(sizes) < BANDWIDTH:
             text += "; such small sizes show no bandwidth"
         unchecked = "not checked (N/A)" if test.error is None else "not counted, the largest error is %g" % test.error

@@ -226,7 +226,7 @@ def test_what_is_not_shown_is_not_proven() -> None:
         # NCCL reads a number: this is 0.
         ("NCCL_IB_DISABLE set by environment to true.", "possible causes: unknown"),
         ("Comm config netName reset to NCCL_NET=Socket", "cause: NCCL_NET=Socket"),
-        ("Failed to open libibverbs.so[.1]", "cause: libibverbs.so.1 cannot be opened"),
+        ("Failed to open libibverbs.so[.1]", "possible causes: libibverbs.so.1 cannot be opened"),
         ("NET/IB : No device found.", "cause: NET/IB found no RDMA device with an active port; behind that, possible"),
         ("NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:10.0.0.1<0>", "possible causes: HCAs were found and not used"),
         ("NCCL_IB_HCA set by environment to mlx5_0", "possible causes: unknown"),

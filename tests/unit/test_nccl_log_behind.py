@@ -68,3 +68,20 @@ def test_tries_to_connect_are_not_given_to_others_where_who_reports_is_not_named
     said = printed(again + " for 400 msec\n" + end + " count (35)\n")
     assert "tries that are shown, of who reports it or of others: GPUs 2 of n1, try 4 of 34" in said
     assert "others are at it" not in said
+
+
+def test_a_connection_that_was_not_made_is_the_one_that_the_process_announced() -> None:
+    head = "n1:7:{} [0] NCCL INFO {}\n"
+    text = (
+        head.format(7, "ncclCommInitRank comm 0xa rank 0 nranks 2 cudaDev 0 busId 10 commId 0x5 - Init START")
+        + head.format(7, "ncclCommInitRank comm 0xa rank 0 nranks 2 cudaDev 0 busId 10 commId 0x5 - Init COMPLETE")
+        + head.format(7, "Channel 00/1 : 0[0] -> 1[0] [send] via NET/Socket/0/Shared")
+        + "n1:7:8 [0] misc/socket.cc:5 NCCL WARN ncclSocketInit: connecting to address  with family 9 is neither"
+        " AF_INET(2) nor AF_INET6(10)\n"
+    )
+    failed = head.format(8, "transport/net.cc:5 -> 3") + head.format(7, "transport.cc:6 -> 3")
+    said = printed(text + failed)
+    assert "the one connection over the network that this process announces is 0->1, so it is likely that one" in said
+    assert "asked for after its Init COMPLETE" in said
+    other = head.format(7, "Channel 00/1 : 1[0] -> 0[0] [receive] via NET/Socket/0/Shared")
+    assert "so it is likely that one" not in printed(text.replace("n1:7:8", other + "n1:7:8") + failed)
