@@ -72,7 +72,19 @@ def bare(job: Job) -> List[Finding]:
     # An initialisation that came back to the program failed for certain, whatever the cause.
     warned = any(one.process is not None for one in job.failures)
     state = "drift" if warned and "the initialisation" in came_to else "unknown"
+    if not job.failures and not job.communicators and _alone(traced):
+        have += "; no call around it returned an error: NCCL may have taken it in its stride"
+        return [WARNING.judge(job.name, "unknown", "no failure", have, "", fix, severity="minor", why=_LONE)]
     return [WARNING.judge(job.name, state, "no failure", have, "", fix, severity="critical", why=why)]
+
+
+_LONE = "a call within NCCL returned an error: a failure is it only where the calls around it return one, too"
+
+
+def _alone(traced: Sequence[Tuple[Call, Process]]) -> bool:
+    """Whether each is the only call of its process and GPU that returned an error, deep within NCCL."""
+    whose = [(process.key, call.device) for call, process in traced]
+    return len(whose) == len(set(whose)) and not any(outcome.to_program(call) for call, _process in traced)
 
 
 def _aborted(job: Job, aborted: Sequence[Process], call: Call) -> Finding:

@@ -66,11 +66,15 @@ def ended_a_call(job: Job, one: Reported) -> bool:
         one.failure.kind in _MAY_END
         and one.process is not None
         and any(
-            call.progress or re.search(pattern, call.place.partition(":")[0])
-            for call in own_calls(job, one)
-            for pattern, _part in (*_PARTS, *(_PROXYS if one.failure.kind == "plugin_warning" else ()))
+            to_program(call, _PROXYS if one.failure.kind == "plugin_warning" else ()) for call in own_calls(job, one)
         )
     )
+
+
+def to_program(call: Call, more: Sequence[Tuple[str, str]] = ()) -> bool:
+    """Whether what failed with a call is what the program called, or moves its data."""
+    name = call.place.partition(":")[0]
+    return call.progress or any(re.search(pattern, name) for pattern, _part in (*_PARTS, *more))
 
 
 def came_to(calls: Sequence[Call]) -> str:

@@ -155,3 +155,15 @@ def test_a_speed_of_pcie_that_nccl_does_not_know_makes_it_old() -> None:
 def test_marks_below_a_line_of_source_are_no_report() -> None:
     said = printed(late(0) + "(Worker pid=9) ERROR 02-03 04:05:06 [odd.py:7]        ^^^^^^^^^^^^^\n")
     assert "what the log itself says" not in said
+
+
+LONE = "n1:{0}:9{0} [{1}] NCCL INFO transport/net_ib.cc:652 -> 2\n"
+
+
+def test_a_call_that_returned_an_error_alone_deep_within_nccl_is_no_failure_by_itself() -> None:
+    network = "n1:{0}:9{0} [{1}] NCCL INFO Using network IB\n"
+    both = "".join(line.format(pid, pid) for pid in (1, 2) for line in (LONE, network))
+    assert found(both)["nccl_log.warning"].severity == "minor"
+    for around in ("init.cc:1501 -> 2", "transport/net_ib.cc:700 -> 2"):
+        returned = both + LONE.format(1, 1).replace("transport/net_ib.cc:652 -> 2", around)
+        assert found(returned)["nccl_log.warning"].severity == "critical"
