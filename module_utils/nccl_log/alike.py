@@ -57,6 +57,19 @@ def said_again(one: Reported, behind: Reported) -> bool:
     )
 
 
+def named_again(one: Reported, behind: Reported) -> bool:
+    """Whether an error of CUDA or HIP is that of the call which the warning before it names, of the same thread."""
+    return (
+        behind.failure.kind == "cuda"
+        and one.failure.kind == "peer_access"
+        and one.process is behind.process is not None
+        and one.device == behind.device
+        and 0 < behind.order - one.order <= 4
+        and one.place.partition(":")[0] == behind.place.partition(":")[0] != ""
+        and one.failure.text.rpartition(": ")[2].strip(" .'") == behind.failure.code
+    )
+
+
 def lost(job: Job) -> str:
     """``GPUs 5-6 lost local ranks 0-1``: which connections to service threads were closed, of each GPU."""
     several = len({process.host for process in job.processes}) > 1

@@ -18,6 +18,7 @@ _WORDS: Tuple[Tuple[str, str], ...] = (
     ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     ("`nvidia-smi topo -p2p r` and `nvidia-smi topo -m`", "`rocm-smi --showtopo`"),
     ("`nvidia-smi topo -m`", "`rocm-smi --showtopo`"),
+    ("`nvidia-smi topo -p2p r`", "`rocm-smi --showtopoaccess`"),
     ("`nvidia-smi`", "`rocm-smi`"),
 )
 TAKE = "rocm-smi for nvidia-smi"

@@ -86,6 +86,10 @@ POSSIBLE = {
         "cuda",
         "no kernel image is available for execution on the device",
     ): "this NCCL, or the program, has no kernels for this GPU: a build for it is needed (nccl-tests: NVCC_GENCODE)",
+    ("cuda", "invalid kernel file"): "this RCCL, or the program, has no code for this GPU (gfx...), or a library of"
+    " another build was loaded",
+    ("cuda", "device kernel image is invalid"): "this NCCL, or the program, has no kernels for this GPU, or its file is"
+    " broken",
     (
         "plugin_waits",
         "",
@@ -227,8 +231,8 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "net_plugin",
         "(type = 2)",
-        "memory of a GPU (type 2) that libfabric or the device's driver does not register: plugin, libfabric, EFA's"
-        " driver"
+        "memory of a GPU (type 2) that libfabric or the device's driver does not register: plugin, libfabric, the"
+        " NIC's driver"
         " and NCCL of releases that do not fit, or no GPUDirect RDMA here",
     ),
     (

@@ -562,6 +562,22 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
     ),
     (
         "net_plugin",
+        r"nresponsive receiver|UNDELIVERABLE|Undeliverable",
+        "data, or a handshake, for a peer was not answered: as a rule it is the peer that has something to tell",
+        "look at the peer: whether its process was alive at that time, and the last lines of its own log; where it was"
+        " alive and said nothing, what is between the nodes (AWS: the security group has to allow all traffic within"
+        " itself)",
+    ),
+    (
+        "net_plugin",
+        r"\(type = 2\)",
+        "the plugin runs and has its device; memory of a GPU was not registered with it, without which there is no"
+        " GPUDirect RDMA",
+        "see whether libfabric's provider, the NIC's driver and CUDA or ROCm of this job fit each other (`fi_info -v`"
+        " has to name FI_HMEM); as a test run without GPUDirect RDMA: NCCL_NET_GDR_LEVEL=LOC",
+    ),
+    (
+        "net_plugin",
         r"^(?!.*\(type = 2\)).*Cannot allocate memory",
         "the plugin runs and has its device, and was refused memory",
         "`ulimit -l` in the job itself has to say unlimited (containers: --ulimit memlock=-1); `free -h` and the job's"

@@ -12,7 +12,7 @@ from . import alike, by_place, cuda_errors, ends, judge_watchdog, net_plugins, o
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import BY_WORDS, CHECKS, MERELY, MINOR, OPEN, OWN, WARNING
 from .failure_more import Case, more, went_on_with
-from .failure_order import came_before, code_of, in_order, kind_of, waited
+from .failure_order import came_before, code_of, in_order, kind_of, named_gone, waited
 from .failure_who import announced, devices_differ, late, sizes, when, where, who
 from .failures import STATUSES, cut
 from .job import Reported
@@ -115,6 +115,8 @@ def _order(case: Case, first: Reported) -> str:
         text = "the first warning of this log"
     elif in_vain:
         text = in_vain
+    elif kind == "exit" and first in named_gone(job):
+        text = "of the very host whose connections others lost: it likely went first, wherever its line stands"
     elif waited(first):
         text = "the first failure of this log: whom it waited for may have failed or gone before"
     elif kind != "closed" and came_before(lost, first):

@@ -69,9 +69,28 @@ def _closed(case: Case) -> List[str]:
     return [went_away(case.job, case.reported), failed_before(case.job, case.ordered)]
 
 
+# Of at least four digits: a bus that is not 0. A smaller number may be an index.
+_BUS = re.compile(r"[0-9a-f]{4,12}$")
+
+
+def _address(bus: str) -> str:
+    """``01:00.0`` of the number that NCCL makes of it: 1000."""
+    digits = bus.zfill(8)
+    domain = digits[:-5].lstrip("0")
+    return "%s%s:%s.%s" % (
+        "%s:" % domain.zfill(4) if len(digits) > 8 or domain else "",
+        digits[-5:-3],
+        digits[-3:-1],
+        digits[-1],
+    )
+
+
 def _duplicate_gpu(case: Case) -> List[str]:
     ranks = [int(rank) for one in case.reported for rank in _RANKS.findall(one.failure.text)]
-    return ["ranks %s" % numbers(ranks)] if ranks else []
+    buses = {one.failure.code for one in case.reported if _BUS.match(one.failure.code)}
+    said = ["%s is %s" % (bus, _address(bus)) for bus in sorted(buses)]
+    said = ["what NCCL calls the CUDA device is the GPU's PCI address: %s" % ", ".join(said)] if said else []
+    return (["ranks %s" % numbers(ranks)] if ranks else []) + said
 
 
 def _rdma(case: Case) -> List[str]:

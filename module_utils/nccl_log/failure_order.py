@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import List, Optional, Sequence, Set, Tuple
 
-from . import cuda_errors, ends, outcome
+from . import aftermath, cuda_errors, ends, outcome
 from .failure_causes import POSSIBLE
 from .failure_checks import FOLLOWS, MERELY, MINOR, OWN
 from .failures import Failure
@@ -128,6 +128,36 @@ def _lost_by(ended: Reported, before: Sequence[Reported]) -> bool:
     )
 
 
+_HOST = re.compile(r"[A-Za-z][\w-]{0,62}")
+
+
+def named_gone(job: Job) -> List[Reported]:
+    """Ends of processes on hosts that lost connections name, where no process reports a loss: they went first.
+
+    A launcher tells an end when it has heard of it, which may be long after others tell what they lost.
+    """
+    lost = [one for one in job.failures if kind_of(one) == "closed" and not aftermath.of_itself(one)]
+    if not lost:
+        return []
+    addresses = {one.bootstrap.address: one.host for one in job.processes if one.bootstrap is not None}
+    hosts = {_short(addresses.get(one.failure.peer, one.failure.peer)) for one in lost}
+    hosts -= {_short(one.process.host) for one in lost if one.process is not None} | {""}
+    return [
+        one
+        for one in job.failures
+        if kind_of(one) == "exit"
+        and _short(one.failure.peer) in hosts
+        and not ends.by_order(one.failure)
+        and not ends.aborted(one.failure)
+    ]
+
+
+def _short(said: str) -> str:
+    """The host's name that a text begins with, without its domain."""
+    match = _HOST.match(said)
+    return match.group() if match else ""
+
+
 def _never_came(job: Job) -> List[Reported]:
     """The wait of PyTorch's store for processes that did not come, where it ended before others lost that store."""
     stores = in_order([one for one in job.failures if kind_of(one) == "store"]) or []
@@ -183,7 +213,7 @@ def first_of(job: Job) -> Optional[Reported]:
     # Who aborts itself has met something, whoever tells it first.
     ended = [one for one in ended if not (before and ends.aborted(one.failure))]
     if before and ended and (in_order([*before, *ended]) or before)[0] not in ended:
-        ended = [one for one in ended if _lost_by(one, before)]
+        ended = named_gone(job) or [one for one in ended if _lost_by(one, before)]
     for reported in (known, ended, roots, _never_came(job), _given_up(job)):
         ordered = in_order(reported)
         if ordered:

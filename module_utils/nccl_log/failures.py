@@ -253,7 +253,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ),
     ("confidential", r"Multi-GPU CC Off"),
     ("rccl_host", r"(?P<code>RCCL_USE_AMD_SMI_LIB) not set"),
-    ("rccl_host", r"Missing \"?(?P<code>iommu=pt|HSA_\w+=\d)|(?P<error>NUMA auto balancing) enabled"),
+    ("rccl_host", r"Missing \"?(?P<code>(?:\w{2,8}_)?iommu=\w{1,8}|HSA_\w+=\d)|(?P<error>NUMA auto balancing) enabled"),
     (
         "internal",
         r"Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|Internal error|"

@@ -64,6 +64,7 @@ def _worth_telling(job: Job) -> Tuple[Reported, ...]:
         failures = tuple(one for one in failures if kind_of(one) != "libfabric")
     failures = tuple(_by_stage(job, _tried(job, one)) for one in failures)
     said_again = {id(one) for one, behind in zip(failures, failures[1:]) if alike.said_again(one, behind)}
+    said_again |= {id(behind) for one, behind in zip(failures, failures[1:]) if alike.named_again(one, behind)}
     failures = tuple(one for one in failures if id(one) not in said_again)
     if any(kind_of(one) == "completion" for one in failures):
         # The completion itself says more than that there was one with an error.

@@ -534,3 +534,41 @@ def test_an_xid_whose_line_asks_for_a_reset() -> None:
     text = "kernel: NVRM: Xid (PCI:0000:55:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 ({})\n"
     assert "--gpu-reset" in findings(text.format("Drain and Reset"))[0].fix
     assert "--gpu-reset" not in findings(text.format("None"))[0].fix
+
+
+LOST_ALPHA = CLOSED.replace("alpha<", "alpha.lab.example<")
+ABORTED = "srun: error: beta: task 1: Exited with exit code 134\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [(LOST_ALPHA, "srun: error: alpha: task 0: Exited with exit code 1\n" + ABORTED)],
+)
+def test_the_host_that_lost_connections_name_went_first_though_its_end_is_told_last(before: str, behind: str) -> None:
+    raised = "[rank1]: torch.distributed.DistBackendError: NCCL error in: f.cpp:1, remote process exited, NCCL version"
+    first, *rest = findings(before + raised + " 2.21.5\n" + behind)
+    assert first.check == "nccl_log.exit"
+    assert "alpha: task 0" in (first.have or "")
+    assert "it likely went first" in (first.have or "")
+    [lost] = [one for one in rest if one.check == "nccl_log.connection"]
+    assert lost.because == first.id
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ABORTED,
+        "srun: error: gamma: task 2: Exited with exit code 1\n",
+        "srun: error: alpha: task 0: Exited with exit code 134\n",
+        "srun: error: alpha: task 0: Terminated\n",
+    ],
+)
+def test_ends_of_others_and_those_that_were_ordered_do_not_go_before_a_lost_connection(end: str) -> None:
+    said = " ".join(one.have or "" for one in findings(LOST_ALPHA + end))
+    assert "it likely went first" not in said
+
+
+def test_two_hosts_that_lost_each_other_leave_open_who_was_first() -> None:
+    other = CLOSED.replace("beta:9:9", "alpha:8:8").replace("alpha<", "beta<")
+    end = "srun: error: alpha: task 0: Exited with exit code 1\n"
+    assert not any("it likely went first" in (one.have or "") for one in findings(LOST_ALPHA + other + end))

@@ -440,3 +440,57 @@ def test_libfabric_says_much_that_is_no_failure() -> None:
     for text, known in (("endpoint created! address: x", False), ("FI_HMEM needs RDMA, not supported", True)):
         said = elsewhere.said_elsewhere(f"libfabric:46:17:efa:core:f():506<warn> {text}", False)
         assert (said is not None) == known
+
+
+def told(text: str) -> list[str]:
+    """What findings that are not ok say, with why and what to do."""
+    found = judge.judge(job.read([text.encode()]))
+    return ["%s; %s; %s" % (one.have, one.why, one.fix) for one in found if not one.ok]
+
+
+def warned(text: str, place: str = "transport/net.cc:9", device: int = 0) -> str:
+    return f"n1:4:5 [{device}] {place} NCCL WARN {text}\n"
+
+
+@pytest.mark.parametrize("words", ["invalid kernel file", "no kernel image is available for execution on the device"])
+def test_a_library_without_code_for_the_gpu_is_told_as_that(words: str) -> None:
+    [said] = [one for one in told(warned(f"Cuda failure '{words}'", "enqueue.cc:66")) if "Cuda failure" in one]
+    assert "for this GPU" in said
+    assert "LAUNCH_BLOCKING" not in said
+
+
+@pytest.mark.parametrize(("words", "times"), [("invalid argument", 1), ("out of memory", 2)])
+def test_an_error_of_the_call_that_the_line_before_names_is_one_failure(words: str, times: int) -> None:
+    text = warned("hipIpcGetMemHandle failed : invalid argument", "transport/p2p.cc:20")
+    text += warned(f"Cuda failure '{words}'", "transport/p2p.cc:22")
+    assert len([one for one in told(text) if "failed :" in one or "Cuda failure" in one]) == times
+
+
+def test_what_to_do_about_a_peer_that_does_not_answer_is_to_look_at_it() -> None:
+    text = warned(
+        "NET/OFI Request 0x1 completed with error. RC: 5. Error: 4 (Unresponsive receiver). Completed length: 0"
+    )
+    [said] = [one for one in told(text) if "Unresponsive" in one]
+    assert "look at the peer" in said
+    assert "fi_info" not in said
+
+
+def test_a_plugin_that_does_not_register_a_gpus_memory_is_not_taken_for_efa() -> None:
+    text = warned("NET/OFI Unable to register memory (type = 2) for device 3. RC: -22, Error: Invalid argument")
+    [said] = [one for one in told(text) if "register memory" in one]
+    assert "EFA" not in said
+    assert "security group" not in said
+
+
+@pytest.mark.parametrize(
+    ("number", "address"), [("9f000", "9f:00.0"), ("101b30", "0001:01:b3.0"), ("1000", "01:00.0"), ("3", "")]
+)
+def test_the_number_of_a_duplicate_gpu_is_its_pci_address(number: str, address: str) -> None:
+    [said] = [one for one in told(warned(f"Duplicate GPU detected : rank 0 and rank 1 both on CUDA device {number}"))
+              if "Duplicate" in one]  # fmt: skip
+    assert ("%s is %s" % (number, address) in said) if address else "PCI address" not in said
+
+
+def test_settings_of_the_kernels_command_line_are_advice_whichever_iommu_they_name() -> None:
+    text = warned('Missing "amd_iommu=on" from kernel command line which can lead to hang!', "init.cc:1")
+    assert not any("not known to Busbar" in one for one in told(text))
