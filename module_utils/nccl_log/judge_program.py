@@ -154,7 +154,7 @@ def _of_others(job: Job, errors: Sequence[Quote], others: Sequence[Finding]) -> 
     before = [one for one in told if all(one.order < end.order and one.source == end.source for end in last)]
     if not before:
         return None
-    have = "the earliest report of a failure: %s" % _told(before[0])
+    have = "the first report of a failure: %s" % _told(before[0])
     later = [said.text[:120] for said in before[1:3] if said.text[:60] != before[0].text[:60]]
     have += "; also: %s" % "; ".join(later) if later else ""
     have += "; a process that ended or failed first, elsewhere, is not in these lines" if before[0].about else ""

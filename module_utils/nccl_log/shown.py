@@ -619,7 +619,7 @@ def _lost_behind(job: Job, one: Quote) -> str:
 def quote(job: Job, one: Quote, first: bool) -> List[str]:
     """A quote as it is printed: the line and who wrote it, then what it is."""
     head = "line %d" % one.order
-    head += " (the earliest report of a failure here)" if first else ""
+    head += " (the first report of a failure by its place in the log)" if first else ""
     if one.nccl:
         head += ", NCCL%s%s" % (" on %s" % one.by if one.by else "", ", %s" % one.place if one.place else "")
     elif one.count > 1:
