@@ -98,8 +98,9 @@ def render(
     for job in jobs:
         lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
-    lines += _wrapped(f"verdict: {_verdict(log, jobs, bad)}", width)
-    sure = how_sure(bad) if bad else ""
+    verdict = _verdict(log, jobs, bad)
+    lines += _wrapped(f"verdict: {verdict}", width)
+    sure = how_sure(bad) if bad and "no failure is in these lines" not in verdict else ""
     lines += _wrapped(f"    how sure: {sure}", width) if sure else []
     most = len(bad) if everything else SHOWN
     for finding in bad[:most]:
@@ -165,6 +166,9 @@ def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
     first = failures.cut(_without_stamps(first), 300)
     if worst.check.startswith(_NO_FAILURES) and not log.failures and not _reports(log):
         first = f"{ended}no failure is in these lines; worth a look: {first}"
+    proof = went_on.line(log, jobs[0]) if len(jobs) == 1 and worst.severity == "major" else 0
+    if proof:
+        return f"no failure is in these lines: the job went on (line {proof}); worth a look: {first}"
     state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
     cause = PROVEN.search(worst.have or "")
     if state and cause is not None:

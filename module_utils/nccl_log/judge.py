@@ -63,7 +63,7 @@ def judge(log: Log) -> List[Finding]:
         network = [*judge_network.judge(job, gpus), *judge_local.judge(job), *mnnvl.judge(job)]
         if number == 0:
             failed = judge_program.judge(log, job, failed, network)
-        found += went_on.milder(failed, proof)
+        found += went_on.milder(failed, proof, job.nodes == 1)
         found += _versions(job) + _forms(job) + _driver(log, job) + judge_ranks.judge(log, job)
         found += network
         found += judge_settings.judge(job)

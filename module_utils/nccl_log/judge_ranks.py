@@ -99,6 +99,11 @@ def _incomplete(log: Log, job: Job, one: Communicator) -> Finding:
             have = "%d of %d ranks are not in this log, and no rank completed in it" % (len(away) - more, one.ranks)
             have += "; which ones is not told: %d more processes here do not say theirs" % more
         have += "; possible causes: their log is not among the files, lines are cut, or they were not started"
+    ready = sum(bool(other.done) for other in job.communicators)
+    if ready:
+        have += "; that is communicator %s: of %d communicators %d %s an Init COMPLETE" % (
+            one.key, len(job.communicators), ready, "has" if ready == 1 else "have",
+        )  # fmt: skip
     return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
 
 

@@ -13,8 +13,8 @@ from typing import List, Sequence
 
 from ..core.finding import Finding
 from . import results, signals, survived
-from .failure_checks import OPEN, WARNING
-from .job import Log
+from .failure_checks import NET_PLUGIN, OPEN, WARNING
+from .job import Log, Reported
 from .jobs import Job
 
 _PROVES = (results.SPEED, results.RESULT, results.PROGRESS, results.SUCCESS)
@@ -26,7 +26,7 @@ _SAYS = "; the job went on after it (line %d)"
 
 def line(log: Log, job: Job) -> int:
     """The last line that proves it; 0 where none does."""
-    if len(log.sources) > 1 or not job.failures or any(one.failure.kind not in _MERE for one in job.failures):
+    if len(log.sources) > 1 or not job.failures or not all(map(_mere, job.failures)):
         return 0
     if any(one.kind in (signals.DEATH, signals.ORDER, signals.WAITS) for one in job.quotes):
         return 0
@@ -37,6 +37,12 @@ def line(log: Log, job: Job) -> int:
     proof = max([log.last_done, *reported, *(one.last for one in job.quotes if one.kind == signals.SUCCESS)])
     errors = [one.last for one in job.quotes if one.kind == signals.ERROR and not one.nccl]
     return proof if proof > last and all(proof > order for order in errors) else 0
+
+
+def _mere(one: Reported) -> bool:
+    """Whether it is no failure as long as the job goes on: a plugin that gave way to NCCL's own networks, too."""
+    gave_way = one.failure.kind == "net_plugin" and one.process is not None and bool(one.process.networks)
+    return one.failure.kind in _MERE or (gave_way and one.process.networks <= {"Socket", "IB"})
 
 
 def in_order(log: Log, jobs: Sequence[Job]) -> str:
@@ -52,10 +58,16 @@ def in_order(log: Log, jobs: Sequence[Job]) -> str:
     return "%s COMPLETE of all ranks" % _ENDED if known and ends else ""
 
 
-def milder(found: Sequence[Finding], proof: int) -> List[Finding]:
-    """The findings; those on warnings that no rule knows are minor where the job went on. proof: as of ``line``."""
+def milder(found: Sequence[Finding], proof: int, one_node: bool = False) -> List[Finding]:
+    """The findings where the job went on: those on warnings that no rule knows are minor. proof: as of ``line``."""
     if not proof:
         return list(found)
+    found = [
+        replace(one, severity="minor" if one_node else one.severity, have="%s%s" % (one.have, _SAYS % proof))
+        if one.check == NET_PLUGIN.id and not one.ok
+        else one
+        for one in found
+    ]
     return [
         replace(one, severity="minor", have="%s%s" % (one.have, _SAYS % proof))
         if one.check == WARNING.id and one.state == "unknown"

@@ -98,6 +98,30 @@ def test_lines_are_counted_through_all_files_and_each_file_says_where_it_begins(
     assert "11.log at 23 and 2 more files" in said
 
 
+PLUGIN = "n1:71:81 [0] x.c:7 NCCL WARN NET/OFI Only EFA provider is supported\n"
+
+
+@pytest.mark.parametrize(("nodes", "severity"), [(1, "minor"), (2, "major")])
+def test_a_plugin_that_gave_way_to_a_network_by_which_the_job_went_on_is_no_failure(nodes: int, severity: str) -> None:
+    shape = info(1, f"comm 0xa1 rank 0 nRanks {nodes} nNodes {nodes} localRanks 1 localRank 0 MNNVL 0")
+    went_on = PLUGIN + ready(1, nodes).replace(f"rank 1 nranks {nodes}", f"rank 0 nranks {nodes}") + shape
+    went_on = went_on.replace(" [1]q0:fe80::1%q0<0>", "")
+    verdict, found = of(went_on)
+    assert verdict.startswith("no failure is in these lines")
+    assert [one.severity for one in found if one.check == "nccl_log.net_plugin"] == [severity]
+    # Without the line that proves it, it is what was reported; calls that returned an error prove the contrary.
+    stopped = went_on.replace("Init COMPLETE", "Init STOPS")
+    for text in (stopped, went_on + info(1, "net.cc:9 -> 2") + info(1, "init.cc:9 -> 2")):
+        assert not of(text)[0].startswith("no failure")
+
+
+def test_whose_initialisation_is_not_complete_is_said_beside_one_that_is() -> None:
+    other = begun(1).replace("0xabc", "0xdef").replace("0xa1", "0xb1")
+    _verdict, found = of(ready(1, 1) + other)
+    have = next(one.have for one in found if one.check == "nccl_log.ranks")
+    assert have is not None and "that is communicator def: of 2 communicators 1 has an Init COMPLETE" in have
+
+
 ABORTED = "srun: error: n2: tasks 4-7: Aborted (core dumped)\n"
 
 
