@@ -119,7 +119,8 @@ def test_whose_initialisation_is_not_complete_is_said_beside_one_that_is() -> No
     other = begun(1).replace("0xabc", "0xdef").replace("0xa1", "0xb1")
     _verdict, found = of(ready(1, 1) + other)
     have = next(one.have for one in found if one.check == "nccl_log.ranks")
-    assert have is not None and "that is communicator def: of 2 communicators 1 has an Init COMPLETE" in have
+    assert have is not None
+    assert "that is communicator def: of 2 communicators 1 has an Init COMPLETE" in have
 
 
 ABORTED = "srun: error: n2: tasks 4-7: Aborted (core dumped)\n"
