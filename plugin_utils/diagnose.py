@@ -164,14 +164,16 @@ def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
         return f"{ended}no failure is in these lines{more}; what they do not tell is below"
     first = (worst.have or "").partition(";")[0]
     first = failures.cut(_without_stamps(first), 300)
-    if worst.check.startswith(_NO_FAILURES) and not log.failures and not _reports(log):
+    slow = worst.check.startswith(_NO_FAILURES) or (worst.check, worst.state) == (judge_network.INTERFACE.id, "unknown")
+    mere = slow and not nccl_judge.fails(log) and not _reports(log)
+    if mere:
         first = f"{ended}no failure is in these lines; worth a look: {first}"
     proof = went_on.line(log, jobs[0]) if len(jobs) == 1 and worst.severity == "major" else 0
     if proof:
         return f"no failure is in these lines: the job went on (line {proof}); worth a look: {first}"
-    state = {"unknown": "the cause is not told by these lines"}.get(worst.state, "")
+    state = "the cause is not told by these lines" if worst.state == "unknown" and not mere else ""
     cause = PROVEN.search(worst.have or "")
-    if state and cause is not None:
+    if worst.state == "unknown" and cause is not None:
         state = cause.group()
     elif worst.check == judge_program.PROGRAM.id and "a call of NCCL failed" not in worst.why:
         state = state and "as a program says"
@@ -199,6 +201,7 @@ _STAMPS = re.compile(
 )
 # Checks of what makes a job slow, and ends none.
 _NO_FAILURES = (
+    judge_local.LOCAL.id,
     judge_local.NVLINK.id,
     judge_network.NETWORK.id,
     judge_network.GDR.id,

@@ -102,6 +102,9 @@ def _order(case: Case, first: Reported) -> str:
     job, kind = case.job, case.kind
     if outcome.last_words(job, case.one):
         return " (NCCL's last error, by which the call failed)"
+    below = next((one for one in job.failures if kind == "net_plugin" and kind_of(one) == "libfabric"), None)
+    if below is not None and (below.source, below.order) < (first.source, first.order):
+        return " (libfabric reports before it, in line %d: %s)" % (below.order, cut(below.failure.text, 160))
     if len(job.failures) <= len(case.reported):
         return ""
     lost = [

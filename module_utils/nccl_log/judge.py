@@ -69,10 +69,10 @@ def judge(log: Log) -> List[Finding]:
         found += judge_settings.judge(job)
         found += _level(log, job, proof)
     found = worst_first(_once(amd.words(found) if log.rccl else found))
-    return _first_first(_slow_last(found) if _fails(log) else found)
+    return _first_first(_slow_last(found) if fails(log) else found)
 
 
-def _fails(log: Log) -> bool:
+def fails(log: Log) -> bool:
     """Whether a failure is there after which NCCL does not go on as it does where an HCA cannot be opened."""
     return any(
         one.failure.kind not in _GOES_ON and "nable to open device" not in one.failure.text for one in log.failures

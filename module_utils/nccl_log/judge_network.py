@@ -368,7 +368,7 @@ def _interfaces(job: Job) -> List[Finding]:
         have += "; the one beside them is %s" % next(iter(good)) if len(good) == 1 and " interfaces (" in name else ""
         started = any(one.bootstrap is not None and one.bootstrap.interface in name for one in processes)
         # An interface beside the one by which ranks find each other.
-        severity = None if started or job.several else "minor"
+        severity = None if job.several else ("major" if started else "minor")
         if not started and judge_watchdog.carried(job):
             severity = "minor"
             have += "; collectives of this log came through all the same"

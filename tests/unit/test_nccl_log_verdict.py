@@ -123,6 +123,21 @@ def test_whose_initialisation_is_not_complete_is_said_beside_one_that_is() -> No
     assert "that is communicator def: of 2 communicators 1 has an Init COMPLETE" in have
 
 
+def test_what_libfabric_reports_before_its_plugin_came_first() -> None:
+    below = "libfabric:71:1700000000::efa:cq:efa_cq_open():92<warn> Unable to create CQ: Cannot allocate memory\n"
+    failed = PLUGIN.replace("Only EFA provider is supported", "Couldn't open CQ. RC: -22, ERROR: Invalid argument")
+    network = info(1, "NET/Socket : Using [0]eth0:10.0.0.1<0>") + info(1, "Using network Socket")
+    said = "libfabric reports before it, in line 1: Unable to create CQ: Cannot allocate memory"
+    assert said in of(below + failed + network)[0]
+    assert "libfabric reports" not in of(failed + below + network)[0]
+
+
+def test_an_interface_that_does_not_leave_the_node_is_no_failure_where_nodes_are_not_told() -> None:
+    verdict, found = of(info(1, "Bootstrap: Using lo:127.0.0.1<0>"))
+    assert verdict.startswith("no failure is in these lines; worth a look: lo, which does not leave the node")
+    assert [one.severity for one in found if one.check == "nccl_log.interface"] == ["major"]
+
+
 ABORTED = "srun: error: n2: tasks 4-7: Aborted (core dumped)\n"
 
 
