@@ -147,6 +147,10 @@ class Job:
         values = {strtoll(value)[0] for value in self.set_to(name)}
         return values.pop() if len(values) == 1 else None
 
+    def who_and_gpu(self, process: Process) -> str:
+        """``rank 3 (node1:4242), GPU 3`` of a process that has one GPU."""
+        return self.who(process) + (", GPU %d" % min(process.gpus) if len(process.gpus) == 1 else "")
+
     def who(self, process: Optional[Process], device: Optional[int] = None) -> str:
         """``rank 3 (node1:4242)``, as far as it is known. device: of the thread, where a process has several ranks."""
         if process is None:

@@ -474,16 +474,12 @@ def _notes(job: Job) -> List[str]:
     return said + _settings(job, notes) + _effects(job)
 
 
-def _with_gpu(job: Job, one: Process) -> str:
-    return job.who(one) + (" (GPU %d)" % next(iter(one.gpus)) if len(one.gpus) == 1 else "")
-
-
 def _host_memory(job: Job) -> List[str]:
     """In which ways processes share memory of the host, where these are two."""
     ways_of = {
         one: {note.text for note in one.notes if note.kind == "host_memory"} for one in job.processes if one.notes
     }
-    by = {way: [_with_gpu(job, one) for one, said in ways_of.items() if way in said] for way in ("CUMEM", "MMAP")}
+    by = {way: [job.who_and_gpu(one) for one, said in ways_of.items() if way in said] for way in ("CUMEM", "MMAP")}
     if not all(by.values()) or by["CUMEM"] == by["MMAP"]:
         return []
     return [

@@ -59,10 +59,6 @@ def _meeting(job: Job) -> List[str]:
     return said
 
 
-def _with_gpu(job: Job, process: Process) -> str:
-    return job.who(process) + (", GPU %d" % min(process.gpus) if len(process.gpus) == 1 else "")
-
-
 def _of_hosts(job: Job, addresses: Iterable[Tuple[Process, str]]) -> str:
     """Addresses, each with the host that has it, where the job has several."""
     several = len({process.host for process in job.processes}) > 1
@@ -179,7 +175,7 @@ def _ways(log: Log, job: Job) -> List[str]:
         if by:
             text = "%s are connected (Connected all %s) on %s" % (what, what, job.among(by))
             few = len(by) < len(job.processes) and len(by) <= 2
-            text += " (%s)" % "; ".join(_with_gpu(job, one) for one in by) if few else ""
+            text += " (%s)" % "; ".join(job.who_and_gpu(one) for one in by) if few else ""
             gdr = ", GDR %s" % " and ".join(map(str, sorted(ring_gdr))) if ring_gdr and what == "rings" else ""
             if gdr and ring_gdr == {0}:
                 gdr += _OF_ALL if any("/GDRDMA" in path for path in ways) else ": not all rings have GPUDirect RDMA"

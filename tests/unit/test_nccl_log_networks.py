@@ -202,7 +202,7 @@ def test_host_memory_in_two_ways_is_told() -> None:
     by_file = info("MMAP imported shareable host buffer /dev/shm/nccl-a size 4096 ptr 0x1")
     by_cumem = info("CUMEM imported shareable host buffer from proxyRank 2 size 4096", who="n1:9:9 [1]")
     said = printed(by_file + by_cumem)
-    assert "by cuMem (CUMEM) on n1:9 (GPU 1); by files in /dev/shm (MMAP) on n1:7 (GPU 0):" in said
+    assert "by cuMem (CUMEM) on n1:9, GPU 1; by files in /dev/shm (MMAP) on n1:7, GPU 0:" in said
     assert "in two ways" not in printed(by_file)
     assert "in two ways" not in printed(by_cumem)
 
