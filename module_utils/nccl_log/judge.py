@@ -25,7 +25,7 @@ from . import (
     went_on,
 )
 from .failure_checks import WARNING
-from .job import Log
+from .job import NO_FAILURES, Log
 from .jobs import Job, hosts_of, names, numbers, split
 from .judge_network import AGAIN, CAPTURE
 
@@ -48,7 +48,7 @@ LEVEL = Check(
 _SLOW = (judge_network.GDR.id, judge_network.NETWORK.id, judge_local.LOCAL.id, judge_local.NVLINK.id)
 
 # Kinds of failures after which NCCL goes on.
-_GOES_ON = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host", "hca_skipped")
+_GOES_ON = (*NO_FAILURES, "hca_skipped")
 
 
 def judge(log: Log) -> List[Finding]:
