@@ -98,9 +98,9 @@ def render(
     for job in jobs:
         lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
-    verdict = _verdict(log, jobs, bad)
+    verdict = _verdict(log, jobs, bad) if not _no_text(log) else f"this is no text: {log.binary} of {log.lines} lines hold zero bytes"
     lines += _wrapped(f"verdict: {verdict}", width)
-    sure = how_sure(bad) if bad and "no failure is in these lines" not in verdict else ""
+    sure = how_sure(bad) if bad and "no failure is in these lines" not in verdict and not _no_text(log) else ""
     lines += _wrapped(f"    how sure: {sure}", width) if sure else []
     most = len(bad) if everything else SHOWN
     for finding in bad[:most]:
@@ -178,6 +178,12 @@ def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
     elif worst.check == judge_program.PROGRAM.id and "a call of NCCL failed" not in worst.why:
         state = state and "as a program says"
     return f"{first}" + (f" ({state})" if state else "")
+
+
+def _no_text(log: Log) -> bool:
+    """Whether it is a program, an archive or a core, of which one part or another reads like a failure."""
+    # A hole of zeros is in many a log that lies on a network's file system.
+    return log.binary * 2 > log.lines and not log.info and not log.warnings
 
 
 def _reports(log: Log) -> bool:

@@ -138,6 +138,14 @@ def test_an_interface_that_does_not_leave_the_node_is_no_failure_where_nodes_are
     assert [one.severity for one in found if one.check == "nccl_log.interface"] == ["major"]
 
 
+def test_what_is_no_text_has_no_failure() -> None:
+    hole = "\0\0\n"
+    assert of("RuntimeError: x\n" + 2 * hole)[0] == "this is no text: 2 of 3 lines hold zero bytes"
+    # A hole in a log is none.
+    assert "RuntimeError: x" in of("RuntimeError: x\n" + hole)[0]
+    assert "no text" not in of(DUPLICATE + 3 * hole)[0]
+
+
 ABORTED = "srun: error: n2: tasks 4-7: Aborted (core dumped)\n"
 
 
