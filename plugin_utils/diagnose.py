@@ -98,7 +98,7 @@ def render(
     for job in jobs:
         lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
-    verdict = _verdict(log, jobs, bad) if not _no_text(log) else f"this is no text: {log.binary} of {log.lines} lines hold zero bytes"
+    verdict = _verdict(log, jobs, bad)
     lines += _wrapped(f"verdict: {verdict}", width)
     sure = how_sure(bad) if bad and "no failure is in these lines" not in verdict and not _no_text(log) else ""
     lines += _wrapped(f"    how sure: {sure}", width) if sure else []
@@ -147,6 +147,8 @@ def render(
 
 def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
     """The worst finding in a few words; of what failed in nothing first that it came to its end."""
+    if _no_text(log):
+        return f"this is no text: {log.binary} of {log.lines} lines hold zero bytes"
     doubts = table_told.doubts(log.table)
     ended = "" if _reports(log) else went_on.in_order(log, jobs)
     ended = f"it came to its end in order ({ended}); " if ended else ""
