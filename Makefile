@@ -112,9 +112,13 @@ trixie: setup ## the container lab, every role, and a virtual machine on Debian 
 demo: setup ## two simulated nodes: converge, break one, see the finding; rootless
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/demo.sh
 
-lab: setup ## two simulated nodes in containers, site.yml on them, a benchmark table; installs podman if you say yes
-	$(BIN)/busbar lab up
-	$(BIN)/ansible-playbook site.yml -i inventories/lab
+lab: setup ## two simulated nodes, site.yml on them; as root in containers with a benchmark table, installs podman where it lacks
+	@if [ "$$(id -u)" -eq 0 ]; then \
+		$(BIN)/busbar lab up && exec $(BIN)/ansible-playbook site.yml -i inventories/lab; \
+	else \
+		echo "not root: the nodes are directory trees in .demo, without a benchmark; as root they are containers"; \
+		[ -d .demo/inventory ] || $(BIN)/busbar lab create -d .demo && exec $(BIN)/ansible-playbook site.yml -i .demo/inventory; \
+	fi
 
 bench: setup ## figures, printed and never asserted
 	$(BIN)/pytest -q -s tests/bench
@@ -128,5 +132,6 @@ localise: setup ## what the search for slow nodes finds and costs: 1,000 simulat
 gate: setup ## the gate's program: 1,000 checks of healthy simulated nodes, every critical fault; some 20 minutes on one core
 	BUSBAR_GATE_RUNS=1000 BUSBAR_GATE_FAULTS=all $(BIN)/pytest -q tests/lab/test_gate.py
 
-clean: ## what make made
+clean: ## remove what make made, the lab included
+	@if [ -e .lab ]; then $(MAKE) --no-print-directory setup && $(BIN)/busbar lab down; fi
 	rm -rf $(VENV) .cache .demo build dist

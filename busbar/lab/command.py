@@ -8,7 +8,6 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "where the lab lives (.lab where there is one, and for up and down; else .demo)"
     parser.add_argument("-d", "--directory", type=Path, help=text)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
+    standard = [name for name, builder in store.PLATFORMS.items() if builder in store.STANDARD.values()]
 
     def action_of(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text)
@@ -34,10 +34,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = f"Debian release of the nodes; without it {release} (BUSBAR_LAB_RELEASE)"
     action.add_argument("--release", "--suite", dest="suite", choices=image.SUITES, default=release, help=text)
     action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="what the nodes have")
-    action.add_argument("-y", "--yes", action="store_true", help="install missing packages without asking")
     action = action_of("down", _lab_down, "remove containers, network and directory")
     action.add_argument("--image", action="store_true", help="the nodes' image, too")
-    action_of("create", _lab_create, "two healthy nodes as directory trees, and their inventory")
+    action = action_of("create", _lab_create, "healthy nodes as directory trees, and their inventory; needs no root")
+    action.add_argument("--nodes", type=int, metavar="N", help="how many, node01 to nodeN; without it two")
+    text = f"what all of them are; without it they are {' and '.join(standard)} in turn"
+    action.add_argument("--platform", choices=sorted(store.PLATFORMS), help=text)
     action_of("status", _lab_status, "nodes and the faults they have")
     action_of("faults", _lab_faults, "every fault that can be injected")
     action = action_of("reboot", _lab_reboot, "start a node anew, with the command line that its boot loader has now")
@@ -61,14 +63,15 @@ def _lab_up(arguments: argparse.Namespace) -> int:
     names = arguments.nodes or there or [*store.STANDARD]
     print(f"{', '.join(names)}: simulated nodes in podman containers, Debian {arguments.suite}, kept in {directory}")
     with image.one_by_one():
-        _install(containers.missing_packages(), arguments.yes or bool(os.environ.get("CI")))
+        _install(containers.missing_packages())
     machines = {node: store.STANDARD[node] for node in names}
     store.up(directory, machines, arguments.suite, print, with_ofed=arguments.ofed != "none")
     print(f"inventory: {directory / 'inventory'}, remove: busbar lab down -d {directory}")
     return 0
 
 
-def _install(packages: list[str], yes: bool) -> None:
+def _install(packages: list[str]) -> None:
+    """Install Debian packages, unattended. Raises LabError without root or apt-get."""
     if not packages:
         return
     argv = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
@@ -76,11 +79,10 @@ def _install(packages: list[str], yes: bool) -> None:
         raise LabError(f"missing on this machine, by Debian's names of the packages: {', '.join(packages)}")
     if os.getuid() != 0:
         raise LabError(f"missing on this machine: {', '.join(packages)}; run as root: {' '.join(argv)}")
-    print(f"the lab needs packages that are missing here: {', '.join(packages)}")
-    if not yes and not (sys.stdin.isatty() and input(f"{' '.join(argv)} [y/N] ").strip().lower() in ("y", "yes")):
-        raise LabError(f"not installed; do it yourself ({' '.join(argv)}), or say --yes")
+    print(f"the lab installs the packages that are missing here: {', '.join(packages)}", flush=True)
     for command in (["apt-get", "update", "-qq"], argv):
-        done = subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
             raise LabError(f"{' '.join(command)} ended with {done.returncode}")
 
@@ -96,8 +98,12 @@ def _lab_down(arguments: argparse.Namespace) -> int:
 
 def _lab_create(arguments: argparse.Namespace) -> int:
     directory = _directory(arguments, ".demo")
-    store.create(directory)
-    print(f"two simulated nodes in {directory}; inventory: {directory / 'inventory'}")
+    count = len(store.STANDARD) if arguments.nodes is None else arguments.nodes
+    if not 0 < count < 1000:
+        raise LabError(f"--nodes {count}: a lab has 1 to 999 nodes")
+    builders = [store.PLATFORMS[arguments.platform]] if arguments.platform else [*store.STANDARD.values()]
+    store.create(directory, {f"node{number + 1:02}": builders[number % len(builders)] for number in range(count)})
+    print(f"{count} simulated node{'s' * (count > 1)} in {directory}; inventory: {directory / 'inventory'}")
     return 0
 
 

@@ -36,7 +36,7 @@ def busbar(*arguments: object) -> subprocess.CompletedProcess[str]:
 def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("containers") / "lab"
     try:
-        done = busbar("up", "-d", directory, "--yes")
+        done = busbar("up", "-d", directory)
         assert done.returncode == 0, done.stdout + done.stderr
         yield directory
     finally:

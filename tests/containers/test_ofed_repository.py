@@ -31,7 +31,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A node that has never had OFED."""
     directory = tmp_path_factory.mktemp("ofed") / "lab"
     try:
-        done = busbar("up", "-d", directory, "--yes", "--nodes", "node01", "--ofed", "none")
+        done = busbar("up", "-d", directory, "--nodes", "node01", "--ofed", "none")
         assert done.returncode == 0, done.stdout + done.stderr
         yield directory
     finally:

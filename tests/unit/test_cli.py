@@ -220,21 +220,22 @@ def test_lab_takes_the_directory_before_or_behind_the_action_and_finds_the_defau
     assert busbar("lab", "status", cwd=tmp_path).stdout == expected
 
 
-def test_a_lab_without_podman_names_the_packages_and_installs_none_unasked(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    apt = tmp_path / "apt-get"
-    up = ["lab", "up", "-d", str(tmp_path / "lab")]
-    done = busbar(*up, PATH=str(tmp_path))
-    assert done.returncode == 2
-    assert "missing on this machine" in done.stderr
-    assert "podman, mmdebstrap" in done.stderr
+def test_lab_create_takes_a_number_of_nodes_and_a_platform(tmp_path: Path) -> None:
+    create = ["lab", "create", "-d", str(tmp_path / "lab")]
+    for wrong in (["--nodes", "0"], ["--nodes", "1000"], ["--nodes", "two"], ["--platform", "hgx-h1000"]):
+        assert busbar(*create, *wrong).returncode == 2
+    assert not (tmp_path / "lab").exists()
+    assert busbar(*create, "--nodes", "3", "--platform", "hgx-b200").returncode == 0
+    hosts = yaml.safe_load((tmp_path / "lab/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
+    assert {name: host["busbar_platform"] for name, host in hosts.items()} == dict.fromkeys(
+        ("node01", "node02", "node03"), "hgx-b200"
+    )
 
-    apt.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
-    apt.chmod(0o755)
-    done = busbar(*up, PATH=str(tmp_path))
+
+def test_a_lab_without_apt_names_the_packages(tmp_path: Path) -> None:
+    done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path))
     assert done.returncode == 2
-    assert "apt-get install --yes --no-install-recommends podman mmdebstrap" in done.stderr
-    assert not log.exists()
+    assert "podman, mmdebstrap" in done.stderr
 
 
 def test_where_there_is_no_podman_there_is_no_lab_to_remove(tmp_path: Path) -> None:
@@ -249,17 +250,17 @@ def test_where_there_is_no_podman_there_is_no_lab_to_remove(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="packages are installed by root")
-@pytest.mark.parametrize(("arguments", "ci"), [(["--yes"], ""), ([], "true")])
-def test_a_lab_installs_its_packages_where_it_may(tmp_path: Path, arguments: list[str], ci: str) -> None:
+def test_a_lab_prints_and_installs_its_packages_without_a_terminal(tmp_path: Path) -> None:
     log = tmp_path / "log"
     (tmp_path / "apt-get").write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
     (tmp_path / "apt-get").chmod(0o755)
-    done = busbar("lab", "up", "-d", tmp_path / "lab", *arguments, PATH=str(tmp_path), CI=ci)
+    done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
     assert [line.split()[0] for line in log.read_text().splitlines()] == ["update", "install"]
+    assert "podman, mmdebstrap" in done.stdout
     # This apt-get installs nothing.
     assert (done.returncode, done.stderr) == (2, "busbar: podman is not installed: apt-get install podman\n")
     (tmp_path / "apt-get").write_text("#!/bin/sh\nexit 100\n")
-    done = busbar("lab", "up", "-d", tmp_path / "lab", *arguments, PATH=str(tmp_path), CI=ci)
+    done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
     assert (done.returncode, done.stderr) == (2, "busbar: apt-get update -qq ended with 100\n")
     assert not (tmp_path / "lab").exists()
 
