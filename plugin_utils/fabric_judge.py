@@ -42,6 +42,7 @@ _EVERY = (
     fabric_links.rates,
     fabric_rates.rates,
     fabric_subnet.managers,
+    fabric_subnet.events,
     fabric_subnet.firmware,
     fabric_subnet.partitions,
     fabric_subnet.routing,
@@ -87,7 +88,7 @@ def judged(asked: Asked) -> Judged:
             wrong, text = fabric_tree.tree(fabric, plane, known)
             own += wrong
             asked_of.update(text)
-        own = _of_part(plane, said, _of_links(own))
+        own = _of_part(plane, said, _of_exit(_of_links(own)))
         said += own
         good += _good(plane, asked_of, [*said, *own])
     good += _rails_seen(fabric, found, said)
@@ -119,6 +120,14 @@ def _of_links(said: list[Said]) -> list[Said]:
         _because(one, slow.get((one.hosts, one.finding.subject)) if one.finding.check in checks else None)
         for one in said
     ]
+
+
+def _of_exit(said: list[Said]) -> list[Said]:
+    """Make a missing manager, and links that it has not set up, follow from the exit that its log reports."""
+    events = (one.finding for one in said if one.finding.check == fabric_subnet.EVENTS.id)
+    cause = next((one.id for one in events if one.severity == "critical"), None)
+    checks = (fabric_subnet.MANAGER.id, fabric_links.ACTIVE.id)
+    return [_because(one, cause if one.finding.check in checks else None) for one in said]
 
 
 def _of_joined(said: list[Said]) -> list[Said]:

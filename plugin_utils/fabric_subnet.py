@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_lines import names
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
@@ -53,6 +54,52 @@ ROUTING = Check(
     why="with another engine, or without adaptive routing, flows share links that could run apart",
 )
 "Is the plane routed by the engine, and with the adaptive routing, that the site asks for"
+
+
+EVENTS = Check(
+    "ib_fabric.manager_log",
+    why="a subnet manager that cannot reach or configure a node leaves it without routes, or with old ones",
+    severity="minor",
+)
+"Are the logs of the subnet managers free of errors and of an exit, in the last 24 hours"
+
+UNHEALTHY = Check(
+    "ib_fabric.unhealthy_port",
+    why="the subnet manager counts the port as unhealthy; it may ignore or isolate it",
+)
+"Does the subnet manager list no port as unhealthy"
+
+
+def events(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
+    """Judge what the managers' logs and the dump of unhealthy ports report, where a source has them."""
+    found = []
+    masters = any(one.state == MASTER for one in plane.best.managers)
+    for event in dict.fromkeys(event for sweep in plane.sweeps for event in sweep.events):
+        exited = event.code == EXITED
+        fix = f"see the lines of {event.code} in {_OPENSM_LOG}: the path or GUID there names the node to look at"
+        if exited:
+            fix = "start it (systemctl start opensm on its machine), or remove its old log if it moved on purpose"
+        have = f"{event.count} since {event.when}" if not exited else f"exited at {event.when}"
+        severe = exited or "duplicat" in event.text.lower()
+        severity = "critical" if exited and not masters else "major" if severe else None
+        finding = EVENTS.judge(
+            *(f"{plane.label}: {event.code}", "drift", "no error", f"{have}: {event.text}", "opensm.log"),
+            fix=f"{fix}; then sweep again: {SWEEP_AGAIN}",
+            severity=severity,
+        )
+        found.append(Said(plane.hosts, finding, plane.index))
+    for end, said in {end: said for sweep in plane.sweeps for end, said in sweep.unhealthy.items()}.items():
+        other = fabric.cables.get(end)
+        subject = fabric.subject(end, other) if other else f"0x{end[0]} port {end[1]}"
+        hosts = fabric.concerned(plane, end, other) if other else plane.hosts
+        fix = (
+            "see ib_fabric findings and counters of this link, reseat or exchange cable and transceivers; then mark the"
+            f" port healthy in UFM (Unhealthy Ports) or in opensm's health policy file; then sweep again: {SWEEP_AGAIN}"
+        )
+        finding = UNHEALTHY.judge(subject, "drift", "healthy", said, "opensm-unhealthy-ports.dump", fix)
+        kind = "ports that the subnet manager lists as unhealthy"
+        found.append(Said(hosts, finding, plane.index, kind, f"0x{end[0]} port {end[1]}", (end,)))
+    return found, {}
 
 
 def managers(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:

@@ -26,9 +26,10 @@ TOOLS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "s
 LOCK = "fabric"
 # Seconds for whom somebody else's sweep is waited, and for one answer of a subnet manager.
 PATIENCE, ASK = 10.0, 15.0
-# Where opensm writes what it routes with, and bytes of that.
+# Where opensm writes its log and its dump of unhealthy ports, and bytes of each.
 LOGS, LOG = "/var/log", 64 << 20
 _LOG = re.compile(r"opensm[A-Za-z0-9_.-]*\.log")
+_UNHEALTHY = "opensm-unhealthy-ports.dump"
 # Bytes of one output: counters of 40,000 ports have 17 MB.
 OUTPUT = 64 << 20
 # rdma-core that decodes XDR.
@@ -158,11 +159,12 @@ class _Planes:
         self.refused: List[Problem] = []
         self.silent: List[Problem] = []
         self.decodes_xdr = False
-        self.routing: Dict[str, str] = {}
+        self.logs: Dict[str, Told] = {}
+        self.unhealthy: Dict[Tuple[str, int], str] = {}
 
     def read(self, about: Reading) -> Reading:
         self.decodes_xdr = self._version() >= _XDR
-        self.routing = self._routing()
+        self._read_logs()
         planes: Dict[str, LocalPort] = {}
         alone: List[LocalPort] = []
         for port in about.ports:
@@ -184,6 +186,11 @@ class _Planes:
             sweep = self._sweep(port, "")
             seen |= {node.guid for node in sweep.nodes}
             sweeps.append(sweep)
+        # Of a manager that no plane lists, and of ports that no sweep has seen.
+        left = tuple(event for log in self.logs.values() for event in log.events)
+        if sweeps and (left or self.unhealthy):
+            unhealthy = {**sweeps[0].unhealthy, **self.unhealthy}
+            sweeps[0] = replace(sweeps[0], events=sweeps[0].events + left, unhealthy=unhealthy)
         return replace(
             about,
             sweeps=tuple(sweeps),
@@ -201,17 +208,22 @@ class _Planes:
         match = _VERSION.search(said.stdout + said.stderr)
         return int(match.group(1)) if match else 0
 
-    def _routing(self) -> Dict[str, str]:
-        """GUID of a subnet manager that runs here -> what it routes with. No manager tells that to whom asks."""
-        found: Dict[str, str] = {}
+    def _read_logs(self) -> None:
+        """Read logs of subnet managers that run or ran here, by the GUID of their port, and the unhealthy ports."""
         try:
-            for name in filter(_LOG.fullmatch, self.host.listdir_system(LOGS)):
-                text = self.host.read_system("%s/%s" % (LOGS, name), errors="replace", limit=LOG)
-                found.update(subnet_manager.routing_of_log(text or ""))
+            names = self.host.listdir_system(LOGS)
+            for name in filter(_LOG.fullmatch, names):
+                text = self.host.read_system("%s/%s" % (LOGS, name), errors="replace", limit=LOG) or ""
+                events = subnet_manager.events_of_log(text, time.localtime())
+                for guid, engine in (subnet_manager.routing_of_log(text) or {"": None}).items():
+                    self.logs[guid] = Told(name, routing=engine, events=events)
+                    events = []
+            if _UNHEALTHY in names:
+                text = self.host.read_system("%s/%s" % (LOGS, _UNHEALTHY), errors="replace", limit=LOG) or ""
+                self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
         except ReadError:
-            # It is not known then, as on every node where no manager runs.
-            return found
-        return found
+            # Every node where no manager runs lacks them.
+            return
 
     def _master(self, port: LocalPort) -> Optional[str]:
         """GUID of the subnet manager of a port; "" where none answers, None where the port cannot be asked."""
@@ -269,8 +281,12 @@ class _Planes:
                 found.partial += told.complaints(said.stderr)
                 merged.add(found)
                 outputs.append(found)
-        if master:
-            merged.routing = self.routing.get(master)
+        if master in self.logs:
+            merged.routing = self.logs[master].routing
+        for guid in [guid for guid in self.logs if guid == master or guid in merged.managers]:
+            merged.events += self.logs.pop(guid).events
+        for end in [end for end in self.unhealthy if end[0] in merged.nodes]:
+            merged.unhealthy[end] = self.unhealthy.pop(end)
         if self.counters and merged.nodes:
             merged.count(self._count(at, problems))
         if self.partitions:

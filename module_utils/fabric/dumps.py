@@ -29,6 +29,7 @@ _SIGNS: Tuple[Tuple[str, re.Pattern[str]], ...] = (
     ("sminfo", re.compile(r"sminfo: ")),
     ("saquery SMIR", re.compile(r"SMInfoRecord dump:")),
     ("opensm.log", subnet_manager.LOG_LINE),
+    ("unhealthy ports", subnet_manager.UNHEALTHY_LINE),
     (_DB_CSV, re.compile(r"START_[A-Z0-9_]+\s*$")),
 )
 _PARSERS: Dict[str, Callable[[str, str], Told]] = {
@@ -38,6 +39,7 @@ _PARSERS: Dict[str, Callable[[str, str], Told]] = {
     "sminfo": subnet_manager.parse_sminfo,
     "saquery SMIR": subnet_manager.parse_records,
     "opensm.log": subnet_manager.parse_log,
+    "unhealthy ports": subnet_manager.parse_unhealthy,
     _DB_CSV: db_csv.parse,
     _UFM: ufm.parse,
 }
@@ -96,6 +98,7 @@ def join(outputs: Sequence[Tuple[str, Told]], problems: Sequence[Problem], at: f
     """One sweep of outputs, each with the name of its tool. The topology is believed first: it knows nodes by name."""
     tools = [tool for tool, _said in outputs]
     order = ["ibnetdiscover", _DB_CSV, _UFM, "iblinkinfo", "ibnetdiscover -p", "sminfo", "saquery SMIR", "opensm.log"]
+    order.append("unhealthy ports")
     merged = merge.Merged()
     said = [one for name in order for tool, one in outputs if tool == name]
     for one in said:

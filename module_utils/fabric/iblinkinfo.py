@@ -3,7 +3,8 @@
 """iblinkinfo, with ``--line`` and without: state, width and speed of every port, also of those that are down.
 
 ``(Could be 53.125 Gbps)`` is what both ends of a link support and it does not run at. It names host ports by the
-GUIDs of the ports; without ``--line`` the other end only by its LID.
+GUIDs of the ports; without ``--line`` the other end only by its LID. All ports of a node are printed in ascending
+order, so that a host port with a number above 1 belongs to the node of the port before it.
 Source: rdma-core infiniband-diags/iblinkinfo.c, ibdiag_common.c (get_max_msg).
 """
 
@@ -62,7 +63,7 @@ def parse(text: str, source: str = "iblinkinfo") -> Told:
             found.odd(number, raw)
             continue
         undecoded += port.state not in ("down", None) and (port.speed is None or port.width is None)
-        found.ports.append(port)
+        found.ports.append(_with_first_port(port, found.ports[-1] if found.ports else None))
     if not found.ports:
         found.cut = "it names no port"
     if undecoded:
@@ -71,6 +72,18 @@ def parse(text: str, source: str = "iblinkinfo") -> Told:
             " install a newer infiniband-diags" % undecoded
         )
     return found
+
+
+def _with_first_port(port: PortTold, before: Optional[PortTold]) -> PortTold:
+    """Add the GUID of an HCA's first port to its further ports."""
+    if before is None or port.kind == SWITCH or port.port_guid in (None, before.port_guid):
+        return port
+    same = (port.kind, port.description) == (before.kind, before.description)
+    return (
+        port._replace(first_port=before.first_port or before.port_guid)
+        if same and port.number > before.number
+        else port
+    )
 
 
 def _port(values: Tuple[Optional[str], ...], kind: Optional[str]) -> Optional[PortTold]:

@@ -35,7 +35,7 @@ _NODE = re.compile(r'(Switch|Ca|Rt)\s*([0-9]{1,3})\s*"([SHR])-' + _HEX + r'"\s*#
 _SWITCH_LID = re.compile(r"\s*(?:base|enhanced) port 0 lid ([0-9]{1,5}) lmc [0-7]\s*")
 _LINK = (
     r"\s*(?:([0-9]{1,2}|\?\?)x?(SDR|DDR|QDR|FDR10|FDR|EDR|HDR|NDR|XDR|\?\?\?))?"
-    r"(?: s=[0-9]+ w=[0-9]+ v=[0-9]+)?(?: slot [0-9]+| \(scp\))?\s*"
+    r"(?: [a-z]=[0-9]+)*(?: slot [0-9]+| \(scp\))?\s*"
 )
 _TO = r'\s*"([SHR])-' + _HEX + r'"\s*\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?\s*(?:\(' + _HEX + r"\))?\s*#\s*"
 _SWITCH_PORT = re.compile(r"\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?" + _TO + r'"(.*)" lid ([0-9]{1,5})' + _LINK)

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from ..core.host import Problem
 from . import told
 from .ibqueryerrors import ERRORS
-from .sweep import CA, MOST_PORT_NUMBER, SWITCH, Node, Port, SubnetManager, Sweep
+from .sweep import CA, MOST_EVENTS, MOST_PORT_NUMBER, SWITCH, ManagerEvent, Node, Port, SubnetManager, Sweep
 from .told import NodeTold, PortTold, Told
 
 # Of disagreements of one kind so many are named; the rest is a number.
@@ -56,6 +56,8 @@ class Merged:
         self.keys: Dict[str, Tuple[int, ...]] = {}
         self.routing: Optional[str] = None
         self.adaptive: Dict[str, bool] = {}
+        self.events: List[ManagerEvent] = []
+        self.unhealthy: Dict[Tuple[str, int], str] = {}
         self.problems: List[Problem] = []
         self.lacking: List[Problem] = []
         self.differs = _Ends("what was read first and last differ, so the fabric changed, or two nodes have one GUID")
@@ -97,6 +99,8 @@ class Merged:
             self.keys.setdefault(guid, keys)
         self.routing = self.routing or said.routing
         self.adaptive.update(said.adaptive)
+        self.events += said.events
+        self.unhealthy.update(said.unhealthy)
 
     def _node(self, node: NodeTold) -> None:
         if node.device_id is not None and not 0 <= node.device_id <= 0xFFFFFFFF:
@@ -128,6 +132,9 @@ class Merged:
         numbers: by the GUID of a port, under which numbers it stands; all ports of a switch have one GUID.
         """
         guid = port.guid or self._node_of(port.port_guid or "", port.number)
+        if not guid and port.first_port in self.of_port:
+            guid = self.of_port[port.first_port][0]
+            self._own(port.port_guid or "", guid, port.number)
         if not guid:
             guid = port.port_guid or ""
             if not guid:
@@ -283,6 +290,8 @@ class Merged:
             routing=self.routing,
             adaptive_routing=self._adaptive_routing(),
             pkeys=self.keys,
+            events=tuple(self.events[:MOST_EVENTS]),
+            unhealthy=self.unhealthy,
             problems=tuple(dict.fromkeys([*lacking, *notes]))[:1000],
             complete=bool(nodes) and not lacking,
             **about,

@@ -32,11 +32,12 @@ LANE_GBPS = {
     "XDR": 200.0,
 }
 SPEEDS = tuple(LANE_GBPS)
+EXITED = "Exiting SM"
 MANAGER_STATES = ("unknown", "not_active", "discovering", "standby", "master")
 SOURCES = ("infiniband-diags", "dumps", "db_csv", "ufm")
 # A subnet has 48K unicast LIDs; a port number and a key's index are bytes, or little more.
 MOST_NODES, MOST_PORTS, MOST_PORT_NUMBER, MOST_LID = 50000, 400000, 254, 0xFFFF
-MOST_PROBLEMS, MOST_KEYS, MOST_COUNTERS, MOST_SETS = 1000, 1024, 128, 8192
+MOST_PROBLEMS, MOST_KEYS, MOST_COUNTERS, MOST_SETS, MOST_EVENTS = 1000, 1024, 128, 8192, 256
 LINE, SAID = 256, 1024
 _GUID = re.compile(r"[0-9a-f]{16}")
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -105,12 +106,26 @@ class SubnetManager:
 
 
 @dataclass(frozen=True)
+class ManagerEvent:
+    """Errors of one number in a subnet manager's log, or its exit, in the last 24 hours of that log.
+
+    code: ``ERR 3113``, or EXITED.   text: of the newest such line.   when: as the log prints it.
+    """
+
+    code: str
+    count: int
+    when: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Sweep:
     """One plane.
 
     plane: GUID of the master SM's port; "" where it is not known.   host: who swept, which the control node sets.
     device, port: the local port it was swept through; "" and 0 for what no local port did.
     at: seconds since the epoch, when it ended; of dumps when they were written.   seconds: how long it took.
+    events: of the subnet managers' logs.   unhealthy: (node GUID, port number) -> the conditions that opensm reports.
     source: one of SOURCES.   pkeys: node GUID -> its partition keys, bit 15 for full members.
     complete: False where anything may be missing; ``problems`` say what, and a tool's exit code proves nothing.
     """
@@ -127,6 +142,8 @@ class Sweep:
     routing: Optional[str] = None
     adaptive_routing: Optional[bool] = None
     pkeys: Mapping[str, Tuple[int, ...]] = field(default_factory=dict)
+    events: Tuple[ManagerEvent, ...] = ()
+    unhealthy: Mapping[Tuple[str, int], str] = field(default_factory=dict)
     problems: Tuple[Problem, ...] = ()
     complete: bool = False
 
@@ -188,6 +205,8 @@ def to_dict(sweep: Sweep) -> Dict[str, Any]:
         "routing": sweep.routing,
         "adaptive_routing": sweep.adaptive_routing,
         "pkeys": {guid: list(keys) for guid, keys in sweep.pkeys.items()},
+        "events": [[one.code, one.count, one.when, one.text] for one in sweep.events],
+        "unhealthy": [[guid, number, said] for (guid, number), said in sweep.unhealthy.items()],
         "problems": [[problem.source, problem.message] for problem in sweep.problems],
         "complete": sweep.complete,
     }
@@ -223,7 +242,7 @@ def _port_row(port: Port, places: Mapping[str, int], sets: Dict[Tuple[str, ...],
 
 _KEYS = (
     *("plane", "host", "device", "port", "at", "seconds", "source", "managers", "nodes", "counter_sets", "routing"),
-    *("adaptive_routing", "pkeys", "problems", "complete"),
+    *("adaptive_routing", "pkeys", "events", "unhealthy", "problems", "complete"),
 )
 _MANAGER, _NODE, _PORT = 5, 8, 12
 
@@ -237,7 +256,7 @@ def from_dict(data: object) -> Sweep:
             raise ParseError("sweep: %s is missing" % key)
     if len(data) > len(_KEYS):
         raise ParseError("sweep: %s is no key of it" % ascii(next(key for key in data if key not in _KEYS))[:80])
-    nodes = [_row("nodes", row, _NODE) for row in _list("nodes", data["nodes"], MOST_NODES)]
+    nodes = _rows("nodes", data["nodes"], MOST_NODES, _NODE)
     guids = [_guid("nodes", row[0]) for row in nodes]
     if len(set(guids)) != len(guids):
         raise ParseError("sweep: a GUID is that of two nodes")
@@ -248,16 +267,14 @@ def from_dict(data: object) -> Sweep:
     if not isinstance(pkeys, dict) or len(pkeys) > MOST_NODES:
         raise _wrong("pkeys", pkeys, "a dictionary of at most %d nodes" % MOST_NODES)
     return Sweep(
-        plane=_plane(data["plane"]),
+        plane="" if data["plane"] == "" else _guid("plane", data["plane"]),
         host=_text("host", data["host"]),
         device=_text("device", data["device"]),
         port=_whole("port", data["port"], MOST_PORT_NUMBER),
         at=_seconds("at", data["at"]),
         seconds=_seconds("seconds", data["seconds"]),
         source=_among("source", data["source"], SOURCES),
-        managers=tuple(
-            _manager(_row("managers", row, _MANAGER)) for row in _list("managers", data["managers"], MOST_NODES)
-        ),
+        managers=tuple(_manager(row) for row in _rows("managers", data["managers"], MOST_NODES, _MANAGER)),
         nodes=tuple(_node(guid, row, guids, sets) for guid, row in zip(guids, nodes)),
         routing=_maybe(_text, "routing", data["routing"]),
         adaptive_routing=_maybe(_flag, "adaptive_routing", data["adaptive_routing"]),
@@ -265,16 +282,20 @@ def from_dict(data: object) -> Sweep:
             _guid("pkeys", guid): tuple(_whole("pkeys", key, 0xFFFF) for key in _list("pkeys", keys, MOST_KEYS))
             for guid, keys in pkeys.items()
         },
+        events=tuple(
+            ManagerEvent(_text("code", code), _whole("count", count, 1 << 32), _text("when", when), _text("text", text))
+            for code, count, when, text in _rows("events", data["events"], MOST_EVENTS, 4)
+        ),
+        unhealthy={
+            (_guid("unhealthy", guid), _whole("unhealthy", number, MOST_PORT_NUMBER)): _text("unhealthy", text)
+            for guid, number, text in _rows("unhealthy", data["unhealthy"], MOST_NODES, 3)
+        },
         problems=tuple(
             Problem(_text("problems", source, SAID), _text("problems", said, SAID))
-            for source, said in (_row("problems", row, 2) for row in _list("problems", data["problems"], MOST_PROBLEMS))
+            for source, said in _rows("problems", data["problems"], MOST_PROBLEMS, 2)
         ),
         complete=_flag("complete", data["complete"]),
     )
-
-
-def _plane(value: object) -> str:
-    return "" if value == "" else _guid("plane", value)
 
 
 def _manager(row: List[Any]) -> SubnetManager:
@@ -373,6 +394,10 @@ def _row(what: str, value: object, length: int) -> List[Any]:
     if not isinstance(value, list) or len(value) != length:
         raise _wrong(what, value, "a row of %d" % length)
     return value
+
+
+def _rows(what: str, value: object, limit: int, length: int) -> List[List[Any]]:
+    return [_row(what, row, length) for row in _list(what, value, limit)]
 
 
 def _guid(what: str, value: object) -> str:

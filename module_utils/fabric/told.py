@@ -14,7 +14,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..core.finding import printable
 from ..core.host import Problem
-from .sweep import LINE, MOST_PORT_NUMBER, SAID, SubnetManager
+from .sweep import LINE, MOST_PORT_NUMBER, SAID, ManagerEvent, SubnetManager
 
 # Characters of a line of ibnetdiscover and iblinkinfo: two descriptions have 128. A longer one is no line of theirs,
 # and would only make their patterns slow.
@@ -57,6 +57,7 @@ class PortTold(NamedTuple):
 
     guid: of its node; where the source names ports by their own GUIDs, as some tools do, "" and port_guid has it.
     peer: GUID of the other end's node and its port number; peer_port: the other end by its own GUID; peer_lid by LID.
+    first_port: GUID of the first port of the same HCA, where only the order of lines shows that it is one HCA.
     kind, description, peer_kind, peer_description: of the nodes, for those that nothing else tells of.
     linked: True where the line says that something is at the other end, False where that nothing is.
     """
@@ -79,6 +80,7 @@ class PortTold(NamedTuple):
     description: Optional[str] = None
     peer_kind: Optional[str] = None
     peer_description: Optional[str] = None
+    first_port: Optional[str] = None
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Told:
     every: counters of every port that was asked are shown, also where all are 0.
     unread: (LID, port number or None for all of the node) -> why its counters could not be read.
     adaptive: GUID of a switch -> whether it routes adaptively.
+    events, unhealthy: as in Sweep.
     cut: why the output is not the whole one; "" where it ends as it should.
     partial: what the source itself says it could not reach.
     """
@@ -110,6 +113,8 @@ class Told:
     cut: str = ""
     routing: Optional[str] = None
     adaptive: Dict[str, bool] = field(default_factory=dict)
+    events: List[ManagerEvent] = field(default_factory=list)
+    unhealthy: Dict[Tuple[str, int], str] = field(default_factory=dict)
     odd_lines: List[str] = field(default_factory=list)
     odd_count: int = 0
 

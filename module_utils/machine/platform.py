@@ -94,10 +94,23 @@ RAIL_DEVICE = Check(
 RAIL_STATE = Check(
     "platform.rail_state",
     why="NCCL skips a port that is not ACTIVE without a word",
-    fix="check the cable and the switch port (mlxlink -d DEVICE), on InfiniBand also the subnet manager; " + _RECHECK,
+    fix="check the cable and the switch port (mlxlink -d ADDRESS -m shows both); " + _RECHECK,
     severity="critical",
 )
 "Is the rail's port ACTIVE"
+# Advice by the state, or the physical state, of a port (IBTA PortInfo 14.2.5.6).
+_NO_MANAGER = (
+    "start or repair the subnet manager of this fabric: sminfo -C DEVICE shows whether one answers; its log is"
+    " /var/log/opensm.log, or UFM has it; " + _RECHECK
+)
+_STATE_FIXES = {
+    "INIT": _NO_MANAGER,
+    "ARMED": _NO_MANAGER,
+    "Disabled": "enable the port: ip link set dev INTERFACE up on Ethernet, ibportstate -D 0 PORT enable on InfiniBand;"
+    " if it stays so, the switch port is disabled; " + _RECHECK,
+    "LinkUp": "the cable works, and the port stays down: look for mlx5_core in dmesg, toggle the port (mlxlink -d"
+    " ADDRESS --port_state TG), see whether the subnet manager isolates it; " + _RECHECK,
+}
 RAIL_RATE = Check(
     "platform.rail_rate",
     why="the slowest rail sets the pace of every ring",
@@ -188,6 +201,7 @@ def plan(
         findings += _rail_findings(topology, rail, rails, (address_family, addresses), roots.get(GPU_COUNT.id))
     findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
     findings.extend(_rail_firmware(profile, rails, (site or {}).get("busbar_firmware") or {}))
+    findings = _one_cause_for_no_manager(rails, findings)
     if mtus is not None:
         findings.extend(_rail_mtus(profile, rails, mtus, findings))
     if keys is not None:
@@ -469,7 +483,15 @@ def _port_state(topology: Topology, nic: Nic, port: Optional[Port], source: str)
         "ACTIVE",
         _said(topology, have, source),
         source + "/state",
+        fix=_STATE_FIXES.get(port.state or "") or _STATE_FIXES.get(port.phys_state or "") if port else None,
     )
+
+
+def _one_cause_for_no_manager(rails: Rails, findings: Sequence[Finding]) -> List[Finding]:
+    """Make all ports that wait for a subnet manager follow from the first of them: one manager serves them all."""
+    waiting = {nic.label for nic in rails.nics.values() if nic.port and nic.port.state in ("INIT", "ARMED")}
+    same = [one for one in findings if one.check == RAIL_STATE.id and one.subject in waiting]
+    return [replace(one, because=same[0].id) if one in same[1:] else one for one in findings]
 
 
 def _rail_rate(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import from_dict, to_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent, from_dict, to_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Host, Wanted, judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Fabric
 
@@ -128,6 +129,32 @@ def test_a_link_that_is_trained_and_that_nobody_has_set_up_is_told(plan: bool, s
         "ib_fabric.link_state": "unknown",
         "ib_fabric.manager": "unknown",
     }
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_a_managers_log_and_its_unhealthy_ports_are_judged(managed: bool) -> None:
+    before = build()
+    question = asked(before, before)
+    leaf, port = next(iter(before.cables.values()))
+    events = (
+        ManagerEvent("ERR 3113", 4, "Mar 11", "MAD completed in error"),
+        ManagerEvent("ERR 0D18", 1, "Mar 11", "Found 2 ports with same GUID, duplicated"),
+        ManagerEvent(EXITED, 1, "Mar 11", EXITED),
+    )
+    swept = replace(
+        question.sweeps[0], events=events, unhealthy={(leaf, port): "FLAPPING", ("0" * 15 + "1", 3): "SET_ERR"}
+    )
+    if not managed:
+        swept = replace(swept, managers=())
+    lines = bad(judge(replace(question, sweeps=[swept])))
+    assert Counter((one.check.removeprefix("ib_fabric."), one.severity) for _hosts, one in lines) == Counter(
+        {
+            ("manager_log", "minor"): 1,
+            ("manager_log", "major"): 2 if managed else 1,
+            ("unhealthy_port", "major"): 2,
+            **({} if managed else {("manager_log", "critical"): 1}),
+        }
+    )
 
 
 def test_the_slower_end_tells_and_ends_that_can_do_no_more_are_not_accused_of_it() -> None:

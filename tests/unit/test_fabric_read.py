@@ -655,3 +655,83 @@ def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     found = dumps.join(outputs, problems, 1.0)
     assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert found.problems
+
+
+# -- subnet managers' logs, unhealthy ports, HCAs with two ports ------------------------------------------------------
+
+
+def _log(*lines: tuple[str, str]) -> str:
+    return "".join(f"{when} 717944 [EC430700] 0x01 -> {text}\n" for when, text in lines)
+
+
+TIMEOUT = "sm_mad_ctrl_send_err_cb: ERR 3113: MAD completed in error (IB_TIMEOUT): SubnGet(SMInfo)"
+START, STOP = "OpenSM 5.19.0.MLNX", "Exiting SM"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([("Mar 11 19:32:26", TIMEOUT), ("Mar 11 19:32:27", TIMEOUT)], {"ERR 3113": 2}),
+        ([("Mar 11 19:32:26", TIMEOUT), ("Mar 13 19:32:27", "SUBNET UP")], {}),
+        ([("Dec 31 23:59:59", TIMEOUT), ("Jan  1 00:00:01", "SUBNET UP")], {"ERR 3113": 1}),
+        ([("Mar 11 19:32:26", STOP)], {sweep.EXITED: 1}),
+        ([("Mar 11 19:32:26", STOP), ("Mar 11 19:33:00", START)], {}),
+        ([("Feb 29 09:00:00", "nvlsm_x: ERR ABCD: Link is not trained")], {"ERR ABCD": 1}),
+        ([("Mar 41 19:32:26", TIMEOUT)], {"ERR 3113": 1}),
+        ([("Mar 11 19:32:26", "umad_receiver: note about ERR handling"), ("Mar 11 19:32:26", START)], {}),
+    ],
+)
+def test_events_of_a_managers_log_are_recent_errors_and_its_exit(
+    lines: list[tuple[str, str]], expected: dict[str, int]
+) -> None:
+    text = _log(*lines) + "                        Method 0x1, Attr 0x20, TID 0x11f51\n"
+    problems: list[Problem] = []
+    found = dumps.join(dumps.parse(text, "log", problems), problems, at=0)
+    assert {event.code: event.count for event in found.events} == expected
+    assert not problems
+    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+
+
+def test_ports_that_opensm_lists_as_unhealthy_are_read() -> None:
+    text = (
+        "# NodeGUID, PortNum, NodeDesc, PeerNodeGUID, PeerPortNum, PeerNodeDesc, {BadCond1, ...}, TimeStamp\n"
+        '0x0011223344550001, 25, "spine, \\"3\\"", 0x0055667788990001, 25, "leaf", {FLAPPING, SET_ERR}, Fri Mar 20\n'
+        '0x0011223344550002, 900, "leaf", 0x0055667788990001, 25, "spine", {FLAPPING}, Fri Mar 20 01:13\n'
+    )
+    problems: list[Problem] = []
+    found = dumps.join(dumps.parse(text, "dump", problems), problems, at=0)
+    assert dict(found.unhealthy) == {("0011223344550001", 25): "FLAPPING, SET_ERR since Fri Mar 20"}
+    assert [problem for problem in found.problems if "900" in problem.message]
+
+
+LINKED = "==( 4X          10.0 Gbps Active/  LinkUp)==>"
+
+
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("line", [True, False])
+def test_ports_of_one_hca_are_one_node(line: bool, number: int) -> None:
+    here = '{} 6 1[  ] {} {} 2 1[  ] "sw" ( )\n{} 4 {}[  ] {} {} 2 2[  ] "sw" ( )\n'
+    there = '{} 2 1[  ] {} {} 6 1[  ] "n9 HCA-1" ( )\n{} 2 2[  ] {} {} 4 {}[  ] "n9 HCA-1" ( )\n'
+    first, second, switch = "0x0000000000000051", "0x0000000000000052", "0x00000000000000aa"
+    if line:
+        own, far, leaf = ('{} "n9 HCA-1"', '{} "sw"', switch)
+        text = here.format(own.format(first), LINKED, switch, own.format(second), number, LINKED, switch)
+        text += there.format(far.format(leaf), LINKED, first, far.format(leaf), LINKED, second, number)
+    else:
+        text = "CA: n9 HCA-1:\n" + here.format(first, LINKED, "", second, number, LINKED, "")
+        text += f"Switch: {switch} sw:\n" + there.format("", LINKED, "", "", LINKED, "", number)
+    found = dumps.join(dumps.parse(text, "out", []), [], at=0)
+    assert [(node.kind, [port.number for port in node.ports]) for node in found.nodes] == [
+        ("ca", [1, number]),
+        ("switch", [1, 2]),
+    ]
+    assert found.complete
+
+
+def test_what_a_full_listing_adds_behind_a_rate_is_read() -> None:
+    text = said("ibnetdiscover.txt")
+    full = "\n".join(
+        f"{one} s=4 w=2 v=4 e=4 f=1" if one.endswith(("xHDR", "xEDR", "xFDR")) else one for one in text.split("\n")
+    )
+    assert full != text
+    assert of(ibnetdiscover.parse(full)).nodes == of(ibnetdiscover.parse(text)).nodes

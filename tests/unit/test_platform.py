@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import CrossCheck, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import RAIL_STATE, CrossCheck, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, draft, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Mtus, RdmaPort, parse_gid
@@ -97,6 +97,27 @@ def test_a_port_that_is_down_explains_its_rate(infiniband: Topology, hgx_h100: P
     root, follows = bad(down, hgx_h100)
     assert (root.check, root.have) == ("platform.rail_state", "DOWN (Polling)")
     assert (follows.check, follows.because) == ("platform.rail_rate", root.id)
+
+
+@pytest.mark.parametrize("state", ["INIT", "ARMED"])
+def test_ports_that_wait_for_a_subnet_manager_have_one_cause(
+    infiniband: Topology, hgx_h100: Profile, edit: Any, state: str
+) -> None:
+    waiting = infiniband
+    for index in range(len(infiniband.nics)):
+        waiting = edit.nic(waiting, index, port_state=state)
+    roots = [finding for finding in bad(waiting, hgx_h100) if finding.because is None]
+    assert [finding.check for finding in roots] == ["platform.rail_state"]
+
+
+@pytest.mark.parametrize(
+    ("state", "physical"), [("INIT", "LinkUp"), ("DOWN", "Disabled"), ("DOWN", "LinkUp"), ("DOWN", "Polling")]
+)
+def test_a_cable_is_advised_only_where_the_link_does_not_train(
+    infiniband: Topology, hgx_h100: Profile, edit: Any, state: str, physical: str
+) -> None:
+    root = bad(edit.nic(infiniband, 2, port_state=state, port_phys_state=physical), hgx_h100)[0]
+    assert (root.fix == RAIL_STATE.fix) == (physical == "Polling")
 
 
 def test_a_missing_nic_names_its_rail(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
