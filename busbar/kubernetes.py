@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import json
 import os
 import re
-import socket
-import ssl
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
+from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
 CONDITION = "BusbarNetworkPath"
@@ -40,7 +38,7 @@ MAX_SHARE = 0.1
 TIMEOUT = 20.0
 # Times that a node is read again after somebody else has changed it in between.
 ATTEMPTS = 6
-PAGE, LIMIT = 500, 64 << 20
+PAGE, PAGES, LIMIT = 500, 200, 64 << 20
 # The API takes 1,024 characters of a reason and 32,768 of a message.
 _MESSAGE = 1000
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -276,12 +274,13 @@ def _time() -> str:
 
 
 class Api:
-    """As much of the API as is needed. A connection each: no redirect is followed, and no proxy is asked."""
+    """As much of the API as is needed: no redirect is followed, and no proxy is used."""
 
-    def __init__(self, connect: Callable[[], http.client.HTTPConnection], token: Callable[[], str]) -> None:
-        """token: read for each request, since the kubelet writes a new one every hour; "" for none."""
-        self._connect = connect
-        self._token = token
+    def __init__(self, server: str, token_file: Path | None, ca_file: Path) -> None:
+        """token_file: read for each request, since the kubelet writes a new one every hour; None for no token."""
+        self._server = server.rstrip("/")
+        self._token_file = token_file
+        self._ca_file = ca_file
 
     @staticmethod
     def of(server: str | None, token_file: Path, ca_file: Path) -> Api:
@@ -294,16 +293,7 @@ class Api:
                     " `kubectl proxy`"
                 )
             server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        url = urllib.parse.urlsplit(server)
-        if url.scheme == "http" and url.hostname in ("127.0.0.1", "localhost", "::1"):
-            return Api(lambda: http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT), lambda: "")
-        if url.scheme != "https" or not url.hostname:
-            raise KubernetesError(f"--server {server}: https, or http for localhost: a token is not sent in the clear")
-        context = _context(ca_file)
-        return Api(
-            lambda: http.client.HTTPSConnection(url.hostname or "", url.port, timeout=TIMEOUT, context=context),
-            lambda: token_file.read_text(encoding="ascii").strip(),
-        )
+        return Api(server, None if server.startswith("http://") else token_file, ca_file)
 
     def node(self, name: str) -> dict[str, Any]:
         return _node(self._ask("GET", f"/api/v1/nodes/{name}"))
@@ -311,7 +301,7 @@ class Api:
     def nodes(self, selector: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         more = ""
-        while True:
+        for _page in range(PAGES):
             query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
             query |= {"continue": more} if more else {}
             page = self._ask("GET", "/api/v1/nodes?" + urllib.parse.urlencode(query))
@@ -319,6 +309,7 @@ class Api:
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
                 return found
+        raise KubernetesError(f"the API's list of nodes did not end within {PAGES} pages")
 
     def patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         """By a strategic merge. Returns the node as it is then. Raises Conflict, KubernetesError."""
@@ -328,28 +319,29 @@ class Api:
         headers = {"Accept": "application/json", "User-Agent": "busbar"}
         if body is not None:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
-        token = self._token()
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        connection = self._connect()
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            text = answer.read(LIMIT)
-        except (http.client.HTTPException, ssl.SSLError, socket.gaierror, TimeoutError, ConnectionError) as error:
-            raise KubernetesError(f"{connection.host}: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
+            status, text = http_client.request(
+                self._server + path,
+                method,
+                None if body is None else json.dumps(body).encode(),
+                headers,
+                authorization=f"Bearer {self._token_file.read_text('ascii').strip()}" if self._token_file else "",
+                ca_file=self._ca_file,
+                seconds=TIMEOUT,
+                limit=LIMIT,
+            )
+        except UnicodeDecodeError:
+            raise KubernetesError(f"--token-file {self._token_file} is not ASCII") from None
+        except http_client.HttpError as error:
+            raise KubernetesError(str(error)) from error
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
             data = None
-        if answer.status == 409:
+        if status == 409:
             raise Conflict(_said(data))
-        if answer.status != 200 or not isinstance(data, dict):
-            raise KubernetesError(
-                f"{method} {path.partition('?')[0]}: {answer.status}: {_said(data)}{_way_out(answer.status)}"
-            )
+        if status != 200 or not isinstance(data, dict):
+            raise KubernetesError(f"{method} {path.partition('?')[0]}: {status}: {_said(data)}{_way_out(status)}")
         return data
 
 
@@ -359,13 +351,6 @@ def _node(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(meta, dict) or not isinstance(meta.get("resourceVersion"), str):
         raise KubernetesError("the API's answer is no Node")
     return data
-
-
-def _context(ca_file: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=str(ca_file))
-    except (OSError, ssl.SSLError) as error:
-        raise KubernetesError(f"--ca-file {ca_file}: {error}") from error
 
 
 def _said(data: Any) -> str:

@@ -114,11 +114,10 @@ withheld:
 
 import time
 from typing import Any, Dict, List, Mapping, Tuple
-from urllib.error import URLError
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.urls import open_url
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import asked, diags, dumps, sweep, ufm
@@ -169,26 +168,22 @@ def ask_ufm(given: Mapping[str, Any]) -> sweep.Sweep:
     """Raises ReadError."""
     began = time.time()
     base = given["ufm"].rstrip("/")
-    headers = {"Authorization": "Basic %s" % given["ufm_token"]} if given["ufm_token"] else {}
     outputs: List[Tuple[str, Told]] = []
     for resource in ufm.RESOURCES:
         address = "%s/%s" % (base, resource)
         try:
-            answer = open_url(
+            status, body = http_client.request(
                 address,
-                method="GET",
-                headers=headers,
-                timeout=given["seconds"],
-                ca_path=given["ufm_ca"] or None,
-                follow_redirects="none",
+                authorization="Basic %s" % given["ufm_token"] if given["ufm_token"] else "",
+                ca_file=given["ufm_ca"] or None,
+                seconds=given["seconds"],
+                limit=LARGEST_ANSWER,
+                proxies=True,
             )
-            if answer.getcode() != 200:
-                raise ReadError(address, "answered with %s" % answer.getcode())
-            body = answer.read(LARGEST_ANSWER + 1)
-        except (URLError, OSError, ValueError) as error:
-            raise ReadError(address, "gave no answer: %.200s; see ufm, ufm_token and ufm_ca" % error) from error
-        if len(body) > LARGEST_ANSWER:
-            raise ReadError(address, "answered more than %d MiB" % (LARGEST_ANSWER >> 20))
+        except http_client.HttpError as error:
+            raise ReadError(address, "gave no response: %s; see ufm, ufm_token and ufm_ca" % error) from error
+        if status != 200:
+            raise ReadError(address, "answered with %d" % status)
         outputs.append(("ufm", ufm.parse(body.decode("utf-8", "replace"), address)))
     return dumps.join(outputs, (), at=began)
 

@@ -68,16 +68,16 @@ def test_a_webhook_gets_the_text_without_markup(server: http.server.HTTPServer, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("http://127.0.0.1:{port}/403/{secret}", "webhook 127.0.0.1 answered 403"),
-        ("http://127.0.0.1:{port}/302/{secret}", "webhook 127.0.0.1 answered 302"),
+        ("http://127.0.0.1:{port}/403/{secret}", " answered 403"),
+        ("http://127.0.0.1:{port}/302/{secret}", " answered 302"),
         ("http://127.0.0.1:9/{secret}", "Connection refused"),
-        ("http://127.0.0.1:{port}/200/{secret} with a blank", "InvalidURL"),
-        ("http://hooks.example.org/{secret}", "has to hold one https:// address"),
-        ("file:///etc/{secret}", "has to hold one https:// address"),
-        ("https:///{secret}", "has to hold one https:// address"),
-        ("https://[{secret}", "holds no address"),
+        ("http://127.0.0.1:{port}/200/{secret} with a blank", "not a URL"),
+        ("http://hooks.example.org/{secret}", "https://"),
+        ("file:///etc/{secret}", "not a URL"),
+        ("https:///{secret}", "not a URL"),
+        ("https://[{secret}", "not a URL"),
         ("https://h\u00e4.example.org/{secret}", "holds no address"),
-        ("", "has to hold one https:// address"),
+        ("", "not a URL"),
     ],
 )
 def test_a_webhook_that_does_not_take_it_is_named_without_its_address(
@@ -104,7 +104,7 @@ def test_a_host_that_proves_nothing_gets_nothing(server: http.server.HTTPServer,
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    with pytest.raises(NotifyError, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(NotifyError, match="certificate"):
         notify.post(address(tmp_path, f"https://localhost:{server.server_port}/200/"), "x", 2, 0)
     assert Hook.got == []
 
