@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 
 from . import ansible_process, private
+from .drift.inventory import InventoryError, require_protected
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -29,8 +30,10 @@ ARGUMENTS = " ".join(
 
 def capture(host: str, inventory: Path, output: Path | None) -> int:
     """Prints or writes the draft and its doubts. 0 drafted, 1 drafted with doubts, 2 not drafted."""
-    if not inventory.exists():
-        return _fail(f"inventory {inventory} does not exist")
+    try:
+        require_protected([inventory])
+    except InventoryError as error:
+        return _fail(str(error))
     if output is not None and output.exists():
         return _fail(
             f"{output} exists; a profile is intent, so it is never overwritten: review the draft, then move it"

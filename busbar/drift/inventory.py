@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
+import stat
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,10 +85,29 @@ def variables(paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
     return {node: of_host.get(node, {}) for node in _members(everything, GROUP)}
 
 
-def _argv(paths: Sequence[Path]) -> list[str]:
+def require_protected(paths: Sequence[Path]) -> None:
+    """Raise InventoryError if an inventory is missing, or others can write it or the folder that it lies in.
+
+    Ansible executes every executable of an inventory directory, and reads group_vars beside an inventory file.
+    """
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise InventoryError(f"inventory {', '.join(missing)} does not exist")
+    for path in paths:
+        full = path.resolve()
+        folder = full if full.is_dir() else full.parent
+        for place in (full, folder, *folder.parents):
+            mode = place.stat().st_mode
+            # In a sticky folder further up nobody else can replace what is ours.
+            if mode & stat.S_IWOTH and (place in (full, folder) or not mode & stat.S_ISVTX):
+                raise InventoryError(
+                    f"inventory {path}: everybody can write {place}, and Ansible would run what lies there;"
+                    f" move the inventory, or run: chmod o-w {shlex.quote(str(place))}"
+                )
+
+
+def _argv(paths: Sequence[Path]) -> list[str]:
+    require_protected(paths)
     return ["ansible-inventory", "--list", *(word for path in paths for word in ("-i", str(path)))]
 
 

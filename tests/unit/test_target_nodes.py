@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from ansible.errors import AnsibleFilterError
 from ansible.utils.context_objects import CLIArgs
 from ansible_collections.busbar.fabric.plugins.filter.target_nodes import target_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
+
+from busbar.drift.inventory import InventoryError, require_protected
 
 GROUPS = {"all": ["a", "b", "s"], "gpu_nodes": ["a", "b"], "storage": ["s"]}
 
@@ -78,3 +81,30 @@ def test_a_syntax_check_needs_no_inventory_and_a_run_does(monkeypatch: pytest.Mo
     else:
         with pytest.raises(AnsibleFilterError, match="does not exist"):
             target_nodes({"all": []}, [], "", ["/no/such"])
+
+
+@pytest.mark.parametrize(
+    ("given", "modes", "refused"),
+    [
+        ("site", {"site": 0o755}, False),
+        ("site", {"site": 0o775}, False),
+        ("site", {"site": 0o777}, True),
+        ("site", {"site": 0o1777}, True),
+        ("site/hosts.yml", {"site": 0o1777}, True),
+        ("site/hosts.yml", {"site": 0o755, "site/hosts.yml": 0o666}, True),
+        ("site", {".": 0o1777, "site": 0o755}, False),
+        ("site", {".": 0o777, "site": 0o755}, True),
+        ("link", {"site": 0o777}, True),
+        ("absent", {}, True),
+    ],
+)
+def test_an_inventory_that_everybody_can_write_is_refused(
+    tmp_path: Path, given: str, modes: dict[str, int], refused: bool
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/hosts.yml").write_text("gpu_nodes:\n")
+    (tmp_path / "link").symlink_to("site")
+    for name, mode in modes.items():
+        (tmp_path / name).chmod(mode)
+    with pytest.raises(InventoryError) if refused else contextlib.nullcontext():
+        require_protected([tmp_path / given])
