@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
 # 10,000 hosts of 8 rails, with their uplinks, are some 160,000 cables of less than 100 characters.
@@ -333,11 +334,12 @@ def port(text: str, where: str, column: str) -> int | str:
 def _rail(text: str, where: str) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and int(text[:9]) < RAIL_LIMIT):
+    rail = whole(text)
+    if rail is None or rail >= RAIL_LIMIT:
         raise ParseError(
             f"{where}: rail is {printable(text)[:40]!r}: a number from 0, or empty where it is no rail's cable"
         )
-    return int(text)
+    return rail
 
 
 def _type(text: str, where: str, column: str) -> str:

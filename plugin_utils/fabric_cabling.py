@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Cable
@@ -187,7 +188,8 @@ class _Names:
             # An HCA is called after its host and device: "node001 mlx5_0".
             device, _slash, port = at.partition("/")
             named = self._described.get(f"{of} {device}", [])
-            number = int(port or 1) if (port or "1").isdigit() else at
+            decimal = whole(port or "1")
+            number = at if decimal is None else decimal
         if len(named) > 1:
             return None, f"{len(named)} nodes are called {printable(of)[:64]}: name them by GUID"
         if not named:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 
 from .. import __version__, private
 from . import (
@@ -175,9 +176,10 @@ def _outputs(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
+    number = whole(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of 1 or more")
+    return number
 
 
 def _days(text: str) -> int:

@@ -17,6 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
@@ -192,15 +193,15 @@ def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
         return sites.of_inventory(arguments.inventory, nodes, arguments.size, arguments.nccl_tests)
     if arguments.platform:
         return sites.of_platform(arguments.platform, arguments.fabric, arguments.size, arguments.nccl_tests)
-    gpus = arguments.gpus or os.environ.get("SLURM_GPUS_ON_NODE", "")
-    if not str(gpus).isdigit() or not 1 <= int(gpus) <= 1024:
+    gpus = whole(str(arguments.gpus or os.environ.get("SLURM_GPUS_ON_NODE", ""))) or 0
+    if not 1 <= gpus <= 1024:
         raise ParseError("--relative: how many GPUs a node has is not known here: --gpus N")
     if len(nodes) < 2 * sites.FIGURES:
         raise ParseError(
             f"--relative: {len(nodes)} nodes make fewer than {sites.FIGURES} pairs, of which a median says nothing:"
             " say --platform, or -i INVENTORY"
         )
-    return sites.relative(int(gpus), arguments.size, arguments.nccl_tests or TESTS)
+    return sites.relative(gpus, arguments.size, arguments.nccl_tests or TESTS)
 
 
 def _trusted(program: str) -> None:

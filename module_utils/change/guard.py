@@ -16,6 +16,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, 
 
 from ..core import mounts
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.number import whole
 from ..machine import netdev, pci
 from ..machine.netdev import Route
 
@@ -260,10 +261,11 @@ def _modules(host: Host) -> Tuple[List[str], List[str]]:
                 over.setdefault(name, driver)
     for name in sorted(over):
         path = "%s/%s/refcnt" % (MODULES, name)
-        count = host.read(path)
-        if count is None or not count.isdigit():
-            raise ReadError(path, "does not say whether the module is in use: %r" % count)
-        if int(count):
+        text = host.read(path)
+        count = whole(text)
+        if count is None:
+            raise ReadError(path, "does not say whether the module is in use: %.80r" % text)
+        if count:
             used.append("kernel module %s is in use over %s" % (name, over[name]))
         else:
             idle.append(name)

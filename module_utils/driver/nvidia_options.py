@@ -16,6 +16,7 @@ from ..core import advice
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, attempt
+from ..core.number import whole
 from ..core.plan import FileChange, Plan
 from ..machine.gpu import VERSION, parse_driver_version
 from ..machine.pci import read_value
@@ -76,8 +77,8 @@ def read(host: Host) -> Have:
     params = attempt(lambda: parse_params(text or ""), PARAMS, problems) if text is not None else None
     files = module_lists.read(host, module_lists.MODPROBE, problems)
     own = attempt(lambda: host.read_system(FILE), FILE, problems)
-    branch = driver.version.partition(".")[0] if driver is not None else ""
-    return Have(int(branch) if branch.isdigit() else None, params, files, own, tuple(problems))
+    branch = whole(driver.version.partition(".")[0]) if driver is not None else None
+    return Have(branch, params, files, own, tuple(problems))
 
 
 def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:

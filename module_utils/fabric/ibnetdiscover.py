@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Dict, Optional, Tuple
 
+from ..core.number import whole
 from . import told
 from .sweep import CA, LANE_GBPS, ROUTER, SWITCH, WIDTHS
 from .told import NodeTold, PortTold, Told
@@ -149,8 +150,7 @@ def _port(line: str, node: str, kind: str) -> Optional[PortTold]:
 
 
 def _rate(width: Optional[str], speed: Optional[str]) -> Tuple[Optional[int], Optional[str]]:
-    digits = (width or "").rstrip("x")
-    lanes = int(digits) if digits.isdigit() else None
+    lanes = whole((width or "").rstrip("x"))
     return (lanes if lanes in WIDTHS else None), (speed if speed in LANE_GBPS else None)
 
 

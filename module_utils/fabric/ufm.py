@@ -13,6 +13,7 @@ import json
 import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from ..core.number import whole
 from . import told
 from .db_csv import COUNTERS
 from .sweep import CA, MOST_PORT_NUMBER, ROUTER, SPEEDS, SWITCH, WIDTHS
@@ -80,9 +81,8 @@ def _guid(row: Mapping[str, Any], *names: str) -> Optional[str]:
 
 def _number(row: Mapping[str, Any], *names: str) -> int:
     """A port's number. Raises ValueError."""
-    said = _text(row, *names)
-    value = int(said) if said is not None and said.isdigit() and len(said) < 4 else -1
-    if not 0 <= value <= MOST_PORT_NUMBER:
+    value = whole(_text(row, *names))
+    if value is None or value > MOST_PORT_NUMBER:
         raise ValueError("no port number")
     return value
 
@@ -188,8 +188,8 @@ def _all(row: Mapping[str, Any], name: str) -> List[str]:
 
 
 def _width(said: Optional[str]) -> Optional[int]:
-    digits = (said or "").lower().replace("ib_", "").rstrip("x")
-    return int(digits) if digits.isdigit() and len(digits) < 3 and int(digits) in WIDTHS else None
+    lanes = whole((said or "").lower().replace("ib_", "").rstrip("x"))
+    return lanes if lanes in WIDTHS else None
 
 
 def _speed(said: Optional[str]) -> Optional[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.host import ParseError
+from ..core.number import whole
 from .pci import PATH_CLASSES, parse_address
 from .topology import Nic, Topology
 
@@ -310,8 +311,8 @@ def _number(data: object, where: str, unit: str) -> float:
 
 def _integer(data: object, where: str, least: int) -> int:
     # JSON has no integer keys: a profile that travelled through Ansible may hold "0" for GPU 0.
-    if isinstance(data, str) and len(data) < 10 and data.isascii() and data.isdigit():
-        data = int(data)
+    if isinstance(data, str):
+        data = whole(data) if whole(data) is not None else data
     if isinstance(data, bool) or not isinstance(data, int) or data < least:
         raise ParseError("%s is %r, expected a whole number of at least %d" % (where, data, least))
     return int(data)

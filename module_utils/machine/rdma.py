@@ -14,6 +14,7 @@ from ipaddress import IPv6Address
 from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.number import whole
 from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
 
 DEVICES = "/sys/class/infiniband"
@@ -153,9 +154,10 @@ def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
         if name == "hca_id":
             device, port = value, 0
         elif name == "port":
-            if not value.isdigit():
+            number = whole(value)
+            if number is None:
                 raise ParseError("%r names no port" % line[:80])
-            port, largest = int(value), 0
+            port, largest = number, 0
         elif name in ("max_mtu", "active_mtu"):
             match = re.fullmatch(r"(256|512|1024|2048|4096) \([1-5]\)", value)
             if match is None or not device or not port:

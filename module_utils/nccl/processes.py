@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
+from ..core.number import whole
 from .environment import parse_nccl_conf
 
 PORT = 28028
@@ -115,7 +116,8 @@ def _address(word: str) -> str:
 def parse_users(text: str) -> Dict[int, str]:
     """UID -> name, of passwd(5)."""
     rows = [line.split(":") for line in text.splitlines()]
-    return {int(row[2]): row[0] for row in reversed(rows) if len(row) > 6 and row[2].isdigit()}
+    ids = [(whole(row[2]), row[0]) for row in reversed(rows) if len(row) > 6]
+    return {uid: name for uid, name in ids if uid is not None}
 
 
 def parse_status(text: str) -> Dict[str, str]:

@@ -8,6 +8,7 @@ import re
 from typing import List, Optional, Tuple
 
 from ..core.finding import Finding
+from ..core.number import whole
 from . import alike, by_place, cuda_errors, ends, judge_watchdog, net_plugins, outcome
 from .failure_causes import AREAS, LAST, POSSIBLE, POSSIBLE_AT, PROVEN, SYSTEM, SYSTEM_OF, WORDS
 from .failure_checks import BY_WORDS, CHECKS, MERELY, MINOR, OPEN, OWN, WARNING
@@ -80,9 +81,10 @@ def _what(case: Case) -> str:
     if case.kind == "xid":
         return ends.xid_said(case.reported)[0]
     if case.kind == "completion":
-        if not case.code.isdigit():
+        status = whole(case.code)
+        if status is None:
             return "the HCA reports of a queue: %s" % case.code
-        return "completion with status %s, %s" % (case.code, STATUSES.get(int(case.code), "unknown status"))
+        return "completion with status %s, %s" % (case.code, STATUSES.get(status, "unknown status"))
     if case.kind == "exit" and "the first" not in failure.text:
         return "a process ended with %s" % ends.ended_with(failure.code)
     if case.kind == "exit":

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple
 
+from ..core.number import whole
 from ..nccl.grammar import strtoll
 from ..nccl.variables import Version
 from . import events, whose
@@ -400,7 +401,7 @@ def _unsigned(log: Log) -> Set[str]:
 
 
 def _sorted(versions: Iterable[str]) -> Tuple[str, ...]:
-    return tuple(sorted(versions, key=lambda text: [int(part) for part in text.split(".") if part.isdigit()]))
+    return tuple(sorted(versions, key=lambda text: [whole(part) or 0 for part in text.split(".")]))
 
 
 def _listed(log: Log, processes: Sequence[Process]) -> Optional[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import List, Sequence
 
 from ..core.finding import Finding
+from ..core.number import whole
 from .failure_checks import RANKS, WATCHDOG
 from .jobs import names
 from .ras import Block, Count, Report, counts
@@ -64,7 +65,8 @@ def _of_block(report: Report, block: Block) -> List[Finding]:
         ]  # fmt: skip
     have = "RAS, %s: %s: %s" % (of, block.what, "; ".join(sentences[:4]))
     have += "; %s" % names(named, 6) if named else ""
-    missing = next((int(word) for text in sentences for word in text.split() if word.isdigit()), 0)
+    numbers = (whole(word) for text in sentences for word in text.split())
+    missing = next((number for number in numbers if number is not None), 0)
     if block.what == "INCOMPLETE":
         if report.gpus is not None and missing > report.gpus:
             have += "; that is not plausible: the job has %d GPUs" % report.gpus

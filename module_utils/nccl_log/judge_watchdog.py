@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Match, Optional, Sequence, Set, Tuple
 
+from ..core.number import whole
 from . import elsewhere
 from .failure_order import by_whom, raised
 from .job import Reported
@@ -294,7 +295,7 @@ def _at(job: Job, code: str) -> Tuple[int, List[Tuple[int, int, int, str]]]:
     number = code.rpartition(" number ")[2]
     groups_of = set(groups(job).values())
     told = []
-    for rank, said in _progress(job) if number.isdigit() else ():
+    for rank, said in _progress(job) if whole(number) is not None else ():
         how_far, _of, group = said.partition(" of ")
         if group in groups_of or not groups_of:
             told.append((rank, int(how_far.split(" ")[0]), int(how_far.split(" ")[1]), group))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Sequence, Tuple
 
+from ..core.number import whole
 from . import results, signals
 from .ends import by_itself
 from .failure_checks import FOLLOWS
@@ -131,8 +132,7 @@ def _lost_by_others(one: Quote, failures: Sequence[Reported]) -> bool:
 
 def merely_code(code: str) -> bool:
     """Whether a process ended by itself with a code of its own: a signal says more than words before it."""
-    number = code.rpartition(" ")[2]
-    return number.isdigit() and 0 < int(number) < 126
+    return 0 < (whole(code.rpartition(" ")[2]) or 0) < 126
 
 
 def _all(one: Quote) -> str:

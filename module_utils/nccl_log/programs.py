@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Set
 
+from ..core.number import whole
 from .failures import Failure
 
 # Of each set.
@@ -183,8 +184,9 @@ class Programs:
             self._entry = said.group("value")
         elif said.group("key") == "exitcode":
             rank, self._entry, code = self._entry, "", _CODE.match(said.group("value"))
-            if rank.isdigit() and code is not None and len(self.ends) < _MOST:
-                self.ends[int(rank)] = code.group("code")
+            number = whole(rank)
+            if number is not None and code is not None and len(self.ends) < _MOST:
+                self.ends[number] = code.group("code")
         if self._root is None:
             return None
         if said.group("key") != "exitcode":
@@ -193,7 +195,7 @@ class Programs:
         ended = _CODE.match(said.group("value"))
         rank, host = self._root.get("rank", ""), self._root.get("host", "")
         self._root = None
-        if ended is None or not rank.isdigit():
+        if ended is None or whole(rank) is None:
             return None
         text = "the first failure that torchrun observed was of rank %s on %s, with exit code %s" % (
             rank, host or "a host that is not named", ended.group("code"),

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import List, NamedTuple, Optional, Set, Tuple
 
+from ..core.number import whole
+
 # Lines of a report that are read, and processes of a sentence that are kept.
 LINES, NAMED = 20_000, 64
 BEGIN = (b"Job summary", b"Communicators...", b"Group     Comms")
@@ -139,8 +141,8 @@ def counts(block: Block) -> List[Count]:
         if match is not None:
             found.append(Count(int(match.group("number")), int(match.group("ranks")), tuple(named)))
             named = [one for one in named if one.said]
-        elif "not launched any" in text and text[:1].isdigit():
-            found.append(Count(0, int(text.split()[0]), tuple(named)))
+        elif "not launched any" in text and whole(text.partition(" ")[0]) is not None:
+            found.append(Count(0, whole(text.partition(" ")[0]) or 0, tuple(named)))
             continue
         for one in named:
             alone = _ALONE.search(" " + one.said)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, List, Match, Optional, Pattern, Set, Tuple
 
+from ..core.number import whole
 from . import connection, notes
 from .events import (
     COMPLETED,
@@ -235,8 +236,8 @@ def _decimal(text: Optional[str]) -> float:
 
 def returned(place: str, text: str) -> Optional[Event]:
     """text: ``-> 2 [Async thread]``. 0 is success, 7 "in progress"."""
-    result = text[3:5].strip()
-    return Returned(place, int(result)) if result.isdigit() and result not in ("0", "7") else None
+    result = whole(text[3:5].strip())
+    return None if result in (None, 0, 7) else Returned(place, result)
 
 
 def absent(text: str) -> Optional[Event]:

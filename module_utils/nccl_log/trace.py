@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, NamedTuple, Set, Tuple
 
+from ..core.number import whole
 from .table import size as size_of
 
 # Streams, numbers of a communicator that are compared, and differences that are kept.
@@ -42,7 +43,8 @@ _TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "flo
 
 def _named(text: str, names: Tuple[str, ...]) -> str:
     """The name of a number that NCCL prints; the text where it is a name."""
-    return names[int(text)] if text.isdigit() and int(text) < len(names) else text
+    number = whole(text)
+    return text if number is None or number >= len(names) else names[number]
 
 
 class Called(NamedTuple):

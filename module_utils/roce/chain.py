@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
+from ..core.number import whole
 
 TRUSTS = ("dscp", "pcp")
 # The ECN bits of a traffic class, ECT(0): the device sets them in packets under congestion control anyway.
@@ -135,7 +136,7 @@ def _map(values: Mapping[str, Any], errors: List[str]) -> Dict[int, int]:
         errors.append("dscp2prio is %r, expected a mapping of DSCPs to priorities" % (value,))
         return found
     for key, priority in value.items():
-        dscp = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+        dscp = whole(key) if isinstance(key, str) else key
         if _not_in(dscp, 63) or _not_in(priority, 7):
             errors.append("dscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % (key, priority))
         else:
