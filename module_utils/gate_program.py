@@ -31,8 +31,8 @@ from .core.finding import Finding, printable
 from .core.host import Host, Output, ParseError, ReadError
 from .core.plan import FileChange
 
-# Of the time for a stage: for the modules, the rest is for Slurm and for the state; and of that for one tool.
-_SHARE, _TOOL = 0.6, 0.6
+# Of the time for a stage: for the modules, the rest is for Slurm and for the state; of that for one module and one tool.
+_SHARE, _MODULE, _TOOL = 0.6, 0.5, 0.4
 # Seconds for what is written when all else hangs; and where that drains the node.
 _LAST, _LAST_CLOSED = 1.0, 3.0
 # Of the state before the node is drained.
@@ -179,7 +179,7 @@ def check(host: Host, intent: Intent, stage: str, begun: float, end: float, spen
     asked = [{"module": step["module"], "arguments": step["arguments"]} for step in steps]
     whole = Host.run
     Host.run = _capped(whole, time.monotonic() + left, left * _TOOL)  # type: ignore[method-assign]
-    results = audit.run(asked, left, left)
+    results = audit.run(asked, left * _MODULE, left)
     Host.run = whole  # type: ignore[method-assign]
     verdict, found = judge(asked, results, intent.ignore)
     return _done(host, intent, stage, verdict, found, begun, end, spent)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
@@ -24,6 +26,7 @@ PREFIX = "busbar gate: "
 # Seconds after which all drains of the same second are seen.
 SETTLE = 1.3
 _SIGNED = re.compile(r"(busbar gate: .*) #([0-9a-f]{8})")
+_RECORD = re.compile(r"NodeName=(\S+) ")
 _PARTITIONS = re.compile(r" Partitions=(\S+) ")
 # States in which a node is just in service, or was until it was drained; whoever has set another has plans with it.
 _PLAIN = {"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "CLOUD", "DYNAMIC_NORM"}
@@ -75,16 +78,28 @@ def _sum(text: str) -> str:
 
 
 def parse(text: str) -> List[Seen]:
-    """Of ``scontrol -o show node``, a line each. Raises ParseError."""
-    found = []
-    for line in text.splitlines():
-        name = re.match(r"NodeName=(\S+) ", line)
-        if name is None:
-            raise ParseError("%r, expected a line that begins with NodeName=" % line[:80])
-        partitions = _PARTITIONS.search(line)
-        names = tuple(partitions.group(1).split(",")) if partitions else ()
-        found.append(Seen(slurm.parse_node(line, name.group(1)), names))
-    return found
+    """Parse ``scontrol -o show node``. Raises ParseError where it lists no node.
+
+    A free text, such as Comment or Extra, may hold line breaks: what does not begin a record continues the one before.
+    A record that cannot be read, and a name that two records have, is left out: that costs this node alone.
+    """
+    records: List[str] = []
+    for line in text.split("\n"):
+        if _RECORD.match(line) or not records:
+            records.append(line)
+        else:
+            records[-1] += " " + line
+    found: List[Seen] = []
+    for record in records:
+        name, partitions = _RECORD.match(record), _PARTITIONS.search(record)
+        with suppress(ParseError):
+            if name is not None:
+                names = tuple(partitions.group(1).split(",")) if partitions else ()
+                found.append(Seen(slurm.parse_node(record, name.group(1)), names))
+    if not found:
+        raise ParseError("%r, expected a line that begins with NodeName=" % text[:80])
+    times = Counter(seen.node.name for seen in found)
+    return [seen for seen in found if times[seen.node.name] == 1]
 
 
 def too_many(nodes: Sequence[Seen], name: str, share: float) -> str:

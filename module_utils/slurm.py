@@ -71,23 +71,28 @@ class Have:
 
 
 def parse_node(text: str, name: str) -> Node:
-    """The line of ``scontrol -o show node NAME``. Raises ParseError."""
-    lines = text.strip().splitlines()
-    if len(lines) != 1 or not lines[0].startswith("NodeName=%s " % name):
+    """Parse ``scontrol -o show node NAME``: one line, unless a free text has line breaks. Raises ParseError."""
+    line = text.strip().replace("\n", " ")
+    if not line.startswith("NodeName=%s " % name) or " NodeName=" in line:
         raise ParseError("%r, expected a line that begins with NodeName=%s" % (text[:80], name))
-    state = _STATE.search(lines[0])
+    state = _STATE.search(line)
     if state is None:
-        raise ParseError("%r holds no State=" % lines[0][:400])
+        raise ParseError("%r holds no State=" % line[:400])
     states = tuple(part for part in (state.group(1) + state.group(2)).split("+") if part)
-    reason = _REASON.search(lines[0])
+    reason = _REASON.search(line)
     return Node(name, states, reason.group(1) if reason else None, reason.group(2) if reason else None)
 
 
 def parse_jobs(text: str) -> Tuple[str, ...]:
-    """Lines of ``squeue --noheader --format=%i|%u|%T|%j``, in words. Raises ParseError."""
-    jobs = []
+    """Describe the jobs of ``squeue --noheader --format=%i|%u|%T|%j``. Raises ParseError.
+
+    A line that is none of them continues the name of the job before it.
+    """
+    jobs: List[str] = []
     for line in text.splitlines():
         words = line.strip().split("|", 3)
+        if len(words) != 4 and jobs:
+            continue
         if len(words) != 4:
             raise ParseError("%r is no line of squeue's" % line[:160])
         jobs.append("Slurm job %s of %s (%s, %s)" % (words[0], words[1], words[2].lower(), words[3]))

@@ -145,6 +145,14 @@ def test_slurmd_has_a_sick_node_drained_and_given_back_once_it_is_well(given: Ga
     assert [given.slurm.node(node) for node in NODES] == ["IDLE"] * 4
 
 
+def test_a_comment_with_a_line_break_stops_no_node(given: Gate) -> None:
+    given.slurm.run("scontrol", "update", "NodeName=node02", "Comment=first\nNodeName=node09 second")
+    given.lose("node01")
+    given.install((), DIRECT)
+    assert given.check("node01") == ["drained"]
+    given.slurm.run("scontrol", "update", "NodeName=node02", "Comment=")
+
+
 def test_all_nodes_sick_at_once_are_never_all_out_and_come_back(given: Gate) -> None:
     for node in NODES:
         given.lose(node)

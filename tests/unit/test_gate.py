@@ -99,6 +99,24 @@ def keep_out(controller: gate_slurm.Slurm, share: float = 0.1) -> gate_slurm.Don
 # -- Slurm -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("a\nb", set()),
+        ("a\n\n\x0b\u2028\r", set()),
+        ("a\nState=DOWN Reason=x", set()),
+        ("a\nNodeName=n3 Arch=x State=IDLE+DRAIN Partitions=main Reason=busbar gate: x", {"n3"}),
+        ("a\nNodeName=n1 Arch=x State=IDLE Partitions=main ", {"n1"}),
+        ("x NodeName=n2 State=DOWN ", {"n1"}),
+    ],
+)
+def test_a_free_text_with_line_breaks_costs_one_node_at_most(text: str, lost: set[str]) -> None:
+    records = [line(name, "IDLE") for name in ("n0", "n1", "n2", "n3")]
+    records[1] += f" Comment={text}"
+    assert [seen.node.name for seen in gate_slurm.parse("\n".join(records))] == sorted({"n0", "n1", "n2", "n3"} - lost)
+    assert all(seen.node.states == ("IDLE",) for seen in gate_slurm.parse("\n".join(records)))
+
+
 def test_a_reason_is_ours_with_its_sum_and_not_without() -> None:
     for why in ("7 GPUs", 'a\n"b" [root@2026-01-01T00:00:00] \x1b[31m', "x" * 1000, ""):
         reason = gate_slurm.signed(why)
