@@ -31,7 +31,7 @@ from .core.finding import Finding, printable
 from .core.host import Host, Output, ParseError, ReadError
 from .core.plan import FileChange
 
-# Of the time for a stage: for the modules, the rest is for Slurm and for the state; of that for one module and one tool.
+# Share of the time for a stage that the modules get (the rest is for Slurm and the state); of it, one module, one tool.
 _SHARE, _MODULE, _TOOL = 0.6, 0.5, 0.4
 # Seconds for what is written when all else hangs; and where that drains the node.
 _LAST, _LAST_CLOSED = 1.0, 3.0

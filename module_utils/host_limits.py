@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .core import advice, mounts, systemd_files
 from .core.check import Check
@@ -99,6 +99,8 @@ class Have:
     # By unit, of those that are there, and user.conf: files in the order in which they count, path -> text.
     units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+
+_Limits = Dict[str, Tuple[str, str]]
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
@@ -253,9 +255,11 @@ def plan(have: Have, want: Want) -> Plan:
     for name in sorted({*have.daemons, *have.unread}):
         found = _daemon(name, have.daemons.get(name, ()), have.unread.get(name), want)
         unit = units.get(UNITS.get(name, ""))
-        # Started as its unit says, and that is too little.
-        follows = found.state == "drift" and name in UNITS and unit is not None and not unit.ok
-        findings.append(replace(found, because=unit.id) if follows and unit is not None else found)
+        # Started as its unit says, where all that the process has too little of is too little there.
+        low = set().union(*(_low(limits, want) for limits in have.daemons.get(name, ())))
+        if unit is not None and low and low <= set(_unit_limits(UNITS[name], have.units[UNITS[name]], want)[1]):
+            found = replace(found, because=unit.id)
+        findings.append(found)
     if want.shm:
         findings.append(_shm(have, want))
     return Plan(tuple(findings), tuple(changes))
@@ -299,16 +303,28 @@ def _service_ok(have: Have, want: Want) -> bool:
     )
 
 
-def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
-    """A unit, or user.conf, that says less itself. One that says nothing has systemd's defaults, which are judged."""
-    section, keys = ("[Manager]", _SERVICE_KEYS) if name == USER_CONF else ("[Service]", _UNIT_KEYS)
-    said: Dict[str, Tuple[str, str]] = {}
+def _unit_keys(name: str) -> Tuple[str, Dict[str, str]]:
+    """Section and keys of the limits in a unit, or in user.conf."""
+    return ("[Manager]", _SERVICE_KEYS) if name == USER_CONF else ("[Service]", _UNIT_KEYS)
+
+
+def _unit_limits(name: str, files: Mapping[str, str], want: Want) -> Tuple[_Limits, _Limits]:
+    """Limits that a unit sets itself, each with its file, and those of them that are too low."""
+    section, keys = _unit_keys(name)
+    settings: _Limits = {}
     for path, text in files.items():
         for key, value in parse_service(text, section).items():
-            said[key] = (value, path)
+            settings[key] = (value, path)
     least = {"memlock": None, "nofile": want.nofile}
-    own = {item: said[key] for item, key in keys.items() if key in said and said[key][0]}
+    own = {item: settings[key] for item, key in keys.items() if settings.get(key, ("",))[0]}
     low = {item: one for item, one in own.items() if not all(enough(part, least[item]) for part in one[0].split(":"))}
+    return own, low
+
+
+def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
+    """Judge what a unit, or user.conf, sets itself; otherwise systemd's defaults count, which are judged elsewhere."""
+    keys, least = _unit_keys(name)[1], {"memlock": None, "nofile": want.nofile}
+    own, low = _unit_limits(name, files, want)
     have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
     of_users = name in (USER_CONF, "user@.service")
     start = "let users log in anew" if of_users else "on a drained node systemctl restart %s" % name
@@ -376,9 +392,15 @@ def persisted(check: Check, path: str, good: bool, ours: bool, paths: Sequence[s
     )
 
 
+def _low(limits: Tuple[str, str], want: Want) -> Set[str]:
+    """What a process has too little of. limits: of locked memory and open files."""
+    fits = {"memlock": enough(limits[0], None), "nofile": enough(limits[1], want.nofile)}
+    return {item for item, fit in fits.items() if not fit}
+
+
 def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Problem], want: Want) -> Finding:
     """One for all processes of that name: the worst counts."""
-    low = [limits for limits in processes if not (enough(limits[0], None) and enough(limits[1], want.nofile))]
+    low = [limits for limits in processes if _low(limits, want)]
     if unread is not None and not low:
         state, have = "unknown", str(unread)
     else:

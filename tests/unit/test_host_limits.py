@@ -123,6 +123,25 @@ def test_one_drop_in_for_all_services_is_one_cause_and_says_nothing_of_units_tha
     assert sorted(follows for _state, _aspect, follows in said.values()) == [False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("unit", "nofile", "memlock", "follows"),
+    [
+        ("LimitMEMLOCK=infinity\nLimitNOFILE=131072", 1048576, "8388608", False),
+        ("LimitNOFILE=131072", 131072, "8388608", False),
+        ("LimitNOFILE=131072", 131072, "unlimited", True),
+        ("LimitMEMLOCK=8M\nLimitNOFILE=131072", 131072, "8388608", True),
+        ("LimitMEMLOCK=8M", 131072, "unlimited", False),
+    ],
+)
+def test_a_daemon_follows_from_its_unit_in_the_same_limits_alone(
+    root: Path, unit: str, nofile: int, memlock: str, follows: bool
+) -> None:
+    put(root, "etc/systemd/system/slurmd.service.d/site.conf", f"[Service]\n{unit}\n")
+    put(root, "proc/7/comm", "slurmd\n")
+    put(root, "proc/7/limits", f"Max open files {nofile} files\nMax locked memory {memlock} bytes\n")
+    assert found(root)["slurmd"][2] == follows
+
+
 def test_a_daemon_that_has_what_its_unit_says_follows_from_it(root: Path) -> None:
     put(root, "proc/7/comm", "slurmd\n")
     put(root, "proc/7/limits", "Max open files 1048576 files\nMax locked memory 8388608 bytes\n")
