@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import os
 import posixpath
@@ -36,17 +37,18 @@ def unpack_sources(path: str, digest: str, commit: str, directory: str) -> None:
     """
     with _errors(path):
         with open(path, "rb") as stream:
-            found = programs.digest(stream)
-            if found != digest:
-                raise ReadError(path, "has sha256 %s, expected %s" % (found, digest))
-            # The same open file: a name can be given to another one meanwhile.
-            stream.seek(0)
-            with tarfile.open(fileobj=stream, mode="r:*") as archive:
-                members = safe_members(archive)
-                comment = archive.pax_headers.get("comment", "")
-                if _COMMIT.fullmatch(comment) and comment != commit:
-                    raise ParseError("is of commit %s, expected %s" % (comment, commit))
-                _extract(archive, members, directory + ".unpacked")
+            # The bytes that are verified are those that are unpacked, whoever may write the file meanwhile.
+            content = io.BytesIO(stream.read(LIMIT + 1))
+        found = programs.digest(content)
+        if found != digest or len(content.getbuffer()) > LIMIT:
+            raise ReadError(path, "has sha256 %s, expected %s" % (found, digest))
+        content.seek(0)
+        with tarfile.open(fileobj=content, mode="r:*") as archive:
+            members = safe_members(archive)
+            comment = archive.pax_headers.get("comment", "")
+            if _COMMIT.fullmatch(comment) and comment != commit:
+                raise ParseError("is of commit %s, expected %s" % (comment, commit))
+            _extract(archive, members, directory + ".unpacked")
         top = os.listdir(directory + ".unpacked")
         os.rename(os.path.join(directory + ".unpacked", *(top if len(top) == 1 else ())), directory)
 

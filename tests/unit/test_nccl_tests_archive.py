@@ -211,3 +211,24 @@ def test_a_damaged_archive_is_unpacked_or_a_read_error(noise: bytes, at: int, mo
         except ReadError as error:
             assert error.problem.source == str(path)
         assert {p.name for p in Path(folder).iterdir()} <= {"x", "source", "source.unpacked"}
+
+
+def test_the_bytes_that_were_verified_are_unpacked_whatever_the_file_holds_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder may belong to anybody: only the bytes count."""
+    tmp_path.chmod(0o777)
+    path = tmp_path / "x.tgz"
+    digest = write_archive(path, [member("Makefile"), member("src/a.cu")])
+    verified = programs.digest
+
+    def swap(stream: Any) -> str:
+        found = verified(stream)
+        path.write_bytes(b"")
+        write_archive(path, [member("evil")])
+        return found
+
+    monkeypatch.setattr(programs, "digest", swap)
+    (tmp_path / "scratch").mkdir()
+    archive.unpack_sources(str(path), digest, COMMIT, str(tmp_path / "scratch/source"))
+    assert {one.name for one in (tmp_path / "scratch/source").iterdir()} == {"Makefile", "src"}
