@@ -20,7 +20,7 @@ from .core.finding import Finding
 from .core.plan import Command, FileChange, Plan, merge
 from .driver import kernels, packages
 from .driver.dkms import Build
-from .driver.ofed_state import MLX5, OPENIBD, REPOSITORY, UMAD_LIST, Have
+from .driver.ofed_state import MLX5, OPENIBD, REPOSITORY, STACK, UMAD_LIST, Have
 from .driver.packages import Packages, System
 from .machine.pci import natural_key
 
@@ -36,9 +36,17 @@ _DRIVER = re.compile(r"mlnx-ofed-kernel-dkms|mlnx-ofa_kernel(-dkms)?|kmod-mlnx-o
 _BUILD_TIMEOUT = 3600.0
 # Metapackages of each flavour: what they pull in goes or stays with them.
 _METAS = {
-    "doca-ofed": re.compile(r"doca-(ofed|all|networking|roce|host-basic)(-.*)?"),
+    "doca-ofed": re.compile(
+        r"doca-(?!ofed-)(ofed|all|networking|roce|host-basic)(-.*)?|doca-ofed-(userspace|kernel.*)"
+    ),
     "mlnx-ofed": re.compile(r"mlnx-ofed-(?!kernel(?!-only)).*"),
+    # Canonical's build of DOCA-OFED: modules without DKMS, and a metapackage for each kernel flavour (Ubuntu's server
+    # documentation, "DOCA-OFED"). Its files are those of NVIDIA's packages.
+    "ubuntu": re.compile(
+        r"linux-(main-)?modules-doca-ofed-.+|doca-ofed-userspace-[0-9.]+|doca-ofed-(?!userspace|kernel).+"
+    ),
 }
+_UBUNTU_RELEASE = re.compile(r"(?:doca-ofed-userspace|linux-(?:main-)?modules-doca-ofed)-([0-9]+(?:\.[0-9]+)*)(?:-.*)?")
 # On the kernel's side; user space keeps the vendor's libraries until the distribution's are put in their place.
 _OF_KERNEL = re.compile(
     r"(mlnx-ofed-kernel-(dkms|utils|modules)|mlnx-(nfsrdma|nvme)-dkms|kmod-mlnx-.*|mlnx-ofa_kernel.*)"
@@ -98,7 +106,8 @@ MODULE = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"For each kernel: would modprobe take OFED's `mlx5_core`, and with the flavour `inbox` the kernel's own"
+"""For each kernel: would modprobe take `mlx5_core`, `mlx5_ib`, `ib_core`, `ib_uverbs` and `rdma_cm` of OFED, and with
+the flavour `inbox` the kernel's own: a stack of both does not load, or crashes"""
 LOADED = Check(
     "ofed.loaded",
     why="what is installed works after a reboot, or after openibd was restarted where nothing uses it",
@@ -284,10 +293,15 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
     )
     text = version or "absent"
     fix = _RUN if want.manage else "install it, or set mofed_flavour to what this host has"
-    if not want.manage and version is None and have.release:
-        # Somebody's own way of installing it: what it says of itself counts.
-        good = not want.version or have.release.startswith(want.version)
-        text = "no package, but ofed_info says %s" % have.release
+    if not want.manage and version is None:
+        # Another way of installing it: its packages, or what it reports itself, count.
+        release = _ubuntu_release(case) or have.release
+        good = bool(release) and (not want.version or (release or "").startswith(want.version))
+        text = "%s by other packages, or by ofed_info" % release if release else text
+        if not release and _loaded_from_elsewhere(have):
+            text, fix = "no package, and the mlx5_core that is loaded is none of this host's files", "see which container"
+            fix += " loads it (crictl ps), and hold that to its release; or install %s here" % want.package
+            return (PACKAGES.judge(want.package, "unknown", want.package, text, _MANAGER, fix),), False
     refresh = packages.refresh(case.system).argv
     words = next((said for argv, said in case.failed.items() if argv == refresh or _spec(case) in argv), None)
     if words is not None and not good:
@@ -297,6 +311,18 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
     wanted = " ".join(filter(None, (want.package, want.version)))
     finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, _MANAGER, fix)
     return (finding,), not good and want.manage and words is None
+
+
+def _loaded_from_elsewhere(have: Have) -> bool:
+    """Return whether a driver is loaded that no file of this host is, as driver containers do."""
+    file = have.modules.get(have.kernels.running or "", {}).get(MLX5)
+    return file is not None and file.inbox and have.loaded.get(MLX5, file.srcversion) != file.srcversion
+
+
+def _ubuntu_release(case: _Case) -> str:
+    """Release of Ubuntu's own DOCA-OFED, which is part of its packages' names; "" where they are not installed."""
+    found = (_UBUNTU_RELEASE.fullmatch(name) for name in sorted(case.packages.installed))
+    return next((match.group(1) for match in found if match), "")
 
 
 def _spec(case: _Case) -> str:
@@ -310,7 +336,9 @@ def _drivers(names: Iterable[str]) -> List[str]:
 def _conflict(case: _Case) -> Tuple[Finding, List[str]]:
     """Of two flavours the libraries of one meet the kernel modules of the other. The packages that are too many."""
     want = case.want
-    patterns = [pattern for flavour, pattern in _METAS.items() if flavour != want.flavour]
+    # Who does not let Busbar manage OFED may have it from Ubuntu, unless NVIDIA's packages are there, too.
+    same = {want.flavour} if want.manage or want.package in case.packages.installed else {want.flavour, "ubuntu"}
+    patterns = [pattern for flavour, pattern in _METAS.items() if flavour not in same or want.flavour == "inbox"]
     if want.flavour == "inbox":
         patterns.append(_OF_KERNEL)
     others = sorted(name for name in case.packages.installed if any(p.fullmatch(name) for p in patterns))
@@ -484,19 +512,21 @@ def _dkms(action: str, name: str, version: str, kernel: str, force: bool = False
 
 
 def _module(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
-    found = case.have.modules.get(kernel)
+    stack = case.have.modules.get(kernel, {})
+    found = stack.get(MLX5)
     of_ofed = case.want.flavour != "inbox"
-    good = found is not None and found.inbox != of_ofed
+    foreign = [module.path for module in stack.values() if module.inbox == of_ofed]
+    good = found is not None and not foreign
     ours = [b for b in case.builds if b.name in _KERNEL_MODULES]
     built = any((b.kernel, b.state) == (kernel, "installed") for b in ours)
     mend = not good and of_ofed and built and case.want.manage
     finding = MODULE.judge(
         kernel,
         "ok" if good else "drift",
-        want="OFED's mlx5_core" if of_ofed else "the kernel's own mlx5_core",
-        have=found.path if found else "there is no mlx5_core",
-        source="modinfo -k %s mlx5_core" % kernel,
-        fix=_RUN if mend else "look at modinfo -k %s -n mlx5_core and at dkms status" % kernel,
+        want="%s of OFED" % ", ".join(STACK) if of_ofed else "the kernel's own %s" % ", ".join(STACK),
+        have=", ".join(foreign) or found.path if found else "there is no mlx5_core",
+        source="modinfo -k %s %s" % (kernel, " ".join(STACK)),
+        fix=_RUN if mend else "look at modinfo -k %s -n %s and at dkms status" % (kernel, " ".join(STACK)),
         because=cause,
         severity=_matters(case, kernel),
     )
@@ -534,20 +564,22 @@ def _loaded(case: _Case, modules: Plan, mending: bool) -> Plan:
     """mending: what is installed for the running kernel is about to be another."""
     have, want = case.have, case.want
     running = have.kernels.running
-    found = have.modules.get(running) if running else None
+    stack = have.modules.get(running, {}) if running else {}
+    found = stack.get(MLX5)
     if found is None or running is None:
         return Plan()
     wrong = next((f for f in modules.findings if f.check == MODULE.id and f.subject == running and not f.ok), None)
-    same = have.loaded is not None and have.loaded == found.srcversion
+    others = [name for name, module in stack.items() if have.loaded.get(name, module.srcversion) != module.srcversion]
+    same = MLX5 in have.loaded and not others
     good = same and wrong is None
     what = "OFED's mlx5_core" if want.flavour != "inbox" else "the kernel's own mlx5_core"
-    text = "mlx5_core is not loaded" if have.loaded is None else "another mlx5_core than %s" % found.path
+    text = "another %s than what is installed" % ", ".join(others) if others else "mlx5_core is not loaded"
     finding = LOADED.judge(
         MLX5,
         "ok" if good else "drift",
         want=what,
         have=found.path if same else text,
-        source="/sys/module/%s/srcversion" % MLX5,
+        source="/sys/module/{%s}/srcversion" % ",".join(stack),
         fix=LOADED.fix + "; if it is the same then, the initramfs holds the old one:"
         " update-initramfs -u -k %s or dracut -f --kver %s" % (running, running),
         because=None if wrong is None else wrong.because or wrong.id,

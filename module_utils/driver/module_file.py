@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 
@@ -50,6 +50,18 @@ def parse(text: str) -> ModuleFile:
     return ModuleFile(found["filename"], found.get("srcversion", ""), found.get("license", ""), depends)
 
 
+def parse_each(text: str) -> Dict[str, ModuleFile]:
+    """Parse what ``modinfo`` prints of several modules, by their names. Raises ParseError."""
+    found: Dict[str, ModuleFile] = {}
+    blocks = re.split(r"^(?=(?:name:.*\n)?filename:)", text, flags=re.MULTILINE)
+    for block in filter(str.strip, blocks):
+        module = parse(block)
+        # A module that is built in has no file; modinfo prints its name instead.
+        name = re.match(r"name: *(\S+)", block) if module.path == "(builtin)" else None
+        found[plain(name.group(1) if name else module.path.rpartition("/")[2].partition(".ko")[0])] = module
+    return found
+
+
 def parse_symbols(text: str) -> Dict[str, str]:
     """Symbol -> checksum, of a Module.symvers and of modprobe --dump-modversions alike. Raises ParseError."""
     found = {}
@@ -66,6 +78,17 @@ def ask(host: Host, argv: Tuple[str, ...]) -> Optional[ModuleFile]:
     output = host.run(argv)
     absent = output.rc != 0 and "not found" in output.stderr
     return None if absent else parse(output.answer())
+
+
+def read_each(host: Host, kernel: str, modules: Sequence[str], problems: List[Problem]) -> Dict[str, ModuleFile]:
+    """Return the modules that modprobe would load for this kernel, of those that there are."""
+    argv = ("modinfo", "-k", kernel, *modules)
+
+    def get() -> Dict[str, ModuleFile]:
+        output = host.run(argv)
+        return parse_each(output.stdout if output.rc != 0 and "not found" in output.stderr else output.answer())
+
+    return attempt(get, " ".join(argv), problems) or {}
 
 
 def read(host: Host, kernel: str, module: str, problems: List[Problem]) -> Optional[ModuleFile]:

@@ -28,6 +28,8 @@ OPENIBD_PLACES = ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" +
 REPOSITORY = "mofed"  # the name of our repository's files
 UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
 MLX5 = "mlx5_core"
+# Modules that have to come from one build.
+STACK = (MLX5, "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
 PEER_MEMORY = "ib_register_peer_memory_client"
 _MASKED = "/run/systemd/system/" + OPENIBD
 _INFO = ("ofed_info", "-s")
@@ -52,8 +54,8 @@ class User:
 
 @dataclass(frozen=True)
 class Have:
-    """release: what ofed_info says, "" for inbox.   modules: kernel -> its mlx5_core, None without.
-    loaded: srcversion of the mlx5_core that is loaded, "" where it tells none, None where it is not loaded.
+    """release: what ofed_info says, "" for inbox.   modules: kernel -> name -> file, of STACK.
+    loaded: srcversion of each of STACK that is loaded, "" where it tells none.
     files: path of each of Busbar's own -> text, None where it is absent; a file that could not be read is left out.
 
     peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
@@ -67,8 +69,8 @@ class Have:
     release: Optional[str] = None
     kernels: Kernels = field(default_factory=Kernels)
     builds: Optional[Tuple[Build, ...]] = ()
-    modules: Mapping[str, Optional[ModuleFile]] = field(default_factory=dict)
-    loaded: Optional[str] = None
+    modules: Mapping[str, Mapping[str, ModuleFile]] = field(default_factory=dict)
+    loaded: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     peer: Mapping[str, str] = field(default_factory=dict)
     built: Mapping[str, str] = field(default_factory=dict)
@@ -108,7 +110,7 @@ def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
     problems: List[Problem] = []
     known = kernels.read(host, problems)
     system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
-    modules = {kernel: module_file.read(host, kernel, MLX5, problems) for kernel in known.installed}
+    modules = {kernel: module_file.read_each(host, kernel, STACK, problems) for kernel in known.installed}
     peer, built = _peer_memory(host, peermem, machine, known, problems)
     return Have(
         system=system,
@@ -144,11 +146,13 @@ def read_release(host: Host, problems: List[Problem]) -> Optional[str]:
     return attempt(ask, " ".join(_INFO), problems)
 
 
-def _loaded(host: Host, problems: List[Problem]) -> Optional[str]:
-    folder = "/sys/module/" + MLX5
-    if not host.listdir(folder):
-        return None
-    return read_value(host, folder + "/srcversion", parse_text, problems) or ""
+def _loaded(host: Host, problems: List[Problem]) -> Dict[str, str]:
+    folders = {name: "/sys/module/" + name for name in STACK}
+    return {
+        name: read_value(host, folder + "/srcversion", parse_text, problems) or ""
+        for name, folder in folders.items()
+        if host.listdir(folder)
+    }
 
 
 def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:

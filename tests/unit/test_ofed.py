@@ -28,12 +28,20 @@ WANT = Want("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, False)
 VERSION = "25.10.OFED.25.10.1.7.1.1"
 
 
-def _own(kernel: str) -> ModuleFile:
-    return ModuleFile(f"/lib/modules/{kernel}/updates/dkms/mlx5_core.ko", "AAAA")
+Stack = dict[str, ModuleFile]
 
 
-def _inbox(kernel: str) -> ModuleFile:
-    return ModuleFile(f"/lib/modules/{kernel}/kernel/drivers/net/mlx5_core.ko.zst", "BBBB")
+def _own(kernel: str) -> Stack:
+    return {name: ModuleFile(f"/lib/modules/{kernel}/updates/dkms/{name}.ko", "AAAA") for name in ofed_state.STACK}
+
+
+def _inbox(kernel: str) -> Stack:
+    names = ofed_state.STACK
+    return {name: ModuleFile(f"/lib/modules/{kernel}/kernel/drivers/net/{name}.ko.zst", "BBBB") for name in names}
+
+
+def _loaded(srcversion: str) -> dict[str, str]:
+    return dict.fromkeys(ofed_state.STACK, srcversion)
 
 
 def healthy(**changes: Any) -> Have:
@@ -52,7 +60,7 @@ def healthy(**changes: Any) -> Have:
             for name, version in (("mlnx-ofed-kernel", VERSION), ("nvidia", "580.82.07"))
         ),
         modules={kernel: _own(kernel) for kernel in (RUNNING, NEXT)},
-        loaded="AAAA",
+        loaded=_loaded("AAAA"),
         files=files,
         systemd=True,
         openibd=True,
@@ -66,7 +74,7 @@ def fresh(**changes: Any) -> Have:
         release="",
         builds=(),
         modules={kernel: _inbox(kernel) for kernel in (RUNNING, NEXT)},
-        loaded="BBBB",
+        loaded=_loaded("BBBB"),
         files=dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST]),
         openibd=False,
     )
@@ -140,7 +148,7 @@ def test_another_release_is_replaced_and_held() -> None:
 
 
 def test_a_host_that_is_only_adopted_is_judged_and_not_changed() -> None:
-    for have in (fresh(), healthy(loaded="CCCC"), healthy(modules={RUNNING: _inbox(RUNNING), NEXT: None})):
+    for have in (fresh(), healthy(loaded=_loaded("CCCC")), healthy(modules={RUNNING: _inbox(RUNNING), NEXT: {}})):
         plan = ofed.plan(have, replace(WANT, manage=False, version=""))
         assert roots(plan)
         assert not plan.changed
@@ -150,6 +158,67 @@ def test_a_host_that_is_only_adopted_is_judged_and_not_changed() -> None:
     assert roots(ofed.plan(tarball, replace(WANT, manage=False, version="23.10"))) == [
         ("ofed.packages", "doca-ofed", "drift")
     ]
+
+
+@pytest.mark.parametrize("name", ofed_state.STACK)
+def test_a_stack_that_is_half_inbox_and_half_ofed_is_drift(name: str) -> None:
+    mixed = {**_own(RUNNING), name: _inbox(RUNNING)[name]}
+    half = healthy(modules={RUNNING: mixed, NEXT: _own(NEXT)}, loaded={**_loaded("AAAA"), name: "BBBB"})
+    assert roots(ofed.plan(half, WANT)) == [("ofed.module", RUNNING, "drift")]
+    live = healthy(loaded={**_loaded("AAAA"), name: "BBBB"})
+    assert roots(ofed.plan(live, WANT)) == [("ofed.loaded", "mlx5_core", "drift")]
+
+
+def test_a_module_that_is_not_there_or_not_loaded_is_no_other_stack() -> None:
+    part = {name: module for name, module in _own(RUNNING).items() if name != "rdma_cm"}
+    have = healthy(modules={RUNNING: part, NEXT: _own(NEXT)}, loaded={"mlx5_core": "AAAA", "ib_core": "AAAA"})
+    assert roots(ofed.plan(have, WANT)) == []
+
+
+def _ubuntu(release: str = "3.4", **more: str) -> Packages:
+    kernel = f"linux-main-modules-doca-ofed-{release}-6.14.0-22-generic"
+    names = [
+        f"doca-ofed-userspace-{release}",
+        f"linux-modules-doca-ofed-{release}-generic",
+        "doca-ofed-generic",
+        kernel,
+    ]
+    return Packages({**dict.fromkeys(names, "6.14.0.22"), **more}, ())
+
+
+@pytest.mark.parametrize(
+    ("want", "packages", "expected"),
+    [
+        ({"manage": False, "version": "3.4"}, _ubuntu(), []),
+        ({"manage": False, "version": ""}, _ubuntu(), []),
+        ({"manage": False, "version": "3.2.1"}, _ubuntu(), ["ofed.packages"]),
+        ({"manage": False, "version": "3.4"}, _ubuntu(**{"doca-ofed": "3.4.0-1"}), ["ofed.conflict"]),
+        ({}, _ubuntu(), ["ofed.packages", "ofed.conflict"]),
+        ({"flavour": "inbox", "version": ""}, _ubuntu(), ["ofed.conflict"]),
+    ],
+)
+def test_ubuntus_own_doca_ofed_is_a_build_of_its_own(
+    want: dict[str, Any], packages: Packages, expected: list[str]
+) -> None:
+    have = healthy(packages=packages, release="", builds=())
+    plan = ofed.plan(have, replace(WANT, **want))
+    checks = {f.check for f in plan.findings if not f.ok}
+    assert {check for check in ("ofed.packages", "ofed.conflict") if check in checks} == set(expected)
+    removed = [line for line in words(plan) if " remove " in line or " purge " in line]
+    named = all(name in line for line in removed for name in _ubuntu().installed)
+    assert (bool(removed), named) == (replace(WANT, **want).manage, True)
+
+
+def test_nvidias_packages_are_not_ubuntus() -> None:
+    names = {"doca-ofed": "3.2.1-1", "doca-ofed-userspace": "3.2.1-1", "mlnx-ofed-kernel-dkms": "25.10-1"}
+    have = healthy(packages=Packages(names, ("doca-ofed", "mlnx-ofed-kernel-dkms")))
+    assert roots(ofed.plan(have, replace(WANT, manage=False, version=""))) == []
+
+
+def test_a_driver_that_a_container_has_loaded_is_not_judged_by_packages() -> None:
+    have = fresh(loaded=_loaded("CCCC"))
+    plan = ofed.plan(have, replace(WANT, manage=False))
+    assert roots(plan) == [("ofed.packages", "doca-ofed", "unknown")]
 
 
 def test_a_kernel_update_that_fell_back_to_inbox_is_drift() -> None:
@@ -205,15 +274,15 @@ def test_an_inbox_module_in_front_of_the_built_one_is_found_and_depmod_is_run() 
 
 
 def test_what_is_installed_and_not_loaded_waits_for_a_reboot() -> None:
-    plan = ofed.plan(healthy(loaded="OLD"), WANT).limit("none")
+    plan = ofed.plan(healthy(loaded=_loaded("OLD")), WANT).limit("none")
     assert roots(plan) == [("ofed.loaded", "mlx5_core", "withheld")]
     assert (plan.commands, plan.reboot) == ((), ("OFED's mlx5_core is installed and not loaded",))
-    allowed = ofed.plan(healthy(loaded="OLD"), WANT).limit("driver")
+    allowed = ofed.plan(healthy(loaded=_loaded("OLD")), WANT).limit("driver")
     assert words(allowed) == ["systemctl restart openibd.service"]
 
 
 def test_a_restart_of_the_driver_is_refused_where_somebody_would_notice() -> None:
-    plan = ofed.plan(healthy(loaded="OLD"), WANT)
+    plan = ofed.plan(healthy(loaded=_loaded("OLD")), WANT)
     refused = plan.refuse(Busy(("the default route leaves by ens1 (0000:1b:00.0)",)).against).limit("driver")
     assert refused.commands == ()
     assert "default route" in (one(refused, "ofed.loaded").have or "")
