@@ -299,7 +299,10 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
         good = bool(release) and (not want.version or (release or "").startswith(want.version))
         text = "%s by other packages, or by ofed_info" % release if release else text
         if not release and _loaded_from_elsewhere(have):
-            text, fix = "no package, and the mlx5_core that is loaded is none of this host's files", "see which container"
+            text, fix = (
+                "no package, and the mlx5_core that is loaded is none of this host's files",
+                "see which container",
+            )
             fix += " loads it (crictl ps), and hold that to its release; or install %s here" % want.package
             return (PACKAGES.judge(want.package, "unknown", want.package, text, _MANAGER, fix),), False
     refresh = packages.refresh(case.system).argv

@@ -124,6 +124,29 @@ def test_one_drop_in_for_all_services_is_one_cause_and_says_nothing_of_units_tha
 
 
 @pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"sshd": "session    required     pam_limits.so\n"}, {}),
+        ({"sshd": "auth required pam_unix.so\n@include common\n", "common": "session optional pam_limits.so\n"}, {}),
+        ({"sshd": "session include password-auth\n", "password-auth": "-session [default=1] pam_limits.so\n"}, {}),
+        ({"slurm": "session substack a\n", "a": "session required /lib/security/pam_limits.so noaudit\n"}, {}),
+        ({"sshd": "session required \\\n pam_limits.so\n", "login": "#\nsession required pam_limits.so"}, {}),
+        ({"cron": "session required pam_unix.so\n"}, {}),
+        ({"sshd": "session required pam_unix.so\n# session required pam_limits.so\n"}, {"sshd": "not_owned"}),
+        ({"sshd": "auth required pam_limits.so\n"}, {"sshd": "not_owned"}),
+        ({"slurm": "@include absent\n@include slurm\n"}, {"slurm": "not_owned"}),
+        ({"login": "session required pam_limits.so conf=/etc/site.conf\n"}, {"login": "not_owned"}),
+    ],
+)
+def test_a_session_without_pam_limits_has_no_limits_of_ours(
+    root: Path, files: dict[str, str], expected: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        put(root, f"etc/pam.d/{name}", text)
+    assert {subject: state for subject, (state, _aspect, _follows) in found(root).items()} == expected
+
+
+@pytest.mark.parametrize(
     ("unit", "nofile", "memlock", "follows"),
     [
         ("LimitMEMLOCK=infinity\nLimitNOFILE=131072", 1048576, "8388608", False),
