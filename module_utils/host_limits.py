@@ -32,8 +32,6 @@ DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
 UNITS = {"slurmd": "slurmd.service", "dockerd": "docker.service", "kubelet": "kubelet.service", "": "user@.service"}
 _UNIT_KEYS = {"memlock": "LimitMEMLOCK", "nofile": "LimitNOFILE"}
 USER_CONF = "user.conf"
-# PAM services whose sessions start jobs. Slurm has one where slurm.conf says UsePAM.
-_SESSIONS = ("sshd", "login", "slurm")
 MEMINFO = "/proc/meminfo"
 UNLIMITED = "unlimited"
 # Of sizes in systemd's files, to the base of 1024.
@@ -54,12 +52,6 @@ UNIT = Check(
 )
 """Do slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) get no less by a unit or
 drop-in of their own: what they will have at their next start"""
-SESSION = Check(
-    "host_limits.session",
-    why="limits.conf and limits.d count only for sessions that run pam_limits",
-    aspect="persisted",
-)
-"Do sessions of sshd, login and Slurm run pam_limits with limits.d"
 GROUP = Check(
     "host_limits.group",
     why="a line for a group or a user counts before that for all (*), whatever file it is in",
@@ -206,18 +198,8 @@ def read(host: Host) -> Have:
             USER_CONF: systemd_files.configuration(host, USER_CONF),
             **{unit: _unit_files(host, unit) for unit in UNITS.values()},
         },
-        sessions=_sessions(host),
+        sessions=pam.read(host),
     )
-
-
-def _sessions(host: Host) -> Dict[str, Optional[str]]:
-    """Raises ReadError."""
-    found: Dict[str, Optional[str]] = {}
-    for service in _SESSIONS:
-        modules = pam.session_modules(service, host.read_system)
-        if modules is not None:
-            found[service] = next((given for name, given in modules if name == "pam_limits.so"), None)
-    return found
 
 
 def _unit_files(host: Host, unit: str) -> Dict[str, str]:
@@ -269,7 +251,7 @@ def plan(have: Have, want: Want) -> Plan:
             changes.append(FileChange(path, before, text))
         findings.append(persisted(check, path, good, before == text, [other for other, _text in there], want))
     findings += _groups(have)
-    findings += [_session(service, given) for service, given in have.sessions.items()]
+    findings += [pam.judge(service, given) for service, given in have.sessions.items()]
     units = {unit: _unit(unit, files, want) for unit, files in have.units.items() if files}
     # One drop-in may be for several units.
     first = {found.source: found for found in reversed(list(units.values())) if not found.ok}
@@ -359,22 +341,6 @@ def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
         source=next(iter(low.values()))[1] if low else next(reversed(list(files))),
         fix="set %s there; then systemctl daemon-reload, and %s"
         % (" and ".join("%s=%s" % (keys[item], least[item] or "infinity") for item in low), start),
-    )
-
-
-def _session(service: str, given: Optional[str]) -> Finding:
-    path = "%s/%s" % (pam.FOLDERS[0], service)
-    # With a file of its own pam_limits reads no limits.d.
-    other = next((word for word in (given or "").split() if word.startswith("conf=")), "")
-    return SESSION.judge(
-        service,
-        "not_owned" if given is None or other else "ok",
-        want="pam_limits with limits.d",
-        have="no pam_limits" if given is None else "pam_limits %s" % (other or "with limits.d"),
-        source=path,
-        fix="remove %s from pam_limits in %s" % (other, path)
-        if other
-        else "add to %s: session required pam_limits.so" % path,
     )
 
 

@@ -1,15 +1,27 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which modules PAM runs for the session of a service. Source: pam.d(5), pam_limits(8)."""
+"""Sessions that run pam_limits, without which limits.d counts for nobody. Sources: pam.d(5), pam_limits(8)."""
 
 from __future__ import annotations
 
 import re
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
+
+from .core.check import Check
+from .core.finding import Finding
+from .core.host import Host
 
 FOLDERS = ("/etc/pam.d", "/usr/lib/pam.d")
 _LINE = re.compile(r"-?(?P<type>\w+)\s+(?P<control>\[[^\]]*\]|\S+)\s+(?P<module>\S+)\s*(?P<arguments>.*)")
 _DEPTH = 16
+# Services whose sessions start jobs. Slurm has one where slurm.conf says UsePAM.
+_SERVICES = ("sshd", "login", "slurm")
+SESSION = Check(
+    "host_limits.session",
+    why="limits.conf and limits.d count only for sessions that run pam_limits",
+    aspect="persisted",
+)
+"Do sessions of sshd, login and Slurm run pam_limits with limits.d"
 
 
 def session_modules(service: str, read: Callable[[str], Optional[str]]) -> Optional[List[Tuple[str, str]]]:
@@ -37,3 +49,29 @@ def _modules(text: str, read: Callable[[str], Optional[str]], depth: int) -> Lis
             paths = [name] if name.startswith("/") else ["%s/%s" % (folder, name) for folder in FOLDERS]
             found += _modules(next(filter(None, map(read, paths)), ""), read, depth - 1)
     return found
+
+
+def read(host: Host) -> Dict[str, Optional[str]]:
+    """Return the arguments of pam_limits by service, None without it. Raises ReadError."""
+    found: Dict[str, Optional[str]] = {}
+    for service in _SERVICES:
+        modules = session_modules(service, host.read_system)
+        if modules is not None:
+            found[service] = next((given for name, given in modules if name == "pam_limits.so"), None)
+    return found
+
+
+def judge(service: str, given: Optional[str]) -> Finding:
+    path = "%s/%s" % (FOLDERS[0], service)
+    # With a file of its own pam_limits reads no limits.d.
+    other = next((word for word in (given or "").split() if word.startswith("conf=")), "")
+    return SESSION.judge(
+        service,
+        "not_owned" if given is None or other else "ok",
+        want="pam_limits with limits.d",
+        have="no pam_limits" if given is None else "pam_limits %s" % (other or "with limits.d"),
+        source=path,
+        fix="remove %s from pam_limits in %s" % (other, path)
+        if other
+        else "add to %s: session required pam_limits.so" % path,
+    )

@@ -15,7 +15,8 @@ import ssl
 import threading
 import urllib.parse
 import urllib.request
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from contextlib import closing
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PIECE = 1 << 20
@@ -51,32 +52,37 @@ def request(
         context = None if url.scheme == "http" else ssl.create_default_context(cafile=ca_file)
     except (OSError, ValueError) as error:
         raise HttpError("certificates of %s cannot be used: %s" % (ca_file, _reason(error))) from None
+    path = (url.path or "/") + ("?" + url.query if url.query else "")
     result: List[Union[HttpError, Tuple[int, bytes]]] = []
 
     def exchange() -> None:
-        connection = None
         try:
-            connection = _connection(url, context, seconds, proxies)
-            path = (url.path or "/") + ("?" + url.query if url.query else "")
-            connection.request(method, path, body, sent)
-            response = connection.getresponse()
-            result.append((response.status, _body(response, limit)))
+            with closing(_connection(url, context, seconds, proxies)) as connection:
+                connection.request(method, path, body, sent)
+                response = connection.getresponse()
+                result.append((response.status, _body(response, limit)))
         except HttpError as error:
             result.append(error)
         except (OSError, ValueError, http.client.HTTPException) as error:
             result.append(HttpError(_reason(error)))
-        finally:
-            if connection is not None:
-                connection.close()
 
-    # Name resolution has no timeout, and that of a socket starts anew with each byte: so the thread is left behind.
+    return _within(exchange, result, url.hostname or "", seconds)
+
+
+def _within(
+    exchange: Callable[[], None], result: List[Union[HttpError, Tuple[int, bytes]]], host: str, seconds: float
+) -> Tuple[int, bytes]:
+    """Return what the exchange puts into ``result`` within these seconds. Raises HttpError.
+
+    Name resolution has no timeout, and that of a socket starts anew with each byte: a late thread is left behind.
+    """
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(seconds)
     if not result:
-        raise HttpError("%s: no complete response within %g s" % (url.hostname, seconds))
+        raise HttpError("%s: no complete response within %g s" % (host, seconds))
     if isinstance(result[0], HttpError):
-        raise HttpError("%s: %s" % (url.hostname, result[0])) from None
+        raise HttpError("%s: %s" % (host, result[0])) from None
     return result[0]
 
 
