@@ -84,6 +84,8 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"(?: on \w+(?:, unused for now)? \([^)]*\))?[^:]*: (?P<code>.{1,60})",
     ),
     ("port", r"NET/IB\w* ?: (?P<device>[\w.-]{1,64}):\d+ (?P<code>GID table changed)"),
+    # 2.28.7 and later go on, until the retries of what is under way are spent.
+    ("port", r"NET/IB\w* ?: (?P<device>[\w.-]{1,64}):\d+ Got non-fatal async event: (?P<code>port error)"),
     (
         # 2.29 and later go on without an HCA, where there is another one.
         "hca_lost",

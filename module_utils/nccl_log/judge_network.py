@@ -39,6 +39,13 @@ INTERFACE = Check(
     severity="critical",
 )
 "Is the interface by which ranks find each other one that reaches other nodes"
+HCA_SPEED = Check(
+    "nccl_log.hca_speed",
+    why="the slowest port that carries connections sets the pace of every collective",
+    fix="on the node named here: `ibstat DEVICE` or `ethtool INTERFACE` shows the rate of the port; check cable,"
+    " transceiver and the speed set on the switch port, then run site.yml --tags platform for it",
+)
+"Have all HCAs with connections the same speed"
 HCAS = Check(
     "nccl_log.hcas",
     why="each idle HCA is bandwidth that was paid for and is not used",
@@ -64,7 +71,14 @@ _UNREACHED = ("connect", "no_interface", "address", "bootstrap", "handshake", "a
 
 def judge(job: Job, gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
     """gpus: models that nccl-tests' list names."""
-    return [*_network(job), *net_plugins.judge(job), *_interfaces(job), *_hcas(job), *_gdr(job, gpus)]
+    return [
+        *_network(job),
+        *net_plugins.judge(job),
+        *_interfaces(job),
+        *_hcas(job),
+        *_hca_speeds(job),
+        *_gdr(job, gpus),
+    ]
 
 
 def _network(job: Job) -> List[Finding]:
@@ -480,6 +494,25 @@ def _hcas(job: Job) -> List[Finding]:
             HCAS.judge("%s %s sees" % (job.name, node), "drift", "%d HCAs" % most, have, "NET/IB : Using", fix)
         )
     return found
+
+
+def _hca_speeds(job: Job) -> List[Finding]:
+    """Name the HCAs that have connections and are slower than others that have."""
+    speeds: Dict[Tuple[str, str], int] = {}
+    for node, processes in nodes_of(job.processes).items():
+        used = {part for process in processes for way in _rdma_ways(process) for part in way[0].split("+")}
+        known = {name: mbit for process in processes for name, mbit in process.speeds.items()}
+        speeds.update({(node, name): mbit for name, mbit in known.items() if name in used and mbit > 0})
+    most = max(speeds.values(), default=0)
+    slow: Dict[str, List[str]] = {}
+    for (node, name), mbit in sorted(speeds.items()):
+        if mbit < most:
+            slow.setdefault(node, []).append("%s %g Gbit/s" % (name, mbit / 1000))
+    want = "%g Gbit/s as the others" % (most / 1000)
+    return [
+        HCA_SPEED.judge("%s %s" % (job.name, node), "drift", want, "%s has %s" % (node, names(found, 8)), "NET/IB speed=")
+        for node, found in slow.items()
+    ]
 
 
 def _began_on(job: Job, node: str) -> int:

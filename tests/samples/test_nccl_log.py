@@ -349,10 +349,30 @@ def test_other_logs_are_none_of_nccls(samples: Path) -> None:
         assert states(findings) == {"nccl_log.program job program": "unknown", "nccl_log.readable log": "unknown"}
 
 
+# Case -> the failure that its log reports.
+STALLS: dict[str, set[str]] = {
+    "healthy": set(),
+    "slow": set(),
+    "sleep": set(),
+    "stop": {"nccl_log.watchdog"},
+    "uneven": {"nccl_log.watchdog"},
+    "order": {"nccl_log.ranks"},
+}
+
+
+@pytest.mark.parametrize("case", STALLS)
+def test_a_job_that_stalls_fails_and_one_that_is_slow_does_not(samples: Path, case: str) -> None:
+    log = job.read([(samples / "h100x2-stall" / case / "log.txt").read_bytes()])
+    bad = [one for one in judge.judge(log) if not one.ok and one.severity == "critical" and one.because is None]
+    assert {one.check for one in bad[:1]} == STALLS[case]
+
+
 def test_every_captured_log_of_nccl_is_read_here(samples: Path) -> None:
     """A capture that is added to the samples waits here for somebody who reads it by hand."""
     found = [path for path in samples.rglob("*") if path.suffix in (".log", ".txt") and b"NCCL" in path.read_bytes()]
     assert {str(path.relative_to(samples)) for path in found} == {
+        *(f"h100x2-stall/{case}/log.txt" for case in STALLS),
+        *(f"h100x2-stall/{case}/ras.txt" for case in ("healthy", "slow", "sleep", "uneven")),  # test_ras.py
         "h200x1/one-gpu-debug-all.txt",
         "h200x1/ras-text.txt",  # tests/samples/test_ras.py
         "h200x8/all_reduce_nccl_debug_info.txt",

@@ -265,3 +265,49 @@ def test_interfaces_of_slingshot_ask_for_its_plugin() -> None:
     assert finding.fix.startswith("over Slingshot give the job the plugin aws-ofi-nccl")
     other = found(one.replace("hsn0", "eth0"))["nccl_log.network"]
     assert "aws-ofi-nccl" not in other.fix
+
+
+def _two_nodes(*speeds: int, used: int = 2) -> str:
+    """Two ranks, of two nodes of that many HCAs each with its speed in Mbit/s; the first ``used`` carry connections."""
+    half = len(speeds) // 2
+    text = ""
+    for rank, mine in enumerate((speeds[:half], speeds[half:])):
+        listed = " ".join(f"[{index}]mlx5_{index}:1/RoCE" for index in range(half))
+        lines = [
+            *(
+                f"NET/IB: [{index}] mlx5_{index}:uverbs{index}:1/RoCE provider=Mlx5 speed={mbit} context=0x7f ar=1"
+                for index, mbit in enumerate(mine)
+            ),
+            f"NET/IB : Using {listed} [RO]; OOB eth0:10.0.0.{rank + 1}<0>",
+            "Using network IB",
+            f"ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x5 - Init START",
+            f"comm 0x1 rank {rank} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
+            *(f"Channel 0{n}/0 : {1 - rank}[0] -> {rank}[0] [receive] via NET/IB/{n}/GDRDMA" for n in range(used)),
+        ]
+        text += info(*lines, who=f"n{rank}:7:8 [0]")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("speeds", "used", "slow"),
+    [
+        ((400000, 400000, 400000, 400000), 2, []),
+        ((400000, 400000, 25000, 400000), 2, ["n1"]),
+        ((400000, 100000, 400000, 100000), 1, []),
+        ((400000, 200000, 400000, 400000), 2, ["n0"]),
+        ((25000, 400000, 400000, 200000), 2, ["n0", "n1"]),
+    ],
+)
+def test_an_hca_that_is_slower_than_the_others_that_carry_connections_is_named(
+    speeds: tuple[int, ...], used: int, slow: list[str]
+) -> None:
+    log = job.read([_two_nodes(*speeds, used=used).encode()])
+    findings = [one for one in judge.judge(log) if one.check == "nccl_log.hca_speed"]
+    assert [one.subject.split()[-1] for one in findings] == slow
+
+
+@pytest.mark.parametrize(("event", "state"), [("port error(10)", "drift"), ("port active(9)", None)])
+def test_a_port_that_went_down_is_a_failure_though_nccl_goes_on(event: str, state: str | None) -> None:
+    line = f"n1:7:9 [0] transport/net_ib/common.cc:179 NCCL WARN NET/IB : mlx5_0:1 Got non-fatal async event: {event}\n"
+    port = found(_two_nodes(400000, 400000) + line).get("nccl_log.port")
+    assert (port.state if port else None) == state
