@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """NCCL's variables in what starts a job: shell and batch scripts, Dockerfiles, Kubernetes and compose files, Python.
 
-Nothing is run, and a value that only running it would tell is passed over. An argument list (`mpirun -x NCCL_X=1`,
-`--export=`, `docker run -e`) counts wherever it stands.
+Nothing is run and no template is filled in: a value that only that would give is None. An argument list (`mpirun -x
+NCCL_X=1`, `--export=`, `docker run -e`) counts wherever it stands.
 """
 
 from __future__ import annotations
@@ -13,27 +13,58 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import MENTION, Assignment, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import parse_nccl_conf, parse_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import (
+    MENTION,
+    NAME,
+    Assignment,
+    parse,
+)
 
-KINDS = ("conf", "script", "dockerfile", "yaml", "python")
+KINDS = ("conf", "env", "unit", "script", "dockerfile", "yaml", "python")
 _ENDINGS = {
     **dict.fromkeys((".sh", ".bash", ".csh", ".sbatch", ".slurm", ".pbs", ".job"), "script"),
     **dict.fromkeys((".yml", ".yaml", ".json"), "yaml"),
     **dict.fromkeys((".dockerfile", ".containerfile"), "dockerfile"),
     ".py": "python",
     ".conf": "conf",
+    ".env": "env",
+    **dict.fromkeys((".service", ".container"), "unit"),
 }
+_TEMPLATE = re.compile(r"\.(?:j2|jinja2?|tmpl|tpl|gotmpl|template|in|erb)$")
+# What a template engine fills in: by Helm or Jinja, and what stands alone in its line.
+_ACTION = re.compile(r"\{\{.*?\}\}|\{[%#].*?[%#]\}|<%.*?%>", re.DOTALL)
+_FILLED = "\ue000"  # in its place: a character that no shell or YAML gives a meaning
+# More of that kind, which YAML cannot hold without quotes.
+_UNQUOTED = re.compile(r"\$\{[^{}\n]*\}|@[A-Za-z_]\w*@|%\(\w+\)[sd]|<[A-Za-z][^<>\n]*>")
+_IN_SHELL = re.compile(r"(?<==)([\"']?)(?:<[A-Za-z][^<>\n]*>|%\(\w+\)[sd])")
+_PLACEHOLDER = re.compile(rf"{_FILLED}|\$[\w({{]|<[^<>]+>|@\w+@|%\(\w+\)|__[A-Za-z]\w*__")
+_EXPANSION = re.compile(rf"\$(?:[{{(][#!]?)?({NAME})\b|(?:environ\.get|getenv)\(\s*[\"']({NAME})[\"']")
+_MESSAGE = re.compile(r"\s*(?:echo|printf|print|logger|if|elif|while|test|\[)\b|\s*\[")
+_SETS = re.compile(r"\s*(?:#.*|(?:export\s+)?[A-Za-z_]\w*\s*=.*)?")
+# Ways in which a text expands a variable: in a message or test, handed on under its name, in any other.
+MESSAGE, HANDED_ON, USED = range(3)
 _DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)[ \t]+(.*)")
 _INSTRUCTION = re.compile(r"(?i)[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+(.*)", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a text holds. scripts: shell text and its first line.   unread: lines that are not YAML, from 1."""
+
+    assignments: list[Assignment]
+    scripts: list[tuple[str, int]]
+    documents: list[yaml.Node]
+    unread: list[int]
+
+
 def kind_of(name: str, text: str) -> str:
-    """By the file's name, else by how it begins; nccl.conf where nothing says otherwise."""
-    base = name.lower().replace("\\", "/").rpartition("/")[2]
+    """Return the kind by the file's name, else by its content; nccl.conf where all lines could be of one."""
+    base = _TEMPLATE.sub("", name.lower().replace("\\", "/").rpartition("/")[2])
     if base.startswith(("dockerfile", "containerfile")):
         return "dockerfile"
     for ending, kind in _ENDINGS.items():
@@ -46,16 +77,67 @@ def kind_of(name: str, text: str) -> str:
         return "script"
     if re.match(r"(?i)(FROM|ARG)\s+\S", first):
         return "dockerfile"
-    return "yaml" if re.search(r"(?m)^(apiVersion|services|kind):", text) else "conf"
+    if re.search(r"(?m)^(apiVersion|services|kind):", text):
+        return "yaml"
+    return "conf" if base == "<stdin>" or sets_only(text) else "script"
 
 
-def read(text: str, kind: str) -> list[Assignment]:
-    """What the text sets. Raises ParseError with the line where it is not of its kind."""
-    found = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _python}[kind](text)
-    return sorted(found, key=lambda one: one.line)
+def sets_only(text: str) -> bool:
+    """Return whether a text consists of NAME=VALUE and comments."""
+    return all(_SETS.fullmatch(line) for line in text.splitlines())
 
 
-def _script(text: str) -> list[Assignment]:
+def neutral(text: str) -> str:
+    """Return a template with each action replaced by a placeholder, or by nothing where it has the line to itself."""
+
+    def fill(match: re.Match[str]) -> str:
+        start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+        rest = text[start : match.start()] + text[match.end() : end if end >= 0 else len(text)]
+        value = match.group().startswith(("{{", "<%")) and _ACTION.sub("", rest).strip()
+        return (_FILLED if value else "") + "\n" * match.group().count("\n")
+
+    return _ACTION.sub(fill, text)
+
+
+def read(text: str, kind: str) -> Job:
+    """Return what the text sets and starts. Raises ParseError with the line where it is not of its kind."""
+    job = Job([], [], [], [])
+    if kind != "python":
+        text = neutral(text)
+    if kind != "yaml" and kind != "python":
+        text = _IN_SHELL.sub(rf"\1{_FILLED}", text)
+    readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _python, "unit": _unit}
+    found = readers[kind](text, job) if kind != "env" else _at(parse("set -a\n" + text), 0)
+    for item in sorted(found, key=lambda assignment: assignment.line):
+        filled = item.value is not None and _PLACEHOLDER.search(item.value)
+        job.assignments.append(replace(item, value=None) if filled else item)
+    return job
+
+
+def conf_text(name: str, text: str) -> str:
+    """Return the text of an nccl.conf, where it is a template without the lines that are filled in."""
+    if not _ACTION.search(text) and not _TEMPLATE.search(name.lower()):
+        return text
+    return "\n".join("#" if _PLACEHOLDER.search(line) else line for line in neutral(text).split("\n"))
+
+
+def expansions(text: str) -> dict[str, int]:
+    """Return the variables whose values a text uses, with the most that it does with each."""
+    found: dict[str, int] = {}
+    for part in re.split(r"\n|;|&&|\|\||\b(?:then|do|else)\b", text):
+        message = _MESSAGE.match(part) and not re.search(r"[>|]", part)
+        for match in _EXPANSION.finditer(part):
+            name = match.group(1) or match.group(2)
+            before = re.search(rf"(?:^|(-[xe]\s+|,)|[\s\"'])(?:export\s+)?{name}=[\"']?$", part[: match.start()])
+            # NAME=${NAME:-default} is no use of it.
+            if not before or before.group(1):
+                way = HANDED_ON if before else MESSAGE if message else USED
+                found[name] = max(way, found.get(name, MESSAGE))
+    return found
+
+
+def _script(text: str, job: Job) -> list[Assignment]:
+    job.scripts.append((text, 1))
     found = parse(text)
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
@@ -69,7 +151,14 @@ def _at(found: list[Assignment], first: int) -> list[Assignment]:
     return [replace(one, line=one.line + first - 1) for one in found]
 
 
-def _dockerfile(text: str) -> list[Assignment]:
+def _unit(text: str, _job: Job) -> list[Assignment]:
+    pairs = [
+        pair for section in ("[Service]", "[Container]") for pair in parse_unit(text, section, ("Environment",))[0]
+    ]
+    return [Assignment(pair.name, pair.value, pair.line, "environment") for pair in pairs]
+
+
+def _dockerfile(text: str, _job: Job) -> list[Assignment]:
     found = []
     rows = text.splitlines()
     number = 0
@@ -99,16 +188,11 @@ def _instruction(word: str, rest: str) -> list[Assignment]:
     return [one for one in parse(rest) if word != "RUN" or one.scope == "argument"]
 
 
-def _yaml(text: str) -> list[Assignment]:
-    try:
-        documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise ParseError(f"{where}no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
+def _yaml(text: str, job: Job) -> list[Assignment]:
+    job.documents.extend(_documents(text, job.unread))
     found: list[Assignment] = []
     done: set[int] = set()
-    waiting = [document for document in documents if document is not None]
+    waiting = list(job.documents)
     while waiting:
         node = waiting.pop()
         if id(node) in done:
@@ -116,13 +200,35 @@ def _yaml(text: str) -> list[Assignment]:
         done.add(id(node))
         if isinstance(node, yaml.MappingNode):
             found += _mapping(node)
-            waiting += [value for _key, value in node.value]
+            waiting += [value for key, value in node.value if not str(key.value).endswith("nccl.conf")]
         elif isinstance(node, yaml.SequenceNode):
-            found += _sequence(node)
+            found += _sequence(node, job)
             waiting += [item for item in node.value if not isinstance(item, yaml.ScalarNode)]
         elif isinstance(node, yaml.ScalarNode):
-            found += _text(node)
+            found += _text(node, job)
     return found
+
+
+def _documents(text: str, unread: list[int]) -> list[yaml.Node]:
+    """Return the documents without the lines that are not YAML, which are put into ``unread``. Raises ParseError."""
+    lines = text.split("\n")
+    for attempt in range(30):
+        try:
+            documents = list(yaml.compose_all("\n".join(lines), Loader=yaml.SafeLoader))
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            number = min(mark.line, len(lines) - 1) if mark else 0
+            problem = f"line {number + 1}: no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}"
+            if not attempt:
+                lines = _UNQUOTED.sub(_FILLED, text).split("\n")
+            elif mark is None or not lines[number].strip() or attempt == 29:
+                raise ParseError(problem) from error
+            else:
+                lines[number] = ""
+                unread.append(number + 1)
+        else:
+            return [document for document in documents if document is not None]
+    return []
 
 
 def _line(node: yaml.Node) -> int:
@@ -137,29 +243,39 @@ def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
         yield Assignment(name.value, value.value, _line(value), "environment")
     for key, item in node.value:
         if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode) and MENTION.fullmatch(key.value):
-            yield Assignment(key.value, item.value, _line(item), "environment")
+            # null is "not set", and in a compose file "as it is outside".
+            value = None if item.tag.endswith(":null") else item.value
+            yield Assignment(key.value, value, _line(item), "environment")
+        elif isinstance(item, yaml.ScalarNode) and str(key.value).endswith("nccl.conf"):
+            for pair in parse_nccl_conf(item.value):
+                yield Assignment(pair.name, pair.value, _line(item) + pair.line, "environment")
 
 
-def _sequence(node: yaml.SequenceNode) -> list[Assignment]:
+def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
     """`- NCCL_X=1` of a compose file, or the words of a command: `["mpirun", "-x", "NCCL_X=1"]`."""
     found: list[Assignment] = []
     words: list[yaml.ScalarNode] = [item for item in node.value if isinstance(item, yaml.ScalarNode)]
+    if words:
+        job.scripts.append((shlex.join(item.value for item in words), _line(node)))
     for number, item in enumerate(words):
         if "\n" in item.value or " " in item.value.strip():
-            found += _text(item)
+            found += _text(item, job)
         elif MENTION.search(item.value):
             before = words[number - 1].value if number else ""
             found += _at(parse(shlex.join(["start", before, item.value])), _line(item))
     return found
 
 
-def _text(node: yaml.ScalarNode) -> list[Assignment]:
-    """A script within the file: `args: |`."""
-    value = str(node.value)
-    return _at(parse(value), _line(node) + (node.style in ("|", ">"))) if MENTION.search(value) else []
+def _text(node: yaml.ScalarNode, job: Job) -> list[Assignment]:
+    """Return what a script within the file sets (`args: |`), or a file of NAME=VALUE (`nccl.conf: |`)."""
+    value, first = str(node.value), _line(node) + (node.style in ("|", ">"))
+    job.scripts.append((value, first))
+    if not MENTION.search(value):
+        return []
+    return _at(parse("set -a\n" + value), first - 1) if sets_only(value) else _at(parse(value), first)
 
 
-def _python(text: str) -> list[Assignment]:
+def _python(text: str, _job: Job) -> list[Assignment]:
     """`os.environ["NCCL_X"] = "1"`, `environ.setdefault("NCCL_X", "1")`, `env={"NCCL_X": "1"}`."""
     try:
         tree = ast.parse(text)
@@ -176,6 +292,6 @@ def _python(text: str) -> list[Assignment]:
             pairs = [(node.args[0], node.args[1])] if len(node.args) > 1 else []
         for key, value in pairs:
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and MENTION.fullmatch(key.value):
-                said = str(value.value) if isinstance(value, ast.Constant) else None
-                found.append(Assignment(key.value, said, key.lineno, "environment"))
+                literal = str(value.value) if isinstance(value, ast.Constant) and value.value is not None else None
+                found.append(Assignment(key.value, literal, key.lineno, "environment"))
     return found

@@ -18,9 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FIL
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import names as nccl_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
 
-from . import job_variables
+from . import job_containers, job_variables
 
 NOT_EXPORTED = Check(
     "nccl_conf.lint.not_exported",
@@ -52,6 +53,7 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
+                text = job_variables.conf_text(name, text)
                 found = nccl_lint.lint(text, scanned, wanted, name)
                 # What to do about it is said below, for whoever types this command.
                 findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
@@ -81,17 +83,32 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
 def _job(
     text: str, kind: str, name: str, libraries: Sequence[nccl_library.Library], version: nccl_variables.Version | None
 ) -> list[Finding]:
-    """What is wrong with the variables that a job's script sets. Raises ParseError."""
+    """Judge the variables, containers and launches of a job's script. Raises ParseError."""
     findings: list[Finding] = []
-    for one in job_variables.read(text, kind):
-        where = f"{name}:{one.line}"
-        if one.scope == "shell":
-            export = f"export {one.name}=..."
-            have, fix = f"{one.name} is set for the shell alone", f"Write {export}, or remove the line."
-            findings.append(NOT_EXPORTED.judge(f"{where} {one.name}", "drift", export, have, where, fix))
-        elif one.value is not None and one.scope in ("environment", "command", "argument", "printed"):
-            findings += nccl_lint.lint_variable(one.name, one.value, where, libraries, version, place="job")
-    return findings
+    job = job_variables.read(text, kind)
+    expanded = job_variables.expansions(text)
+    for item in job.assignments:
+        where, way = f"{name}:{item.line}", expanded.get(item.name)
+        known = nccl_variables.reader(item.name) is not None
+        close = item.name in nccl_variables.NEVER or nccl_names.misspelt(item.name)
+        if item.scope == "unclear":
+            continue
+        if not known and (way == job_variables.USED or (way == job_variables.MESSAGE and not close)):
+            continue  # the script's own
+        if item.scope == "shell" and (known or not close):
+            if (
+                known
+                and way in (None, job_variables.MESSAGE)
+                and nccl_variables.reader(item.name) != nccl_variables.BUILD
+            ):
+                export = f"export {item.name}=..."
+                have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
+                findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
+            continue
+        findings += nccl_lint.lint_variable(item.name, item.value or "", where, libraries, version, place="job")
+    for number in job.unread:
+        print(f"busbar lint: {name}:{number} is not YAML and was passed over", file=sys.stderr)
+    return findings + job_containers.judge(job, text, name)
 
 
 def _conflicts(text: str, path: str) -> list[Finding]:

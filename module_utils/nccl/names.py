@@ -9,7 +9,7 @@ from typing import Collection, Optional
 
 from ..core.check import Check
 from .fault import Fault, Use, show
-from .variables import NCCL_TESTS, NEVER, NEWEST, VARIABLES, format_version, known_names, reader
+from .variables import BUILD, NCCL_TESTS, NEVER, NEWEST, PYTORCH, VARIABLES, format_version, known_names, reader
 
 NEVER_EXISTED = Check(
     "nccl_conf.lint.never_existed",
@@ -33,7 +33,7 @@ UNKNOWN_VARIABLE = Check(
 "Is the variable read by the libraries, or the release, that jobs use"
 FOREIGN_VARIABLE = Check(
     "nccl_conf.lint.foreign_variable",
-    why="%s is no variable of NCCL. The line sets it in every process that uses NCCL, from then on.",
+    why="%s is not a variable of NCCL. The line sets it in every process that uses NCCL, from then on.",
     fix="Set it where the program that reads it is started.",
     severity="minor",
     aspect="persisted",
@@ -64,14 +64,18 @@ _WRONG_PLACE = {
 
 
 def fault(name: str, use: Use) -> Optional[Fault]:
-    """Why nobody reads this variable, or why it should not stand in ``use.place``."""
+    """Return why no program reads this variable, or why it should not stand in ``use.place``."""
     if name in NEVER:
         return Fault(NEVER_EXISTED, None, NEVER_EXISTED.why % name, NEVER[name])
+    if name in PYTORCH:
+        why = "NCCL does not read %s. PyTorch does, as the old name of TORCH_%s, and warns of it."
+        why += " It does so before NCCL reads this file." if use.place == "file" else ""
+        return Fault(FOREIGN_VARIABLE, "TORCH_" + name, why % (name, name), "Set TORCH_%s in the job." % name)
     who = reader(name)
     if who == NCCL_TESTS and use.place == "file":
         why = "%s is read by nccl-tests, before NCCL reads this file." % name
         return Fault(WRONG_PLACE, None, why, "Set it where the test is started.")
-    if who not in (None, "library"):
+    if who not in (None, "library") and (who != BUILD or use.place != "file"):
         return None
     if not name.startswith("NCCL_"):
         similar = _similar(name.upper(), VARIABLES, 0.85)
@@ -82,7 +86,19 @@ def fault(name: str, use: Use) -> Optional[Fault]:
     if name in _WRONG_PLACE and use.place != "job" and (name, use.place) != ("NCCL_CONF_FILE", "environment"):
         severity, why = _WRONG_PLACE[name]
         return Fault(WRONG_PLACE, None, why, severity=severity)
+    if use.place != "file" and who is None and not misspelt(name):
+        why = "%s is not a variable of NCCL or of a plugin that Busbar knows." % show(name, 80)
+        return Fault(FOREIGN_VARIABLE, None, why, "Remove the line if no program or script of yours reads it.")
     return _unread(name, use)
+
+
+def misspelt(name: str) -> Optional[str]:
+    """Return the variable that a name of none resembles; the prefix that all have in common does not count."""
+    prefix = "NCCL_"
+    if name in VARIABLES or not name.startswith(prefix) or reader(name) is not None:
+        return None
+    found = _similar(name[len(prefix) :], [other[len(prefix) :] for other in VARIABLES], 0.8)
+    return prefix + found if found else None
 
 
 def _similar(name: str, names: Collection[str], least: float) -> Optional[str]:
@@ -126,6 +142,6 @@ def _unread(name: str, use: Use) -> Optional[Fault]:
         )
         fix = "Name the library (busbar_nccl_libraries; --library)."
         return Fault(UNKNOWN_VARIABLE, None, why, fix, severity, "unknown")
-    similar = _similar(name, sorted(names), 0.8)
+    similar = misspelt(name) or _similar(name, sorted(names), 0.8)
     fix = "Write %s, if that was meant." % similar if similar else "Remove the line."
     return Fault(UNKNOWN_VARIABLE, similar, why, fix, severity)

@@ -36,7 +36,7 @@ _PASSED_OVER = ("then", "else", "elif", "do", "!", "time", "exec", "command", "n
 # They read variables or words, and set nothing.
 _HARMLESS = (
     *(".", "source", "[", "[[", "test", "grep", "egrep", "logger", ":", "case", "if", "while"),
-    *("unset", "unsetenv", "printenv"),
+    *("unset", "unsetenv", "printenv", "sed", "awk", "perl", "fgrep", "rg"),
 )
 
 
@@ -87,6 +87,13 @@ def last_of_each(assignments: List[Assignment]) -> List[Assignment]:
         if one.scope == "environment" and not one.conditional:
             settled[one.name] = True
     return kept[::-1]
+
+
+def commands(text: str) -> Iterator[Tuple[int, List[str]]]:
+    """Return the line and the words of each simple command, as ``words_of`` gives them."""
+    for words, _conditional in _commands(text):
+        if words:
+            yield words[0].line, [word.text for word in words if not word.redirect and not word.body]
 
 
 def words_of(text: str) -> List[str]:

@@ -76,6 +76,7 @@ _RANGES = {
     "NCCL_IB_DEVICE_PCI_ORDER": (0, 1),
     "NCCL_IB_DISABLE": (0, 1),
     "NCCL_IB_ECE_ENABLE": (0, 1),
+    "NCCL_GIN_IB_TC": (-1, 255),
     "NCCL_IB_FIFO_TC": (-1, 255),
     "NCCL_IB_GID_INDEX": (-1, 255),
     "NCCL_IB_MERGE_NICS": (0, 1),
@@ -117,10 +118,6 @@ _RANGE_NOTES = {
 
 # (variable, value in lower case) -> severity, why: real and accepted, but of no use or harmful on every machine.
 _ADVICE = {
-    ("NCCL_ALGO", "ring"): (
-        "major",
-        "It takes away NVLS and trees: less bandwidth within an NVSwitch node, and latency that grows with the ranks.",
-    ),
     ("NCCL_DMABUF_ENABLE", "0"): (
         "major",
         "It takes DMA-BUF away: without nvidia_peermem, GPUDirect RDMA is off.",
@@ -276,7 +273,7 @@ def _advice(name: str, value: str) -> Optional[Tuple[str, str]]:
     if name == "NCCL_DEBUG_SUBSYS" and "ALL" in value.upper().split(","):
         return "minor", "With NCCL_DEBUG=INFO each call of each rank writes a line: for the hunt of one fault only."
     if name == "NCCL_ALGO" and _excludes_sharp(value):
-        why = "The list leaves out CollNet and NVLS: it switches SHARP off, which NCCL_COLLNET_ENABLE=1 switches on."
+        why = "The list leaves out NVLS and CollNet: all_reduce gets no reduction in NVSwitches, and none by SHARP."
         return "major", why
     return _ADVICE.get((name, value.lower()))
 
@@ -378,11 +375,16 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     if name == "NCCL_IB_HCA" and use.hcas:
         yield from _known_devices(names, exclude, exact, listed, use)
     elif not exact:
-        digits = [device for device in names if device[-1:].isdigit() and device not in _DRIVERS]
-        # An excluded docker0 or virbr0 is meant to take its kind along.
-        if digits and not (exclude and name != "NCCL_IB_HCA"):
-            why = PREFIX_MATCH.why % ("%s also matches %s0, %s1 and so on" % ((show(digits[0], 40),) * 3))
-            yield Fault(PREFIX_MATCH, listed, why, severity="major" if name == "NCCL_IB_HCA" else "minor")
+        # Names are numbered without leading zeros: mlx5_0 is the beginning of no other, mlx5_1 that of mlx5_10.
+        single = sorted((d[-1], d) for d in names if re.fullmatch(r".*[^0-9][1-9]", d) and d not in _DRIVERS)
+        # An excluded docker1 or virbr1 is meant to take its kind along.
+        if single and not (exclude and name != "NCCL_IB_HCA"):
+            number, device = single[0]
+            why = PREFIX_MATCH.why % ("%s also matches %s0 to %s9" % ((show(device, 40),) * 3))
+            usual = (
+                name == "NCCL_IB_HCA" and number == "1"
+            )  # machines with more than ten devices; more than 20 are rare
+            yield Fault(PREFIX_MATCH, listed, why, severity="major" if usual else "minor")
 
 
 def _known_devices(names: Sequence[str], exclude: bool, exact: bool, listed: str, use: Use) -> Iterator[Fault]:
@@ -448,16 +450,16 @@ def _excludes_sharp(value: str) -> bool:
     """Whether no algorithm is left to all-reduce that reduces in a switch."""
     lists = dict(part.rpartition(":")[::2] for part in value.lower().split(";") if part)
     listed = lists.get("allreduce", lists.get("", "^"))
-    return not listed.startswith("^") and not {"collnetdirect", "collnetchain", "nvls", "nvlstree"} & {
-        *listed.split(",")
-    }
+    in_switches = {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree"}
+    return not listed.startswith("^") and not in_switches & {*listed.split(",")}
 
 
 def _token(name: str, token: str, use: Use) -> Optional[Fault]:
     words = _ALGORITHMS if name == "NCCL_ALGO" else _PROTOCOLS
     known = words.get(token)
     unknown_to = [v for v in use.versions if known is None or v < known[0] or (known[1] is not None and v >= known[1])]
-    if known is not None and not unknown_to:
+    gone = known is not None and known[1] is not None and not use.versions  # no release of the last years has it
+    if known is not None and not unknown_to and not gone:
         return None
     where = "NCCL " + format_version(max(unknown_to)) if unknown_to else "NCCL"
     fatal = not unknown_to or max(unknown_to) >= _PER_FUNCTION

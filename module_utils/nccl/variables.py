@@ -45,19 +45,35 @@ SHARP_PLUGIN = "nccl-rdma-sharp-plugins"
 OFI_PLUGIN = "aws-ofi-nccl"
 NCCL_TESTS = "nccl-tests"
 
-# Variables of the libraries that network plugins bring along. The first prefix that fits decides.
+GOOGLE_PLUGIN = "Google's network plugin (TCPX, FasTrak, gIB)"
+BUILD = "builds and scripts"
+
+# Variables of plugins and of the libraries that they bring along. The first prefix that fits decides.
 _PLUGIN_PREFIXES = (
     ("OFI_NCCL_", OFI_PLUGIN),
     ("FI_", OFI_PLUGIN),
     ("SHARP_COLL_", SHARP_PLUGIN),
     ("UCX_", SHARP_PLUGIN),
+    *((prefix, GOOGLE_PLUGIN) for prefix in ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX", "NCCL_SHIMNET_", "NCCL_GIB_")),
+    *((name, GOOGLE_PLUGIN) for name in ("NCCL_DYNAMIC_CHUNK_SIZE", "NCCL_USE_SNAP")),
+    ("NCCL_TUNER_CONFIG_", "tuner plugins"),
+    ("NCCL_INSPECTOR_", "NCCL Inspector"),
+    ("NCCL_PROFILE_", "profiler plugins"),
+    ("NCCL_SPCX_", "the Spectrum-X plugin"),
+    ("NCCL_CTRAN_", "NCCLX"),
 )
+# Names by which builds and scripts call NCCL's version and places; no release reads one (NCCL_CUDA_PATH has a row).
+_BUILD = re.compile(
+    "NCCL_(?:[A-Z0-9_]+_)?(?:VERSION|VER|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|INCLUDE|INC|LIBS?|LIBRARY|LIBRARIES|STATIC|REPO"
+    "|URL|BRANCH|TAG|COMMIT|REF|PKG|PACKAGE|SRC|BUILD|BIN|IMAGE|CHECKSUM|SHA256)|NCCL_TESTS_[A-Z0-9_]+"
+)
+
+# PyTorch's old names; it reads them with a warning, before NCCL reads its files (ProcessGroupNCCL.hpp).
+PYTORCH = ("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
 
 # Names that spread by copying and that no release, binary or SHARP plugin reads: what to do instead.
 NEVER: Dict[str, str] = {
     "NCCL_ALLREDUCE_ALGO": "From 2.24 on NCCL_ALGO takes a list for one function: NCCL_ALGO=allreduce:Ring.",
-    "NCCL_ASYNC_ERROR_HANDLING": "PyTorch calls it TORCH_NCCL_ASYNC_ERROR_HANDLING: set it in the job.",
-    "NCCL_BLOCKING_WAIT": "PyTorch calls it TORCH_NCCL_BLOCKING_WAIT: set it in the job.",
     "NCCL_IB_RELAXED_ORDERING": "The variable is called NCCL_IB_PCI_RELAXED_ORDERING; its default is automatic.",
     "NCCL_IB_SHARP_ENABLE": "SHARP is switched on by NCCL_COLLNET_ENABLE=1 and a network plugin that supports it.",
     "NCCL_MAX_RINGS": "Channels are limited by NCCL_MAX_CTAS (2.17 and later).",
@@ -466,9 +482,9 @@ def reader(name: str) -> Optional[str]:
     if variable is not None:
         return variable.reader
     for prefix, plugin in _PLUGIN_PREFIXES:
-        if name.startswith(prefix) and len(name) > len(prefix):
+        if name.startswith(prefix) and (len(name) > len(prefix) or prefix[-1] != "_"):
             return plugin
-    return None
+    return BUILD if _BUILD.fullmatch(name) else None
 
 
 def known_names(version: Version) -> FrozenSet[str]:

@@ -137,7 +137,7 @@ def test_sharp_is_why_tree_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text("export NCCL_ALGO=TREE NCCL_COLLNET_ENABLE=1\n")
     for version in (None, "2.21.5", "2.27.7"):
         assert lint.run([str(path)], [], version) == 1
-        assert "switches SHARP off" in capsys.readouterr().out
+        assert "SHARP" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "Dockerfile", "pod.yml", "x.py", "other"])
