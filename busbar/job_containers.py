@@ -143,11 +143,12 @@ def _pod(pod: _Mapping, nodes: int, wants_rdma: bool, other: bool, name: str) ->
         gpus = resources.get("nvidia.com/gpu")
         if gpus is None or "image" not in container or _TOOLS.search(str(container.get("command"))):
             continue
-        count = int(gpus) if isinstance(gpus, str) and gpus.isdecimal() and len(gpus) < 4 else 8
+        known = isinstance(gpus, str) and re.fullmatch("[0-9]{1,3}", gpus)
+        count = int(str(gpus)) if known else 8
         where = f"{name}:{container.line}"
         subject = f"{where} {container.get('name', 'container')}"
         rdma = any(_RDMA.search(key) for key in resources)
-        if count > 1 or (count and (nodes > 1 or rdma or wants_rdma)):
+        if count > 1 and (known or nodes > 1 or rdma or wants_rdma):
             lacking = _shm(pod, container)
             if lacking:
                 yield SHM.judge(subject, "drift", "memory at /dev/shm", lacking, where)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import parse_nccl_conf, parse_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment_sources import parse_nccl_conf, parse_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import (
     MENTION,
     NAME,
@@ -35,9 +35,9 @@ _ENDINGS = {
     ".env": "env",
     **dict.fromkeys((".service", ".container"), "unit"),
 }
-_TEMPLATE = re.compile(r"\.(?:j2|jinja2?|tmpl|tpl|gotmpl|template|in|erb)$")
+_TEMPLATE = re.compile(r"[.-](?:j2|jinja2?|tmpl|tpl|gotmpl|tftpl|template|in|erb|example|sample|dist)$")
 # What a template engine fills in: by Helm or Jinja, and what stands alone in its line.
-_ACTION = re.compile(r"\{\{.*?\}\}|\{[%#].*?[%#]\}|<%.*?%>", re.DOTALL)
+_ACTION = re.compile(r"\{\{.*?\}\}|\{[%#].*?[%#]\}|<%.*?%>|^[ \t]*%\{[^\n]*\}[ \t]*$", re.DOTALL | re.MULTILINE)
 _FILLED = "\ue000"  # in its place: a character that no shell or YAML gives a meaning
 # More of that kind, which YAML cannot hold without quotes.
 _UNQUOTED = re.compile(r"\$\{[^{}\n]*\}|@[A-Za-z_]\w*@|%\(\w+\)[sd]|<[A-Za-z][^<>\n]*>")
@@ -79,7 +79,9 @@ def kind_of(name: str, text: str) -> str:
         return "dockerfile"
     if re.search(r"(?m)^(apiVersion|services|kind):", text):
         return "yaml"
-    return "conf" if base == "<stdin>" or sets_only(text) else "script"
+    if base == "<stdin>" or (sets_only(text) and not re.search(r"(?m)^export ", text)):
+        return "conf"
+    return "env" if sets_only(text) else "script"
 
 
 def sets_only(text: str) -> bool:
@@ -130,9 +132,8 @@ def expansions(text: str) -> dict[str, int]:
             name = match.group(1) or match.group(2)
             before = re.search(rf"(?:^|(-[xe]\s+|,)|[\s\"'])(?:export\s+)?{name}=[\"']?$", part[: match.start()])
             # NAME=${NAME:-default} is no use of it.
-            if not before or before.group(1):
-                way = HANDED_ON if before else MESSAGE if message else USED
-                found[name] = max(way, found.get(name, MESSAGE))
+            way = (HANDED_ON if before.group(1) else MESSAGE) if before else MESSAGE if message else USED
+            found[name] = max(way, found.get(name, MESSAGE))
     return found
 
 
@@ -216,16 +217,16 @@ def _documents(text: str, unread: list[int]) -> list[yaml.Node]:
         try:
             documents = list(yaml.compose_all("\n".join(lines), Loader=yaml.SafeLoader))
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            number = min(mark.line, len(lines) - 1) if mark else 0
-            problem = f"line {number + 1}: no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}"
+            marks = [getattr(error, name, None) for name in ("problem_mark", "context_mark")]
+            bad = [mark.line for mark in marks if mark and mark.line < len(lines) and lines[mark.line].strip()]
             if not attempt:
                 lines = _UNQUOTED.sub(_FILLED, text).split("\n")
-            elif mark is None or not lines[number].strip() or attempt == 29:
-                raise ParseError(problem) from error
+            elif not bad or attempt == 29:
+                where = f"line {marks[0].line + 1}: " if marks[0] else ""
+                raise ParseError(f"{where}no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
             else:
-                lines[number] = ""
-                unread.append(number + 1)
+                lines[bad[0]] = ""
+                unread.append(bad[0] + 1)
         else:
             return [document for document in documents if document is not None]
     return []

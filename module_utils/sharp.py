@@ -24,7 +24,7 @@ from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, attempt
 from .core.plan import Plan
 from .machine.profile import Profile
-from .nccl import environment, grammar
+from .nccl import environment, environment_sources, grammar
 from .nccl import library as nccl_library
 from .nccl.variables import NEVER
 from .nccl_tests import programs
@@ -254,7 +254,7 @@ def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ..
             given = Given(one.value if certain else None, source, one.reach in _EVERYBODY, certain)
             found.setdefault(one.variable, []).append(given)
     text = attempt(partial(host.read_system, CONF), CONF, problems)
-    for pair in environment.parse_nccl_conf(text or ""):
+    for pair in environment_sources.parse_nccl_conf(text or ""):
         before = found.setdefault(pair.name, [])
         if not any(one.everybody and one.certain for one in before):
             before.append(Given(pair.value, "%s:%d" % (CONF, pair.line)))

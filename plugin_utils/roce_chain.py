@@ -2,11 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Whether what a site says beside busbar_roce leads from a job's traffic class to the lossless queue.
 
-A link that somebody set otherwise is named before any host is touched. Arithmetic: host.md 2.1.
+A link that is set otherwise is named before any host is touched. A class is the DSCP times four.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Ch
 
 # Of the variables of a site that say more than busbar_roce.
 PREFIX = "roce_qos_"
-# Variables in which a job names a traffic class.
-_JOB_VARIABLES = ("NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS")
+# Variables in which a job names a traffic class: NCCL's, of its GPU-initiated traffic, UCX's, NVSHMEM's, Mooncake's.
+_CLASSES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC_CLASS", "MC_IB_TC")
+# And a service level, which is the priority where trust is pcp: also DeepEP's.
+_LEVELS = ("NCCL_IB_SL", "UCX_IB_SL", "NVSHMEM_IB_SL", "EP_OVERRIDE_RDMA_SL")
 
 
 def settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,12 +36,18 @@ def disagreements(chain: Chain, variables: Mapping[str, Any]) -> list[str]:
         said.append("trust is pcp, so that NICs do not look at DSCP %d (busbar_roce.dscp): trust dscp" % chain.dscp)
     classes: list[tuple[str, int]] = []
     for name, given in variables.items():
-        if name.rpartition(".")[2] in _JOB_VARIABLES:
-            value = str(given)
-            if value.isascii() and value.isdigit() and int(value) < 256:
-                classes.append((name, int(value)))
-            else:
-                said.append("%s is %r, expected 0 to 255" % (name, given))
+        variable, value = name.rpartition(".")[2], str(given)
+        most = 255 if variable in _CLASSES else 15
+        if variable not in (*_CLASSES, *_LEVELS) or (value == "-1" and variable not in ("NCCL_IB_TC", "MC_IB_TC")):
+            continue  # -1 is the default: what NCCL_IB_TC or the system says
+        if not re.fullmatch("[0-9]{1,3}", value) or int(value) > most:
+            said.append("%s is %r, expected 0 to %d" % (name, given, most))
+        elif variable in _CLASSES:
+            classes.append((name, int(value)))
+        elif chain.trust == "pcp" and chain.priority is not None and int(value) % 8 != chain.priority:
+            said.append(
+                "%s %s is priority %d; busbar_roce.priority is %d" % (name, value, int(value) % 8, chain.priority)
+            )
     classes += [(name, value) for name, value in (("rdma_cm's ToS", chain.tos),) if value is not None]
     if chain.traffic_class is not None and chain.traffic_class >= 0:
         classes.append(("traffic_class", chain.traffic_class))

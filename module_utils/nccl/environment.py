@@ -17,14 +17,30 @@ import re
 import stat
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core import mounts, systemd_files
 from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding, printable
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
-from . import grammar, shell_assignments
 from . import lint as nccl_lint
+from . import shell_assignments
+from .environment_sources import (
+    HOME_SOURCES,
+    OF_USERS,
+    SOURCES,
+    SSH_FILE,
+    Pair,
+    Parser,
+    Source,
+    parse_homes,
+    parse_job_submit,
+    parse_nccl_conf,
+    parse_pairs,
+    parse_shell,
+    parse_task_prolog,
+    parse_unit,
+)
 from .library import Library
 from .variables import Version
 
@@ -38,8 +54,6 @@ OVERRIDES = Check(
 among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
 does not read; `unknown` where only running it would tell. What costs little is a note"""
 
-USER_FILE = ".nccl.conf"
-ENVIRONMENT = "/etc/environment"
 # Every user is asked for a handful of files; a login node has thousands of users, and a compute node needs a few.
 MOST_HOMES = 500
 MOST_FILES = 1000
@@ -52,24 +66,12 @@ _LOCAL = (
     *("bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"),
     *("devtmpfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs"),
 )
-_SHELL_FILES = (
-    *("/etc/profile", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zshenv", "/etc/zsh/zshenv", "/etc/zsh/zprofile"),
-    *("/etc/zsh/zshrc", "/etc/csh.cshrc", "/etc/csh.login"),
-)
-_SHELL_FOLDERS = (("/etc/profile.d", (".sh", ".csh", "sh.local")),)
-_HOME_FILES = (
-    *(".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".zprofile", ".zshrc", ".cshrc", ".tcshrc"),
-    ".login",
-)
-_ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
-_PAM_ENV = "/etc/security/pam_env.conf"
-_OF_USERS = "users' own services"
-_MANAGERS = {"system.conf": "every service of the node", "user.conf": _OF_USERS}
+_MANAGERS = {"system.conf": "every service of the node", "user.conf": OF_USERS}
 _USER = "user@.service"
 _CONTAINERS = "the daemon alone, for no container inherits it"
 _UNITS = {
     # The manager of a user's services, which hands on what it was started with.
-    _USER: _OF_USERS,
+    _USER: OF_USERS,
     "slurmd.service": "what slurmd starts itself, such as prologs",
     "docker.service": _CONTAINERS,
     "containerd.service": _CONTAINERS,
@@ -77,14 +79,10 @@ _UNITS = {
     "kubelet.service": _CONTAINERS,
 }
 _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
-_ENROOT = ("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d")
+_SSHD = "/etc/ssh/sshd_config"
 _WINS = "the environment comes before ~/.nccl.conf; which of several places makes it depends on how the job is started."
-_EVERYBODY = "jobs of all users"
 _SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|Prolog|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
-_PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_PAM_PAIR = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]+(.*)")
-_LUA = re.compile(r"environment\s*(?:\.|\[\s*[\"'])(%s)(?:[\"']\s*\])?\s*=\s*(.*)" % shell_assignments.NAME)
 
 
 @dataclass(frozen=True)
@@ -130,128 +128,6 @@ class Environment:
 NOTHING = Environment()
 
 
-class _Pair(NamedTuple):
-    name: str
-    value: Optional[str]
-    line: int
-    conditional: bool = False
-
-
-_Parser = Callable[[str], List[_Pair]]
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
-
-
-def parse_pairs(text: str) -> List[_Pair]:
-    """NAME=VALUE, an optional ``export``, quotes round the value dropped: /etc/environment, environment.d, files of
-    EnvironmentFile= and enroot. The last of a name counts."""
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        match = _PAIR.fullmatch(line)
-        if match is None or not shell_assignments.MENTION.fullmatch(match.group(1)):
-            continue
-        value = match.group(2).rstrip(" \t\r")
-        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-        value = value[1:-1] if quoted else value
-        found.append(_Pair(match.group(1), None if "${" in value else value, number))
-    return found
-
-
-def parse_nccl_conf(text: str) -> List[_Pair]:
-    """As NCCL takes it, odd names such as ``export NCCL_DEBUG`` included. The first of a name counts."""
-    found: Dict[str, _Pair] = {}
-    for line in grammar.parse(text):
-        if line.name is not None and shell_assignments.MENTION.search(line.name) and line.name[0] != "#":
-            found.setdefault(line.name, _Pair(line.name, line.value, line.number))
-    return list(found.values())
-
-
-def parse_pam_env(text: str) -> List[_Pair]:
-    """``NAME DEFAULT=value OVERRIDE=value``: where the override is empty, the default counts."""
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        match = _PAM_PAIR.fullmatch(line)
-        if match and shell_assignments.MENTION.fullmatch(match.group(1)):
-            given = dict(word.partition("=")[::2] for word in shell_assignments.words_of(match.group(2)))
-            value = given.get("OVERRIDE") or given.get("DEFAULT", "")
-            found.append(_Pair(match.group(1), None if re.search(r"[$@]\{", value) else value, number))
-    return found
-
-
-def parse_shell(text: str) -> List[_Pair]:
-    """The variables that a shell, when it has read the text, hands on to the programs that it starts."""
-    kept = shell_assignments.last_of_each(shell_assignments.parse(text))
-    return [
-        _Pair(one.name, one.value if one.scope == "environment" else None, one.line, one.conditional)
-        for one in kept
-        if one.scope in ("environment", "unclear")
-    ]
-
-
-def parse_task_prolog(text: str) -> List[_Pair]:
-    """``export NAME=VALUE`` that a task prolog prints: slurmd puts it into the task's environment. What the prolog
-    exports itself ends with it."""
-    return [
-        _Pair(one.name, one.value if one.scope == "printed" else None, one.line, one.conditional)
-        for one in shell_assignments.parse(text)
-        if one.scope in ("printed", "unclear")
-    ]
-
-
-def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[_Pair], List[str]]:
-    """The pairs of Environment= and its like in one section, and the files of EnvironmentFile=."""
-    found: List[_Pair] = []
-    files: List[str] = []
-    inside = False
-    rows = text.splitlines()
-    number = 0
-    while number < len(rows):
-        first, row = number + 1, rows[number].strip()
-        while row.endswith("\\") and number + 1 < len(rows):
-            number += 1
-            row = row[:-1] + " " + rows[number].strip()
-        number += 1
-        if row.startswith("["):
-            inside = row == section
-        key, equals, value = row.partition("=")
-        key = key.strip()
-        if not inside or not equals or row.startswith(("#", ";")):
-            continue
-        if key == "EnvironmentFile":
-            files = files + [value.strip().lstrip("-")] if value.strip() else []
-        elif key in keys:
-            if not value.strip():
-                found = []
-            for word in shell_assignments.words_of(value.replace("$", "\\$")):
-                name, given, text_of = word.partition("=")
-                if shell_assignments.MENTION.fullmatch(name):
-                    # PassEnvironment= hands on what the manager itself was started with.
-                    found.append(_Pair(name, text_of if given else None, first))
-    return found, files
-
-
-def parse_job_submit(text: str) -> List[_Pair]:
-    """``job_desc.environment.NAME = "VALUE"`` of a job_submit.lua."""
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        match = _LUA.search(line.partition("--")[0])
-        if match:
-            literal = re.match(r"([\"'])(.*?)\1\s*;?\s*$", match.group(2))
-            found.append(_Pair(match.group(1), literal.group(2) if literal else None, number, True))
-    return found
-
-
-def parse_homes(text: str) -> Dict[str, str]:
-    """Home directory -> user, of /etc/passwd, without those of no directory of their own."""
-    homes: Dict[str, str] = {}
-    for line in text.splitlines():
-        words = line.split(":")
-        if len(words) == 7 and words[5].startswith("/") and words[5].strip("/"):
-            homes.setdefault(words[5].rstrip("/"), words[0])
-    return homes
-
-
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
@@ -288,24 +164,31 @@ class _Reader:
     # -- the places -------------------------------------------------------------------------------------------------
 
     def _of_everybody(self) -> None:
-        self._file(ENVIRONMENT, parse_pairs, "logins of all users")
-        self._file(_PAM_ENV, parse_pam_env, "logins of all users")
-        for folder in _ENVIRONMENT_D:
-            for path in self._list(folder, (".conf",)):
-                self._file(path, parse_pairs, _OF_USERS)
-        for path in _SHELL_FILES:
-            self._shell(path, _EVERYBODY)
-        for folder, ends in _SHELL_FOLDERS:
-            for path in self._list(folder, ends):
-                self._shell(path, _EVERYBODY)
-        for folder in _ENROOT:
-            for path in self._list(folder, (".env",)):
-                self._file(path, parse_pairs, "enroot containers")
+        for source in SOURCES:
+            for path in source.paths if not source.ends else ():
+                self._source(path, source.parser, source.reach)
+            for folder in source.paths if source.ends else ():
+                self._folder(folder, source, source.reach)
+
+    def _folder(self, folder: str, source: Source, reach: str, depth: int = 0) -> None:
+        if not self._here(folder):
+            return
+        for path in self._list(folder, source.ends):
+            if depth < source.depth and os.path.isdir(self._host.system(path)):
+                self._folder(path, source, reach, depth + 1)
+            else:
+                self._source(path, source.parser, reach)
+
+    def _source(self, path: str, parser: Parser, reach: str) -> None:
+        if parser is parse_shell:
+            self._shell(path, reach)
+        else:
+            self._file(path, parser, reach)
 
     def _of_services(self) -> None:
         manager = ("[Manager]", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
         named_users = attempt(partial(systemd_files.instances, self._host, _USER), _USER, self._problems) or ()
-        units = {**_UNITS, **dict.fromkeys(named_users, _OF_USERS)}
+        units = {**_UNITS, **dict.fromkeys(named_users, OF_USERS)}
         service = ("[Service]", ("Environment", "PassEnvironment"), systemd_files.unit_files, units)
         done: Set[Tuple[str, str]] = set()
         for section, keys, files_of, names in (manager, service):
@@ -358,19 +241,21 @@ class _Reader:
         there = self._here("/home")
         for path in self._list(there, ("",)) if there else ():
             homes.setdefault(path, path.rpartition("/")[2])
+        sshd = attempt(partial(self._host.read_system, _SSHD), _SSHD, self._problems)
+        permitted = re.search(r"(?im)^\s*PermitUserEnvironment[ \t=]+(?!no\b)\S", sshd or "")
         kept = sorted(homes, key=lambda home: (home != "/root", home))[:MOST_HOMES]
         for named in kept:
             home = self._here(named)
             if home is None:
                 continue
             reach = "jobs of %s" % printable(homes[named])[:40]
-            self._file("%s/%s" % (home, USER_FILE), parse_nccl_conf, reach)
-            for name in _HOME_FILES:
-                self._shell("%s/%s" % (home, name), reach)
-            for folder, ends in ((".config/environment.d", (".conf",)), (".config/enroot/environ.d", (".env",))):
-                there = self._here("%s/%s" % (home, folder))
-                for path in self._list(there, ends) if there else ():
-                    self._file(path, parse_pairs, reach)
+            for source in HOME_SOURCES:
+                for name in source.paths if source.paths != (SSH_FILE,) or permitted else ():
+                    path = "%s/%s" % (home, name)
+                    if source.ends:
+                        self._folder(self._here(path) or path, source, reach)
+                    else:
+                        self._source(path, source.parser, reach)
         left = len(homes) - len(kept)
         return ["%d home directories more than %d were not read" % (left, MOST_HOMES)] if left else []
 
@@ -388,7 +273,7 @@ class _Reader:
 
     # -- files ------------------------------------------------------------------------------------------------------
 
-    def _keep(self, path: str, pairs: Sequence[_Pair], reach: str, raw: bool = False) -> None:
+    def _keep(self, path: str, pairs: Sequence[Pair], reach: str, raw: bool = False) -> None:
         already = self._kept.get(reach, 0)
         self._kept[reach] = already + len(pairs)
         if already <= MOST_SETTINGS < self._kept[reach]:
@@ -406,12 +291,12 @@ class _Reader:
         for source in _SOURCED.findall(text[: shell_assignments.LONGEST])[:20]:
             self._named(source, parse_shell, reach)
 
-    def _named(self, path: str, parser: _Parser, reach: str) -> None:
+    def _named(self, path: str, parser: Parser, reach: str) -> None:
         """A file that another one names, and that may lie anywhere."""
         if path.startswith("/") and self._here(path):
             self._file(path, parser, reach)
 
-    def _file(self, path: str, parser: _Parser, reach: str, text: Optional[str] = None) -> None:
+    def _file(self, path: str, parser: Parser, reach: str, text: Optional[str] = None) -> None:
         if text is None:
             text = self._text(path, lenient=parser is parse_shell)
         if text is None or not shell_assignments.MENTION.search(text):
@@ -518,9 +403,9 @@ def _below(folder: str, path: str) -> str:
     return path if path.startswith("/") else "%s/%s" % (folder, path)
 
 
-def _parse_prolog(text: str) -> List[_Pair]:
+def _parse_prolog(text: str) -> List[Pair]:
     """A prolog runs as root before the job, which inherits nothing of it; only what it may write for the job counts."""
-    return [_Pair(one.name, None, one.line) for one in shell_assignments.parse(text) if one.scope == "unclear"]
+    return [Pair(one.name, None, one.line) for one in shell_assignments.parse(text) if one.scope == "unclear"]
 
 
 # -- the judgement ---------------------------------------------------------------------------------------------------

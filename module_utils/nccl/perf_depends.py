@@ -23,7 +23,7 @@ from ..core.host import Host, ParseError, ReadError
 from ..machine import gpu, rdma
 from ..machine.pci import parse_address
 from . import grammar, library
-from .environment import USER_FILE
+from .environment_sources import USER_FILE
 
 # Part -> item -> value. The item of a part that is one value is "".
 Depends = Mapping[str, Mapping[str, str]]

@@ -65,7 +65,7 @@ _PLUGIN_PREFIXES = (
 # Names by which builds and scripts call NCCL's version and places; no release reads one (NCCL_CUDA_PATH has a row).
 _BUILD = re.compile(
     "NCCL_(?:[A-Z0-9_]+_)?(?:VERSION|VER|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|INCLUDE|INC|LIBS?|LIBRARY|LIBRARIES|STATIC|REPO"
-    "|URL|BRANCH|TAG|COMMIT|REF|PKG|PACKAGE|SRC|BUILD|BIN|IMAGE|CHECKSUM|SHA256)|NCCL_TESTS_[A-Z0-9_]+"
+    "|UR[IL]|BRANCH|TAG|COMMIT|REF|PKG|PACKAGE|SRC|BUILD|BIN|IMAGE|CONTAINER|CHECKSUM|SHA256)|NCCL_TESTS_[A-Z0-9_]+"
 )
 
 # PyTorch's old names; it reads them with a warning, before NCCL reads its files (ProcessGroupNCCL.hpp).

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment_sources
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, judge, read
 
 from tests.trees import put_all
@@ -72,6 +73,16 @@ PLACES = [
     ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n", 1),
     ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n", 1),
     ("/srv/ann/.config/enroot/environ.d/x.env", "NCCL_IB_DISABLE=1\n", 1),
+    ("/etc/ssh/sshd_config", "AcceptEnv NCCL_*\nSetEnv A=1 \"NCCL_IB_DISABLE=1\"\nMatch User x\n", 2),
+    ("/etc/ssh/sshd_config.d/10-x.conf", "# SetEnv NCCL_NET=IB\nsetenv NCCL_IB_DISABLE=1\n", 2),
+    ("/etc/modulefiles/nccl/2.28", "#%Module\nsetenv NCCL_HOME /opt/nccl\nsetenv NCCL_IB_DISABLE 1\n", 3),
+    ("/etc/modulefiles/nccl/2.29.lua", '-- x\nif true then\n  setenv("NCCL_IB_DISABLE", "1")\nend\n', 3),
+    ("/usr/share/modulefiles/nccl", 'pushenv NCCL_IB_DISABLE "1"\n', 1),
+    ("/etc/containers/containers.conf", '[containers]\nenv = [\n  "A=1", "NCCL_IB_DISABLE=1",\n]\n', 3),
+    ("/etc/cdi/nvidia.yaml", "containerEdits:\n  env:\n  - NCCL_IB_DISABLE=1\n", 3),
+    ("/etc/openmpi/openmpi-mca-params.conf", "# x\nmca_base_env_list = A=1;NCCL_IB_DISABLE=1;NCCL_DEBUG\n", 2),
+    ("/etc/prte-mca-params.conf", "mca_base_env_list = NCCL_IB_DISABLE=1\n", 1),
+    ("/root/.openmpi/mca-params.conf", "mca_base_env_list=NCCL_IB_DISABLE=1\n", 1),
 ]  # fmt: skip
 
 
@@ -90,6 +101,38 @@ def test_every_place_is_found_with_its_line_and_what_it_costs(node: Node, path: 
     assert path in finding.fix
     assert bad(read(node({path: text})), NCCL_IB_DISABLE="a node for tests") == []
     assert bad(read(node({path: text})), **{"NCCL_IB_DISABLE=0": "not this value"}) != []
+
+
+def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = node({"/etc/new/a/x.set": "NCCL_IB_DISABLE=1\n", "/etc/new/x.other": "NCCL_NET=Socket\n"})
+    assert found(read(host)) == []
+    row = environment_sources.Source(("/etc/new",), environment_sources.parse_pairs, "all", (".set", "a"), 1)
+    monkeypatch.setattr(nccl_environment, "SOURCES", (*nccl_environment.SOURCES, row))
+    assert found(read(host)) == [("/etc/new/a/x.set", 1, "NCCL_IB_DISABLE", "1")]
+
+
+@pytest.mark.parametrize(
+    ("sshd", "lines"), [("", 0), ("PermitUserEnvironment no\n", 0), ("permituserenvironment yes", 1)]
+)
+def test_a_users_ssh_environment_counts_where_sshd_reads_it(node: Node, sshd: str, lines: int) -> None:
+    host = node({"/etc/ssh/sshd_config": sshd, "/srv/ann/.ssh/environment": "NCCL_IB_DISABLE=1\n"})
+    assert len(found(read(host))) == lines
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("/etc/modulefiles/nccl", "setenv NCCL_IB_HCA [exec hcas]\n", None),
+        ("/etc/modulefiles/nccl.lua", 'setenv("NCCL_IB_HCA", os.getenv("X"))\n', None),
+        ("/etc/modulefiles/nccl", "setenv NCCL_IB_HCA $hcas\n", None),
+        ("/etc/modulefiles/nccl", "prepend-path LD_LIBRARY_PATH /opt/NCCL_IB_HCA\n# setenv NCCL_IB_HCA x\n", "absent"),
+        ("/etc/ssh/sshd_config", "AcceptEnv NCCL_IB_HCA NCCL_*\n", "absent"),
+    ],
+)
+def test_what_only_running_it_shows_is_unknown_and_what_sets_nothing_is_none(
+    node: Node, path: str, text: str, value: str | None
+) -> None:
+    assert [one[3] for one in found(read(node({path: text})))] == ([] if value == "absent" else [value])
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,18 @@ def test_a_value_that_cannot_be_is_named(roce: dict[str, Any], changed: dict[str
         ),
         (DSCP, {}, {"NCCL_IB_TC": 136}, ["NCCL_IB_TC 136 is DSCP 34; busbar_roce.dscp is 26"]),
         (DSCP, {}, {"UCX_IB_TRAFFIC_CLASS": "105"}, []),
+        *(
+            (DSCP, {}, {name: value}, [f"{name} {value} is DSCP {int(value) >> 2}; busbar_roce.dscp is 26"])
+            for name in ("NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "job.MC_IB_TC")
+            for value in ("0", "136")
+        ),
+        (DSCP, {}, {"NCCL_GIN_IB_TC": -1, "NVSHMEM_IB_TRAFFIC_CLASS": "106", "NCCL_IB_SL": 5}, []),
+        (
+            {"priority": 3},
+            {"trust": "pcp"},
+            {"EP_OVERRIDE_RDMA_SL": 5, "NCCL_IB_SL": "3"},
+            ["EP_OVERRIDE_RDMA_SL 5 is priority 5; busbar_roce.priority is 3"],
+        ),
         (DSCP, {}, {"job.NCCL_IB_TC": 136}, ["job.NCCL_IB_TC 136 is DSCP 34; busbar_roce.dscp is 26"]),
         (DSCP, {}, {"NCCL_IB_TC": "²"}, ["NCCL_IB_TC is '²', expected 0 to 255"]),
         (DSCP, {}, {"NCCL_IB_TC": "0x6a"}, ["NCCL_IB_TC is '0x6a', expected 0 to 255"]),
