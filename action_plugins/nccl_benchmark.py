@@ -59,6 +59,7 @@ def judged(
 def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """What the report needs of a run: the bar, the figures of every size, and where they are from."""
     found = result.get("measured") or {}
+    repeated = {row["size"]: row for row in result.get("statistics") or [] if row["repeats"] > 1}
     return {
         **run,
         "busbw": result.get("busbw"),
@@ -74,6 +75,11 @@ def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]
                 "size": row["size"],
                 "out_of_place": (row["out_of_place"] or {}).get("busbw"),
                 "in_place": (row["in_place"] or {}).get("busbw"),
+                **(
+                    {"out_of_place": of["busbw"], "spread": of["spread"], "repeats": of["repeats"]}
+                    if (of := repeated.get(row["size"]))
+                    else {}
+                ),
             }
             for row in found.get("rows") or []
         ],

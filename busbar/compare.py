@@ -3,7 +3,7 @@
 """``busbar compare``: two results of a benchmark, before and after, judged with the noise of both.
 
 Exit code 0: all was compared and nothing is worse. 1: something is worse. 2: nothing is, but something could not be
-compared, or results could not be read.
+judged, or results could not be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--noise",
         type=_percent,
         metavar="PERCENT",
-        help="what large messages may differ by where nobody repeated them (default: 7)",
+        help="what figures may differ by that were not repeated; without it they are not judged",
     )
     text = "compare also where NCCL or nccl-tests have another version: after an upgrade that is the question"
     command.add_argument("--across-versions", action="store_true", help=text)
@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
-    noise = results_compare.DECLARED if arguments.noise is None else arguments.noise
-    found = results_compare.compare(before, after, noise, arguments.across_versions)
+    found = results_compare.compare(before, after, arguments.noise, arguments.across_versions)
     sharp = _sharp(arguments.before, arguments.after)
     if arguments.json:
         more = {"sharp": [one.to_dict() for one in sharp]} if sharp else {}

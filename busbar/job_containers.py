@@ -8,7 +8,7 @@ What a template fills in is not known and not judged. docs/containers.md says wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -27,6 +27,7 @@ IPC_LOCK = Check(
     "nccl_conf.lint.ipc_lock",
     why="Memory for RDMA has to be locked; a container inherits a limit of a few MiB unless its runtime has none.",
     fix="Add the capability IPC_LOCK.",
+    severity="minor",  # the node's runtime may have no limit
 )
 "May a container with RDMA devices lock memory (busbar lint alone)"
 RDMA = Check(
@@ -42,21 +43,22 @@ LAUNCH = Check(
 )
 "Does a launch of nccl-tests use each GPU of a node once (busbar lint alone)"
 
-_JOBS = ("PyTorchJob", "MPIJob", "JobSet", "TrainingRuntime", "ClusterTrainingRuntime", "LeaderWorkerSet", "RayCluster")
-_JOBS = (*_JOBS, "RayJob", "Job", "StatefulSet")
+_KINDS = (
+    "PyTorchJob MPIJob JobSet TrainingRuntime ClusterTrainingRuntime LeaderWorkerSet RayCluster RayJob Job StatefulSet"
+)
 _COUNTS = ("replicas", "parallelism", "numNodes", "size")
 _RDMA = re.compile(r"rdma|hca|mlnx|roce|hostdev|infiniband|/ib", re.IGNORECASE)
-# Other ways to a network: more interfaces, EFA, TCPX, dynamic resources.
-_OTHER = re.compile(
-    r"cncf\.io/networks|networking\.gke\.io|vpc\.amazonaws\.com/efa|resourceClaims|tcpx|/gib|NET.{1,20}Socket"
-)
+# Other ways to a network (more interfaces, EFA, TCPX, dynamic resources), and TCP on purpose.
+_OTHER = re.compile(r"cncf\.io/networks|networking\.gke\.io|vpc\.amazonaws\.com/efa|resourceClaims|tcpx|/gib")
 _TCP = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
+# Parts of a pod that a template brings.
 _INCLUDED = re.compile(
-    r"(?i)\{\{[^}]*(?:toYaml|include|tpl|template)[^}]*(?:volume|security|resource|spec|contain|extra)"
+    r"(?im)^[ \t]*\$\{\w+\}[ \t]*$"
+    r"|\{\{[^}]*(?:toYaml|include|tpl|template)[^}]*(?:volume|security|resource|spec|contain|extra)"
 )
-_DOCKER = ("docker", "podman", "nerdctl")
 _TOOLS = re.compile(r"nvidia-smi|nvcc|dcgm")
-_PER_NODE = ("-npernode", "--npernode", "-ppn", "--ntasks-per-node")
+_OPTIONS = re.compile(r"(?i)\$\{?\w*(?:OPT|ARG|FLAG|PARAM)")
+_PER_NODE = r"ppr:(\d+):node|(?:-npernode|--npernode|-ppn|--ntasks-per-node%s)[= ](\d+)"
 
 
 class _Mapping(dict[str, object]):
@@ -64,45 +66,57 @@ class _Mapping(dict[str, object]):
 
     line = 0
 
+    def at(self, *path: str) -> object:
+        """Return what lies at the end of a path of keys, None where there is nothing."""
+        item: object = self
+        for key in path:
+            item = item.get(key) if isinstance(item, _Mapping) else None
+        return item
+
+    def items_at(self, *path: str) -> list[_Mapping]:
+        """Return the mappings of a list."""
+        found = self.at(*path)
+        return [part for part in found if isinstance(part, _Mapping)] if isinstance(found, list) else []
+
 
 def judge(job: Job, text: str, name: str) -> list[Finding]:
     """Return what containers and launches of a job lack. name: of the file."""
     found: list[Finding] = []
-    wants_rdma = any(item.name.startswith("NCCL_IB_") and item.name != "NCCL_IB_DISABLE" for item in job.assignments)
+    sets = [(item.name, item.value) for item in job.assignments]
+    wants_rdma = any(variable.startswith("NCCL_IB_") for variable, _value in sets)
+    other = bool(_OTHER.search(text)) or any(pair in _TCP for pair in sets)
     for document in job.documents if not _INCLUDED.search(text) else ():
         root = _plain(document, {})
         if isinstance(root, _Mapping):
-            other = bool(_OTHER.search(text)) or any((item.name, item.value) in _TCP for item in job.assignments)
-            found += [finding for pod, nodes in _pods(root) for finding in _pod(pod, nodes, wants_rdma, other, name)]
+            for pod, nodes in _pods(root):
+                for container in pod.items_at("containers"):
+                    found += _container(pod, container, nodes, wants_rdma, other, name)
             found += _services(root, name)
     tasks = re.search(r"(?m)^#SBATCH\s+--ntasks-per-node[= ](\d+)", text)
     for script, first in job.scripts:
         for line, words in commands(script) if re.search("_perf|run", script) else ():
             where = f"{name}:{line + first - 1}"
-            found += [*_docker(words, where), *_launch(words, tasks.group(1) if tasks else "", where)]
-    return list({finding.subject + finding.check: finding for finding in found}.values())
+            found += [*_docker(" ".join(words), where), *_launch(words, tasks.group(1) if tasks else "", where)]
+    return list({finding.id: finding for finding in found}.values())
 
 
 def _plain(node: yaml.Node, done: dict[int, object]) -> object:
     """Return mappings, lists and text (None for null) of a node; aliases and circles are the same object."""
-    if id(node) in done:
-        return done[id(node)]
+    if id(node) in done or isinstance(node, yaml.ScalarNode):
+        return done.get(id(node)) or (None if node.tag.endswith(":null") else str(node.value))
     if isinstance(node, yaml.MappingNode):
         mapping = done[id(node)] = _Mapping()
         mapping.line = node.start_mark.line + 1
         mapping.update((str(key.value), _plain(value, done)) for key, value in node.value)
         return mapping
-    if isinstance(node, yaml.SequenceNode):
-        items: list[object] = []
-        done[id(node)] = items
-        items += [_plain(item, done) for item in node.value]
-        return items
-    return None if node.tag.endswith(":null") else str(node.value)
+    items = done[id(node)] = list[object]()
+    items += [_plain(item, done) for item in node.value]
+    return items
 
 
 def _pods(root: _Mapping) -> Iterator[tuple[_Mapping, int]]:
     """Return each pod's specification, and how many such pods a job over several nodes has; 1 where it is none."""
-    several = root.get("kind") in _JOBS
+    counts = _COUNTS if root.get("kind") in _KINDS.split() else ()
     waiting: list[tuple[object, int]] = [(root, 1)]
     done: set[int] = set()
     while waiting:
@@ -113,129 +127,97 @@ def _pods(root: _Mapping) -> Iterator[tuple[_Mapping, int]]:
         if isinstance(item, list):
             waiting += [(part, pods) for part in item]
         elif isinstance(item, _Mapping):
-            for key in _COUNTS if several else ():
-                pods *= (
-                    int(count)
-                    if isinstance(count := item.get(key), str) and re.fullmatch("[1-9][0-9]{0,4}", count)
-                    else 1
-                )
+            pods *= next((int(str(item[k])) for k in counts if re.fullmatch("[1-9][0-9]{0,4}", str(item.get(k)))), 1)
             if isinstance(item.get("containers"), list):
                 yield item, pods
             waiting += [(part, pods) for part in item.values()]
 
 
-def _at(item: object, *path: str) -> object:
-    for key in path:
-        item = item.get(key) if isinstance(item, _Mapping) else None
-    return item
-
-
-def _list(item: object) -> list[_Mapping]:
-    return [part for part in item if isinstance(part, _Mapping)] if isinstance(item, list) else []
-
-
-def _pod(pod: _Mapping, nodes: int, wants_rdma: bool, other: bool, name: str) -> Iterator[Finding]:
-    for container in _list(pod.get("containers")):
-        resources = {
-            **_mapping(_at(container, "resources", "requests")),
-            **_mapping(_at(container, "resources", "limits")),
-        }
-        gpus = resources.get("nvidia.com/gpu")
-        if gpus is None or "image" not in container or _TOOLS.search(str(container.get("command"))):
-            continue
-        known = isinstance(gpus, str) and re.fullmatch("[0-9]{1,3}", gpus)
-        count = int(str(gpus)) if known else 8
-        where = f"{name}:{container.line}"
-        subject = f"{where} {container.get('name', 'container')}"
-        rdma = any(_RDMA.search(key) for key in resources)
-        if count > 1 and (known or nodes > 1 or rdma or wants_rdma):
-            lacking = _shm(pod, container)
-            if lacking:
-                yield SHM.judge(subject, "drift", "memory at /dev/shm", lacking, where)
-        privileged = _at(container, "securityContext", "privileged") == "true"
-        if not count or privileged or other or not (rdma or wants_rdma or (nodes > 1 and count > 3)):
-            continue
-        devices = any(str(_at(v, "hostPath", "path"))[:4] == "/dev" for v in _list(pod.get("volumes")))
-        if not rdma and not (devices and "/dev/infiniband" in str(container.get("volumeMounts"))):
-            yield RDMA.judge(subject, "drift", "an RDMA resource", "none is requested", where)
-        added = _at(container, "securityContext", "capabilities", "add")
-        user = [_at(item, "securityContext", key) for key in ("runAsUser", "runAsNonRoot") for item in (container, pod)]
-        if not re.search(r"IPC_LOCK|ALL|\ue000", str(added)):
-            yield IPC_LOCK.judge(subject, "drift", "IPC_LOCK", "the capability is not added", where)
-        elif "true" in user[2:] or next((value for value in user[:2] if value), "0") != "0":
-            why = "A capability that is added is effective for user 0 alone, so this user's memlock stays limited."
-            fix = (
-                "Run the container as user 0. Where containerd itself has LimitMEMLOCK=infinity, nothing is to be done."
-            )
-            yield IPC_LOCK.judge(subject, "drift", "user 0", "IPC_LOCK of another user", where, fix, why=why)
-
-
-def _mapping(item: object) -> Mapping[str, object]:
-    return item if isinstance(item, _Mapping) else {}
+def _container(
+    pod: _Mapping, container: _Mapping, nodes: int, wants_rdma: bool, other: bool, name: str
+) -> Iterator[Finding]:
+    """Judge a container with GPUs. other: it has another way to the network than an RDMA resource."""
+    resources: dict[str, object] = {}
+    for kind in ("requests", "limits"):
+        of_kind = container.at("resources", kind)
+        resources.update(of_kind if isinstance(of_kind, _Mapping) else {})
+    gpus = resources.get("nvidia.com/gpu")
+    if gpus in (None, "0") or "image" not in container or _TOOLS.search(str(container.get("command"))):
+        return
+    known = re.fullmatch("[0-9]{1,3}", str(gpus))
+    count = int(str(gpus)) if known else 8
+    subject, where = f"{name}:{container.line} {container.get('name', '')}", f"{name}:{container.line}"
+    rdma = any(_RDMA.search(key) for key in resources)
+    lacking = _shm(pod, container)
+    if lacking and count > 1 and (known or nodes > 1 or rdma or wants_rdma):
+        yield SHM.judge(subject, "drift", "memory at /dev/shm", lacking, where)
+    privileged = container.at("securityContext", "privileged") == "true"
+    if privileged or other or not (rdma or wants_rdma or (nodes > 1 and count > 3)):
+        return
+    if not rdma and "/dev/infiniband" not in str(pod.get("volumes")):
+        yield RDMA.judge(subject, "drift", "an RDMA resource", "none is requested", where)
+    users = [str(item.at("securityContext", "runAsUser") or "") for item in (container, pod)]
+    not_root = "true" in [item.at("securityContext", "runAsNonRoot") for item in (container, pod)]
+    if not re.search(r"IPC_LOCK|ALL|\ue000", str(container.at("securityContext", "capabilities", "add"))):
+        yield IPC_LOCK.judge(subject, "drift", "IPC_LOCK", "the capability is not added", where)
+    elif not_root or (users[0] or users[1] or "0") != "0":
+        why = "A capability that is added is effective for user 0 alone, so this user's memlock stays limited."
+        fix = "Run the container as user 0, or see that containerd itself has LimitMEMLOCK=infinity."
+        yield IPC_LOCK.judge(subject, "drift", "user 0", "IPC_LOCK of another user", where, fix, why=why)
 
 
 def _shm(pod: _Mapping, container: _Mapping) -> str:
     """Return what a container has at /dev/shm in place of memory; "" where it is well or not known."""
-    mounts = _list(container.get("volumeMounts"))
-    paths = [str(mount.get("mountPath", "")).rstrip("/") for mount in mounts]
-    if pod.get("hostIPC") == "true" or any("\ue000" in path or "$" in path for path in paths):
+    mounts = {str(mount.get("mountPath", "")).rstrip("/"): mount for mount in container.items_at("volumeMounts")}
+    if pod.get("hostIPC") == "true" or "/dev" in mounts or re.search(r"\ue000|\$", "".join(mounts)):
         return ""
-    if "/dev/shm" not in paths:
-        return "" if "/dev" in paths else "nothing is mounted there"
-    volume = next(
-        (v for v in _list(pod.get("volumes")) if v.get("name") == mounts[paths.index("/dev/shm")].get("name")), None
-    )
-    if volume is None or "emptyDir" not in volume or _at(volume, "emptyDir", "medium") is not None:
-        return ""
-    return "an emptyDir on disk"
+    if "/dev/shm" not in mounts:
+        return "nothing is mounted there"
+    volumes = [one for one in pod.items_at("volumes") if one.get("name") == mounts["/dev/shm"].get("name")]
+    on_disk = volumes and "emptyDir" in volumes[0] and volumes[0].at("emptyDir", "medium") is None
+    return "an emptyDir on disk" if on_disk else ""
 
 
 def _services(root: _Mapping, name: str) -> Iterator[Finding]:
     """Judge the services of a compose file."""
-    for key, service in _mapping(root.get("services")).items():
-        if not isinstance(service, _Mapping) or {"<<", "extends", "shm_size"} & {*service} or service.get("ipc"):
+    services = root.get("services")
+    for key, service in services.items() if isinstance(services, _Mapping) else ():
+        if not isinstance(service, _Mapping) or {"<<", "extends", "shm_size", "ipc"} & {*service}:
             continue
-        devices = _list(_at(service, "deploy", "resources", "reservations", "devices"))
-        reserved = [d for d in devices if "gpu" in str(d.get("capabilities"))]
-        gpus = service.get("gpus") or (service.get("runtime") == "nvidia" and "all")
-        counts = [d.get("count", d.get("device_ids", "all")) for d in reserved] + ([gpus] if gpus else [])
+        devices = service.items_at("deploy", "resources", "reservations", "devices")
+        counts = [d.get("count", d.get("device_ids", "all")) for d in devices if "gpu" in str(d.get("capabilities"))]
+        counts += [service.get("gpus") or "all"] if "gpus" in service or service.get("runtime") == "nvidia" else []
         several = any(count != "1" and not (isinstance(count, list) and len(count) == 1) for count in counts)
-        if several and "/dev/shm" not in str(service) and not _TOOLS.search(str(service.get("command"))):
+        if several and not re.search("/dev/shm|" + _TOOLS.pattern, str(service)):
             where, fix = f"{name}:{service.line}", "Write shm_size: 16gb, or ipc: host."
             yield SHM.judge(f"{where} {key}", "drift", "shm_size or ipc: host", "neither is set", where, fix)
 
 
-def _docker(words: Sequence[str], where: str) -> Iterator[Finding]:
-    """Judge `docker run`."""
-    text = " ".join(words)
-    if words[:1] == ["sudo"]:
-        words = words[1:]
-    if not words or words[0].rpartition("/")[2] not in _DOCKER or "run" not in words[1:3] or _TOOLS.search(text):
-        return
-    if re.search(r"(?i)\$\{?\w*(?:OPT|ARG|FLAG|PARAM)", text):
-        return
+def _docker(text: str, where: str) -> Iterator[Finding]:
+    """Judge `docker run` and its like."""
     gpus = re.search(r"--gpus[= ]\"?(\S+)|--runtime[= ]nvidia|nvidia\.com/gpu=all", text)
-    if gpus and not re.fullmatch("1|device=[^,]*", gpus.group(1) or "") and not re.search("--ipc|shm", text):
+    if not gpus or not re.match(r"(?:sudo )?(?:\S*/)?(?:docker|podman|nerdctl) (?:container )?run ", text):
+        return
+    if _TOOLS.search(text) or _OPTIONS.search(text):
+        return
+    subject = f"{where} container"
+    if not re.fullmatch("1|device=[^,]*", gpus.group(1) or "") and not re.search("--ipc|shm", text):
         fix = "Add --ipc=host or --shm-size=16g."
-        yield SHM.judge(f"{where} {words[0]} run", "drift", "--ipc=host or --shm-size", "neither is given", where, fix)
-    if gpus and "/dev/infiniband" in text and not re.search("memlock|IPC_LOCK|--privileged|--cap-add[= ]ALL", text):
+        yield SHM.judge(subject, "drift", "--ipc=host or --shm-size", "neither is given", where, fix)
+    if "/dev/infiniband" in text and not re.search("memlock|IPC_LOCK|--privileged|--cap-add[= ]ALL", text):
         fix = "Add --ulimit memlock=-1."
-        yield IPC_LOCK.judge(f"{where} {words[0]} run", "drift", "--ulimit memlock=-1", "it is not given", where, fix)
+        yield IPC_LOCK.judge(subject, "drift", "--ulimit memlock=-1", "it is not given", where, fix)
 
 
 def _launch(words: Sequence[str], tasks: str, where: str) -> Iterator[Finding]:
     """Judge a launch of nccl-tests. tasks: of a node, as the batch script requests."""
-    program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf$", word)), None)
-    if not program:
-        return
-    text, options = " ".join(words[:program]), " ".join(words[program:])
-    slurm = words[0].rpartition("/")[2] == "srun"
-    per_node = re.search(rf"ppr:(\d+):node|(?:{'|'.join(_PER_NODE)}{'' if slurm else '|-N'})[= ](\d+)", text)
-    processes = next((group for group in per_node.groups() if group), "") if per_node else tasks
-    counts = [re.search(rf"(?:^| )(?:{option})[= ]?(\d+)", options) for option in ("-g|--ngpus", "-t|--nthreads")]
+    program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf$", word)), 0)
+    launcher, options = " ".join(words[:program]), " ".join(words[program:])
+    own = re.search(_PER_NODE % ("" if launcher.split("/")[-1].startswith("srun") else "|-N"), launcher)
+    processes = int((own and (own.group(1) or own.group(2))) or tasks or 1)
     each = 1
-    for match in counts:
-        each *= int(match.group(1)) if match else 1
-    if processes and int(processes) > 1 and each > 1 and int(processes) * each > 8:
-        have = f"{processes} processes x {each} GPUs = {int(processes) * each} GPUs a node"
+    for number in re.findall(r" (?:-g|--ngpus|-t|--nthreads)[= ]?(\d+)", options):
+        each *= int(number)
+    if program and processes > 1 and each > 1 and processes * each > 8:
+        have = f"{processes} processes x {each} GPUs = {processes * each} GPUs a node"
         yield LAUNCH.judge(f"{where} {words[program]}", "drift", "at most 8 GPUs a node", have, where)

@@ -220,7 +220,8 @@ def _documents(text: str, unread: list[int]) -> list[yaml.Node]:
             marks = [getattr(error, name, None) for name in ("problem_mark", "context_mark")]
             bad = [mark.line for mark in marks if mark and mark.line < len(lines) and lines[mark.line].strip()]
             if not attempt:
-                lines = _UNQUOTED.sub(_FILLED, text).split("\n")
+                filled = _UNQUOTED.sub(_FILLED, text)
+                lines = re.sub(rf"(?m)^[ \t]*{_FILLED}[ \t]*$", "", filled).split("\n")
             elif not bad or attempt == 29:
                 where = f"line {marks[0].line + 1}: " if marks[0] else ""
                 raise ParseError(f"{where}no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error

@@ -58,7 +58,11 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
                 # What to do about it is said below, for whoever types this command.
                 findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
             else:
-                findings += _job(text, of_file, name, scanned, wanted)
+                job = job_variables.read(text, of_file)
+                findings += _job(job, text, name, scanned, wanted)
+                if job.unread:
+                    lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
+                    code = _cannot(f"{name}: line {lines} is not YAML and was passed over")
         except ReadError as error:
             code = _cannot(str(error))
             continue
@@ -81,33 +85,28 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
 
 
 def _job(
-    text: str, kind: str, name: str, libraries: Sequence[nccl_library.Library], version: nccl_variables.Version | None
+    job: job_variables.Job,
+    text: str,
+    name: str,
+    libraries: Sequence[nccl_library.Library],
+    version: nccl_variables.Version | None,
 ) -> list[Finding]:
-    """Judge the variables, containers and launches of a job's script. Raises ParseError."""
+    """Judge the variables, containers and launches of a job."""
     findings: list[Finding] = []
-    job = job_variables.read(text, kind)
     expanded = job_variables.expansions(text)
     for item in job.assignments:
         where, way = f"{name}:{item.line}", expanded.get(item.name)
-        known = nccl_variables.reader(item.name) is not None
+        reader = nccl_variables.reader(item.name)
         close = item.name in nccl_variables.NEVER or nccl_names.misspelt(item.name)
-        if item.scope == "unclear":
+        own = reader is None and (way == job_variables.USED or (way == job_variables.MESSAGE and not close))
+        if item.scope == "unclear" or own:
             continue
-        if not known and (way == job_variables.USED or (way == job_variables.MESSAGE and not close)):
-            continue  # the script's own
-        if item.scope == "shell" and (known or not close):
-            if (
-                known
-                and way in (None, job_variables.MESSAGE)
-                and nccl_variables.reader(item.name) != nccl_variables.BUILD
-            ):
-                export = f"export {item.name}=..."
-                have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
-                findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
-            continue
-        findings += nccl_lint.lint_variable(item.name, item.value or "", where, libraries, version, place="job")
-    for number in job.unread:
-        print(f"busbar lint: {name}:{number} is not YAML and was passed over", file=sys.stderr)
+        if item.scope != "shell" or (close and reader is None):
+            findings += nccl_lint.lint_variable(item.name, item.value or "", where, libraries, version, place="job")
+        elif way in (None, job_variables.MESSAGE) and reader not in (None, nccl_variables.BUILD):
+            export = f"export {item.name}=..."
+            have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
+            findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
     return findings + job_containers.judge(job, text, name)
 
 

@@ -420,7 +420,14 @@ a_run = record(
     stored=flag,
     due=due,
     rows=many(
-        record(size=whole(0, LARGEST), out_of_place=maybe(number(0, 1e6)), in_place=maybe(number(0, 1e6))),
+        record(
+            optional=["spread", "repeats"],
+            size=whole(0, LARGEST),
+            out_of_place=maybe(number(0, 1e6)),
+            in_place=maybe(number(0, 1e6)),
+            spread=maybe(number(0, 1e6)),
+            repeats=whole(1, 1000),
+        ),
         1000,
     ),
 )
@@ -509,10 +516,7 @@ ras_communicator = record(
     counts=table(ras_groups(count), text(32, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), 64),
     statuses=ras_groups(text(32, re.compile("[A-Z]+"))),
     errors=ras_groups(line),
-    missing=many(
-        row_of(_most_ranks, maybe(row_of(_most_ranks, _pid, _gpu, _gpu)), maybe(flag), flag),
-        1 << 17,
-    ),
+    missing=many(row_of(_most_ranks, maybe(row_of(_most_ranks, _pid, _gpu, _gpu)), maybe(flag), flag), 1 << 17),
     missing_number=_most_ranks,
     whole=flag,
 )
@@ -617,8 +621,7 @@ health_ports = many(port_growth, 64)
 
 # UUID and clique of an NVLink domain, and the addresses of IMEX's list.
 imex = record(
-    domain=text(64, re.compile(r"[0-9a-f-]{36}\.[0-9]{1,10}")),
-    nodes=many(text(45, re.compile(r"[0-9a-f.:]+")), 1024),
+    domain=text(64, re.compile(r"[0-9a-f-]{36}\.[0-9]{1,10}")), nodes=many(text(45, re.compile(r"[0-9a-f.:]+")), 1024)
 )
 
 
@@ -705,7 +708,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
                 left_out=whole(0, LARGEST),
             ),
             64,
-        ),
+        )
     },
     "nccl_ras_info": {
         "views": many(ras_view, 100),
@@ -726,11 +729,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
             )
         ),
     },
-    "perftest": {
-        "sessions": many(tested, 1000),
-        "finished_at": maybe(seconds),
-        "simulated": flag,
-    },
+    "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
     "rail_info": {"info": info, "busy": lines},
     "rma_info": {"hardware": hardware},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},

@@ -105,7 +105,13 @@ def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
     for run in runs:
         marks = {run["max_bytes"]: (run["bar"], run["prediction"])}
         points = {
-            row["size"]: Point(row["out_of_place"], None, None, 1, *marks.get(row["size"], (None, None)))
+            row["size"]: Point(
+                row["out_of_place"],
+                None,
+                row.get("spread"),
+                row.get("repeats", 1),
+                *marks.get(row["size"], (None, None)),
+            )
             for row in run["rows"]
         }
         versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}

@@ -32,6 +32,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import (
 # nccl-tests#272). With four or fewer it gains nothing. Blackwell from NCCL's own constants, not measured.
 _NVLS_HOPPER = {5: 1.13, 6: 1.19, 7: 1.24, 8: 1.29}
 _NVLS_BLACKWELL = {8: 1.115}
+# Published all_reduce of GB300 over NVLink domains: 932 GB/s on 64 GPUs, 937 on 72, of 722 by links x constant.
+_NVLS_GB300 = {8: 1.29}
 # Over the NVLinks of a rack that gain is held, and none is added: published all_reduce over 8 GPUs of two trays 811,
 # over 72 GPUs 835 to 847 (NCCL 2.26.2), of 722 by links x constant.
 
@@ -58,7 +60,8 @@ _GENERATIONS = (
     # Published on two nodes with NVLS: 343 GB/s (nccl#1244), what a ring reaches: it has 78 SMs of the H100's 132.
     Generation(r"H20\b", 20.6, True, {}),
     Generation(r"B100\b|B200\b|B300\b", 40.1, True, _NVLS_BLACKWELL),
-    Generation(r"GB200\b|GB300\b", 40.1, True, _NVLS_BLACKWELL, rack=True),
+    Generation(r"GB200\b", 40.1, True, _NVLS_BLACKWELL, rack=True),
+    Generation(r"GB300\b", 40.1, True, _NVLS_GB300, rack=True),
 )
 # What a healthy node reaches of links x constant, at 8 GiB. Measured on eight H200 (all_reduce 366.7, all_gather 354.9,
 # reduce_scatter 357.2 GB/s of 370.8) and on four (broadcast 362.9, reduce 367.0, alltoall 353.3, sendrecv 365.9), NVLS
@@ -175,13 +178,7 @@ def between(
 
 
 def _between(
-    profile: Profile,
-    collective: str,
-    nvls: bool,
-    nodes: int,
-    scope: str,
-    algorithm: str,
-    efficiency: float | None,
+    profile: Profile, collective: str, nvls: bool, nodes: int, scope: str, algorithm: str, efficiency: float | None
 ) -> Prediction:
     if scope == "node":
         return predict(profile, collective, nvls)

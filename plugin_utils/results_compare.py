@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Two results of a benchmark, before and after: what is better or worse, and what only looks so. Pure.
+"""Compare two results of a benchmark, before and after. Pure.
 
-A difference counts where it is larger than the noise of both sides. Docs: docs/compare.md.
+A difference counts where it is larger than the noise of both sides, which only repeats measure. Docs: docs/compare.md.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
 
 FORMAT = 1
-WORSE, BETTER, WITHIN, NOT = "worse", "better", "within noise", "not comparable"
-VERDICTS = (WORSE, BETTER, WITHIN, NOT)
-# Parts of busbw by which results differ between days where nothing has changed: of large messages without repeats, of
-# small ones without, and of any with them, in whatever close agreement the repeats of one day are.
-DECLARED, SMALL, LEAST = 0.07, 0.20, 0.03
-# Bytes from which messages are large; below the other, busbw is printed with few digits and the time is compared.
-LARGE, COARSE = 64 << 20, 1 << 20
+WORSE, BETTER, WITHIN, UNJUDGED, NOT = "worse", "better", "within noise", "not judged", "not comparable"
+VERDICTS = (WORSE, BETTER, WITHIN, UNJUDGED, NOT)
+# Part of busbw by which days differ, in whatever close agreement the repeats of one day are.
+LEAST = 0.03
+# Bytes below which busbw is printed with few digits and the time is compared.
+COARSE = 1 << 20
 # Repeats that measure noise; of fewer than FULL the range is often far too small by chance, and counts twice.
 REPEATS, FULL = 3, 4
 ROWS, REASONS = 40, 8
@@ -42,8 +41,8 @@ _CELL, _SENTENCE = 22, 120
 class Difference:
     """One size of one run, or a run as a whole where size is None. verdict: one of VERDICTS.
 
-    change: part of busbw won since before, negative for lost.   noise: what it has to exceed.   measured: whether
-    repeats say so; else noise is declared.   why: what keeps it from being compared.
+    change: part of busbw won since before, negative for lost.   noise: what it has to exceed, None where it is not
+    known.   measured: whether repeats say so; else noise is declared.   why: what keeps it from a verdict.
     """
 
     scope: str
@@ -61,7 +60,7 @@ class Difference:
     largest: bool = False
 
 
-def compare(before: Results, after: Results, declared: float = DECLARED, versions: bool = False) -> list[Difference]:
+def compare(before: Results, after: Results, declared: float | None = None, versions: bool = False) -> list[Difference]:
     """Every size of every run of either. versions: whether runs of other versions are compared, too."""
     earlier = {(run.kind, run.hosts): run for run in before.runs}
     found: list[Difference] = []
@@ -104,7 +103,7 @@ def _apart(old: Run, new: Run, versions: bool) -> str:
     return ""
 
 
-def _sizes(old: Run, new: Run, declared: float) -> list[Difference]:
+def _sizes(old: Run, new: Run, declared: float | None) -> list[Difference]:
     common = sorted({*old.points} & {*new.points})
     found = [_judged(new, size, old.points[size], new.points[size], declared, size == common[-1]) for size in common]
     for points, others, when in ((old.points, new.points, "before"), (new.points, old.points, "after")):
@@ -117,13 +116,17 @@ def _sizes(old: Run, new: Run, declared: float) -> list[Difference]:
     return found
 
 
-def _judged(run: Run, size: int, old: Point, new: Point, declared: float, largest: bool) -> Difference:
+def _judged(run: Run, size: int, old: Point, new: Point, declared: float | None, largest: bool) -> Difference:
     change = _change(size, old, new)
     if change is None:
         lacking = " and ".join(when for when, point in (("before", old), ("after", new)) if not _figure(size, point))
         why = f"no figure {lacking}" if lacking else "figures of which one is next to nothing"
         return Difference(*run.kind, run.hosts, size, old, new, None, None, False, NOT, why, largest)
-    noise, measured = noise_of(size, old, new, declared)
+    noise, measured = noise_of(old, new, declared)
+    if noise is None:
+        repeats = "nccl_benchmark_node_repeats" if run.scope == "node" else "nccl_benchmark_repeats"
+        why = f"fewer than {REPEATS} repeats on a side, so its noise is not known: repeat with {repeats}: {FULL + 1}"
+        return Difference(*run.kind, run.hosts, size, old, new, change, None, False, UNJUDGED, why, largest)
     verdict = WITHIN if abs(change) <= noise else BETTER if change > 0 else WORSE
     return Difference(*run.kind, run.hosts, size, old, new, change, noise, measured, verdict, "", largest)
 
@@ -141,27 +144,27 @@ def _change(size: int, old: Point, new: Point) -> float | None:
     return change if math.isfinite(change) else None
 
 
-def noise_of(size: int, old: Point, new: Point, declared: float = DECLARED) -> tuple[float, bool]:
-    """What a difference has to exceed, as a part of busbw, and whether repeats on both sides say so.
+def noise_of(old: Point, new: Point, declared: float | None = None) -> tuple[float | None, bool]:
+    """Return what a difference has to exceed, as a part of busbw, and whether repeats on both sides say so.
 
-    The spreads of both are added: then a range that lies within the other, or beside it by chance, is no change. With
-    normal noise of 1.5 %, and 0.5 % from day to day, one comparison in 500 at most takes noise for a change.
+    The spreads of both are added: then a range that lies within the other, or beside it by chance, is no change.
+    declared: where repeats do not say; None: not known.
     """
     spread = sum(point.spread or 0.0 for point in (old, new))
     repeats = min(point.repeats if point.spread is not None else 1 for point in (old, new))
     known = spread * (1 if repeats >= FULL else 2)
     if repeats >= REPEATS:
         return max(known, LEAST), True
-    return max(known, declared, SMALL if size < LARGE else 0.0), False
+    return None if declared is None else max(known, declared), False
 
 
 # -- what is told ----------------------------------------------------------------------------------------------------
 
 
 def exit_code(found: Sequence[Difference]) -> int:
-    """1: something is worse. 2: nothing is, and something could not be compared. 0: all compared, nothing worse."""
+    """Return 1 where something is worse, else 2 where something could not be judged, else 0."""
     verdicts = {one.verdict for one in found}
-    return 1 if WORSE in verdicts else 2 if NOT in verdicts or not found else 0
+    return 1 if WORSE in verdicts else 2 if {NOT, UNJUDGED} & verdicts or not found else 0
 
 
 def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
     for one in found:
         if one.verdict in (WORSE, BETTER):
             changed.setdefault((one.scope, one.collective, one.algorithm, one.hosts, one.verdict), []).append(one)
-        elif one.verdict == WITHIN and one.largest:
+        elif one.verdict in (WITHIN, UNJUDGED) and one.largest:
             alike.setdefault(_one_of(one), []).append(one)
     scopes = len({one.scope for one in found}) > 1
     # Hosts of a fleet that all changed alike are one line.
@@ -218,7 +221,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
 
 def _one_of(one: Difference) -> tuple[Any, ...]:
     """What runs have in common that differ in their hosts only."""
-    return (one.scope, len(one.hosts), one.collective, one.algorithm, one.size)
+    return (one.scope, len(one.hosts), one.collective, one.algorithm, one.size, one.verdict)
 
 
 def _first(ones: Sequence[Difference]) -> Difference:
@@ -260,14 +263,14 @@ def _cells(ones: Sequence[Difference], scopes: bool) -> tuple[str, ...]:
         for points in ([one.before for one in ones], [one.after for one in ones])
     ]
     change = _middle(one.change for one in ones)
-    noise = max(one.noise or 0.0 for one in ones)
+    noise = max((one.noise for one in ones if one.noise is not None), default=None)
     return (
         f"{first.scope} {hosts}" if scopes else hosts,
         _kind(first),
         size_text(first.size) if first.size else "-",
         *(duration(figure) if small else number(figure) for figure in figures),
         "-" if change is None else f"{100 * change:+.1f} %",
-        f"{100 * noise:.1f} %" + ("" if all(one.measured for one in ones) else " (set)"),
+        "-" if noise is None else f"{100 * noise:.1f} %" + ("" if all(one.measured for one in ones) else " (set)"),
         first.verdict,
     )
 
@@ -279,15 +282,15 @@ def _middle(values: Iterable[float | None]) -> float | None:
 
 def _reasons(found: Sequence[Difference]) -> list[str]:
     scopes = len({one.scope for one in found}) > 1
-    reasons: dict[str, list[Difference]] = {}
+    reasons: dict[tuple[str, str], list[Difference]] = {}
     for one in found:
-        if one.verdict == NOT:
-            reasons.setdefault(one.why, []).append(one)
+        if one.verdict in (NOT, UNJUDGED):
+            reasons.setdefault((one.verdict, one.why), []).append(one)
     told = sorted(reasons.items(), key=lambda item: -len(item[1]))
     lines = [
-        f"not comparable: {_some([f'{one.scope} ' * scopes + _kind(one) for one in ones])} on"
+        f"{verdict}: {_some([f'{one.scope} ' * scopes + _kind(one) for one in ones])} on"
         f" {_names(host for one in ones for host in one.hosts)}: {why}"
-        for why, ones in told[:REASONS]
+        for (verdict, why), ones in told[:REASONS]
     ]
     return lines + ([f"... and {len(told) - REASONS} more reasons; --json has all"] if len(told) > REASONS else [])
 
@@ -303,14 +306,10 @@ def _some(names: Sequence[str]) -> str:
 
 def _noise(before: Results, after: Results, found: Sequence[Difference]) -> list[str]:
     lines = []
-    judged = [one for one in found if one.noise is not None]
-    declared = sum(not one.measured for one in judged)
+    judged = [one for one in found if one.change is not None]
+    declared = sum(one.noise is not None and not one.measured for one in judged)
     if declared:
-        lines.append(
-            f"noise of {declared} of {len(judged)} figures is set and not measured (fewer than {REPEATS} repeats on a"
-            f" side): {100 * DECLARED:g} % of large messages unless --noise says other, {100 * SMALL:g} % below"
-            f" {size_text(LARGE)}"
-        )
+        lines.append(f"noise of {declared} of {len(judged)} figures is set by --noise and not measured")
     silent = [when for when, results in (("before", before), ("after", after)) if not _tells_versions(results)]
     if silent and judged:
         lines.append(f"whether NCCL was the same is not known: no version is recorded {' and '.join(silent)}")

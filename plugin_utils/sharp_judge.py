@@ -108,8 +108,10 @@ def _gain(job: Job, others: Sequence[Job], proof: Finding, record: Record, witho
         return unknown(text, "measure once without NCCL_COLLNET_ENABLE, and compare (docs/sharp.md)")
     mine, theirs = max(pairs, key=lambda pair: pair[0].size)
     by, rings = algbw(mine, job.ranks) or 0.0, algbw(theirs, job.ranks) or 1.0
-    noise, _measured = results_compare.noise_of(mine.size, _point(theirs), _point(mine))
+    noise, _measured = results_compare.noise_of(_point(theirs), _point(mine))
     times = by / rings
+    if noise is None:
+        return unknown(f"{times:.3g} times, measured too seldom to know the noise", "set nccl_benchmark_repeats: 5")
     have = f"{by:.4g} GB/s beside {rings:.4g} at {size_text(mine.size)}: {times:.3g} times (noise {100 * noise:.0f} %)"
     if times > most * (1 + noise):
         return unknown(f"{have}: more than SHARP can bring, so what was beside it was slow", "measure both again")

@@ -579,7 +579,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_firmware": Value(
             "dict",
             {},
-            says="Firmware of the rails' NICs, PSID to version, such as `MT_0000000838: 28.43.2026`; else that of most"
+            says="Firmware of the rails' NICs, PSID to version, such as `MT_0000000838: 28.43.8002`; else that of most"
             " nodes.",
         ),
         "perftest_rounds": Value("int", 1, says="Partners of each node."),
@@ -771,6 +771,9 @@ PARTS: dict[str, dict[str, Value]] = {
         ),
         "nccl_benchmark_repeats": Value(
             "int", 3, says="How often each program is run between nodes: the median counts, and the spread is judged."
+        ),
+        "nccl_benchmark_node_repeats": Value(
+            "int", 1, says="The same within a node. `busbar compare` judges only what was repeated three times or more."
         ),
         "nccl_benchmark_localise": Value(
             "bool",

@@ -71,7 +71,7 @@ def versions(firmware: Mapping[str, Any]) -> Mapping[str, str]:
     """busbar_firmware, PSID to version. Raises ParseError: a version without quotes is a number, and another one."""
     for psid, version in firmware.items():
         if not isinstance(version, str):
-            raise ParseError("busbar_firmware.%s is no text such as '28.43.2026'" % (psid,))
+            raise ParseError("busbar_firmware.%s is no text such as '28.43.8002'" % (psid,))
     return firmware
 
 

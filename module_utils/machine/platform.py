@@ -14,6 +14,7 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
+from ..firmware import floor
 from . import cloud, partition, pcie_link, rail_address
 from .gpu import Gpu
 from .pci import PciDevice
@@ -157,7 +158,8 @@ RAIL_FIRMWARE = Check(
     fix="on a drained node: mstflint -d ADDRESS -i FILE burn (or mlxfwmanager -u) with the image of the declared"
     " version, then mstfwreset -d ADDRESS -y reset or a reboot; " + _RECHECK,
 )
-"Has the rail's NIC the firmware that `busbar_firmware` declares for its PSID; without a declaration nothing is asked"
+"""Has the rail's NIC the firmware that `busbar_firmware` declares for its PSID, and one that no security bulletin of
+NVIDIA warns of (minor); without a declaration nothing is asked"""
 RAIL_MTU = Check(
     "platform.rail_mtu",
     why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
@@ -593,9 +595,16 @@ def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) 
         if want is None:
             fix = "declare the version of PSID %s in busbar_firmware, or put in the card that is declared" % board
         state = "unknown" if want is None or have is None else "ok" if have == want else "drift"
-        said = "%s of PSID %s" % (have or "unreadable", board or "unreadable")
+        least = floor.below(have) if state == "ok" else None
+        severity, why = None, None
+        if least is not None:
+            state, want, severity = "drift", "%s or newer" % least, "minor"
+            why = "a local user with a virtual function can run code on this firmware (%s)" % floor.SOURCE
+            fix = "declare %s or newer for PSID %s in busbar_firmware, then %s" % (least, board, RAIL_FIRMWARE.fix)
+        have = "%s of PSID %s" % (have or "unreadable", board or "unreadable")
         source = "%s/fw_ver, board_id" % nic.rdma.source
-        findings.append(RAIL_FIRMWARE.judge(nic.label, state, want or "a declared version", said, source, fix))
+        want = want or "a declared version"
+        findings.append(RAIL_FIRMWARE.judge(nic.label, state, want, have, source, fix, why=why, severity=severity))
     return one_cause(findings, ("unknown",))
 
 

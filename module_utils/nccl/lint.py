@@ -107,12 +107,7 @@ BLANK = Check(
     aspect="persisted",
 )
 "Are name and value free of blanks around them"
-QUOTES = Check(
-    "nccl_conf.lint.quotes",
-    why="NCCL keeps the quotes: %s.",
-    fix="Remove the quotes.",
-    aspect="persisted",
-)
+QUOTES = Check("nccl_conf.lint.quotes", why="NCCL keeps the quotes: %s.", fix="Remove the quotes.", aspect="persisted")
 "Is the value free of quotes around it"
 DUPLICATE = Check(
     "nccl_conf.lint.duplicate",
@@ -138,11 +133,7 @@ _PLAIN = re.compile(r"[ -~\t]*")
 
 
 def lint(
-    text: str,
-    libraries: Sequence[Library],
-    version: Optional[Version],
-    path: str,
-    hcas: Sequence[str] = (),
+    text: str, libraries: Sequence[Library], version: Optional[Version], path: str, hcas: Sequence[str] = ()
 ) -> List[Finding]:
     """What is wrong with a file; [] for a canonical file whose lines all do what they say.
 

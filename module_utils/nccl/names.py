@@ -52,10 +52,7 @@ WRONG_PLACE = Check(
 _WRONG_PLACE = {
     "NCCL_COMM_ID": ("critical", "It is the meeting point of one job; here every job of the cluster would share it."),
     "NCCL_CONF_FILE": ("major", "Which files are read is settled before any of them is opened: here it does nothing."),
-    "NCCL_HOSTID": (
-        "major",
-        "Ranks with equal values are taken for one machine, and a copied file makes them equal.",
-    ),
+    "NCCL_HOSTID": ("major", "Ranks with equal values are taken for one machine, and a copied file makes them equal."),
     "NCCL_GRAPH_DUMP_FILE": ("minor", "It is a debugging output that every job would overwrite."),
     "NCCL_GRAPH_DUMP_FILE_RANK": ("minor", "It belongs to a debugging output of one job."),
     "NCCL_TOPO_DUMP_FILE": ("minor", "It is a debugging output that every job would overwrite."),

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.plan import Plan
-from . import perf
+from . import perf, perf_repeats, perf_statistics
 from .perf_output import Result
 from .perf_run import Run, Wanted
 from .perf_transport import Network
@@ -37,9 +37,6 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
     if len(runs) == wanted.repeats == 1 and run.network is None and not wanted.several:
         plan = perf.judge(read[0][0], wanted, run, now, read[0][1], since)
     else:
-        # The nightly check looks at one run on one node, and is not sent the rest.
-        from . import perf_repeats, perf_statistics
-
         plan = perf_repeats.judge(read, wanted, run, now, since)
         sizes = perf_statistics.of_sizes([result for result, _problem in read if result is not None], wanted)
         statistics = [asdict(one) for one in sizes]

@@ -17,13 +17,16 @@ from . import perf
 from .perf_output import Placement, Result
 from .perf_run import Wanted
 
+_COARSE = 1 << 20
+
 
 @dataclass(frozen=True)
 class Statistics:
     """One size. time_us, algbw, busbw: medians; microseconds, GB/s.   time_p99_us: of the times, by nearest rank.
 
-    spread: (highest - lowest) / median of busbw.   max_over_mean: longest time / mean of the others. Both are None
-    of fewer than two repeats.   repeats: that have figures of this size.   busbw_lowest: GB/s.
+    spread: (highest - lowest) / median, of times below 1 MiB, where busbw has few digits, else of busbw.
+    max_over_mean: longest time / mean of the others. Both are None of fewer than two repeats.
+    repeats: that have figures of this size.   busbw_lowest: GB/s.
     """
 
     size: int
@@ -50,7 +53,8 @@ def _of_size(size: int, placements: Sequence[Placement]) -> Statistics:
     times = sorted(one.time_us for one in placements if one.time_us is not None)
     busbws = [one.busbw for one in placements if one.busbw is not None]
     middle = median(busbws) if busbws else None
-    apart = len(busbws) > 1 and middle
+    figures = times if size < _COARSE and len(times) == len(placements) else busbws
+    centre = median(figures) if len(figures) > 1 else 0
     others = mean(times[:-1]) if len(times) > 1 else 0
     return Statistics(
         size=size,
@@ -59,7 +63,7 @@ def _of_size(size: int, placements: Sequence[Placement]) -> Statistics:
         busbw=middle,
         busbw_lowest=min(busbws, default=None),
         time_p99_us=times[math.ceil(0.99 * len(times)) - 1] if times else None,
-        spread=(max(busbws) - min(busbws)) / middle if apart and middle else None,
+        spread=(max(figures) - min(figures)) / centre if centre else None,
         max_over_mean=times[-1] / others if others > 0 else None,
         repeats=len(placements),
     )

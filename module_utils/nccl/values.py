@@ -14,9 +14,7 @@ from .names import WRONG_PLACE
 from .variables import OLDEST, VARIABLES, Version, format_version
 
 BAD_VALUE = Check(
-    "nccl_conf.lint.bad_value",
-    why="NCCL takes the value for another, or ends the job.",
-    aspect="persisted",
+    "nccl_conf.lint.bad_value", why="NCCL takes the value for another, or ends the job.", aspect="persisted"
 )
 "Does NCCL take the value as it is meant"
 ADVICE = Check(
@@ -65,46 +63,29 @@ UNKNOWN_HCA = Check(
 
 # Accepted integers, both ends included. -1 or -2 is "automatic" where the library says so.
 _RANGES = {
-    "NCCL_COLLNET_ENABLE": (0, 1),
-    "NCCL_CROSS_NIC": (0, 2),
-    "NCCL_CUMEM_ENABLE": (-2, 1),
-    "NCCL_CUMEM_HOST_ENABLE": (-1, 1),
-    "NCCL_DMABUF_ENABLE": (0, 1),
-    "NCCL_GDRCOPY_ENABLE": (0, 1),
-    "NCCL_IB_ADAPTIVE_ROUTING": (-2, 1),
-    "NCCL_IB_DATA_DIRECT": (0, 2),
-    "NCCL_IB_DEVICE_PCI_ORDER": (0, 1),
-    "NCCL_IB_DISABLE": (0, 1),
-    "NCCL_IB_ECE_ENABLE": (0, 1),
-    "NCCL_GIN_IB_TC": (-1, 255),
-    "NCCL_IB_FIFO_TC": (-1, 255),
-    "NCCL_IB_GID_INDEX": (-1, 255),
-    "NCCL_IB_MERGE_NICS": (0, 1),
-    "NCCL_IB_MERGE_VFS": (0, 1),
-    "NCCL_IB_OOO_RQ": (0, 1),
-    "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
-    "NCCL_IB_PKEY": (0, 255),
-    "NCCL_IB_QPS_PER_CONNECTION": (1, 128),
-    "NCCL_IB_RETRY_CNT": (0, 7),
-    "NCCL_IB_RETURN_ASYNC_EVENTS": (0, 1),
-    "NCCL_IB_ROCE_VERSION_NUM": (1, 2),
-    "NCCL_IB_SL": (-1, 15),
-    "NCCL_IB_SPLIT_DATA_ON_QPS": (0, 1),
-    "NCCL_IB_TC": (-1, 255),
-    "NCCL_IB_TIMEOUT": (1, 31),
-    "NCCL_IGNORE_DISABLED_P2P": (0, 2),
-    "NCCL_MAX_CTAS": (1, 64),
-    "NCCL_MIN_CTAS": (1, 64),
-    "NCCL_MNNVL_ENABLE": (-2, 2),
-    "NCCL_NET_GDR_C2C": (0, 1),
-    "NCCL_NET_GDR_READ": (-2, 1),
-    "NCCL_NVLS_ENABLE": (0, 2),
-    "NCCL_P2P_DISABLE": (0, 1),
-    "NCCL_P2P_PXN_LEVEL": (0, 2),
-    "NCCL_PXN_C2C": (0, 1),
-    "NCCL_PXN_DISABLE": (0, 1),
-    "NCCL_SHM_LOCALITY": (1, 2),
-    "NCCL_SOCKET_NTHREADS": (1, 16),
+    "NCCL_" + name: limits
+    for limits, names in (
+        (
+            (0, 1),
+            "COLLNET_ENABLE DMABUF_ENABLE GDRCOPY_ENABLE IB_DEVICE_PCI_ORDER IB_DISABLE IB_ECE_ENABLE "
+            "IB_MERGE_NICS IB_MERGE_VFS IB_OOO_RQ IB_RETURN_ASYNC_EVENTS IB_SPLIT_DATA_ON_QPS NET_GDR_C2C "
+            "P2P_DISABLE PXN_C2C PXN_DISABLE",
+        ),
+        ((0, 2), "CROSS_NIC IB_DATA_DIRECT IB_PCI_RELAXED_ORDERING IGNORE_DISABLED_P2P NVLS_ENABLE P2P_PXN_LEVEL"),
+        ((-1, 255), "GIN_IB_TC IB_FIFO_TC IB_GID_INDEX IB_TC"),
+        ((-2, 1), "CUMEM_ENABLE IB_ADAPTIVE_ROUTING NET_GDR_READ"),
+        ((1, 2), "IB_ROCE_VERSION_NUM SHM_LOCALITY"),
+        ((1, 64), "MAX_CTAS MIN_CTAS"),
+        ((-2, 2), "MNNVL_ENABLE"),
+        ((-1, 1), "CUMEM_HOST_ENABLE"),
+        ((-1, 15), "IB_SL"),
+        ((0, 7), "IB_RETRY_CNT"),
+        ((0, 255), "IB_PKEY"),
+        ((1, 16), "SOCKET_NTHREADS"),
+        ((1, 31), "IB_TIMEOUT"),
+        ((1, 128), "IB_QPS_PER_CONNECTION"),
+    )
+    for name in names.split()
 }
 
 # A positive number of these has to be a multiple of 32 in this range.
@@ -118,29 +99,20 @@ _RANGE_NOTES = {
 
 # (variable, value in lower case) -> severity, why: real and accepted, but of no use or harmful on every machine.
 _ADVICE = {
-    ("NCCL_DMABUF_ENABLE", "0"): (
-        "major",
-        "It takes DMA-BUF away: without nvidia_peermem, GPUDirect RDMA is off.",
-    ),
+    ("NCCL_DMABUF_ENABLE", "0"): ("major", "It takes DMA-BUF away: without nvidia_peermem, GPUDirect RDMA is off."),
     ("NCCL_IB_DISABLE", "0"): ("minor", "0 is the default: the line does nothing."),
     ("NCCL_IB_DISABLE", "1"): ("critical", "It switches RDMA off: every job runs over TCP."),
     ("NCCL_MAX_CTAS", "1"): ("major", "One channel fills neither NVLink nor several NICs."),
     ("NCCL_MNNVL_ENABLE", "0"): ("major", "It keeps traffic between the nodes of one NVLink domain off NVLink."),
     ("NCCL_NET", "socket"): ("critical", "It chooses TCP: RDMA is not used by any job."),
     ("NCCL_NET_GDR_READ", "0"): ("major", "What is sent is copied from the GPU to the host's memory first."),
-    ("NCCL_NTHREADS", "512"): (
-        "minor",
-        "512 is the maximum and mostly the default: the line gains nothing.",
-    ),
+    ("NCCL_NTHREADS", "512"): ("minor", "512 is the maximum and mostly the default: the line gains nothing."),
     ("NCCL_NVLS_ENABLE", "0"): (
         "major",
         "It gives up the reduction in the NVSwitches: 370 instead of 480 GB/s of all-reduce on 8 Hopper GPUs.",
     ),
     ("NCCL_P2P_DISABLE", "1"): ("major", "It switches off all direct traffic between GPUs, NVLink included."),
-    ("NCCL_P2P_LEVEL", "sys"): (
-        "minor",
-        "It forces PCIe traffic between GPUs across sockets: slow, and it can hang.",
-    ),
+    ("NCCL_P2P_LEVEL", "sys"): ("minor", "It forces PCIe traffic between GPUs across sockets: slow, and it can hang."),
     ("NCCL_PROTO", "ll"): (
         "major",
         "LL sends a flag with every 4 bytes: large messages get half of the bandwidth at most.",

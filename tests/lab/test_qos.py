@@ -410,7 +410,7 @@ def test_counters_show_pause_of_the_priorities_that_have_pfc(node: Node) -> None
 def test_ethtool_names_driver_firmware_and_bus(node: Node) -> None:
     said = node.says("ethtool", "-i", RAIL0)
     assert "driver: mlx5_core\n" in said
-    assert "firmware-version: 28.43.2026 (MT_0000000838)\n" in said
+    assert "firmware-version: 28.43.8002 (MT_0000000838)\n" in said
     assert "bus-info: 0000:1a:00.0\n" in said
 
 

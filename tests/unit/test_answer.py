@@ -33,7 +33,7 @@ RAIL = {
     "rate_gbps": 400.0,
     "address": "10.19.0.1",
     "mtu": 9000,
-    "firmware": "28.43.2026",
+    "firmware": "28.43.8002",
     "psid": "MT_0000000838",
     "qos": "trust dscp, PFC 3, DSCP 26 to 3",
     "gpu": "0000:19:00.0",

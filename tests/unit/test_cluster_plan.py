@@ -244,7 +244,8 @@ def test_bars_over_nvlinks_are_predicted_and_say_so(name: str) -> None:
         assert (expected.bar, expected.prediction) == (None, None)
         assert "nvlink_domain" in expected.bar_source
         return
-    for collective, least, most in (("all_reduce", 650, 811), ("all_gather", 500, 722), ("alltoall", 500, 722)):
+    nvls = 932 if name == "gb300-nvl72" else 811
+    for collective, least, most in (("all_reduce", 650, nvls), ("all_gather", 500, 722), ("alltoall", 500, 722)):
         expected = kind.expected(Measure(collective, 8, 16 * G), 18)
         assert expected.bar is not None
         assert expected.prediction is not None

@@ -25,7 +25,7 @@ def rail(number: int, **changes: object) -> RailInfo:
         rate_gbps=400.0,
         address=f"10.{16 + number}.0.1",
         mtu=9000,
-        firmware="28.43.2026",
+        firmware="28.43.8002",
         psid="MT_0000000838",
         qos=QOS,
     )
@@ -84,7 +84,7 @@ def test_one_odd_rail_is_named_by_its_number() -> None:
     found = consistency.judge([*fleet(2), replace(odd, info=replace(odd.info, rails=rails))])["odd"]
     [judged] = [one for one in found if not one.finding.ok]
     assert (judged.finding.have, judged.rails) == ("28.39.1002 on rails 3, 5", (3, 5))
-    assert judged.finding.want == "28.43.2026, as on 3 of 3 hosts"
+    assert judged.finding.want == "28.43.8002, as on 3 of 3 hosts"
 
 
 def test_another_rail_order_is_critical() -> None:
@@ -126,7 +126,7 @@ def test_what_is_declared_is_right_whatever_most_hosts_have() -> None:
 
 
 def test_a_card_that_is_not_declared_is_told_by_its_psid_alone() -> None:
-    firmware = {"MT_0000000838": "28.43.2026"}
+    firmware = {"MT_0000000838": "28.43.8002"}
     odd = replace(member("odd", psid="MT_0000000999", firmware="20.1.1"), firmware=firmware)
     found = bad([*(replace(one, firmware=firmware) for one in fleet(2)), odd])
     assert [finding.check for _host, finding in found] == ["consistency.psid"]

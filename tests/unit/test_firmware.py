@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError, ToolMissing
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import image, nv_settings, reset_levels, tools
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import (
+    floor,
+    image,
+    nv_settings,
+    reset_levels,
+    tools,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Setting, Value
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -113,15 +119,15 @@ def test_the_levels_that_a_card_offers_are_read() -> None:
 
 
 def test_burned_firmware_is_told_from_the_running_one() -> None:
-    text = "Image type:            FS4\nFW Version:            28.47.1088\nFW Version(Running):   28.43.2026\n"
+    text = "Image type:            FS4\nFW Version:            28.47.1088\nFW Version(Running):   28.43.8002\n"
     found = image.parse_query(text + "PSID:                  MT_0000000838\n")
     assert (found.following, found.running, found.psid, found.pending) == (
         "28.47.1088",
-        "28.43.2026",
+        "28.43.8002",
         "MT_0000000838",
         True,
     )
-    assert not image.parse_query("FW Version:            28.43.2026\n").pending
+    assert not image.parse_query("FW Version:            28.43.8002\n").pending
 
 
 @given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from((NEW + OLD + LEVELS).splitlines())).map("\n".join)))
@@ -192,3 +198,25 @@ def test_json_that_was_promised_and_not_written_is_an_error(tmp_path: Path) -> N
     tool(tmp_path, "/usr/bin/mstconfig", "echo Configurations")
     with pytest.raises(ReadError, match=r"-j FILE -e query ATS_ENABLED: has written no file"):
         tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["ATS_ENABLED"])
+
+
+@pytest.mark.parametrize(
+    ("version", "least"),
+    [
+        ("28.43.2026", "28.43.8002"),
+        ("28.43.8002", None),
+        ("28.41.1000", "28.43.8002"),
+        ("28.45.1200", "28.46.3008"),
+        ("28.47.1026", None),  # after all that the bulletins name
+        ("22.46.3008", "22.47.1020"),
+        ("40.45.1020", "40.46.3008"),
+        ("20.44.1000", None),  # no train of a ConnectX-6 after 43 is named
+        ("12.28.2006", "12.28.4702"),
+        ("28.28.4702", "28.35.8002"),  # 28 is the train of a ConnectX-4 alone
+        ("99.43.1000", None),
+        ("28.43", None),
+        (None, None),
+    ],
+)
+def test_a_firmware_is_held_to_the_first_good_build_of_its_train(version: str | None, least: str | None) -> None:
+    assert floor.below(version) == least

@@ -139,7 +139,7 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
         ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float: write .*"),
         ({"node_health_power_limit": -1}, "node_health_power_limit is -1, expected watts, or 0"),
         ({"perftest_latency": -1}, "perftest_latency is -1, expected microseconds, or 0 for no bar"),
-        ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.2026'"),
+        ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.8002'"),
         (
             {"nic_firmware_settings": {"LINK_TYPE": "-y"}},
             "nic_firmware_settings.LINK_TYPE is '-y', expected a number from 0 to 4294967295 or a word such as ETH",
@@ -281,7 +281,7 @@ def test_a_broken_profile_file_is_named(tmp_path: Path, text: str) -> None:
         ("roce_qos_pfc", ["3", 4], [3, 4]),
         ("nccl_conf_containers", "docker, enroot", ["docker", "enroot"]),
         ("nccl_conf_containers", "['docker']", ["docker"]),
-        ("busbar_firmware", '{"MT_0000000838": "28.43.2026"}', {"MT_0000000838": "28.43.2026"}),
+        ("busbar_firmware", '{"MT_0000000838": "28.43.8002"}', {"MT_0000000838": "28.43.8002"}),
     ],
 )
 def test_text_where_another_type_is_meant_says_how_to_write_it(name: str, given: object, meant: object) -> None:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,38 @@ SCRIPTS = [
     ("compose.yml", COMPOSE, "yaml", {"4 NCCL_IB_DISABLE advice", "7 NCCL_NET advice"}),
     ("train.py", PYTHON, "python", {"2 NCCL_IB_DISABLE advice", "3 NCCL_SHM_DISABLE advice", "4 NCCL_NET advice"}),
 ]
+
+
+def _files() -> Iterator[tuple[str, str, set[tuple[str, str]]]]:
+    """Name, text, and the line and rule of each finding that is right, decided before the file was first read."""
+    for part in (Path(__file__).parent / "job_files.txt").read_text().split("#== ")[1:]:
+        head, _newline, text = part.partition("\n")
+        name, _colon, expected = head.partition(":")
+        yield name, text, {(entry.split()[0], entry.split()[2]) for entry in expected.split(",") if entry.strip()}
+
+
+FILES = list(_files())
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), FILES, ids=[name for name, *_rest in FILES])
+def test_a_job_file_has_its_faults_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, expected: set[tuple[str, str]]
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    assert lint.run([str(path)], [], None) == int(bool(expected))
+    out = capsys.readouterr().out
+    assert set(re.findall(rf"(?m)^{re.escape(str(path))}:(\d+).*\[(\w+)\]$", out)) == expected
+
+
+def test_what_is_not_yaml_costs_its_lines_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("kind: Pod\nenv:\n  - {name: NCCL_NET, value: Socket}\nbad: x: y\n")
+    assert lint.run([str(path)], [], None) == 2
+    told = capsys.readouterr()
+    assert "[advice]" in told.out
+    assert "x.yaml: line 4" in told.err
 
 
 @pytest.mark.parametrize(("name", "text", "kind", "said"), SCRIPTS, ids=[name for name, *_rest in SCRIPTS])

@@ -107,7 +107,7 @@ def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
     host = node({"/etc/new/a/x.set": "NCCL_IB_DISABLE=1\n", "/etc/new/x.other": "NCCL_NET=Socket\n"})
     assert found(read(host)) == []
     row = environment_sources.Source(("/etc/new",), environment_sources.parse_pairs, "all", (".set", "a"), 1)
-    monkeypatch.setattr(nccl_environment, "SOURCES", (*nccl_environment.SOURCES, row))
+    monkeypatch.setattr(nccl_environment, "SOURCES", (*environment_sources.SOURCES, row))
     assert found(read(host)) == [("/etc/new/a/x.set", 1, "NCCL_IB_DISABLE", "1")]
 
 

@@ -93,8 +93,8 @@ def card(address: str) -> dict[str, Any]:
         "type": "ConnectX7",
         "psid": "MT_0000000838",
         "functions": [address],
-        "flash": "28.43.2026",
-        "running": "28.43.2026",
+        "flash": "28.43.8002",
+        "running": "28.43.8002",
         "levels": [3, 4],
         "settings": {
             "LINK_TYPE_P1": setting(1, words={"1": "IB", "2": "ETH"}),
@@ -411,7 +411,7 @@ def test_burned_firmware_that_a_reset_would_load_stops_it(role: Role) -> None:
         [],
         [],
     )
-    assert result["findings"][0]["have"] == "28.47.1088 in flash, 28.43.2026 runs"
+    assert result["findings"][0]["have"] == "28.47.1088 in flash, 28.43.8002 runs"
     assert f"mstfwreset -d {RAIL_0} -y reset" in result["findings"][0]["fix"]
     # As it advises, the site says that this one is meant.
     role.asked = replace(role.asked, firmware={"MT_0000000838": "28.47.1088"})

@@ -50,7 +50,7 @@ def node(tmp_path: Path) -> Path:
     for name, text in {
         "node_guid": "b8ce:f603:00a1:b200",
         "sys_image_guid": "b8ce:f603:00a1:b200",
-        "fw_ver": "28.43.2026",
+        "fw_ver": "28.43.8002",
         "hca_type": "MT4129",
         "board_id": "MT_0000000838",
         "ports/1/state": "4: ACTIVE",

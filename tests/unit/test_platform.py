@@ -360,7 +360,7 @@ def test_an_infiniband_port_sends_4096_bytes_at_once(infiniband: Topology, hgx_h
 
 
 def test_a_rails_firmware_is_the_declared_one(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
-    psid, version = "MT_0000000838", "28.43.2026"
+    psid, version = "MT_0000000838", "28.43.8002"
 
     def flashed(nics: Topology, index: int, firmware: str | None, board_id: str | None = psid) -> Topology:
         rdma = nics.nics[index].rdma
@@ -378,6 +378,13 @@ def test_a_rails_firmware_is_the_declared_one(infiniband: Topology, hgx_h100: Pr
     older = flashed(good, 3, "28.41.1000")
     assert found(good, {psid: version}) == found(older, {}) == []
     assert found(older, {psid: version}) == [(check, pci, "drift")]
+    # What is declared and older than a security bulletin wants is not good for being declared.
+    [old] = [
+        one
+        for one in plan(older, hgx_h100, site={"busbar_firmware": {psid: "28.41.1000"}}).findings
+        if one.check == check and one.identity == pci
+    ]
+    assert (old.state, old.severity, old.want) == ("drift", "minor", "28.43.8002 or newer")
     # A card that nobody has declared is not right for that, nor one that does not say what it has.
     assert found(flashed(good, 3, version, "MT_0000000001"), {psid: version}) == [(check, pci, "unknown")]
     assert found(flashed(good, 3, None), {psid: version}) == [(check, pci, "unknown")]

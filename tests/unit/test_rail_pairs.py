@@ -23,7 +23,7 @@ def candidate(number: int, rails: int = 2, kind: str = "hgx-h200 ethernet") -> C
             rate_gbps=400.0,
             address=f"10.{16 + rail}.0.{number}",
             mtu=9000,
-            firmware="28.43.2026",
+            firmware="28.43.8002",
             psid="MT_0000000838",
             qos="",
         )

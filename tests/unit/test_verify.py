@@ -26,7 +26,7 @@ RAIL = {
     "rate_gbps": 400.0,
     "address": "10.19.0.1",
     "mtu": 9000,
-    "firmware": "28.43.2026",
+    "firmware": "28.43.8002",
     "psid": "MT_0000000838",
     "qos": "",
 }
