@@ -14,8 +14,7 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
-from ..firmware import floor
-from . import cloud, partition, pcie_link, rail_address
+from . import cloud, firmware_floor, partition, pcie_link, rail_address
 from .gpu import Gpu
 from .pci import PciDevice
 from .profile import PcieLink, Profile, Rail
@@ -595,11 +594,11 @@ def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) 
         if want is None:
             fix = "declare the version of PSID %s in busbar_firmware, or put in the card that is declared" % board
         state = "unknown" if want is None or have is None else "ok" if have == want else "drift"
-        least = floor.below(have) if state == "ok" else None
+        least = firmware_floor.below(have) if state == "ok" else None
         severity, why = None, None
         if least is not None:
             state, want, severity = "drift", "%s or newer" % least, "minor"
-            why = "a local user with a virtual function can run code on this firmware (%s)" % floor.SOURCE
+            why = "a local user with a virtual function can run code on this firmware (%s)" % firmware_floor.SOURCE
             fix = "declare %s or newer for PSID %s in busbar_firmware, then %s" % (least, board, RAIL_FIRMWARE.fix)
         have = "%s of PSID %s" % (have or "unreadable", board or "unreadable")
         source = "%s/fw_ver, board_id" % nic.rdma.source

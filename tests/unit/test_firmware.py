@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import (
-    floor,
     image,
     nv_settings,
     reset_levels,
     tools,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Setting, Value
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import firmware_floor
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -219,4 +219,4 @@ def test_json_that_was_promised_and_not_written_is_an_error(tmp_path: Path) -> N
     ],
 )
 def test_a_firmware_is_held_to_the_first_good_build_of_its_train(version: str | None, least: str | None) -> None:
-    assert floor.below(version) == least
+    assert firmware_floor.below(version) == least

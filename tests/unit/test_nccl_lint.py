@@ -243,7 +243,6 @@ def test_a_right_line_has_no_findings(line: str) -> None:
         ("NCCL_SOCKET_IFNAME=eth1", {"prefix_match": "minor"}),
         ("NCCL_IB_HCA=mlx5_0,mlx5_3,mlx5_1", {"prefix_match": "major"}),
         ("NCCL_IB_HCA=mlx5_0,mlx5_3", {"prefix_match": "minor"}),
-        ("NCCL_GIN_IB_TC=256", {"bad_value": "major"}),
         ("NCCL_SOCKET_IFNAME==^eth0", {"bad_value": "critical"}),
         ("NCCL_SOCKET_IFNAME=e", {"bad_value": "major"}),
         ("NCCL_SOCKET_FAMILY=ipv4", {"bad_value": "critical"}),
