@@ -127,7 +127,8 @@ def _pods(root: _Mapping) -> Iterator[tuple[_Mapping, int]]:
         if isinstance(item, list):
             waiting += [(part, pods) for part in item]
         elif isinstance(item, _Mapping):
-            pods *= next((int(str(item[k])) for k in counts if re.fullmatch("[1-9][0-9]{0,4}", str(item.get(k)))), 1)
+            numbers = [str(item.get(key)) for key in counts] + [str(item.at("mlPolicy", "numNodes"))] * bool(counts)
+            pods *= next((int(number) for number in numbers if re.fullmatch("[1-9][0-9]{0,4}", number)), 1)
             if isinstance(item.get("containers"), list):
                 yield item, pods
             waiting += [(part, pods) for part in item.values()]
@@ -211,7 +212,7 @@ def _docker(text: str, where: str) -> Iterator[Finding]:
 
 def _launch(words: Sequence[str], tasks: str, where: str) -> Iterator[Finding]:
     """Judge a launch of nccl-tests. tasks: of a node, as the batch script requests."""
-    program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf$", word)), 0)
+    program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf(?:_mpi)?$", word)), 0)
     launcher, options = " ".join(words[:program]), " ".join(words[program:])
     own = re.search(_PER_NODE % ("" if launcher.split("/")[-1].startswith("srun") else "|-N"), launcher)
     processes = int((own and (own.group(1) or own.group(2))) or tasks or 1)

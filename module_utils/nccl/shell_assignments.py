@@ -197,6 +197,10 @@ class _Reader:
     def _arguments(self, rest: List[_Word], conditional: bool) -> None:
         """Of a program or function that is not known: a launcher hands them on, others do what they like."""
         for number, word in enumerate(rest):
+            if number and rest[number - 1].text in ("-c", "-lc", "-ec") and " " in word.text:
+                inner = parse(word.text)  # the script of another shell
+                self._found += [replace(one, line=word.line + one.line - 1, conditional=conditional) for one in inner]
+                continue
             whole = _WHOLE.fullmatch(word.text)
             listed = number and rest[number - 1].text in ("mca_base_env_list", "-v")
             pairs = [whole.groups()] if whole and not listed else _WITHIN.findall(word.text)
