@@ -66,7 +66,7 @@ class _Mapping(dict[str, object]):
 
     line = 0
 
-    def at(self, *path: str) -> object:
+    def value_at(self, *path: str) -> object:
         """Return what lies at the end of a path of keys, None where there is nothing."""
         item: object = self
         for key in path:
@@ -75,7 +75,7 @@ class _Mapping(dict[str, object]):
 
     def items_at(self, *path: str) -> list[_Mapping]:
         """Return the mappings of a list."""
-        found = self.at(*path)
+        found = self.value_at(*path)
         return [part for part in found if isinstance(part, _Mapping)] if isinstance(found, list) else []
 
 
@@ -127,7 +127,9 @@ def _pods(root: _Mapping) -> Iterator[tuple[_Mapping, int]]:
         if isinstance(item, list):
             waiting += [(part, pods) for part in item]
         elif isinstance(item, _Mapping):
-            numbers = [str(item.get(key)) for key in counts] + [str(item.at("mlPolicy", "numNodes"))] * bool(counts)
+            numbers = [str(item.get(key)) for key in counts] + [str(item.value_at("mlPolicy", "numNodes"))] * bool(
+                counts
+            )
             pods *= next((int(number) for number in numbers if re.fullmatch("[1-9][0-9]{0,4}", number)), 1)
             if isinstance(item.get("containers"), list):
                 yield item, pods
@@ -140,7 +142,7 @@ def _container(
     """Judge a container with GPUs. other: it has another way to the network than an RDMA resource."""
     resources: dict[str, object] = {}
     for kind in ("requests", "limits"):
-        of_kind = container.at("resources", kind)
+        of_kind = container.value_at("resources", kind)
         resources.update(of_kind if isinstance(of_kind, _Mapping) else {})
     gpus = resources.get("nvidia.com/gpu")
     if gpus in (None, "0") or "image" not in container or _TOOLS.search(str(container.get("command"))):
@@ -152,14 +154,14 @@ def _container(
     lacking = _shm(pod, container)
     if lacking and count > 1 and (known or nodes > 1 or rdma or wants_rdma):
         yield SHM.judge(subject, "drift", "memory at /dev/shm", lacking, where)
-    privileged = container.at("securityContext", "privileged") == "true"
+    privileged = container.value_at("securityContext", "privileged") == "true"
     if privileged or other or not (rdma or wants_rdma or (nodes > 1 and count > 3)):
         return
     if not rdma and "/dev/infiniband" not in str(pod.get("volumes")):
         yield RDMA.judge(subject, "drift", "an RDMA resource", "none is requested", where)
-    users = [str(item.at("securityContext", "runAsUser") or "") for item in (container, pod)]
-    not_root = "true" in [item.at("securityContext", "runAsNonRoot") for item in (container, pod)]
-    if not re.search(r"IPC_LOCK|ALL|\ue000", str(container.at("securityContext", "capabilities", "add"))):
+    users = [str(item.value_at("securityContext", "runAsUser") or "") for item in (container, pod)]
+    not_root = "true" in [item.value_at("securityContext", "runAsNonRoot") for item in (container, pod)]
+    if not re.search(r"IPC_LOCK|ALL|\ue000", str(container.value_at("securityContext", "capabilities", "add"))):
         yield IPC_LOCK.judge(subject, "drift", "IPC_LOCK", "the capability is not added", where)
     elif not_root or (users[0] or users[1] or "0") != "0":
         why = "A capability that is added is effective for user 0 alone, so this user's memlock stays limited."
@@ -175,7 +177,7 @@ def _shm(pod: _Mapping, container: _Mapping) -> str:
     if "/dev/shm" not in mounts:
         return "nothing is mounted there"
     volumes = [one for one in pod.items_at("volumes") if one.get("name") == mounts["/dev/shm"].get("name")]
-    on_disk = volumes and "emptyDir" in volumes[0] and volumes[0].at("emptyDir", "medium") is None
+    on_disk = volumes and "emptyDir" in volumes[0] and volumes[0].value_at("emptyDir", "medium") is None
     return "an emptyDir on disk" if on_disk else ""
 
 

@@ -34,20 +34,8 @@ def disagreements(chain: Chain, variables: Mapping[str, Any]) -> list[str]:
     said: list[str] = []
     if chain.dscp is not None and chain.trust == "pcp":
         said.append("trust is pcp, so that NICs do not look at DSCP %d (busbar_roce.dscp): trust dscp" % chain.dscp)
-    classes: list[tuple[str, int]] = []
-    for name, given in variables.items():
-        variable, value = name.rpartition(".")[2], str(given)
-        most = 255 if variable in _CLASSES else 15
-        if variable not in (*_CLASSES, *_LEVELS) or (value == "-1" and variable not in ("NCCL_IB_TC", "MC_IB_TC")):
-            continue  # -1 is the default: what NCCL_IB_TC or the system says
-        if not re.fullmatch("[0-9]{1,3}", value) or int(value) > most:
-            said.append("%s is %r, expected 0 to %d" % (name, given, most))
-        elif variable in _CLASSES:
-            classes.append((name, int(value)))
-        elif chain.trust == "pcp" and chain.priority is not None and int(value) % 8 != chain.priority:
-            said.append(
-                "%s %s is priority %d; busbar_roce.priority is %d" % (name, value, int(value) % 8, chain.priority)
-            )
+    classes, wrong_values = _classes(chain, variables)
+    said += wrong_values
     classes += [(name, value) for name, value in (("rdma_cm's ToS", chain.tos),) if value is not None]
     if chain.traffic_class is not None and chain.traffic_class >= 0:
         classes.append(("traffic_class", chain.traffic_class))
@@ -68,6 +56,26 @@ def disagreements(chain: Chain, variables: Mapping[str, Any]) -> list[str]:
                 % (chain.cnp_dscp, chain.cnp_dscp, mapped, chain.cnp_priority)
             )
     return said
+
+
+def _classes(chain: Chain, variables: Mapping[str, object]) -> tuple[list[tuple[str, int]], list[str]]:
+    """Return the traffic classes that jobs name, and a sentence for each value that is wrong in itself."""
+    wrong: list[str] = []
+    classes: list[tuple[str, int]] = []
+    for name, given in variables.items():
+        variable, value = name.rpartition(".")[2], str(given)
+        most = 255 if variable in _CLASSES else 15
+        if variable not in (*_CLASSES, *_LEVELS) or (value == "-1" and variable not in ("NCCL_IB_TC", "MC_IB_TC")):
+            continue  # -1 is the default: what NCCL_IB_TC or the system says
+        if not re.fullmatch("[0-9]{1,3}", value) or int(value) > most:
+            wrong.append("%s is %r, expected 0 to %d" % (name, given, most))
+        elif variable in _CLASSES:
+            classes.append((name, int(value)))
+        elif chain.trust == "pcp" and chain.priority is not None and int(value) % 8 != chain.priority:
+            wrong.append(
+                "%s %s is priority %d; busbar_roce.priority is %d" % (name, value, int(value) % 8, chain.priority)
+            )
+    return classes, wrong
 
 
 def _wrong_link(chain: Chain, dscp: int) -> str | None:
