@@ -509,10 +509,8 @@ def _hca_speeds(job: Job) -> List[Finding]:
         if mbit < most:
             slow.setdefault(node, []).append("%s %g Gbit/s" % (name, mbit / 1000))
     want = "%g Gbit/s as the others" % (most / 1000)
-    return [
-        HCA_SPEED.judge("%s %s" % (job.name, node), "drift", want, "%s has %s" % (node, names(found, 8)), "NET/IB speed=")
-        for node, found in slow.items()
-    ]
+    have = {node: "%s has %s" % (node, names(found, 8)) for node, found in slow.items()}
+    return [HCA_SPEED.judge("%s %s" % (job.name, node), "drift", want, have[node], "NET/IB speed=") for node in slow]
 
 
 def _began_on(job: Job, node: str) -> int:
