@@ -128,6 +128,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     imex,
     judge,
+    judge_kernel_log,
     judge_modules,
     judge_ports,
     node,
@@ -164,6 +165,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         found = judge.keep(host, have, found)
     devices = told.devices(host, have, machine, asked, found.findings)
     notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have)]
+    notes += judge_kernel_log.notes(have, machine, asked)
     domain = imex.told(have.imex, have.gpus or {})
     more = {} if domain is None else {"imex": domain}
     return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have), **more)

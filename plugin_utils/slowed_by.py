@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_gpu, judge_modules
+from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_kernel_log import NIC_DRIVER, PCIE_ERROR, XID
 
 _LINKS = (judge_gpu.NVLINK_STATE.id, judge_gpu.NVLINK_ERRORS.id, judge.FABRIC_STATE.id)
-_FAULTS = (judge_gpu.RECOVERY.id, judge.XID.id, judge_gpu.ECC.id, judge_gpu.ROW_REMAP.id)
+_FAULTS = (judge_gpu.RECOVERY.id, XID.id, judge_gpu.ECC.id, judge_gpu.ROW_REMAP.id)
 _LIMITS = (judge_gpu.THROTTLE.id, judge_gpu.POWER_LIMIT.id, judge_gpu.CLOCKS.id, judge_gpu.TEMPERATURE.id)
 _MODULES = (judge.NIC_TEMPERATURE.id, judge_modules.MODULE_TEMPERATURE.id, judge_modules.BIT_ERRORS.id)
-_PCIE = (judge_gpu.PCIE_REPLAY.id, judge.AER.id)
+_PCIE = (judge_gpu.PCIE_REPLAY.id, judge.AER.id, PCIE_ERROR.id)
 # The likeliest first: ids of checks, or what they begin with.
 SLOWED = (*_LIMITS, *_LINKS, *_PCIE, *_FAULTS, "node_health.port_", *_MODULES)
 # What keeps a program over the node's GPUs from running at all.
@@ -24,7 +25,7 @@ STOPPED = (
     *(judge.GPU_COUNT.id, judge_gpu.GPU_ANSWERS.id, judge.FABRIC_MANAGER.id, judge.FABRIC_STATE.id),
     *(judge_gpu.MIG.id, judge_gpu.CONFIDENTIAL.id, *_FAULTS, judge_gpu.NVLINK_STATE.id),
 )
-RAIL = (*_PCIE, "node_health.port_", *_MODULES)
+RAIL = (*_PCIE, NIC_DRIVER.id, "node_health.port_", *_MODULES)
 
 
 def of_node(findings: Sequence[Finding]) -> Finding | None:

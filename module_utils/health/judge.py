@@ -9,7 +9,7 @@ What is of one GPU alone is in judge_gpu.py. Sources: limits.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -19,8 +19,8 @@ from ..machine import platform
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import fabric_manager, imex, judge_gpu, limits, nvlink, record, smi, xid
-from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, RESET, Growth, counts, within
+from . import fabric_manager, imex, judge_gpu, judge_kernel_log, limits, nvlink, record, smi, xid
+from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, Growth, counts, within
 from .node import Have
 
 GPU_COUNT = Check(
@@ -30,20 +30,6 @@ GPU_COUNT = Check(
     severity="critical",
 )
 "Does nvidia-smi list every GPU that is on the bus"
-XID = Check(
-    "node_health.xid",
-    why="the driver has logged a fault of the GPU that outlasts the program which met it",
-    severity="critical",
-)
-"Has the kernel logged no Xid, or fatal SXid of an NVSwitch, that asks for a reset or more since the last night"
-KERNEL_LOG = Check(
-    "node_health.kernel_log",
-    why="Xid errors are told by the kernel's log alone; of the time that it has lost nobody knows",
-    fix="see that dmesg can be run as root; keep more of the log: log_buf_len=4M on the kernel's command line, or"
-    " systemd-journald with Storage=persistent",
-    severity="minor",
-)
-"Can the kernel's log since the last night be read"
 NIC_TEMPERATURE = Check(
     "node_health.nic_temperature",
     why="a NIC or module at its own limit drops its link before long",
@@ -83,18 +69,6 @@ RECORD = Check(
 )
 "Can the counters of the last night be read, and those of this one be kept"
 
-_ACTIONS = {
-    xid.RESET: RESET,
-    xid.WORKFLOW: "keep nvidia-bug-report.sh's archive for the vendor's support; " + RESET,
-    xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it"
-    " ({0});",
-    xid.VM: "restart the virtual machine ({0});",
-    xid.POWER: "power the node off and see that the power cables of the GPU at {0} are connected;",
-}
-# A reset leaves no line of its own in the log.
-_COUNTS = (
-    "; the line counts for a day, or until the node is booted, the driver loaded anew, or what Xid 154 asks for done"
-)
 # Words of fabric/health that mean nothing is wrong; others that we know do.
 _WELL = ("full", "false", "no", "none", "healthy", "normal")
 _ILL = ("degraded", "true", "yes", "unhealthy", "limited capacity")
@@ -112,17 +86,12 @@ class Wanted:
 
 def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     """Findings of all that the node says. Where there are no GPUs nothing is asked of them."""
+    logged, troubles = judge_kernel_log.plan(have, topology, wanted.profile)
     if not topology.gpus:
-        return Plan(tuple(_aer(have, topology, wanted.profile)))
+        return Plan((*logged, *_aer(have, topology, wanted.profile)))
     names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
-    troubles = _xids(have, names)
-    fallen = next((one.pci for one in _troubles(have) if one.root.action == xid.REBOOT), "")
-    found = list(troubles.values())
-    if have.log.problem is not None:
-        subject = have.log.problem.source
-        found.append(KERNEL_LOG.judge(subject, "unknown", "complete", have.log.problem.message, subject))
-    else:
-        found.append(KERNEL_LOG.judge("kernel log", "ok", "complete", "complete", have.log.source))
+    fallen = next((one.pci for one in judge_kernel_log.troubles(have) if one.action == xid.REBOOT), "")
+    found = [*troubles.values(), *logged]
     found += _listed(have, topology, troubles)
     now = counters(have)
     fastest = max((speed or 0 for links in (have.speeds or {}).values() for speed in links.values()), default=0)
@@ -166,9 +135,6 @@ def notes(have: Have) -> List[str]:
     young = have.before is None or have.now - have.before.at < record.SHORTEST
     if young and have.unkept is None:
         said.append("no counters of this boot are kept yet: growth is judged from the next run on")
-    apps = sorted({event.number for event in have.events if event.action == xid.RESTART})
-    if apps:
-        said.append("the kernel has logged Xid %s, which are programs' own faults" % ", ".join(map(str, apps)))
     silent = [
         uuid for uuid, links in (have.speeds or {}).items() if any(links.values()) and not (have.errors or {}).get(uuid)
     ]
@@ -201,57 +167,6 @@ def counters(have: Have) -> record.Record:
 
 
 # -- what is so now --------------------------------------------------------------------------------------------------
-
-
-def _troubles(have: Have) -> Sequence[xid.Trouble]:
-    """A driver that says that a GPU needs nothing has the last word on an Xid that asks for a reset."""
-    settled = [
-        pci
-        for pci, gpu in (have.gpus or {}).items()
-        if (gpu.recovery or "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
-    ]
-    return xid.troubles(have.events, settled)
-
-
-def _xids(have: Have, names: Mapping[str, str]) -> Dict[str, Finding]:
-    """By address of the GPU or switch."""
-    troubles = {one.pci: one for one in _troubles(have)}
-    found: Dict[str, Finding] = {}
-    # Those that others follow from come first.
-    for pci, one in sorted(troubles.items(), key=lambda item: item[1].because is not None):
-        root = one.root
-        action = root.action
-        what = "SXid %d" % root.number if root.switch else "Xid %d" % root.number
-        meaning = xid.TABLE.get(root.number, ("not in this suite's table", ""))[0] if not root.switch else "fatal"
-        have_text = "%s: %s%s" % (what, meaning, _ago(root.age))
-        more = ["%d (%d times)" % pair if pair[1] > 1 else "%d" % pair[0] for pair in sorted(one.numbers.items())]
-        if len(one.numbers) > 1 or one.numbers.get(root.number, 1) > 1:
-            have_text += "; in all %s" % ", ".join(more)
-        registers = xid.nvlink_registers(root)
-        if registers:
-            have_text += "; %s" % registers
-        if action is None:
-            state, severity = "unknown", "major"
-            fix = "look Xid %d up in NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors), do as it says" % root.number
-        else:
-            state, severity = "drift", "critical"
-            fix = "%s %s%s" % (_ACTIONS[action].format(pci), RECHECK, _COUNTS)
-        cause = found.get(one.because or "")
-        found[pci] = XID.judge(
-            names.get(pci, pci),
-            *(state, "no Xid that outlasts its program", have_text, have.log.source, fix, cause),
-            severity=severity,
-        )
-    return {
-        **{pci: XID.judge(name, "ok", source=have.log.source) for pci, name in names.items()},
-        **found,
-    }
-
-
-def _ago(age: Optional[float]) -> str:
-    if age is None:
-        return ", nobody knows when"
-    return ", %d min ago" % (age // 60) if age < 2 * 3600 else ", %d h ago" % (age // 3600)
 
 
 def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> List[Finding]:

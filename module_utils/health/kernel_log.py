@@ -1,88 +1,216 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Lines of the kernel's log since boot that hold one of some words: from its ring buffer, else from the journal.
+"""Read the kernel's log since boot, sorted into series: lines of one rule about one device.
 
+A storm of one GPU hides no other: of each series the first and the last line are stored, with their count.
 The ring is read in milliseconds. Where it no longer holds the beginning of the boot (it is of a fixed size, and
 ``dmesg -C`` clears it), the journal is asked for the rest, from the time that matters on. Where that has nothing
-either, the log is incomplete, and whoever judges it has to say so.
-Sources: dmesg(1), journalctl(1) of systemd 252; printk.c for the forms of a line.
+either, the log is incomplete, and the judge reports it.
+Sources: dmesg(1) of util-linux 2.38, journalctl(1) of systemd 252; printk.c for the forms of a line.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+from ..core.finding import printable
 from ..core.host import Host, Output, Problem, ReadError, ToolHung
 
 DMESG = ("dmesg",)
 UPTIME = "/proc/uptime"
-# Lines that are kept, the last of them: a GPU in trouble writes thousands. Characters of one.
-_LINES, _TEXT = 2000, 400
+# Characters of one line, and of one with the lines that continue it. Series of a log; of one rule.
+_TEXT, _JOINED, _SERIES, _OF_A_RULE = 400, 1200, 2000, 400
 # Seconds after the boot's first line: what is earlier proves that the ring holds the beginning.
 _BEGINNING = 2.0
-# ``[   12.345678] text``, with CONFIG_PRINTK_CALLER also ``[   12.345678][  T123] text``; the journal puts the host's
-# name and ``kernel:`` before the text.
-_LINE = re.compile(r"\[ *([0-9]{1,10}\.[0-9]{1,9})\](?:\[ *[TC][0-9]{1,8}\])? ?(?:\S+ kernel: )?(.*)")
+# Seconds between two lines of a series from which on they are two bursts; from a stall to the last frame of its stack.
+_BURST, _STACK = 10.0, 5.0
+# ``[   12.345678] text``, with CONFIG_PRINTK_CALLER also ``[   12.345678][  T123] text``; ``dmesg -T`` and ``-x``;
+# ``--time-format iso`` and the journal's short-iso. The journal puts the host's name and ``kernel:`` before the text.
+_HEAD = re.compile(
+    r"(?:<[0-9]{1,3}>)?(?:[a-z]{3,8} *:[a-z]{3,6} *: )?(?:\[ *(?P<seconds>[0-9]{1,10}\.[0-9]{1,9})\]"
+    r"|\[(?P<date>[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4})\]"
+    r"|(?P<iso>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8})(?:[.,][0-9]{1,9})?(?P<zone>[+-][0-9]{2}:?[0-9]{2}|Z)?)"
+    r"(?:\[ *[TC][0-9]{1,8}\])? ?(?:\S{1,64} kernel: )?(?P<text>.*)"
+)
+_DATES = ("%a %b %d %H:%M:%S %Y", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z")
+# Driver 570 writes these three as one message or as three.
+_GPU_HEAD, _GPU_TAIL = "NVRM: The NVIDIA GPU ", ("NVRM: (PCI ID:", "NVRM: fallen off the bus")
+# A stalled CPU or task, and frames of its stack, which name the module.
+_STALL = re.compile(
+    r"soft lockup|hard LOCKUP|blocked (?:for|in I/O wait)|detected (?:expedited )?stall|self-detected stall"
+)
+_FRAME = re.compile(
+    r"\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} (\[(?:mlx5_|nvidia|ib_|rdma_|nfs|sunrpc|lustre|ptlrpc)\w{0,30}\])"
+)
+FRAME_WORDS = ("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc")
+# Text of a line -> name of its rule, and its device ("" of the whole node).
+Match = Callable[[str], Optional[Tuple[str, str]]]
 
 
 @dataclass(frozen=True)
 class Line:
-    """at: seconds since boot, as the kernel counts them; None where it prints no time."""
+    """at: seconds since boot, as the kernel counts them; None where it prints no time.   order: its place."""
 
     at: Optional[float]
     text: str
+    order: int = 0
+
+
+@dataclass(frozen=True)
+class Series:
+    """Lines of one rule about one device.   bursts: how many groups of lines, seconds apart from each other."""
+
+    rule: str
+    device: str
+    first: Line
+    last: Line
+    count: int = 1
+    bursts: int = 1
 
 
 @dataclass(frozen=True)
 class Log:
-    """lines: oldest first.   uptime: seconds since boot, now; None where it could not be read.
+    """series: by their first lines, oldest first.   uptime: seconds since boot, now; None where it could not be read.
 
-    complete: it goes back to the boot, or to the time that was asked for.   problem: why it is not.
+    complete: it goes back to the boot, or to the requested time.   problem: why it does not.
+    total: lines that were read.   dropped: lines of more devices than are stored.
     """
 
-    lines: Tuple[Line, ...] = ()
+    series: Tuple[Series, ...] = ()
     uptime: Optional[float] = None
     source: str = "dmesg"
     complete: bool = True
     problem: Optional[Problem] = None
+    total: int = 0
+    dropped: int = 0
 
     def age(self, line: Line) -> Optional[float]:
-        """Seconds since then; None where nobody knows."""
+        """Return the seconds since then; None where the log has no time."""
         if line.at is None or self.uptime is None:
             return None
         return max(0.0, self.uptime - line.at)
 
 
-def parse(text: str, words: Sequence[str]) -> Tuple[List[Line], Optional[float]]:
-    """(lines with one of the words, time of the first line of all that has one)."""
-    found: List[Line] = []
+def parse(
+    text: str, words: Sequence[str], match: Match, begin: float = 0.0, booted: float = 0.0
+) -> Tuple[Log, Optional[float]]:
+    """Return the log, and the time of the first line of all that has one.
+
+    begin: seconds since boot from which on lines matter.   booted: seconds of the epoch.
+    """
+    records: List[Line] = []
     first: Optional[float] = None
-    for line in text.splitlines():
-        if first is not None and not any(word in line for word in words):
+    joins = False
+    lines = text.splitlines()
+    for order, raw in enumerate(lines):
+        wanted = any(word in raw for word in words)
+        if not wanted and first is not None and not (joins and raw[:1].isspace()):
+            joins = False
             continue
-        match = _LINE.match(line)
-        at = None if match is None else float(match.group(1))
-        if first is None:
-            first = at
-        if any(word in line for word in words):
-            found.append(Line(at, (line if match is None else match.group(2))[:_TEXT]))
-    return found[-_LINES:], first
+        head = _HEAD.match(raw)
+        at = None if head is None else _seconds(head, booted)
+        first = at if first is None else first
+        if head is None and joins and raw[:1].isspace():
+            records[-1] = _joined(records[-1], raw)
+            continue
+        line = Line(at, printable((raw if head is None else head.group("text"))[:_TEXT]), order)
+        joins = wanted and _added(records, line)
+    series, dropped = _sorted(records, match, begin)
+    return Log(series, total=len(lines), dropped=dropped), first
 
 
-def read(host: Host, words: Sequence[str], since: float, now: float) -> Log:
-    """since: seconds of the epoch from which on every line matters.   now: the same clock."""
+def _seconds(head: re.Match[str], booted: float) -> Optional[float]:
+    """Return the seconds since boot, however the log writes the time."""
+    if head.group("seconds") is not None:
+        return float(head.group("seconds"))
+    text = head.group("date") or head.group("iso") + (head.group("zone") or "")
+    for form in _DATES:
+        try:
+            return max(0.0, datetime.strptime(text, form).timestamp() - booted)
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+def _added(records: List[Line], line: Line) -> bool:
+    """Add a line, or join it to the one that it continues. Return whether it stands at the end."""
+    frame = _FRAME.search(line.text)
+    if frame is not None:
+        for index in range(len(records) - 1, max(-1, len(records) - 6), -1):
+            before = records[index]
+            if _STALL.search(before.text) and (line.at or 0.0) - (before.at or 0.0) <= _STACK:
+                records[index] = _joined(before, frame.group(1))
+                break
+        return False
+    if records and line.text.startswith(_GPU_TAIL) and records[-1].text.startswith(_GPU_HEAD):
+        records[-1] = _joined(records[-1], line.text)
+    else:
+        records.append(line)
+    return True
+
+
+def _joined(line: Line, more: str) -> Line:
+    more = printable(more.strip())
+    return line if more in line.text else replace(line, text=("%s %s" % (line.text, more))[:_JOINED])
+
+
+def _sorted(records: Sequence[Line], match: Match, begin: float) -> Tuple[Tuple[Series, ...], int]:
+    """Return the series of the lines from ``begin`` on, and how many lines belong to series beyond the limits."""
+    found: Dict[Tuple[str, str], Series] = {}
+    of_rule: Dict[str, int] = {}
+    dropped = 0
+    for line in records:
+        key = None if line.at is not None and line.at < begin else match(line.text)
+        if key is None:
+            continue
+        known = found.get(key)
+        if known is not None:
+            before, at = known.last.at, line.at
+            apart = before is not None and at is not None and at - before > _BURST
+            found[key] = replace(known, last=line, count=known.count + 1, bursts=known.bursts + apart)
+        elif len(found) < _SERIES and of_rule.get(key[0], 0) < _OF_A_RULE:
+            found[key] = Series(key[0], key[1], line, line)
+            of_rule[key[0]] = of_rule.get(key[0], 0) + 1
+        else:
+            dropped += 1
+    return tuple(found.values()), dropped
+
+
+def read(host: Host, words: Sequence[str], match: Match, since: float, now: float) -> Log:
+    """Read the lines that have one of the words and that ``match`` knows.
+
+    since: seconds of the epoch from which on every line matters.   now: the same clock.
+    """
     uptime = _uptime(host)
+    # Where nobody knows when the node was booted, all of the log counts, and dates cannot be placed.
+    booted = 0.0 if uptime is None else now - uptime
+    begin = 0.0 if uptime is None else max(0.0, since - booted)
     try:
-        text = host.ask(DMESG)
+        log, first = parse(host.ask(DMESG), words, match, begin, booted)
     except ReadError as error:
-        return _of_journal(host, words, since, now, uptime, error.problem)
-    lines, first = parse(text, words)
-    if first is not None and uptime is not None and first > max(_BEGINNING, uptime - (now - since)):
+        log, first, why = Log(), None, error.problem
+    else:
+        if first is None or uptime is None or first <= max(_BEGINNING, begin):
+            return replace(log, uptime=uptime)
         why = Problem("dmesg", "begins %.0f s after the boot: what was before is overwritten or cleared" % first)
-        return _of_journal(host, words, since, now, uptime, why, lines)
-    return Log(tuple(lines), uptime)
+    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
+    problem = why
+    try:
+        # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
+        if not _asked(host, (*argv, "-n", "1")).strip():
+            raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
+        grep = "--grep=%s" % "|".join(map(re.escape, words))
+        text = _asked(host, (*argv, "--since=@%d" % max(since, booted), grep))
+        return replace(parse(text, words, match, begin, booted)[0], uptime=uptime, source="journalctl -k -b")
+    except ToolHung as error:
+        problem = error.problem
+    except ReadError as error:
+        problem = Problem(why.source, "%s; %s" % (why.message, error.problem))
+    # What is left of the ring counts all the same.
+    return replace(log, uptime=uptime, complete=False, problem=problem)
 
 
 def _uptime(host: Host) -> Optional[float]:
@@ -91,32 +219,6 @@ def _uptime(host: Host) -> Optional[float]:
         return float(word) if re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", word) else None
     except ReadError:
         return None
-
-
-def _of_journal(
-    host: Host,
-    words: Sequence[str],
-    since: float,
-    now: float,
-    uptime: Optional[float],
-    why: Problem,
-    ring: Sequence[Line] = (),
-) -> Log:
-    """What the journal has from ``since`` on, or what is left of the ring, which is incomplete then."""
-    begin = since if uptime is None else max(since, now - uptime)
-    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
-    try:
-        # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
-        proof = _asked(host, (*argv, "-n", "1"))
-        if not proof.strip():
-            raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
-        text = _asked(host, (*argv, "--since=@%d" % begin, "--grep=%s" % "|".join(map(re.escape, words))))
-    except ToolHung as error:
-        return Log(tuple(ring), uptime, complete=False, problem=error.problem)
-    except ReadError as error:
-        said = Problem(why.source, "%s; %s" % (why.message, error.problem))
-        return Log(tuple(ring), uptime, complete=False, problem=said)
-    return Log(tuple(parse(text, words)[0]), uptime, "journalctl -k -b")
 
 
 def _asked(host: Host, argv: Sequence[str]) -> str:

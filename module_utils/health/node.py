@@ -20,6 +20,7 @@ from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import aer, fabric_manager, hwmon, imex, kernel_log, limits, mlxlink, nvlink, port_counters, record, smi, xid
+from .kernel_log_rules import WORDS, match_line
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -81,10 +82,10 @@ def read(
     boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, problems) or ""
     kept, unkept = _kept(host)
     before = record.baseline(kept, now, boot_id) if boot_id else None
-    # An Xid counts from the last record on, and for a day at least.
+    # A line of the kernel counts from the last record on, and for a day at least.
     window = max(limits.WINDOW, now - before.at if before else 0.0)
     before = None if states_only else before
-    log = kernel_log.read(host, xid.WORDS, now - window, now)
+    log = kernel_log.read(host, WORDS, match_line, now - window, now)
     gpus: Optional[Dict[str, smi.Gpu]] = None
     speeds, errors = None, None
     if topology.gpus and topology.driver is not None:
@@ -109,7 +110,7 @@ def read(
         speeds=speeds,
         errors=errors,
         log=log,
-        events=xid.events(log, window),
+        events=xid.events(log),
         aer=counted,
         hot=hwmon.read(host, nics, problems),
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),

@@ -2,74 +2,81 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Xid errors of the NVIDIA driver, and SXid errors of NVSwitches: what each asks for, and what follows from which.
 
-The numbers' actions are NVIDIA's catalog of 2025-10-29. Where peers disagree with it (some fail a node on 63 and 92,
-some call 109 harmless) the catalog counts. No Xid is by itself a reason to replace a GPU: a row that cannot be remapped
-is, or one GPU in trouble boot after boot (``again``).
+The numbers and actions are those of NVIDIA's Xid catalog ("Analyzing Xid Errors with the Xid Catalog", October 2025),
+newer numbers those of the open driver 595 (nverror.h). SXid numbers: NVIDIA Fabric Manager User Guide, appendix on
+SXid errors (DU-09883-001). Where peers disagree with the catalog (some fail a node on 63 and 92, some call 109
+harmless) the catalog counts. No Xid alone is a reason to replace a GPU: a row that cannot be remapped is, or one GPU
+in trouble boot after boot (``node_health.rma``).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.finding import printable
 from ..core.host import ParseError
 from ..machine.pci import parse_address
 from .kernel_log import Line, Log
 
-WORDS = ("Xid", "NVRM: loading NVIDIA")
 # What an Xid asks for, the least first.
-NOTHING, RESTART, RESET, WORKFLOW, REBOOT, VM, POWER = (
-    *("nothing", "restart", "reset", "workflow", "reboot"),
-    *("vm", "power"),
+NOTHING, RESTART, SUPPORT, RESET, WORKFLOW, VM, REBOOT, POWER = (
+    *("nothing", "restart", "support", "reset", "workflow"),
+    *("vm", "reboot", "power"),
 )
-ACTIONS = (NOTHING, RESTART, RESET, WORKFLOW, VM, REBOOT, POWER)
+ACTIONS = (NOTHING, RESTART, SUPPORT, RESET, WORKFLOW, VM, REBOOT, POWER)
+# What each number means, by what it asks for.
+# fmt: off
+_CATALOG: Mapping[str, str] = {
+    NOTHING:
+    "14 106 107 a test message; 37 38 error of the driver's firmware; 43 a program's channel was stopped; 44 fault "
+    "at a context switch; 63 a memory row is recorded for remapping; 66 67 illegal driver access; 92 many corrected "
+    "ECC errors; 93 the InfoROM's memory is worn; 108 137 illegal access to another GPU's memory over NVLink; 121 "
+    "corrected error of the chip-to-chip link; 141 error on CUDA's fast path; 152 153 deep learning engine error; "
+    "154 the driver's recovery action changed; 157 a resource could not be retired; 160 GPU memory is marked for "
+    "repair; 161 retirement of a memory channel failed; 162 164 165 the power smoothing circuit changed; 171 "
+    "uncorrectable DRAM error, beside Xid 48; 172 uncorrectable SRAM error, beside Xid 48; 174 a program was ended",
+    RESTART:
+    "8 a program's channel was idle for too long; 11 25 32 corrupted push buffer; 13 graphics engine exception, "
+    "usually of the program; 31 memory page fault of the program; 39-41 70-72 75-77 85 126-135 copy engine error; 45 "
+    "a program's channel was torn down; 60 security processor (SEC2) error; 68 83 84 88 89 96-98 video decoder "
+    "error; 69 graphics engine class error; 80 corrupted data sent to the GPU; 82 99-105 JPEG engine error; 86 139 "
+    "optical flow engine error; 94 contained memory error, of one program",
+    SUPPORT:
+    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138 142 an error that "
+    "current GPUs should not report; 78 a vGPU could not start: update the host's or guest's driver; 159 error of "
+    "the coherent CPU link, usually an echo; 163 the power smoothing circuit is off; 168 GPU memory is smaller after "
+    "an error; 175 176 error of memory or PCIe that the catalog does not explain",
+    RESET:
+    "46 the GPU stopped processing; 62 the internal micro-controller halted; 64 a memory row could not be recorded "
+    "for remapping; 95 uncontained memory error, of all programs; 109 context switch timeout; 110 security fault; "
+    "119 the GPU's system processor (GSP) does not answer; 120 error of the GPU's system processor (GSP); 136 link "
+    "training failed; 140 unrecovered ECC error; 143 the GPU could not be initialised; 155 software brought NVLink "
+    "down; 156 a resource was retired; 158 fatal timeout of the GPU; 166 170 unencrypted NVLink traffic under "
+    "confidential computing; 169 SEC2 halted",
+    WORKFLOW:
+    "48 uncorrectable ECC error; 74 NVLink error; 144 NVLink 5 error (SAW); 145 NVLink 5 error (RLW), an echo of "
+    "another GPU's or switch's; 146 NVLink 5 error (TLW); 147 NVLink 5 error (TREX); 148 NVLink 5 error (NVLPW); 149 "
+    "NVLink 5 error (NETIR), the link itself; 150 NVLink 5 error (MSE)",
+    VM: "151 the key rotation of a confidential VM failed",
+    REBOOT: "79 the GPU has fallen off the bus; 167 fatal PCIe timeout; 173 the chip-to-chip link failed",
+    POWER: "54 auxiliary power is not connected",
+}
+# fmt: on
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for word in text.split():
+        first, _dash, last = word.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
 # Number -> (what it means, what it asks for).
 TABLE: Mapping[int, Tuple[str, str]] = {
-    13: ("graphics engine exception, mostly of the program", RESTART),
-    31: ("memory page fault of the program", RESTART),
-    32: ("corrupted push buffer", RESTART),
-    43: ("a program's channel was stopped", RESTART),
-    45: ("a program's channel was torn down", RESTART),
-    46: ("the GPU stopped processing", RESET),
-    48: ("uncorrectable ECC error", WORKFLOW),
-    54: ("auxiliary power is not connected", POWER),
-    62: ("the internal micro-controller halted", RESET),
-    63: ("a memory row is recorded for remapping", NOTHING),
-    64: ("a memory row could not be recorded for remapping", RESET),
-    68: ("video processor exception", RESTART),
-    69: ("graphics engine class error", RESTART),
-    74: ("NVLink error", WORKFLOW),
-    79: ("the GPU has fallen off the bus", REBOOT),
-    80: ("corrupted data sent to the GPU", RESTART),
-    92: ("many corrected ECC errors", NOTHING),
-    94: ("contained memory error, of one program", RESTART),
-    95: ("uncontained memory error, of all programs", RESET),
-    109: ("context switch timeout", RESET),
-    110: ("security fault", RESET),
-    119: ("the GPU's system processor (GSP) does not answer", RESET),
-    120: ("error of the GPU's system processor (GSP)", RESET),
-    121: ("corrected error of the chip-to-chip link", NOTHING),
-    136: ("link training failed", RESET),
-    140: ("unrecovered ECC error", RESET),
-    143: ("the GPU could not be initialised", RESET),
-    144: ("NVLink 5 error (SAW)", WORKFLOW),
-    145: ("NVLink 5 error (RLW), an echo of another GPU's or switch's", WORKFLOW),
-    146: ("NVLink 5 error (TLW)", WORKFLOW),
-    147: ("NVLink 5 error (TREX)", WORKFLOW),
-    148: ("NVLink 5 error (NVLPW)", WORKFLOW),
-    149: ("NVLink 5 error (NETIR), the link itself", WORKFLOW),
-    150: ("NVLink 5 error (MSE)", WORKFLOW),
-    151: ("the key rotation of a confidential VM failed", VM),
-    154: ("the driver's recovery action changed", NOTHING),
-    155: ("NVLink was brought down by software", RESET),
-    156: ("a resource was retired", RESET),
-    158: ("fatal timeout of the GPU", RESET),
-    160: ("GPU memory is marked for repair", NOTHING),
-    161: ("retirement of a memory channel", NOTHING),
-    171: ("uncorrectable DRAM error, beside Xid 48", NOTHING),
-    172: ("uncorrectable SRAM error, beside Xid 48", NOTHING),
+    number: (meaning, action)
+    for action, text in _CATALOG.items()
+    for numbers, meaning in re.findall(r"((?:[0-9-]+ )+)([^;]+)", text)
+    for number in _numbers(numbers)
 }
 # On the same GPU: those that are but a consequence of the first.
 FOLLOWS: Mapping[int, Tuple[int, ...]] = {
@@ -86,85 +93,158 @@ _ELSEWHERE: Mapping[int, Tuple[int, ...]] = {
     74: (45, 43),
 }
 _TOGETHER = 60.0
-# Of an Xid 154: the driver asks for something.
-_ASKS = re.compile(r"recovery action changed from .{1,80} to 0x0*[1-9a-f]", re.IGNORECASE)
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})(?: GPU-I:[0-9]{1,4})?\): ([0-9]{1,5}), ?(.*)")
-# nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46 ...
-_SXID = re.compile(r"nvidia-nvswitch[0-9]{1,3}: SXid \(PCI:([0-9a-fA-F:.]{7,20})\): ([0-9]{1,6}), (Fatal|Non-fatal)\b")
+# Names of the rules of kernel_log_rules.py whose lines are read here: Xid and SXid, and the driver's loading; seconds
+# that it takes from the first GPU to that line.
+RULE, LOADED, _SET_UP = "xid.event", "gpu.loaded", 10.0
+# SXid numbers that are fatal where the line does not say.
+_SXID_FATAL = frozenset(_numbers(
+    "10001-10005 11001 11009 11013 11018-11020 12001 12002 12020 12022 12024-12027 12030-12032 14017 15001 15006 15009"
+    " 15010 15012 15013 19047 19048 19054 19056 19058 19060 19061 19063 19064 19066 19067 19069 19070 20034 22003 22011"
+    " 22012 23001-23017 24004-24007"
+))  # fmt: skip
+# Of an Xid 154: the words of the new action, and what it asks for.
+_CHANGED = re.compile(r"recovery action changed from .{1,80} to 0x([0-9a-f]{1,8}) \(([^)]{0,60})\)", re.IGNORECASE)
+_RECOVERY = (("none", NOTHING), ("reset", RESET), ("drain p2p", RESET), ("reboot", REBOOT))
+# ``145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 ...``: unit, severity, register whose bits 20-25 are a code.
+_NVLINK_5 = re.compile(
+    r"\b([A-Z][A-Z0-9_/]{2,40}) +(Link Fatal|Fatal|Non-?fatal)\b(?:.{0,60}?\(0x([0-9a-f]{8}))?", re.I
+)
+# Of NETIR_LINK_EVT: the peer or the host has shut the link down, which asks for nothing.
+_SHUT_DOWN = (0x26, 0x28)
+_PREVIOUS = re.compile(r"caused by previous Xid ([0-9]{1,5})")
+_PCI = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})(?: GPU-I:[0-9]{1,4})?(?: GPU-CI:[0-9]{1,4})?\): ([0-9]{1,5}), ?(.*)"
+)
+# The driver also writes this without a number, in one line or in three, which kernel_log.py joins.
+_FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?%s\b.*fallen off the bus" % _PCI)
+# nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46 ...; ``Severity 1 Engine instance 46 ...`` of 1 is
+# fatal as well; others have no severity.
+_SXID = re.compile(r"nvidia-nvswitch[0-9]{1,3}: SXid \((?:PCI:)?([0-9a-fA-F:.]{7,20})\): ([0-9]{1,6}), ?(.*)")
+_SXID_SEVERITY = re.compile(r"(Fatal|Non-fatal|Severity [0-9]|Data \{)")
 _NVLINK_FATAL = re.compile(r"detected on link ([0-9]{1,3})\((0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6})\)")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the log.   switch: it is an SXid.   fatal: of a switch.   age: seconds ago, None: nobody knows."""
+    """Lines of the log.   switch: it is an SXid.   age: seconds ago, None where the log has no time."""
 
     pci: str
     number: int
     text: str
     age: Optional[float] = None
     switch: bool = False
-    fatal: bool = False
+    count: int = 1
 
     @property
     def action(self) -> Optional[str]:
-        """None where the number is not in the table."""
-        if self.switch:
-            return RESET if self.fatal else NOTHING
-        return TABLE[self.number][1] if self.number in TABLE else None
+        """None where no catalog has the number."""
+        return asks_of_switch(self.number, self.text) if self.switch else asks(self.number, self.text)
+
+    @property
+    def cause(self) -> Optional[int]:
+        """The Xid that the line itself names as its cause."""
+        match = _PREVIOUS.search(self.text)
+        return int(match.group(1)) if match else None
+
+    @property
+    def key(self) -> str:
+        """What tells lines of one device apart: the number, and what the line asks for."""
+        return "%s %s%d %s %s" % (self.pci, "S" if self.switch else "", self.number, self.action, self.cause)
 
 
 @dataclass(frozen=True)
 class Trouble:
     """What one GPU or switch is in.   root: the event that the others follow from.   numbers: count of each Xid.
 
+    action: what its events ask for, None where no catalog says.
     because: address of the GPU whose trouble this one's follows from.
     """
 
     pci: str
     root: Event
     numbers: Mapping[int, int]
+    action: Optional[str] = None
     because: Optional[str] = None
 
 
-def parse(line: Line, age: Optional[float] = None) -> Optional[Event]:
-    """None for a line that is none of both."""
-    match = _XID.search(line.text)
-    switch = None if match else _SXID.search(line.text)
-    found = match or switch
+def asks(number: int, text: str = "") -> Optional[str]:
+    """Return what an Xid's line asks for; None for a number that the catalog lacks.
+
+    Of NVLink 5 (144-150) the severity in the line decides: what is nonfatal needs nothing but what an Xid 154 says.
+    """
+    if number == 154:
+        match = _CHANGED.search(text)
+        if match is None or int(match.group(1), 16) == 0:
+            return NOTHING
+        return next((action for word, action in _RECOVERY if word in match.group(2).lower()), None)
+    if 144 <= number <= 150:
+        match = _NVLINK_5.search(text)
+        if match is not None and match.group(2).lower().startswith("non"):
+            return NOTHING
+        if match is None and _PREVIOUS.search(text):
+            return None
+        code = int(match.group(3), 16) >> 20 & 0x3F if match is not None and match.group(3) else 0
+        if match is not None and match.group(1).startswith("NETIR_LINK") and code in _SHUT_DOWN:
+            return NOTHING
+    return TABLE[number][1] if number in TABLE else None
+
+
+def asks_of_switch(number: int, text: str) -> Optional[str]:
+    """Return what an SXid's line asks for; None where neither the line nor the guide has its severity."""
+    match = _SXID_SEVERITY.search(text)
+    if match is not None:
+        return RESET if match.group(1) in ("Fatal", "Severity 1") else NOTHING
+    return RESET if number in _SXID_FATAL else None
+
+
+def parse(text: str, age: Optional[float] = None, count: int = 1) -> Optional[Event]:
+    """Return None for a line that has neither Xid nor SXid."""
+    match = _XID.search(text)
+    switch = None if match else _SXID.search(text)
+    fallen = None if match or switch else _FALLEN.search(text)
+    found = match or switch or fallen
     if found is None:
         return None
+    pci = found.group(1)
     try:
-        pci = _address(found.group(1))
+        pci = parse_address(pci if "." in pci else pci + ".0")
     except ParseError:
         return None
-    text = printable(line.text[found.start() :])
-    return Event(pci, int(found.group(2)), text, age, bool(switch), bool(switch) and found.group(3) == "Fatal")
+    return Event(pci, 79 if fallen else int(found.group(2)), text[found.start() :], age, bool(switch), count)
 
 
-def _address(text: str) -> str:
-    """The driver leaves the function out. Raises ParseError."""
-    return parse_address(text if "." in text else text + ".0")
+def events(log: Log) -> Tuple[Event, ...]:
+    """Return the events of the driver that is loaded; one without a time counts as of now.
 
-
-def events(log: Log, window: float) -> Tuple[Event, ...]:
-    """Of the last ``window`` seconds and of the driver that is loaded; one without a time counts as of now.
-
-    A driver that was loaded anew has set up its GPUs anew: what was before is history.
+    A driver that was loaded anew has set up its GPUs anew: what was before is history. GPUs that it could not set up
+    are written just before that line. What a line names as its cause counts as an event where it has none.
     """
+    loaded = max((one.last for one in log.series if one.rule == LOADED), key=lambda line: line.order, default=None)
     found: List[Event] = []
-    for line in log.lines:
-        if "NVRM: loading NVIDIA" in line.text:
-            found = []
-            continue
-        age = log.age(line)
-        event = parse(line, age)
-        if event is not None and (age is None or age <= window):
-            found.append(event)
+    for one in (one for one in log.series if one.rule == RULE):
+        lines = [(one.first, 1), (one.last, one.count - 1)] if one.count > 1 else [(one.first, 1)]
+        for line, count in lines:
+            event = parse(line.text, log.age(line), count)
+            if event is not None and counts(line, loaded, "Xid (" not in line.text):
+                found.append(event)
+    own = {(event.pci, event.number) for event in found}
+    for event in found[:]:
+        if event.cause is not None and (event.pci, event.cause) not in own:
+            own.add((event.pci, event.cause))
+            found.append(Event(event.pci, event.cause, event.text, event.age))
     return tuple(found)
 
 
+def counts(line: Line, loaded: Optional[Line], at_loading: bool) -> bool:
+    """Return whether a line is of the driver that is loaded.   at_loading: it may be of its setting up, just before."""
+    if loaded is None or line.order > loaded.order:
+        return True
+    return at_loading and line.at is not None and loaded.at is not None and loaded.at - line.at <= _SET_UP
+
+
 def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Trouble, ...]:
-    """One for each GPU and switch with an event that asks for more than to start the program again.
+    """Return one for each GPU and switch with an event that asks for more than to start the program again.
 
     settled: GPUs for which the driver asks for nothing any more: an Xid that the driver knows to end is over then.
     """
@@ -172,42 +252,46 @@ def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Troub
     by_pci: Dict[str, List[Event]] = {}
     for event in found:
         by_pci.setdefault(event.pci, []).append(event)
-    roots: Dict[str, Event] = {}
+    roots: Dict[str, Tuple[Event, Optional[str]]] = {}
     for pci, own in by_pci.items():
         followers = {number for event in own for number in FOLLOWS.get(event.number, ()) if not event.switch}
         first = [event for event in own if event.switch or event.number not in followers] or own
-        # One that is not in the table is told where nothing known is graver.
+        # One that is not in the table is reported where nothing known is graver.
         grave = [event for event in first if event.action not in (NOTHING, RESTART)]
         if pci in done:
             grave = [event for event in grave if not _ends(event, own)]
         if grave:
-            roots[pci] = max(grave, key=lambda event: _rank(event.action))
+            # Xid 154 only announces what another asks for.
+            root = max(grave, key=lambda event: (event.number != 154 or event.switch, rank(event.action)))
+            roots[pci] = root, max((event.action for event in grave), key=rank)
     return tuple(
-        Trouble(pci, root, _counted(by_pci[pci]), _elsewhere(by_pci, pci, root)) for pci, root in sorted(roots.items())
+        Trouble(pci, root, _counted(by_pci[pci]), action, _elsewhere(by_pci, pci, root))
+        for pci, (root, action) in sorted(roots.items())
     )
 
 
 def _ends(event: Event, own: Sequence[Event]) -> bool:
-    """Whether the driver's "None" says that nothing is left of this, though a reset leaves no line in the log.
+    """Return whether the driver's "None" proves that nothing is left of this, though a reset leaves no line in the log.
 
     It answers for memory errors (NVIDIA's GPU memory error management), and for whatever it has announced by an Xid 154
-    beside it: that it asks for nothing now means that somebody has done it since.
+    beside it: that it asks for nothing now means that an administrator has done it since.
     """
     if event.switch:
         return False
-    asked = any(other.number == 154 and _ASKS.search(other.text) and _together(event, other) for other in own)
-    return event.action == RESET or event.number == 48 or (event.action == WORKFLOW and asked)
+    announced = any(other.number == 154 and other.action != NOTHING and _together(event, other) for other in own)
+    return event.action == RESET or event.number in (48, 154) or (event.action == WORKFLOW and announced)
 
 
-def _rank(action: Optional[str]) -> int:
+def rank(action: Optional[str]) -> int:
+    """Return the place of an action, the gravest last."""
     return -1 if action is None else ACTIONS.index(action)
 
 
 def _counted(own: Sequence[Event]) -> Dict[int, int]:
-    counts: Dict[int, int] = {}
+    sums: Dict[int, int] = {}
     for event in own:
-        counts[event.number] = counts.get(event.number, 0) + 1
-    return counts
+        sums[event.number] = sums.get(event.number, 0) + event.count
+    return sums
 
 
 def _elsewhere(by_pci: Mapping[str, Sequence[Event]], pci: str, root: Event) -> Optional[str]:
@@ -222,7 +306,13 @@ def _together(one: Event, other: Event) -> bool:
     return one.age is None or other.age is None or abs(one.age - other.age) <= _TOGETHER
 
 
-def nvlink_registers(event: Event) -> str:
-    """``link 3, registers 0x10000, ...`` of an Xid 74, for whoever decodes them; "" where it has none."""
-    match = _NVLINK_FATAL.search(event.text)
-    return "link %s, registers %s" % match.groups() if match and event.number == 74 else ""
+def details(event: Event) -> str:
+    """Return the link and registers of an Xid 74, the unit of an NVLink 5 error, or what an Xid 154 asks for."""
+    link = _NVLINK_FATAL.search(event.text) if event.number == 74 else None
+    if link is not None:
+        return "link %s, registers %s" % link.groups()
+    unit = _NVLINK_5.search(event.text) if 144 <= event.number <= 150 else None
+    if unit is not None:
+        return "%s %s" % (unit.group(1), unit.group(2))
+    action = _CHANGED.search(event.text) if event.number == 154 else None
+    return "to %s" % action.group(2) if action is not None else ""

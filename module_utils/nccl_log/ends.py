@@ -22,7 +22,7 @@ _ENDED_WAIT = 3
 _SOCKET = re.compile(r"(?:^|/)(?:\w*socket\w*|proxy|linux)\.(?:cc|cpp|cu):")
 
 _PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})'?, name=(?P<name>[\w./-]{1,60})")
-_RESET = re.compile(r"\b[Rr]eset(?: the)? gpu\b|\bReset\)|GPU [Rr]eset")
+_RESET = re.compile(r"\b[Rr]eset(?: the)? gpu\b")
 # Faults that a program does not make.
 OWN_FAULT = (48, 62, 74, 79, 95, 119, 120)
 # What an Xid asks for -> what to do.
@@ -30,6 +30,7 @@ _DO: Dict[Optional[str], str] = {
     xid.NOTHING: "nothing by itself; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and what else the kernel's log has of it",
     xid.RESTART: "as a rule the program's own error: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer; where it"
     " comes on one GPU alone, whatever runs there, drain the node",
+    xid.SUPPORT: "ask NVIDIA's support with the archive of nvidia-bug-report.sh; restart the node",
     xid.RESET: "drain the node, end what runs on that GPU, and reset it: `nvidia-smi --gpu-reset -i ADDRESS`; where it"
     " comes back, have the GPU looked at",
     xid.WORKFLOW: "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`, `nvidia-smi nvlink -s` and `-e` on it say"
@@ -126,7 +127,8 @@ def aborted(said: Failure) -> bool:
 def xid_said(reported: Sequence[Reported]) -> Tuple[str, str]:
     """What the kernel says of one number, and what to do."""
     number = int(reported[0].failure.code)
-    meant, action = xid.TABLE.get(number, ("not in this command's list", None))
+    meant, _action = xid.TABLE.get(number, ("not in NVIDIA's catalog", None))
+    action = max((xid.asks(number, one.failure.text) for one in reported), key=xid.rank)
     gpus = names({_gpu(one) for one in reported if one.failure.device}, 8)
     text = "the kernel reports Xid %d of the GPU at PCI %s: %s" % (number, gpus, meant)
     programs = {"%(name)s (pid %(pid)s)" % match.groupdict()

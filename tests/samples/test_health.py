@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     xid,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, match_line
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
@@ -93,10 +94,12 @@ def test_nvlinks_of_eight_h200_and_of_a100s(samples: Path) -> None:
         assert bad(have, machine(gpus, "580.159.04", guest=True), links=links) == []
 
 
-def test_no_line_of_a_kernel_log_that_is_well_is_an_xid(samples: Path) -> None:
+def test_no_line_of_a_kernel_log_that_is_well_is_a_finding(samples: Path) -> None:
     for name in ("gpud/kmsg.2.peermem.log", "misc/dmesg-mlx5-pcie-limited.txt"):
-        lines, _first = kernel_log.parse((samples / name).read_text(errors="replace"), xid.WORDS)
-        assert xid.events(kernel_log.Log(tuple(lines), 1e5), 1e9) == ()
+        log, _first = kernel_log.parse((samples / name).read_text(errors="replace"), WORDS, match_line)
+        gpus = listed((samples / "h200x1/nvidia-smi-q.xml").read_text())
+        have = Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=xid.events(log))
+        assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
 
 
 def test_ports_of_eight_h100_have_nothing_but_a_counter_that_has_come_to_its_end(samples: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def one(have: Have, topology: Topology, profile: Profile, **wanted: Any) -> Find
 
 
 def said(topology: Topology, number: int, age: float = 3600.0, gpu: int = 2, text: str = "pid=1") -> xid.Event:
-    event = xid.parse(kernel_log.Line(None, f"NVRM: Xid (PCI:{addresses(topology)[gpu][:-2]}): {number}, {text}"), age)
+    event = xid.parse(f"NVRM: Xid (PCI:{addresses(topology)[gpu][:-2]}): {number}, {text}", age)
     assert event is not None
     return event
 
@@ -304,7 +304,7 @@ def test_trouble_in_three_boots_means_another_gpu(infiniband: Topology, hgx_h100
 
 
 def test_an_echo_and_a_switch_make_no_history_of_a_gpu(infiniband: Topology) -> None:
-    switch = xid.parse(kernel_log.Line(None, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46"), 60.0)
+    switch = xid.parse("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46", 60.0)
     assert switch is not None
     events = (said(infiniband, 149), said(infiniband, 145, gpu=5), switch)
     history = judge.counters(healthy(infiniband, events=events)).history
@@ -448,7 +448,12 @@ def test_what_did_not_answer_is_unknown(infiniband: Topology, hgx_h100: Profile)
     silent = healthy(infiniband, errors=None, problems=(Problem("nvidia-smi nvlink -e", "ended with 6"),))
     assert one(silent, infiniband, hgx_h100).check == "node_health.nvlink_errors"
     lost = kernel_log.Log(complete=False, problem=Problem("dmesg", "begins 7000 s after the boot"))
-    assert one(healthy(infiniband, log=lost), infiniband, hgx_h100).check == "node_health.kernel_log"
+    found = bad(healthy(infiniband, log=lost), infiniband, hgx_h100)
+    (root,) = (finding for finding in found if finding.because is None)
+    assert root.check == "node_health.kernel_log"
+    # Nothing that only the log tells is ok.
+    assert {finding.because for finding in found if finding is not root} == {root.id}
+    assert {"node_health.xid", "node_health.nic_driver", "node_health.kernel"} <= {finding.check for finding in found}
     assert (
         one(healthy(infiniband, unkept=Problem(record.FILE, "x")), infiniband, hgx_h100).check == "node_health.record"
     )

@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     smi,
     xid,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log import Line, Log
+from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, match_line
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -152,14 +152,15 @@ def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = Non
 
 
 def test_xids_of_the_ring(tmp_path: Path) -> None:
-    log = kernel_log.read(node(tmp_path, LOG), xid.WORDS, since=0.0, now=1e9)
-    assert (log.complete, log.source, len(log.lines)) == (True, "dmesg", 3)
-    lost, switch = xid.events(log, 86400.0)
+    log = kernel_log.read(node(tmp_path, LOG), WORDS, match_line, since=0.0, now=1e9)
+    assert (log.complete, log.source, len(log.series), log.total) == (True, "dmesg", 3, 5)
+    lost, switch = xid.events(log)
     assert (lost.pci, lost.number, lost.age, lost.switch) == (PCI, 79, 7200.0, False)
-    assert (switch.pci, switch.number, switch.switch, switch.fatal) == ("0000:c1:00.0", 22013, True, True)
+    assert (switch.pci, switch.number, switch.switch, switch.action) == ("0000:c1:00.0", 22013, True, xid.RESET)
     # Within the last hour was none; and a driver that was loaded anew knows of none before.
-    assert xid.events(log, 3600.0) == ()
-    assert xid.events(Log((*log.lines, Line(200.0, "NVRM: loading NVIDIA UNIX")), 7300.0), 86400.0) == ()
+    assert kernel_log.read(node(tmp_path, LOG), WORDS, match_line, since=1e9 - 3600.0, now=1e9).series == ()
+    again = node(tmp_path / "b", LOG + "[  200.000000] NVRM: loading NVIDIA UNIX\n")
+    assert xid.events(kernel_log.read(again, WORDS, match_line, since=0.0, now=1e9)) == ()
 
 
 def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: Path) -> None:
@@ -167,24 +168,24 @@ def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: 
     journal = (
         "[    0.000000] node kernel: Linux version\n[  100.000000] node kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n"
     )
-    log = kernel_log.read(node(tmp_path / "a", late, journal=journal), xid.WORDS, since=0.0, now=7300.0)
-    assert (log.complete, [event.number for event in xid.events(log, 1e6)]) == (True, [79])
+    log = kernel_log.read(node(tmp_path / "a", late, journal=journal), WORDS, match_line, since=0.0, now=7300.0)
+    assert (log.complete, [event.number for event in xid.events(log)]) == (True, [79])
     # It need not go back further than what is asked for.
-    recent = kernel_log.read(node(tmp_path / "b", late), xid.WORDS, since=7300.0 - 600.0, now=7300.0)
+    recent = kernel_log.read(node(tmp_path / "b", late), WORDS, match_line, since=7300.0 - 600.0, now=7300.0)
     assert recent.complete
     # Nothing from before, and nobody who knows: the log is incomplete, and what is left of it counts.
-    log = kernel_log.read(node(tmp_path / "c", late), xid.WORDS, since=0.0, now=7300.0)
-    assert (log.complete, bool(log.lines)) == (False, True)
+    log = kernel_log.read(node(tmp_path / "c", late), WORDS, match_line, since=0.0, now=7300.0)
+    assert (log.complete, bool(log.series)) == (False, True)
     assert isinstance(log.problem, Problem)
     assert "journalctl" in log.problem.message
-    log = kernel_log.read(node(tmp_path / "d", late, journal=""), xid.WORDS, since=0.0, now=7300.0)
+    log = kernel_log.read(node(tmp_path / "d", late, journal=""), WORDS, match_line, since=0.0, now=7300.0)
     assert (log.complete, log.problem is not None) == (False, True)
 
 
 def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     text = "Linux version\nNVRM: Xid (PCI:0000:9b:00): 79, x\n"
-    log = kernel_log.read(node(tmp_path, text), xid.WORDS, since=0.0, now=7300.0)
-    assert [(event.number, event.age) for event in xid.events(log, 60.0)] == [(79, None)]
+    log = kernel_log.read(node(tmp_path, text), WORDS, match_line, since=0.0, now=7300.0)
+    assert [(event.number, event.age) for event in xid.events(log)] == [(79, None)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_an_xid(text: str, pci: str, number: int) -> None:
-    event = xid.parse(Line(1.0, text))
+    event = xid.parse(text)
     assert event is not None
     assert (event.pci, event.number) == (pci, number)
 
@@ -207,15 +208,15 @@ def test_forms_of_an_xid(text: str, pci: str, number: int) -> None:
     ["NVRM: Xid (PCI:zz): 79, x", "an Xid of 79", "NVRM: Xid (PCI:0000:01:00): abc, x", "NVRM: Xid (PCI:1:1): 7, "],
 )
 def test_what_is_no_xid(text: str) -> None:
-    assert xid.parse(Line(1.0, text)) is None
+    assert xid.parse(text) is None
 
 
 def test_an_nvlink_error_names_its_link_and_registers() -> None:
     registers = "0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0"
     text = f"NVRM: Xid (PCI:0000:86:00): 74, pid='<unknown>', NVLink: fatal error detected on link 3({registers})"
-    event = xid.parse(Line(1.0, text))
+    event = xid.parse(text)
     assert event is not None
-    assert xid.nvlink_registers(event) == f"link 3, registers {registers}"
+    assert xid.details(event) == f"link 3, registers {registers}"
 
 
 def echo(number: int, pci: str, age: float) -> xid.Event:

@@ -1,0 +1,297 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge what the kernel has logged of GPUs, NICs, PCIe, the kernel itself and storage since the last record.
+
+Lines are joined to the GPU, the rail or the bridge above that they are about. The rules are in kernel_log_rules.py.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import SEVERITIES, Finding
+from ..machine import platform
+from ..machine.profile import Profile
+from ..machine.rails import match
+from ..machine.topology import Nic, Topology
+from . import xid
+from .judge_gpu import RECHECK, RESET
+from .kernel_log import Log, Series
+from .kernel_log_rules import BY_NAME, NONE, NOTE, Rule
+from .node import Have
+
+XID = Check(
+    "node_health.xid",
+    why="the driver has logged a fault of the GPU that outlasts the program which met it",
+    severity="critical",
+)
+"Has the kernel logged no Xid, or fatal SXid of an NVSwitch, that asks for a reset or more since the last night"
+KERNEL_LOG = Check(
+    "node_health.kernel_log",
+    why="only the kernel's log reports Xid errors and driver failures; what it has lost stays unknown",
+    fix="see that dmesg can be run as root; keep more of the log: log_buf_len=4M on the kernel's command line, or"
+    " systemd-journald with Storage=persistent",
+    severity="minor",
+)
+"Can the kernel's log since the last night be read"
+GPU_DRIVER = Check("node_health.gpu_driver", why="the NVIDIA driver reports some failures of a GPU without an Xid")
+"Has the NVIDIA driver logged no failure of a GPU without an Xid since the last night"
+NIC_DRIVER = Check(
+    "node_health.nic_driver", why="a NIC whose firmware, queue, module or slot fails stops or slows jobs"
+)
+"Has the driver of each rail's NIC logged no failure of firmware, module, queue or power since the last night"
+PCIE_ERROR = Check("node_health.pcie_error", why="a PCIe error or refused access cuts a GPU or NIC off, or loses data")
+"Has the kernel logged no PCIe or IOMMU error of GPUs, rails' NICs and the bridges above since the last night"
+KERNEL = Check("node_health.kernel", why="a CPU or process that stands still holds up every rank of a job")
+"Has the kernel logged no machine check, lock-up, hung process or lack of memory since the last night"
+STORAGE = Check(
+    "node_health.storage", why="a file server or drive that does not answer looks like a hang of the network"
+)
+"Has the kernel logged no file server or drive that does not answer since the last night"
+_CHECKS = {"gpu": GPU_DRIVER, "nic": NIC_DRIVER, "pcie": PCIE_ERROR, "kernel": KERNEL, "storage": STORAGE}
+# A series that counts, its rule, its severity, and whether it has ended.
+Fault = Tuple[Series, Rule, str, bool]
+_Found = Mapping[Tuple[str, str], Finding]
+# A reset leaves no line of its own in the log.
+_COUNTS = (
+    "; the line counts for a day, or until the node is booted, the driver loaded anew, or what Xid 154 asks for done"
+)
+_ACTIONS = {
+    xid.SUPPORT: "keep nvidia-bug-report.sh's archive and ask NVIDIA's support what the number means on this GPU ({0}),"
+    " drain the node and reboot it;",
+    xid.RESET: RESET,
+    xid.WORKFLOW: "keep nvidia-bug-report.sh's archive for the vendor's support; " + RESET,
+    xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it"
+    " ({0});",
+    xid.VM: "restart the virtual machine ({0});",
+    xid.POWER: "power the node off and see that the power cables of the GPU at {0} are connected;",
+}
+_SWITCH = (
+    "drain the node and run nvidia-smi --gpu-reset without -i, which resets all GPUs and NVSwitches, or reboot; where"
+    " it comes back, have the NVSwitch at {0} or its board replaced;"
+)
+
+
+class Places(NamedTuple):
+    """names: subject of each device of the network path, by address.   rails: NIC of each rail, by address.
+
+    aliases: names of interfaces and RDMA devices -> address.   missing: some rail has no NIC.
+    """
+
+    names: Mapping[str, str]
+    rails: Mapping[str, Nic]
+    aliases: Mapping[str, str]
+    missing: bool
+
+    def find(self, kind: str, device: str) -> str:
+        """Return the address of what a line names: by a name, without its segment or function, PCIe errors by slot."""
+        device = self.aliases.get(device, device)
+        device = "0000:" + device if len(device) == 7 and device[2:3] == ":" else device
+        slot = device.partition(".")[0]
+        same = [address for address in self.names if address.partition(".")[0] == slot]
+        by_slot = same and device not in self.names and (kind == "pcie" or slot == device)
+        return same[0] if by_slot else device
+
+
+def places(topology: Topology, profile: Profile) -> Places:
+    """Name GPUs, rails' NICs and the bridges above them."""
+    rails = match(topology, profile)
+    names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
+    names.update({nic.pci: "rail %d" % number for number, nic in rails.nics.items()})
+    below: Dict[str, List[str]] = {}
+    for device in (*(gpu.device for gpu in topology.gpus), *(nic.device for nic in rails.nics.values())):
+        for bridge in device.ancestors[1:]:
+            below.setdefault(bridge, []).append(names[device.address])
+    for bridge, devices in below.items():
+        names[bridge] = "bridge above %s%s" % (", ".join(devices[:4]), " ..." if devices[4:] else "")
+    aliases = {}
+    for nic in topology.nics:
+        for name in (*((nic.rdma.name,) if nic.rdma else ()), *(netdev.name for netdev in nic.netdevs)):
+            aliases[name.lower()] = nic.pci
+    subjects = {address: "%s %s" % (address, name) for address, name in names.items()}
+    return Places(subjects, {nic.pci: nic for nic in rails.nics.values()}, aliases, bool(rails.missing))
+
+
+def faults(log: Log, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
+    """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
+    last = {(one.rule, path.find(one.rule.partition(".")[0], one.device)): one.last for one in log.series}
+    loaded = last.get((xid.LOADED, ""))
+    found: Dict[Tuple[str, str], List[Fault]] = {}
+    for one in log.series:
+        rule, (kind, _dot, name) = BY_NAME[one.rule], one.rule.partition(".")
+        device = path.find(kind, one.device)
+        if kind not in _CHECKS or not rule.severity or (kind == "gpu" and not xid.counts(one.last, loaded, True)):
+            continue
+        started = last.get(("nic.started", device))
+        begin = started.at if started is not None and started.order < one.last.order else 0.0
+        if rule.boot and one.last.at is not None and one.last.at - (begin or 0.0) < rule.boot:
+            continue
+        ends = [last[end, device] for end in rule.ended_by.split() if (end, device) in last]
+        ended = any(line.order > one.last.order for line in ends)
+        hours = ((one.last.at or 0.0) - (one.first.at or 0.0)) / 3600.0
+        often = rule.repeats if one.bursts > 1 and one.bursts - 1 >= hours else ""
+        severity = _weighed(kind, device, rule.ended if ended else often or rule.severity, path)
+        if severity:
+            subject = path.names.get(device) or device or ("NVIDIA driver" if kind == "gpu" else name.replace("_", " "))
+            found.setdefault((kind, subject), []).append((one, rule, severity, ended))
+    for several in found.values():
+        several.sort(key=lambda fault: (*SEVERITIES, NOTE).index(fault[2]))
+    return found
+
+
+def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
+    """Return the severity by device: of NICs that are no rail the gravest counts less, of other devices nothing."""
+    if device in path.names or kind not in ("nic", "pcie") or severity in (NONE, NOTE):
+        return severity
+    known = device in path.aliases.values()
+    if kind == "pcie" or (not known and ":" not in device):
+        return NONE
+    # A NIC that nobody can name may be the one that a rail lacks.
+    return severity if path.missing and not known else "major" if severity == "critical" else NOTE
+
+
+def plan(have: Have, topology: Topology, profile: Profile) -> Tuple[List[Finding], Dict[str, Finding]]:
+    """Return the findings of the kernel's log but those of Xid, which are by the address of their GPU or switch."""
+    path, log = places(topology, profile), have.log
+    complete = _complete(log)
+    xids = _xids(have, {gpu.pci: path.names[gpu.pci] for gpu in topology.gpus}, complete)
+    found = {("xid", pci): finding for pci, finding in xids.items()}
+    good = dict(_CHECKS)
+    # What others follow from comes first.
+    for (kind, subject), several in sorted(faults(log, path).items(), key=lambda item: item[0][0] != "pcie"):
+        several = [fault for fault in several if fault[2] != NOTE]
+        if several:
+            found[kind, subject] = _finding(kind, subject, several, log, _cause(kind, subject, several, found, path))
+            good.pop(kind, None)
+    others = [finding for (kind, _subject), finding in found.items() if kind != "xid"]
+    return [complete, *others, *(_good(check, "kernel log", complete, log) for check in good.values())], xids
+
+
+def _complete(log: Log) -> Finding:
+    if log.problem is not None:
+        return KERNEL_LOG.judge(log.problem.source, "unknown", "complete", log.problem.message, log.problem.source)
+    if log.dropped:
+        text = "%d lines were left out: they are about more devices than are stored" % log.dropped
+        fix = "read %s on the node; what it reports there has to be repaired; %s" % (log.source, RECHECK)
+        return KERNEL_LOG.judge("kernel log", "unknown", "complete", text, log.source, fix)
+    return KERNEL_LOG.judge("kernel log", "ok", "complete", "complete, %d lines" % log.total, log.source)
+
+
+def _good(check: Check, subject: str, complete: Finding, log: Log) -> Finding:
+    """Return what is proven of a subject without a line: nothing, where lines are missing."""
+    if complete.ok:
+        return check.judge(subject, "ok", "no such line", "none in %d lines" % log.total, log.source)
+    text = "none in what could be read"
+    return check.judge(subject, "unknown", "no such line", text, log.source, complete.fix, complete, severity="minor")
+
+
+def _finding(kind: str, subject: str, several: Sequence[Fault], log: Log, cause: Optional[str]) -> Finding:
+    texts = []
+    for series, rule, _severity, ended in several:
+        times = ", %d times" % series.count if series.count > 1 else ""
+        texts.append("%s%s%s%s" % (rule.meaning, times, _ago(log.age(series.last)), ", recovered since" * ended))
+    worst, rule, severity, _ended = several[0]
+    text = "%s: %.200s" % ("; ".join(texts[:4]), worst.last.text)
+    fix = "%s; %s; the line counts for a day, or until the node is booted" % (rule.fix, RECHECK)
+    return _CHECKS[kind].judge(subject, "drift", "no such line", text, log.source, fix, cause, severity=severity)
+
+
+def _cause(kind: str, subject: str, several: Sequence[Fault], found: _Found, path: Places) -> Optional[str]:
+    """Return what explains lines: an Xid those of the NVIDIA driver, a PCIe error or a port that is down a NIC's."""
+    nic = path.rails.get(subject.partition(" ")[0]) if kind == "nic" else None
+    above = [] if nic is None else [("pcie", path.names.get(one)) for one in (nic.pci, *nic.device.ancestors)]
+    for (other, name), finding in found.items():
+        explains = (kind, other) == ("gpu", "xid") or ((other, name) in above and finding.severity == "critical")
+        if explains and finding.state == "drift" and finding.because is None:
+            return finding.id
+    down = nic is not None and nic.port is not None and nic.port.state != "ACTIVE"
+    of_module = all(rule.name in ("nic.unplugged", "nic.module") for _series, rule, *_rest in several)
+    return platform.RAIL_STATE.at(nic.label) if nic is not None and down and of_module else None
+
+
+_NOTES = {
+    "gpu.other": "the NVIDIA driver has logged %d lines that this suite does not know, the last: %.200s",
+    "nic.other": "mlx5 has logged %d lines about errors that this suite does not know, the last: %.200s",
+    "nic.counter_read": "%d reads of counters that a NIC refuses were logged, harmless, of a monitoring tool: %.200s",
+    "kernel.hung_storage": "%d processes have waited for a file server for minutes: %.120s",
+    "kernel.suppressed": "the kernel has left out repeated lines %d times, the last: %.120s",
+}
+
+
+def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
+    """Return sentences about lines that are no finding: of programs, of readers, and those without a rule."""
+    sums: Dict[Tuple[str, str, int], int] = {}
+    in_trouble = {one.pci for one in troubles(have)}
+    for event in have.events:
+        quiet = event.action in (xid.NOTHING, xid.RESTART)
+        if event.cause is None and event.number != 154 and (quiet or event.pci not in in_trouble):
+            end = "at most the program has to be restarted" if quiet else "the driver asks for nothing any more"
+            key = end, "SXid" if event.switch else "Xid", event.number
+            sums[key] = sums.get(key, 0) + event.count
+    texts = []
+    for end in sorted({end for end, _what, _number in sums}):
+        each = ["%s %d (%s), %d times" % (what, number, _meaning(what, number), n)
+                for (why, what, number), n in sorted(sums.items()) if why == end]  # fmt: skip
+        texts.append("the kernel has logged %s: %s" % ("; ".join(each), end))
+    several = [fault for group in faults(have.log, places(topology, profile)).values() for fault in group]
+    for name, text in _NOTES.items():
+        lines = [series for series, rule, *_rest in several if rule.name == name]
+        if lines:
+            texts.append(text % (sum(one.count for one in lines), lines[-1].last.text))
+    return texts
+
+
+def _meaning(what: str, number: int) -> str:
+    return "fatal, or not" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
+
+
+def troubles(have: Have) -> Sequence[xid.Trouble]:
+    """Return GPUs in trouble. A driver that reports that a GPU needs nothing ends an Xid that asks for a reset."""
+    settled = [
+        pci
+        for pci, gpu in (have.gpus or {}).items()
+        if (gpu.recovery or "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
+    ]
+    return xid.troubles(have.events, settled)
+
+
+def _xids(have: Have, names: Mapping[str, str], complete: Finding) -> Dict[str, Finding]:
+    """Return the finding of each GPU, and of each switch in trouble, by address."""
+    found: Dict[str, Finding] = {}
+    # Those that others follow from come first.
+    for one in sorted(troubles(have), key=lambda trouble: trouble.because is not None):
+        found[one.pci] = _xid(one, names, have.log, found.get(one.because or ""))
+    return {**{pci: _good(XID, name, complete, have.log) for pci, name in names.items()}, **found}
+
+
+def _xid(one: xid.Trouble, names: Mapping[str, str], log: Log, cause: Optional[Finding]) -> Finding:
+    root, what = one.root, "SXid" if one.root.switch else "Xid"
+    meaning = "fatal" if root.switch else xid.TABLE.get(root.number, ("in no catalog", ""))[0]
+    if root.switch and root.action is None:
+        meaning = "of unknown severity"
+    text = "%s %d: %s%s" % (what, root.number, meaning, _ago(root.age))
+    if root.cause == root.number:
+        text += ", which another line names as its cause"
+    more = ["%d (%d times)" % pair if pair[1] > 1 else "%d" % pair[0] for pair in sorted(one.numbers.items())]
+    if len(one.numbers) > 1 or one.numbers.get(root.number, 1) > 1:
+        text += "; in all %s" % ", ".join(more)
+    details = xid.details(root)
+    text += "; %s" % details if details else ""
+    state, severity = "drift", "major" if one.action == xid.SUPPORT else "critical"
+    if one.action is None:
+        state, severity = "unknown", "major"
+        where = "the Fabric Manager User Guide" if root.switch else "NVIDIA's Xid catalog (docs.nvidia.com)"
+        fix = "look %s %d up in %s and do as it says" % (what, root.number, where)
+    else:
+        fix = (_SWITCH if root.switch else _ACTIONS[one.action]).format(one.pci)
+        fix = "%s %s%s" % (fix, RECHECK, _COUNTS)
+    subject = names.get(one.pci, "%s NVSwitch" % one.pci if root.switch else one.pci)
+    want = "no Xid that outlasts its program"
+    return XID.judge(subject, state, want, text, log.source, fix, cause, severity=severity)
+
+
+def _ago(age: Optional[float]) -> str:
+    if age is None:
+        return ", without a time"
+    return ", %d min ago" % (age // 60) if age < 2 * 3600 else ", %d h ago" % (age // 3600)

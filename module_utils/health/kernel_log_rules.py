@@ -1,0 +1,210 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The one table of lines of the kernel's log that matter: what each means, how grave it is, what ends it, what to do.
+
+The first rule that matches a line takes it. Sources: printed strings of Linux 5.4 to 6.16 (mlx5_core cmd.c, health.c,
+events.c, main.c, en_main.c; net sch_generic.c; pci aer.c, err.c, dpc.c, pciehp_ctrl.c; iommu dmar.c, AMD iommu.c,
+arm-smmu-v3.c; mce core.c, ghes.c, cper.c, edac_mc.c; watchdog.c, tree_stall.h, hung_task.c, oom_kill.c; sunrpc clnt.c,
+nvme pci.c, ext4 super.c, xfs) and of NVIDIA's open driver 535 to 595 (nv.c, kernel_gsp.c, osinit.c).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, NamedTuple, Optional, Tuple
+
+from . import xid
+from .kernel_log import FRAME_WORDS
+
+# Severities: of findings; of lines that are worth a sentence; of lines that mean nothing, or end others.
+CRITICAL, MAJOR, MINOR, NOTE, NONE = "critical", "major", "minor", "note", ""
+
+
+class Rule(NamedTuple):
+    """name: its part before the dot (xid, gpu, nic, pcie, kernel, storage) decides which check it belongs to.
+
+    pattern: its last group that matched is the device.   meaning: for a person.
+    ended_by: rules, by blanks, whose later line about the same device ends it.   ended: its severity then.
+    repeats: its severity where it comes more than once an hour.
+    boot: seconds after boot, or after the start of the device's driver, in which the line is normal.
+    """
+
+    name: str
+    severity: str
+    pattern: str
+    meaning: str = ""
+    fix: str = ""
+    ended_by: str = ""
+    ended: str = NONE
+    repeats: str = ""
+    boot: float = 0.0
+
+
+_PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+_MLX5 = r"mlx5_core %s[: ].*?" % _PCI
+_AER = r"%s: (?:AER: (?:Multiple )?|(?:AER: )?PCIe Bus Error: severity=)Uncorrect(?:ed|able) \(%%s\)" % _PCI
+_AER += r"(?: error (?:message )?received(?: from|:) %s)?" % _PCI
+_SLOT = r"%s: pciehp: Slot\(\S+\): " % _PCI
+_ERROR = (
+    r"\b(?:[Ff]ail|[Ee]rr(?:or)?\b|ERR|[Tt]ime(?:d )?out|[Aa]bort|[Uu]nable|[Cc]annot|[Ff]atal|[Ii]nvalid|[Ll]ost\b)"
+)
+_STALL = r"(?:soft lockup|hard LOCKUP|rcu.*(?:detected (?:expedited )?stalls|self-detected stall))"
+_HUNG = r"task .* blocked (?:for|in I/O wait for) more than"
+_FRAME = r".*\[(?:mlx5_|nvidia|ib_|rdma_)"
+_NIC = "drain the node and reboot it; where it comes back, power-cycle the node, update the NIC's firmware, replace it"
+_SEAT = "drain the node, reseat the device, its riser or cable, and power-cycle the node; replace what fails again"
+_PLUG = "reseat the module or cable, clean it, and replace it where the line comes back"
+_COOL = "look at the node's fans and at what blocks the NIC's air, and reseat the module"
+_GPU = "drain the node and reboot it; where the GPU stays away, power-cycle the node, then reseat or replace the GPU"
+_BIOS = "enable Above 4G Decoding in the BIOS and boot the node"
+_PART = "read the BMC's event log for the DIMM or CPU, drain the node, have that part replaced, and boot the node"
+_CPU = "drain the node and reboot it; update the driver that the stack in the log names"
+_WAIT = "see with ps -o pid,stat,wchan:32,cmd what it waits for, and mend that or reboot the node"
+_DISK = (
+    "check the drive (nvme smart-log, smartctl), drain the node, replace the drive where it fails, and boot the node"
+)
+_NFS = "restore the file server, or the network path to it"
+_OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reboot the node: a service may be gone"
+_IOMMU = "set what role iommu asks for (iommu=pt, ACS off on the path) and reboot; where it goes on, update the driver"
+# fmt: off
+RULES: Tuple[Rule, ...] = (
+    Rule(xid.RULE, NOTE, r"NVRM: Xid \(|SXid \(|NVRM: (?:The NVIDIA )?GPU .*[0-9].*fallen off the bus"),
+    Rule(xid.LOADED, NONE, r"NVRM: loading "),
+    # -- the NVIDIA driver, without a number
+    Rule("gpu.lost", CRITICAL, r"NVRM: .*(?:fallen off the bus|GPU_IS_LOST|GPU is lost|GPU lost from the bus)",
+         "the driver has lost a GPU", _GPU),
+    Rule("gpu.reset", CRITICAL,
+         r"NVRM: .*(?:NV_ERR_RESET_REQUIRED|Reset required \[|GPU at PCI:%s.*needs to be reset)" % _PCI,
+         "the driver refuses work until a GPU is reset", _GPU),
+    Rule("gpu.init", CRITICAL,
+         r"NVRM: (?:GPU %s: )?(?:RmInitAdapter failed|rm_init_adapter failed|RmInitAdapter: Cannot)" % _PCI,
+         "the driver cannot initialise the GPU", _GPU),
+    Rule("gpu.probe", CRITICAL,
+         r"NVRM: (?:The NVIDIA probe routine (?:failed|was not called)|No NVIDIA (?:devices|GPU))",
+         "the driver could not take over every GPU", _GPU),
+    Rule("gpu.region", CRITICAL, r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid",
+         "the firmware has given a GPU no memory region", _BIOS),
+    Rule("gpu.gsp", CRITICAL, r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC resp)",
+         "a GPU's system processor (GSP) does not answer", _GPU),
+    Rule("gpu.known", NONE,
+         r"NVRM: (?:GPU at PCI|GPU .{0,40}erial [Nn]umber|Persistence mode is|\(PCI ID|objClInitPcieChip|installed in"
+         r"|GPU[0-9]+ (?:GSP )?RPC| *-?[0-9]+ |  +entry|  +function|This can occur when|obtained owner|Try unloading"
+         r"|reconfigure your|driver\(s\)\)|again\.)"),
+    # -- the NICs' driver
+    Rule("nic.started", NONE, _MLX5 + r"(?:firmware version: (?!65535)|re[cv]overy succe)"),
+    Rule("nic.command_late", NONE, _MLX5 + r"(?:recovered|completion arrived) after timeout"),
+    Rule("nic.plugged", NONE, _MLX5 + r"Port module event: module [0-9]+, Cable plugged"),
+    Rule("nic.power_enough", NONE, _MLX5 + r"advertised sufficient power"),
+    Rule("nic.counter_read", NOTE, _MLX5 + r"ACCESS_REG\(0x805\) op_mod.* failed"),
+    Rule("nic.recovery", CRITICAL, _MLX5 + r"health recovery (?:failed|flow aborted)",
+         "the NIC could not be brought back", _NIC, "nic.started", MAJOR),
+    Rule("nic.command", CRITICAL, _MLX5 +
+         r"(?:Will cause a leak of a command|No done completion|Async, timeout|canceled on out of queue"
+         r"|cmd\[\w+\]: timeout|[A-Z0-9_]{3,40}\(0x[0-9a-f]+\) timeout)", "the NIC's firmware does not answer commands",
+         _NIC, "nic.command_late nic.started", MAJOR),
+    Rule("nic.hot", MAJOR, _MLX5 + r"(?:High temperature on sensors|Health issue observed, [Hh]igh temp|synd 0x10:"
+         r"|Port module event ?\[error\]: .*High Temp)", "the NIC or its module is too hot", _COOL),
+    Rule("nic.health", CRITICAL, _MLX5 +
+         r"(?:health compromised|Health issue observed, .*severity\([0-3]\)|Fatal error [0-9]+ detected"
+         r"|(?<!ext_)synd 0x[1-9a-f][0-9a-f]?: (?!unrecogni)|handling bad device|PCI slot is unavailable)",
+         "the NIC's firmware or hardware has failed", _NIC, "nic.started", MAJOR),
+    Rule("nic.warning", MAJOR, _MLX5 + r"Health issue observed, .*severity\(4\)",
+         "the NIC's firmware warns of its health", _NIC, "nic.started"),
+    Rule("nic.module", MAJOR, _MLX5 + r"Port module event ?\[error\]", "the NIC refuses its cable or module", _PLUG,
+         "nic.plugged"),
+    Rule("nic.unplugged", MINOR, _MLX5 + r"Port module event: module [0-9]+, Cable unplugged",
+         "a cable or module was unplugged", _PLUG, "nic.plugged", boot=60.0),
+    Rule("nic.power", MINOR, _MLX5 + r"Detected insufficient power on the PCIe slot",
+         "the PCIe slot gives the NIC too little power", _SEAT, "nic.power_enough", boot=60.0),
+    Rule("nic.queue", MAJOR, r"NETDEV WATCHDOG: (\S+) \([^)]{0,60}\): transmit queue|%s \S+: NETDEV WATCHDOG: |" % _PCI
+         + _MLX5 + r"[TR]X timeout (?:detected|on )", "a queue of the interface stood still", _NIC, repeats=CRITICAL),
+    Rule("nic.probe", CRITICAL, r"mlx5_core: probe of %s failed with error -(?!517)|" % _PCI + _MLX5 +
+         r"(?:probe with driver \S+ failed with error -(?!517)|mlx5_\w+ failed with error code|MS in \S+ state)",
+         "the driver gave up on the NIC", _NIC, "nic.started"),
+    # -- PCIe and the IOMMU: of GPUs, rails' NICs and the bridges above
+    Rule("pcie.up", NONE, _SLOT + r"(?:Link Up|Card present)(?!.*ignored)"),
+    Rule("pcie.fatal", CRITICAL, _AER % "Fatal", "fatal PCIe error", _SEAT),
+    Rule("pcie.nonfatal", MAJOR, _AER % "Non-Fatal", "PCIe packets were lost", _SEAT),
+    Rule("pcie.recovery", CRITICAL, _PCI + r": AER: (?:can't recover|device recovery failed|.* reset failed)",
+         "the device was not recovered after a PCIe error", _SEAT),
+    Rule("pcie.dpc", CRITICAL, _PCI + r": DPC: containment event", "a PCIe error has cut the link", _SEAT),
+    Rule("pcie.hotplug", CRITICAL, _SLOT + r"(?:Link Down(?!.*ignored)|Card not present|Power fault)",
+         "the link to the device went down", _SEAT, "pcie.up", MAJOR),
+    Rule("pcie.gone", CRITICAL, _PCI + r": (?:Unable to|can't) change power state .*inaccessible",
+         "the device does not answer on the bus", _SEAT),
+    Rule("pcie.iommu", MAJOR,
+         r"DMAR: .*Request device \[([0-9a-f:.]{7})\]|AMD-Vi: Event logged \[\w+.*? device=([0-9a-f:.]{7,17})"
+         r"|%s: AMD-Vi: Event logged \[|arm-smmu\S* .*event: \w+ client: (\S+)" % _PCI,
+         "the IOMMU has refused the device's access to memory", _IOMMU, boot=120.0),
+    # -- the kernel
+    Rule("kernel.machine_check", CRITICAL,
+         r"CPU [0-9]+: Machine Check Exception|\{[0-9]+\}\[Hardware Error\]: +event severity: fatal"
+         r"|EDAC .*MC[0-9]+: [0-9]+ UE |\[Hardware Error\]: System Fatal",
+         "uncorrected error of a CPU, its memory or bus", _PART),
+    Rule("kernel.hardware_error", MAJOR,
+         r"\[Hardware Error\]: +event severity: (?:fatal|recoverable)|\[Hardware Error\]: Uncorrected"
+         r"|Uncorrected hardware memory error|Memory failure: .*: (?:Failed|Ignored)",
+         "recovered error of a CPU, its memory or bus, or one of the previous boot", _PART),
+    Rule("kernel.iommu_timeout", MAJOR,
+         r"DMAR: .*Invalidation Time-?out|AMD-Vi: Completion-Wait loop timed out|arm-smmu.*CMD_SYNC timeout",
+         "the IOMMU does not answer", _CPU),
+    Rule("kernel.lockup", CRITICAL, _STALL + _FRAME, "a CPU stood still in a driver of the network path", _CPU),
+    Rule("kernel.stall", MAJOR, _STALL, "a CPU stood still", _CPU),
+    Rule("kernel.hung_driver", MAJOR, _HUNG + _FRAME, "a process hangs in a driver of the path", _CPU),
+    Rule("kernel.hung_storage", NOTE, _HUNG + r".*\[(?:nfs|sunrpc|lustre|ptlrpc)"),
+    Rule("kernel.hung_task", MINOR, _HUNG, "a process hangs in the kernel", _WAIT),
+    Rule("kernel.out_of_memory", MAJOR, r"\bOut of memory: Kill",
+         "the node ran out of memory and the kernel has ended a process", _OOM),
+    Rule("kernel.suppressed", NOTE, r"(\S+): [0-9]+ callbacks suppressed"),
+    # -- storage
+    Rule("storage.nfs_ok", NONE, r"(?:nfs|lockd): server (\S+) OK"),
+    Rule("storage.nfs", MAJOR, r"(?:nfs|lockd): server (\S+) not responding", "the file server does not answer", _NFS,
+         "storage.nfs_ok"),
+    Rule("storage.nvme_ok", NONE, r"nvme (nvme[0-9]+): .*default/read/poll queues"),
+    Rule("storage.nvme_dead", MAJOR,
+         r"nvme (nvme[0-9]+): (?:Disabling device after reset|Device not ready; aborting|Removing after probe)",
+         "the drive is dead", _DISK),
+    Rule("storage.nvme", MAJOR,
+         r"nvme (nvme[0-9]+): (?:controller is down|I/O .*timeout, (?:reset|disable) cont|starting error recovery)",
+         "the drive had to be reset", _DISK, "storage.nvme_ok", MINOR),
+    Rule("storage.read_only", MAJOR,
+         r"\((\S+)\): (?:Remounting filesystem read-only|.*Shutting down filesystem|Filesystem has been shut down)",
+         "the file system is closed for writing after an error", _DISK),
+    Rule("storage.io_error", MAJOR, r"(?:Buffer I/O error on dev |I/O error, dev )(?!fd|sr|sd|loop)(\w+)",
+         "the drive does not read or write", _DISK),
+    # -- lines of the drivers that no rule explains
+    Rule("gpu.other", NOTE, r"NVRM: |nvidia-peermem .*ERROR"),
+    Rule("nic.other", NOTE, r"(?:mlx5_core|mlx5_ib|infiniband) (?:%s|(mlx5_\w+))?.*?" % _PCI + _ERROR),
+)
+# fmt: on
+BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
+# By the part of the name before the dot: words of which each such line has one.
+_WORDS = {
+    "xid": ("NVRM", "SXid"),
+    "gpu": ("NVRM", "nvidia-peermem"),
+    "nic": ("mlx5", "NETDEV WATCHDOG"),
+    "pcie": ("pciehp", "AER: ", "PCIe Bus", "DPC: ", "inaccessible", "DMAR: ", "AMD-Vi: ", "smmu"),
+    "kernel": ("Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup", "LOCKUP", "rcu", "blocked")
+    + ("ut of memory", "callbacks suppressed", "DMAR: ", "AMD-Vi: ", "smmu"),
+    "storage": ("server ", "nvme", "ilesystem", "I/O error"),
+}
+_COMPILED = tuple((rule.name, _WORDS[rule.name.partition(".")[0]], re.compile(rule.pattern)) for rule in RULES)
+# What a line needs to be looked at.
+WORDS = tuple(dict.fromkeys((*(word for words in _WORDS.values() for word in words), *FRAME_WORDS)))
+# Lines without a rule are told apart by their words.
+_DIGITS = re.compile(r"0x[0-9a-f]+|[0-9]+")
+
+
+def match_line(text: str) -> Optional[Tuple[str, str]]:
+    """Return the name of the rule that takes a line, and the line's device, "" where it names none."""
+    for name, words, pattern in _COMPILED:
+        found = pattern.search(text) if any(word in text for word in words) else None
+        event = xid.parse(text) if found is not None and name == xid.RULE else None
+        if event is not None:
+            return name, event.key
+        if found is not None and name != xid.RULE:
+            device = next((group for group in reversed(found.groups()) if group), "")
+            if name.endswith(".other"):
+                device = "%s %.40s" % (device, _DIGITS.sub("#", text[found.start() :]))
+            return name, device.lower() if name.startswith(("nic.", "pcie.", "gpu.")) else device
+    return None
