@@ -55,6 +55,15 @@ def _logs(number: int, xid: int, text: str, **values: str) -> Callable[[Machine]
     return apply
 
 
+def _driver_logs(rail: int, text: str) -> Callable[[Machine], None]:
+    """A line of the driver of a rail's NIC, two hours ago."""
+
+    def apply(machine: Machine) -> None:
+        machine.kernel_log.append(f"7200 mlx5_core {machine.rail(rail).address}: {text}")
+
+    return apply
+
+
 def _link_errors(number: int, **counts: int) -> Callable[[Machine], None]:
     """counts: "11 Recovery Errors", with underscores for blanks and one before it."""
 
@@ -258,6 +267,14 @@ CATALOGUE = (
         lambda machine: machine.rail(5).address,
         _pcie_errors(5, "nonfatal", 1),
         grows=True,
+        asks_tool=False,
+    ),
+    _fault(
+        "nic-firmware-dead",
+        "the firmware of rail 1's NIC does not answer its driver",
+        "nic_driver",
+        lambda machine: machine.rail(1).address,
+        _driver_logs(1, "poll_health:825:(pid 0): device's health compromised - reached miss count"),
         asks_tool=False,
     ),
     _fault(

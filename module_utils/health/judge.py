@@ -9,7 +9,7 @@ What is of one GPU alone is in judge_gpu.py. Sources: limits.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -88,7 +88,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     """Findings of all that the node says. Where there are no GPUs nothing is asked of them."""
     logged, troubles = judge_kernel_log.plan(have, topology, wanted.profile)
     if not topology.gpus:
-        return Plan((*logged, *_aer(have, topology, wanted.profile)))
+        return Plan((*logged, *_aer(have, topology, wanted.profile, logged)))
     names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
     fallen = next((one.pci for one in judge_kernel_log.troubles(have) if one.action == xid.REBOOT), "")
     found = [*troubles.values(), *logged]
@@ -111,7 +111,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     if domain is not None and have.imex is not None:
         asked = [option.name for option in wanted.profile.driver_options]
         found += imex.judge(have.imex, domain, topology.driver.version if topology.driver else None, asked)
-    found += _aer(have, topology, wanted.profile)
+    found += _aer(have, topology, wanted.profile, logged)
     found += [
         NIC_TEMPERATURE.judge(
             one.pci, "drift", "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees), one.source
@@ -211,7 +211,8 @@ def _nvlinks(have: Have) -> List[Finding]:
     return found
 
 
-def _aer(have: Have, topology: Topology, profile: Profile) -> List[Finding]:
+def _aer(have: Have, topology: Topology, profile: Profile, logged: Sequence[Finding]) -> List[Finding]:
+    errors = {one.identity: one for one in logged if one.check == judge_kernel_log.PCIE_ERROR.id}
     names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
     names.update({nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()})
     before = have.before
@@ -226,7 +227,8 @@ def _aer(have: Have, topology: Topology, profile: Profile) -> List[Finding]:
         if grave:
             text = counts(grave) + within(seconds)
             severity = "critical" if grave.get("fatal") else "major"
-            found.append(AER.judge(name, "drift", "no uncorrected errors", text, source, severity=severity))
+            want, cause = "no uncorrected errors", errors.get(pci)
+            found.append(AER.judge(name, "drift", want, text, source, because=cause, severity=severity))
         elif not few:
             text = "%d corrected errors%s" % (grown["correctable"], within(seconds))
             most = "%.0f a minute at most" % (limits.AER_CORRECTABLE * 60)

@@ -50,6 +50,8 @@ STORAGE = Check(
 )
 "Has the kernel logged no file server or drive that does not answer since the last night"
 _CHECKS = {"gpu": GPU_DRIVER, "nic": NIC_DRIVER, "pcie": PCIE_ERROR, "kernel": KERNEL, "storage": STORAGE}
+# Subject of a line that names no device.
+_DRIVERS = {"gpu": "NVIDIA driver", "nic": "mlx5_core"}
 # A series that counts, its rule, its severity, and whether it has ended.
 Fault = Tuple[Series, Rule, str, bool]
 _Found = Mapping[Tuple[str, str], Finding]
@@ -113,8 +115,9 @@ def places(topology: Topology, profile: Profile) -> Places:
     return Places(subjects, {nic.pci: nic for nic in rails.nics.values()}, aliases, bool(rails.missing))
 
 
-def faults(log: Log, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
+def faults(have: Have, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
     """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
+    log, healthy = have.log, settled(have)
     last = {(one.rule, path.find(one.rule.partition(".")[0], one.device)): one.last for one in log.series}
     loaded = last.get((xid.LOADED, ""))
     found: Dict[Tuple[str, str], List[Fault]] = {}
@@ -128,12 +131,12 @@ def faults(log: Log, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
         if rule.boot and one.last.at is not None and one.last.at - (begin or 0.0) < rule.boot:
             continue
         ends = [last[end, device] for end in rule.ended_by.split() if (end, device) in last]
-        ended = any(line.order > one.last.order for line in ends)
+        ended = any(line.order > one.last.order for line in ends) or (kind == "gpu" and device in healthy)
         hours = ((one.last.at or 0.0) - (one.first.at or 0.0)) / 3600.0
         often = rule.repeats if one.bursts > 1 and one.bursts - 1 >= hours else ""
         severity = _weighed(kind, device, rule.ended if ended else often or rule.severity, path)
         if severity:
-            subject = path.names.get(device) or device or ("NVIDIA driver" if kind == "gpu" else name.replace("_", " "))
+            subject = path.names.get(device) or device or _DRIVERS.get(kind, name.replace("_", " "))
             found.setdefault((kind, subject), []).append((one, rule, severity, ended))
     for several in found.values():
         several.sort(key=lambda fault: (*SEVERITIES, NOTE).index(fault[2]))
@@ -142,7 +145,7 @@ def faults(log: Log, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
 
 def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
     """Return the severity by device: of NICs that are no rail the gravest counts less, of other devices nothing."""
-    if device in path.names or kind not in ("nic", "pcie") or severity in (NONE, NOTE):
+    if not device or device in path.names or kind not in ("nic", "pcie") or severity in (NONE, NOTE):
         return severity
     known = device in path.aliases.values()
     if kind == "pcie" or (not known and ":" not in device):
@@ -159,7 +162,7 @@ def plan(have: Have, topology: Topology, profile: Profile) -> Tuple[List[Finding
     found = {("xid", pci): finding for pci, finding in xids.items()}
     good = dict(_CHECKS)
     # What others follow from comes first.
-    for (kind, subject), several in sorted(faults(log, path).items(), key=lambda item: item[0][0] != "pcie"):
+    for (kind, subject), several in sorted(faults(have, path).items(), key=lambda item: item[0][0] != "pcie"):
         several = [fault for fault in several if fault[2] != NOTE]
         if several:
             found[kind, subject] = _finding(kind, subject, several, log, _cause(kind, subject, several, found, path))
@@ -234,7 +237,7 @@ def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
         each = ["%s %d (%s), %d times" % (what, number, _meaning(what, number), n)
                 for (why, what, number), n in sorted(sums.items()) if why == end]  # fmt: skip
         texts.append("the kernel has logged %s: %s" % ("; ".join(each), end))
-    several = [fault for group in faults(have.log, places(topology, profile)).values() for fault in group]
+    several = [fault for group in faults(have, places(topology, profile)).values() for fault in group]
     for name, text in _NOTES.items():
         lines = [series for series, rule, *_rest in several if rule.name == name]
         if lines:
@@ -248,12 +251,16 @@ def _meaning(what: str, number: int) -> str:
 
 def troubles(have: Have) -> Sequence[xid.Trouble]:
     """Return GPUs in trouble. A driver that reports that a GPU needs nothing ends an Xid that asks for a reset."""
-    settled = [
+    return xid.troubles(have.events, settled(have))
+
+
+def settled(have: Have) -> List[str]:
+    """Return the addresses of GPUs for which the driver asks for nothing."""
+    return [
         pci
         for pci, gpu in (have.gpus or {}).items()
         if (gpu.recovery or "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
     ]
-    return xid.troubles(have.events, settled)
 
 
 def _xids(have: Have, names: Mapping[str, str], complete: Finding) -> Dict[str, Finding]:

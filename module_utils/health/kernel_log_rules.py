@@ -24,7 +24,8 @@ class Rule(NamedTuple):
     """name: its part before the dot (xid, gpu, nic, pcie, kernel, storage) decides which check it belongs to.
 
     pattern: its last group that matched is the device.   meaning: for a person.
-    ended_by: rules, by blanks, whose later line about the same device ends it.   ended: its severity then.
+    ended_by: rules, by blanks, whose later line about the same device ends it; a GPU's ends as well when the driver
+    needs nothing for it any more.   ended: its severity then.
     repeats: its severity where it comes more than once an hour.
     boot: seconds after boot, or after the start of the device's driver, in which the line is normal.
     """
@@ -41,7 +42,8 @@ class Rule(NamedTuple):
 
 
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-_MLX5 = r"mlx5_core %s[: ].*?" % _PCI
+# Some lines lack the device.
+_MLX5 = r"mlx5_(?:core %s)?.*?" % _PCI
 _AER = r"%s: (?:AER: (?:Multiple )?|(?:AER: )?PCIe Bus Error: severity=)Uncorrect(?:ed|able) \(%%s\)" % _PCI
 _AER += r"(?: error (?:message )?received(?: from|:) %s)?" % _PCI
 _SLOT = r"%s: pciehp: Slot\(\S+\): " % _PCI
@@ -74,11 +76,11 @@ RULES: Tuple[Rule, ...] = (
     Rule("gpu.lost", CRITICAL, r"NVRM: .*(?:fallen off the bus|GPU_IS_LOST|GPU is lost|GPU lost from the bus)",
          "the driver has lost a GPU", _GPU),
     Rule("gpu.reset", CRITICAL,
-         r"NVRM: .*(?:NV_ERR_RESET_REQUIRED|Reset required \[|GPU at PCI:%s.*needs to be reset)" % _PCI,
-         "the driver refuses work until a GPU is reset", _GPU),
+         r"NVRM: .*(?:NV_ERR_RESET_REQUIRED|Reset required \[|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET))" % _PCI,
+         "the driver refuses work until the GPU is reset", _GPU, "", MAJOR),
     Rule("gpu.init", CRITICAL,
          r"NVRM: (?:GPU %s: )?(?:RmInitAdapter failed|rm_init_adapter failed|RmInitAdapter: Cannot)" % _PCI,
-         "the driver cannot initialise the GPU", _GPU),
+         "the driver cannot initialise the GPU", _GPU, "", MAJOR),
     Rule("gpu.probe", CRITICAL,
          r"NVRM: (?:The NVIDIA probe routine (?:failed|was not called)|No NVIDIA (?:devices|GPU))",
          "the driver could not take over every GPU", _GPU),
@@ -87,9 +89,9 @@ RULES: Tuple[Rule, ...] = (
     Rule("gpu.gsp", CRITICAL, r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC resp)",
          "a GPU's system processor (GSP) does not answer", _GPU),
     Rule("gpu.known", NONE,
-         r"NVRM: (?:GPU at PCI|GPU .{0,40}erial [Nn]umber|Persistence mode is|\(PCI ID|objClInitPcieChip|installed in"
-         r"|GPU[0-9]+ (?:GSP )?RPC| *-?[0-9]+ |  +entry|  +function|This can occur when|obtained owner|Try unloading"
-         r"|reconfigure your|driver\(s\)\)|again\.)"),
+         r"NVRM: (?:GPU at PCI:\S+ GPU-|A GPU crash dump|GPU .{0,40}erial [Nn]umber|Persistence mode|\(PCI ID|again\."
+         r"|objClInitPcieChip|installed in|GPU[0-9]+ (?:GSP )?RPC| *-?[0-9]+ |  +entry|  +function|This can occur when"
+         r"|obtained owner|Try unloading|reconfigure your|driver\(s\)\))"),
     # -- the NICs' driver
     Rule("nic.started", NONE, _MLX5 + r"(?:firmware version: (?!65535)|re[cv]overy succe)"),
     Rule("nic.command_late", NONE, _MLX5 + r"(?:recovered|completion arrived) after timeout"),
@@ -155,7 +157,7 @@ RULES: Tuple[Rule, ...] = (
     Rule("kernel.hung_task", MINOR, _HUNG, "a process hangs in the kernel", _WAIT),
     Rule("kernel.out_of_memory", MAJOR, r"\bOut of memory: Kill",
          "the node ran out of memory and the kernel has ended a process", _OOM),
-    Rule("kernel.suppressed", NOTE, r"(\S+): [0-9]+ callbacks suppressed"),
+    Rule("kernel.suppressed", NOTE, r"\b((?:mlx5|nvidia|port_module|temp_warn|print_health)\w*): [0-9]+ callbacks"),
     # -- storage
     Rule("storage.nfs_ok", NONE, r"(?:nfs|lockd): server (\S+) OK"),
     Rule("storage.nfs", MAJOR, r"(?:nfs|lockd): server (\S+) not responding", "the file server does not answer", _NFS,

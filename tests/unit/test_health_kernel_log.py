@@ -90,21 +90,25 @@ ROOTS = [
     (f"nvidia-nvswitch0: SXid (PCI:{SWITCH}): 20034, LTSSM Fault Up", "xid", "critical", SWITCH),
     (f"nvidia-nvswitch2: SXid (PCI:{SWITCH}): 20034, Severity 1 Engine instance 60", "xid", "critical", SWITCH),
     (f"nvidia-nvswitch2: SXid (PCI:{SWITCH}): 30007, Module 3 failed boot", "xid", "major", SWITCH),
-    # -- the NVIDIA driver without a number
+    # -- the NVIDIA driver without a number; of a GPU that the driver asks nothing for any more it is over
     ("NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned",)
     + ("gpu_driver", "critical", "NVIDIA driver"),
-    (f"NVRM: GPU {GPU}: RmInitAdapter failed! (0x62:0x40:1860)", "gpu_driver", "critical", GPU),
-    (f"NVRM: GPU {GPU}: rm_init_adapter failed, device minor number 3", "gpu_driver", "critical", GPU),
+    (f"NVRM: GPU {GPU}: RmInitAdapter failed! (0x62:0x40:1860)", "gpu_driver", "major", GPU),
+    (f"NVRM: GPU {GPU}: rm_init_adapter failed, device minor number 3", "gpu_driver", "major", GPU),
     ("NVRM: The NVIDIA probe routine failed for -1 device(s).", "gpu_driver", "critical", "NVIDIA driver"),
     ("NVRM: The NVIDIA probe routine was not called for 1 device(s).", "gpu_driver", "critical", "NVIDIA driver"),
-    (f"NVRM: Rate limiting GSP RPC error prints for GPU at PCI:{GPU[:-2]} (1 of 30).  The GPU likely needs to be reset.",)
-    + ("gpu_driver", "critical", GPU),
+    (f"NVRM: Rate limiting GSP RPC errors for GPU at PCI:{GPU[:-2]} (1 of 30).  The GPU likely needs to be reset",)
+    + ("gpu_driver", "major", GPU),
     ("NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0F)",)
     + ("gpu_driver", "critical", "NVIDIA driver"),
     ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", "gpu_driver", "critical", "NVIDIA driver"),
     ("NVRM: _kgspRpcRecvPoll: Timeout after 45s of waiting for RPC response from GPU2 GSP!",)
     + ("gpu_driver", "critical", "NVIDIA driver"),
+    ("NVRM: GPU at PCI:0000:b3:00: GPU_IN_FULLCHIP_RESET", "gpu_driver", "critical", "0000:b3:00"),
+    ("NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x62:0x40:1860)", "gpu_driver", "critical", "0000:b3:00.0"),
     # -- mlx5
+    ("mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, Cable error, High Temperature",)
+    + ("nic_driver", "major", "mlx5_core"),
     (MLX + "wait_func:1009:(pid 812): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource",)
     + ("nic_driver", "critical", NIC),
     (MLX + "cb_timeout_handler:880:(pid 9): cmd[3]: CREATE_MKEY(0x200) Async, timeout. Will cause a leak of a command",)
@@ -255,6 +259,10 @@ HARMLESS = [
     f"nvidia-nvswitch3: SXid (PCI:{SWITCH}): 12028, Data {{0x00000004, 0x00000004}}",
     f"{NVLINK}154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
     f"{NVLINK}119, Timeout\nNVRM: loading NVIDIA UNIX Open Kernel Module", "NVRM: some function nobody has heard of",
+    f"NVRM: GPU at PCI:{GPU[:-2]}: GPU-509665ad-b600",
+    "kauditd_printk_skb: 6 callbacks suppressed",
+    "NVRM: A GPU crash dump has been created. If possible, please run nvidia-bug-report.sh as root",
+    "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x51)",
     "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
 ]  # fmt: skip
 
