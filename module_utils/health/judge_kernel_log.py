@@ -18,7 +18,7 @@ from ..machine.topology import Nic, Topology
 from . import xid
 from .judge_gpu import RECHECK, RESET
 from .kernel_log import Log, Series
-from .kernel_log_rules import BY_NAME, NONE, NOTE, Rule
+from .kernel_log_rules import BY_NAME, LOADED, NONE, NOTE, Rule, counts
 from .node import Have
 
 XID = Check(
@@ -118,13 +118,16 @@ def places(topology: Topology, profile: Profile) -> Places:
 def faults(have: Have, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
     """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
     log, healthy = have.log, settled(have)
+    # Of a line without a device: an Xid has named it, and no GPU needs anything any more.
+    if healthy and len(healthy) == len(have.gpus or {}) and any(not event.is_quiet for event in have.events):
+        healthy.append("")
     last = {(one.rule, path.find(one.rule.partition(".")[0], one.device)): one.last for one in log.series}
-    loaded = last.get((xid.LOADED, ""))
+    loaded = last.get((LOADED, ""))
     found: Dict[Tuple[str, str], List[Fault]] = {}
     for one in log.series:
         rule, (kind, _dot, name) = BY_NAME[one.rule], one.rule.partition(".")
         device = path.find(kind, one.device)
-        if kind not in _CHECKS or not rule.severity or (kind == "gpu" and not xid.counts(one.last, loaded, True)):
+        if kind not in _CHECKS or not rule.severity or (kind == "gpu" and not counts(one.last, loaded, True)):
             continue
         started = last.get(("nic.started", device))
         begin = started.at if started is not None and started.order < one.last.order else 0.0
@@ -147,11 +150,12 @@ def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
     """Return the severity by device: of NICs that are no rail the gravest counts less, of other devices nothing."""
     if not device or device in path.names or kind not in ("nic", "pcie") or severity in (NONE, NOTE):
         return severity
-    known = device in path.aliases.values()
-    if kind == "pcie" or (not known and ":" not in device):
+    if kind == "pcie":
         return NONE
-    # A NIC that nobody can name may be the one that a rail lacks.
-    return severity if path.missing and not known else "major" if severity == "critical" else NOTE
+    # A NIC or interface that nobody can name may be the one that a rail lacks.
+    if device not in path.aliases.values() and (path.missing or ":" not in device):
+        return severity
+    return "major" if severity == "critical" else NOTE
 
 
 def plan(have: Have, topology: Topology, profile: Profile) -> Tuple[List[Finding], Dict[str, Finding]]:
@@ -227,9 +231,10 @@ def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
     sums: Dict[Tuple[str, str, int], int] = {}
     in_trouble = {one.pci for one in troubles(have)}
     for event in have.events:
-        quiet = event.action in (xid.NOTHING, xid.RESTART)
-        if event.cause is None and event.number != 154 and (quiet or event.pci not in in_trouble):
-            end = "at most the program has to be restarted" if quiet else "the driver asks for nothing any more"
+        ignored = event.cause is not None or (event.number == 154 and event.is_quiet)
+        if not ignored and (event.is_quiet or event.pci not in in_trouble):
+            end = "at most the program has to be restarted"
+            end = end if event.is_quiet else "the driver asks for nothing any more"
             key = end, "SXid" if event.switch else "Xid", event.number
             sums[key] = sums.get(key, 0) + event.count
     texts = []
@@ -246,7 +251,7 @@ def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
 
 
 def _meaning(what: str, number: int) -> str:
-    return "fatal, or not" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
+    return "not fatal" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
 
 
 def troubles(have: Have) -> Sequence[xid.Trouble]:

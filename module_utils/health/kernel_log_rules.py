@@ -11,13 +11,15 @@ nvme pci.c, ext4 super.c, xfs) and of NVIDIA's open driver 535 to 595 (nv.c, ker
 from __future__ import annotations
 
 import re
-from typing import Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 from . import xid
-from .kernel_log import FRAME_WORDS
+from .kernel_log import FRAME_WORDS, Line, Log
 
 # Severities: of findings; of lines that are worth a sentence; of lines that mean nothing, or end others.
 CRITICAL, MAJOR, MINOR, NOTE, NONE = "critical", "major", "minor", "note", ""
+# Rules of Xid and SXid, and of the driver's loading; seconds that it takes from the first GPU to that line.
+XID, LOADED, _SET_UP = "xid.event", "gpu.loaded", 10.0
 
 
 class Rule(NamedTuple):
@@ -48,11 +50,12 @@ _AER = r"%s: (?:AER: (?:Multiple )?|(?:AER: )?PCIe Bus Error: severity=)Uncorrec
 _AER += r"(?: error (?:message )?received(?: from|:) %s)?" % _PCI
 _SLOT = r"%s: pciehp: Slot\(\S+\): " % _PCI
 _ERROR = (
-    r"\b(?:[Ff]ail|[Ee]rr(?:or)?\b|ERR|[Tt]ime(?:d )?out|[Aa]bort|[Uu]nable|[Cc]annot|[Ff]atal|[Ii]nvalid|[Ll]ost\b)"
+    r"\b(?:[Ff]ail|[Ee]rr(?:or)?\b|ERR|[Tt]ime(?:d )?out|[Aa]bort|[Uu]nable|[Cc]annot|[Ff]atal|[Ii]nvalid|[Ll]ost\b"
 )
+_ERROR += r"|bogus|mlx5_\w+_err_|\w+sw_reset|still)"
 _STALL = r"(?:soft lockup|hard LOCKUP|rcu.*(?:detected (?:expedited )?stalls|self-detected stall))"
 _HUNG = r"task .* blocked (?:for|in I/O wait for) more than"
-_FRAME = r".*\[(?:mlx5_|nvidia|ib_|rdma_)"
+_FRAME = r".*\[(?:mlx5_|nvidia|ib_|rdma_)\w*\]"
 _NIC = "drain the node and reboot it; where it comes back, power-cycle the node, update the NIC's firmware, replace it"
 _SEAT = "drain the node, reseat the device, its riser or cable, and power-cycle the node; replace what fails again"
 _PLUG = "reseat the module or cable, clean it, and replace it where the line comes back"
@@ -70,8 +73,8 @@ _OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reb
 _IOMMU = "set what role iommu asks for (iommu=pt, ACS off on the path) and reboot; where it goes on, update the driver"
 # fmt: off
 RULES: Tuple[Rule, ...] = (
-    Rule(xid.RULE, NOTE, r"NVRM: Xid \(|SXid \(|NVRM: (?:The NVIDIA )?GPU .*[0-9].*fallen off the bus"),
-    Rule(xid.LOADED, NONE, r"NVRM: loading "),
+    Rule(XID, NOTE, r"NVRM: Xid \(|SXid \(|NVRM: (?:The NVIDIA )?GPU .*[0-9].*fallen off the bus"),
+    Rule(LOADED, NONE, r"NVRM: loading "),
     # -- the NVIDIA driver, without a number
     Rule("gpu.lost", CRITICAL, r"NVRM: .*(?:fallen off the bus|GPU_IS_LOST|GPU is lost|GPU lost from the bus)",
          "the driver has lost a GPU", _GPU),
@@ -86,7 +89,7 @@ RULES: Tuple[Rule, ...] = (
          "the driver could not take over every GPU", _GPU),
     Rule("gpu.region", CRITICAL, r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid",
          "the firmware has given a GPU no memory region", _BIOS),
-    Rule("gpu.gsp", CRITICAL, r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC resp)",
+    Rule("gpu.gsp", CRITICAL, r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC|CrashCat)",
          "a GPU's system processor (GSP) does not answer", _GPU),
     Rule("gpu.known", NONE,
          r"NVRM: (?:GPU at PCI:\S+ GPU-|A GPU crash dump|GPU .{0,40}erial [Nn]umber|Persistence mode|\(PCI ID|again\."
@@ -118,7 +121,7 @@ RULES: Tuple[Rule, ...] = (
          "a cable or module was unplugged", _PLUG, "nic.plugged", boot=60.0),
     Rule("nic.power", MINOR, _MLX5 + r"Detected insufficient power on the PCIe slot",
          "the PCIe slot gives the NIC too little power", _SEAT, "nic.power_enough", boot=60.0),
-    Rule("nic.queue", MAJOR, r"NETDEV WATCHDOG: (\S+) \([^)]{0,60}\): transmit queue|%s \S+: NETDEV WATCHDOG: |" % _PCI
+    Rule("nic.queue", MAJOR, r"NETDEV WATCHDOG: (\S+) \(mlx5_core[^)]{0,60}\): trans|%s \S+: NETDEV WATCHDOG: |" % _PCI
          + _MLX5 + r"[TR]X timeout (?:detected|on )", "a queue of the interface stood still", _NIC, repeats=CRITICAL),
     Rule("nic.probe", CRITICAL, r"mlx5_core: probe of %s failed with error -(?!517)|" % _PCI + _MLX5 +
          r"(?:probe with driver \S+ failed with error -(?!517)|mlx5_\w+ failed with error code|MS in \S+ state)",
@@ -152,7 +155,8 @@ RULES: Tuple[Rule, ...] = (
          "the IOMMU does not answer", _CPU),
     Rule("kernel.lockup", CRITICAL, _STALL + _FRAME, "a CPU stood still in a driver of the network path", _CPU),
     Rule("kernel.stall", MAJOR, _STALL, "a CPU stood still", _CPU),
-    Rule("kernel.hung_driver", MAJOR, _HUNG + _FRAME, "a process hangs in a driver of the path", _CPU),
+    Rule("kernel.hung_driver", MAJOR, r"task nv_queue\S* blocked|" + _HUNG + _FRAME,
+         "a process hangs in a driver of the network path", _CPU),
     Rule("kernel.hung_storage", NOTE, _HUNG + r".*\[(?:nfs|sunrpc|lustre|ptlrpc)"),
     Rule("kernel.hung_task", MINOR, _HUNG, "a process hangs in the kernel", _WAIT),
     Rule("kernel.out_of_memory", MAJOR, r"\bOut of memory: Kill",
@@ -170,9 +174,10 @@ RULES: Tuple[Rule, ...] = (
          r"nvme (nvme[0-9]+): (?:controller is down|I/O .*timeout, (?:reset|disable) cont|starting error recovery)",
          "the drive had to be reset", _DISK, "storage.nvme_ok", MINOR),
     Rule("storage.read_only", MAJOR,
-         r"\((\S+)\): (?:Remounting filesystem read-only|.*Shutting down filesystem|Filesystem has been shut down)",
+         r"\((\S+)\): Remounting filesystem read-only|XFS \((\S+)\): .*(?:hut(?:ting)? down|log I/O error)"
+         r"|EXT4-fs error \(device (\S+)\)",
          "the file system is closed for writing after an error", _DISK),
-    Rule("storage.io_error", MAJOR, r"(?:Buffer I/O error on dev |I/O error, dev )(?!fd|sr|sd|loop)(\w+)",
+    Rule("storage.io_error", MAJOR, r"(?:Buffer I/O error on dev(?:ice)? |I/O error, dev )(?!fd|sr|sd|loop)(\w+)",
          "the drive does not read or write", _DISK),
     # -- lines of the drivers that no rule explains
     Rule("gpu.other", NOTE, r"NVRM: |nvidia-peermem .*ERROR"),
@@ -188,7 +193,7 @@ _WORDS = {
     "pcie": ("pciehp", "AER: ", "PCIe Bus", "DPC: ", "inaccessible", "DMAR: ", "AMD-Vi: ", "smmu"),
     "kernel": ("Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup", "LOCKUP", "rcu", "blocked")
     + ("ut of memory", "callbacks suppressed", "DMAR: ", "AMD-Vi: ", "smmu"),
-    "storage": ("server ", "nvme", "ilesystem", "I/O error"),
+    "storage": ("server ", "nvme", "ilesystem", "EXT4-fs", "XFS", "I/O error"),
 }
 _COMPILED = tuple((rule.name, _WORDS[rule.name.partition(".")[0]], re.compile(rule.pattern)) for rule in RULES)
 # What a line needs to be looked at.
@@ -201,12 +206,41 @@ def match_line(text: str) -> Optional[Tuple[str, str]]:
     """Return the name of the rule that takes a line, and the line's device, "" where it names none."""
     for name, words, pattern in _COMPILED:
         found = pattern.search(text) if any(word in text for word in words) else None
-        event = xid.parse(text) if found is not None and name == xid.RULE else None
+        event = xid.parse(text) if found is not None and name == XID else None
         if event is not None:
             return name, event.key
-        if found is not None and name != xid.RULE:
+        if found is not None and name != XID:
             device = next((group for group in reversed(found.groups()) if group), "")
             if name.endswith(".other"):
                 device = "%s %.40s" % (device, _DIGITS.sub("#", text[found.start() :]))
             return name, device.lower() if name.startswith(("nic.", "pcie.", "gpu.")) else device
     return None
+
+
+def events(log: Log) -> Tuple[xid.Event, ...]:
+    """Return the events of the driver that is loaded; one without a time counts as of now.
+
+    A driver that was loaded anew has set up its GPUs anew: what was before is history. GPUs that it could not set up
+    are written just before that line. What a line names as its cause counts as an event where it has none.
+    """
+    loaded = max((one.last for one in log.series if one.rule == LOADED), key=lambda line: line.order, default=None)
+    found: List[xid.Event] = []
+    for one in (one for one in log.series if one.rule == XID):
+        lines = [(one.first, 1), (one.last, one.count - 1)] if one.count > 1 else [(one.first, 1)]
+        for line, count in lines:
+            event = xid.parse(line.text, log.age(line), count)
+            if event is not None and counts(line, loaded, "Xid (" not in line.text):
+                found.append(event)
+    own = {(event.pci, event.number) for event in found}
+    for event in found[:]:
+        if event.cause is not None and (event.pci, event.cause) not in own:
+            own.add((event.pci, event.cause))
+            found.append(xid.Event(event.pci, event.cause, event.text, event.age))
+    return tuple(found)
+
+
+def counts(line: Line, loaded: Optional[Line], at_loading: bool) -> bool:
+    """Return whether a line is of the driver that is loaded.   at_loading: it may be of its setting up, just before."""
+    if loaded is None or line.order > loaded.order:
+        return True
+    return at_loading and line.at is not None and loaded.at is not None and loaded.at - line.at <= _SET_UP

@@ -20,7 +20,7 @@ from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import aer, fabric_manager, hwmon, imex, kernel_log, limits, mlxlink, nvlink, port_counters, record, smi, xid
-from .kernel_log_rules import WORDS, match_line
+from .kernel_log_rules import WORDS, events, match_line
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -110,7 +110,7 @@ def read(
         speeds=speeds,
         errors=errors,
         log=log,
-        events=xid.events(log),
+        events=events(log),
         aer=counted,
         hot=hwmon.read(host, nics, problems),
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),

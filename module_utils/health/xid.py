@@ -17,7 +17,6 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 
 from ..core.host import ParseError
 from ..machine.pci import parse_address
-from .kernel_log import Line, Log
 
 # What an Xid asks for, the least first.
 NOTHING, RESTART, SUPPORT, RESET, WORKFLOW, VM, REBOOT, POWER = (
@@ -93,14 +92,15 @@ _ELSEWHERE: Mapping[int, Tuple[int, ...]] = {
     74: (45, 43),
 }
 _TOGETHER = 60.0
-# Names of the rules of kernel_log_rules.py whose lines are read here: Xid and SXid, and the driver's loading; seconds
-# that it takes from the first GPU to that line.
-RULE, LOADED, _SET_UP = "xid.event", "gpu.loaded", 10.0
-# SXid numbers that are fatal where the line does not say.
+# SXid numbers that are fatal where the line does not say, and those that are not.
 _SXID_FATAL = frozenset(_numbers(
     "10001-10005 11001 11009 11013 11018-11020 12001 12002 12020 12022 12024-12027 12030-12032 14017 15001 15006 15009"
     " 15010 15012 15013 19047 19048 19054 19056 19058 19060 19061 19063 19064 19066 19067 19069 19070 20034 22003 22011"
     " 22012 23001-23017 24004-24007"
+))  # fmt: skip
+_SXID_HARMLESS = frozenset(_numbers(
+    "11004 11012 11021-11023 12021 12023 12028 15008 15011 19049 19055 19057 19059 19062 19065 19068 19071 19084 20001"
+    " 20009 20012 22013 24001-24003"
 ))  # fmt: skip
 # Of an Xid 154: the words of the new action, and what it asks for.
 _CHANGED = re.compile(r"recovery action changed from .{1,80} to 0x([0-9a-f]{1,8}) \(([^)]{0,60})\)", re.IGNORECASE)
@@ -140,6 +140,11 @@ class Event:
     def action(self) -> Optional[str]:
         """None where no catalog has the number."""
         return asks_of_switch(self.number, self.text) if self.switch else asks(self.number, self.text)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether at most the program has to be restarted."""
+        return self.action in (NOTHING, RESTART)
 
     @property
     def cause(self) -> Optional[int]:
@@ -195,7 +200,7 @@ def asks_of_switch(number: int, text: str) -> Optional[str]:
     match = _SXID_SEVERITY.search(text)
     if match is not None:
         return RESET if match.group(1) in ("Fatal", "Severity 1") else NOTHING
-    return RESET if number in _SXID_FATAL else None
+    return RESET if number in _SXID_FATAL else NOTHING if number in _SXID_HARMLESS else None
 
 
 def parse(text: str, age: Optional[float] = None, count: int = 1) -> Optional[Event]:
@@ -214,35 +219,6 @@ def parse(text: str, age: Optional[float] = None, count: int = 1) -> Optional[Ev
     return Event(pci, 79 if fallen else int(found.group(2)), text[found.start() :], age, bool(switch), count)
 
 
-def events(log: Log) -> Tuple[Event, ...]:
-    """Return the events of the driver that is loaded; one without a time counts as of now.
-
-    A driver that was loaded anew has set up its GPUs anew: what was before is history. GPUs that it could not set up
-    are written just before that line. What a line names as its cause counts as an event where it has none.
-    """
-    loaded = max((one.last for one in log.series if one.rule == LOADED), key=lambda line: line.order, default=None)
-    found: List[Event] = []
-    for one in (one for one in log.series if one.rule == RULE):
-        lines = [(one.first, 1), (one.last, one.count - 1)] if one.count > 1 else [(one.first, 1)]
-        for line, count in lines:
-            event = parse(line.text, log.age(line), count)
-            if event is not None and counts(line, loaded, "Xid (" not in line.text):
-                found.append(event)
-    own = {(event.pci, event.number) for event in found}
-    for event in found[:]:
-        if event.cause is not None and (event.pci, event.cause) not in own:
-            own.add((event.pci, event.cause))
-            found.append(Event(event.pci, event.cause, event.text, event.age))
-    return tuple(found)
-
-
-def counts(line: Line, loaded: Optional[Line], at_loading: bool) -> bool:
-    """Return whether a line is of the driver that is loaded.   at_loading: it may be of its setting up, just before."""
-    if loaded is None or line.order > loaded.order:
-        return True
-    return at_loading and line.at is not None and loaded.at is not None and loaded.at - line.at <= _SET_UP
-
-
 def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Trouble, ...]:
     """Return one for each GPU and switch with an event that asks for more than to start the program again.
 
@@ -257,7 +233,7 @@ def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Troub
         followers = {number for event in own for number in FOLLOWS.get(event.number, ()) if not event.switch}
         first = [event for event in own if event.switch or event.number not in followers] or own
         # One that is not in the table is reported where nothing known is graver.
-        grave = [event for event in first if event.action not in (NOTHING, RESTART)]
+        grave = [event for event in first if not event.is_quiet]
         if pci in done:
             grave = [event for event in grave if not _ends(event, own)]
         if grave:

@@ -19,10 +19,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     nvlink,
     port_counters,
     smi,
-    xid,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, match_line
+from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, events, match_line
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
@@ -98,7 +97,7 @@ def test_no_line_of_a_kernel_log_that_is_well_is_a_finding(samples: Path) -> Non
     for name in ("gpud/kmsg.2.peermem.log", "misc/dmesg-mlx5-pcie-limited.txt"):
         log, _first = kernel_log.parse((samples / name).read_text(errors="replace"), WORDS, match_line)
         gpus = listed((samples / "h200x1/nvidia-smi-q.xml").read_text())
-        have = Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=xid.events(log))
+        have = Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
         assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
 
 

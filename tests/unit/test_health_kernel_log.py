@@ -10,7 +10,12 @@ from dataclasses import replace
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_kernel_log, kernel_log, smi, xid
-from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import BY_NAME, WORDS, match_line
+from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import (
+    BY_NAME,
+    WORDS,
+    events,
+    match_line,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
@@ -57,7 +62,7 @@ def read(text: str, at: float = UPTIME - 3600.0) -> kernel_log.Log:
 def have(text: str, topology: Topology) -> Have:
     log = read(text)
     gpus = {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml([gpu.pci for gpu in topology.gpus]))}
-    return Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=xid.events(log))
+    return Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
 
 
 def judged(text: str, topology: Topology, profile: Profile) -> list[Finding]:
@@ -182,6 +187,8 @@ ROOTS = [
     ("INFO: task python3:4242 blocked for more than 122 seconds.", "kernel", "minor", "hung task"),
     ("INFO: task python3:4242 blocked for more than 122 seconds.\n Call Trace:\n  os_acquire+0x1/0x2 [nvidia]",)
     + ("kernel", "major", "hung driver"),
+    ("INFO: task nv_queue:1811 blocked for more than 120 seconds.", "kernel", "major", "hung driver"),
+    ("watchdog: BUG: soft lockup - CPU#44 stuck for 67s! [nvidia-smi:9021]", "kernel", "major", "stall"),
     ("Out of memory: Killed process 812 (slurmd) total-vm:1kB, anon-rss:1kB", "kernel", "major", "out of memory"),
     ("Out of memory: Kill process 812 (slurmd) score 900 or sacrifice child", "kernel", "major", "out of memory"),
     ("DMAR: Invalidation Time-out Error (ITE) cleared", "kernel", "major", "iommu timeout"),
@@ -193,6 +200,10 @@ ROOTS = [
     ("nvme nvme3: Disabling device after reset failure: -19", "storage", "major", "nvme3"),
     ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "storage", "major", "nvme0n1p2"),
     ("XFS (md0): Corruption of in-memory data (0x8). Shutting down filesystem.", "storage", "major", "md0"),
+    ("EXT4-fs error (device nvme1n1): ext4_journal_check_start:83: Detected aborted journal",)
+    + ("storage", "major", "nvme1n1"),
+    ("NETDEV WATCHDOG: gone0 (mlx5_core): transmit queue 5 timed out", "nic_driver", "major", "gone0"),
+    ("NVRM: kgspHealthCheck_TU102: ****** GSP-CrashCat Report ******", "gpu_driver", "critical", "NVIDIA driver"),
     ("Buffer I/O error on dev nvme0n1, logical block 0, async page read", "storage", "major", "nvme0n1"),
 ]  # fmt: skip
 
