@@ -37,17 +37,13 @@ KERNEL_LOG = Check(
 "Can the kernel's log since the last night be read"
 GPU_DRIVER = Check("node_health.gpu_driver", why="the NVIDIA driver reports some failures of a GPU without an Xid")
 "Has the NVIDIA driver logged no failure of a GPU without an Xid since the last night"
-NIC_DRIVER = Check(
-    "node_health.nic_driver", why="a NIC whose firmware, queue, module or slot fails stops or slows jobs"
-)
+NIC_DRIVER = Check("node_health.nic_driver", why="a NIC whose firmware, queue or module fails stops or slows jobs")
 "Has the driver of each rail's NIC logged no failure of firmware, module, queue or power since the last night"
 PCIE_ERROR = Check("node_health.pcie_error", why="a PCIe error or refused access cuts a GPU or NIC off, or loses data")
 "Has the kernel logged no PCIe or IOMMU error of GPUs, rails' NICs and the bridges above since the last night"
 KERNEL = Check("node_health.kernel", why="a CPU or process that stands still holds up every rank of a job")
 "Has the kernel logged no machine check, lock-up, hung process or lack of memory since the last night"
-STORAGE = Check(
-    "node_health.storage", why="a file server or drive that does not answer looks like a hang of the network"
-)
+STORAGE = Check("node_health.storage", why="a file server or drive that does not answer looks like a network hang")
 "Has the kernel logged no file server or drive that does not answer since the last night"
 _CHECKS = {"gpu": GPU_DRIVER, "nic": NIC_DRIVER, "pcie": PCIE_ERROR, "kernel": KERNEL, "storage": STORAGE}
 # Subject of a line that names no device.
@@ -238,20 +234,15 @@ def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
             key = end, "SXid" if event.switch else "Xid", event.number
             sums[key] = sums.get(key, 0) + event.count
     texts = []
-    for end in sorted({end for end, _what, _number in sums}):
-        each = ["%s %d (%s), %d times" % (what, number, _meaning(what, number), n)
-                for (why, what, number), n in sorted(sums.items()) if why == end]  # fmt: skip
-        texts.append("the kernel has logged %s: %s" % ("; ".join(each), end))
+    for (end, what, number), n in sorted(sums.items()):
+        meaning = "not fatal" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
+        texts.append("the kernel has logged %s %d (%s), %d lines: %s" % (what, number, meaning, n, end))
     several = [fault for group in faults(have, places(topology, profile)).values() for fault in group]
     for name, text in _NOTES.items():
         lines = [series for series, rule, *_rest in several if rule.name == name]
         if lines:
             texts.append(text % (sum(one.count for one in lines), lines[-1].last.text))
     return texts
-
-
-def _meaning(what: str, number: int) -> str:
-    return "not fatal" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
 
 
 def troubles(have: Have) -> Sequence[xid.Trouble]:
@@ -294,12 +285,12 @@ def _xid(one: xid.Trouble, names: Mapping[str, str], log: Log, cause: Optional[F
     if one.action is None:
         state, severity = "unknown", "major"
         where = "the Fabric Manager User Guide" if root.switch else "NVIDIA's Xid catalog (docs.nvidia.com)"
-        fix = "look %s %d up in %s and do as it says" % (what, root.number, where)
+        fix = "look %s %d up in %s, do as it says, or drain the node and reboot it;" % (what, root.number, where)
     else:
         fix = (_SWITCH if root.switch else _ACTIONS[one.action]).format(one.pci)
-        fix = "%s %s%s" % (fix, RECHECK, _COUNTS)
     subject = names.get(one.pci, "%s NVSwitch" % one.pci if root.switch else one.pci)
     want = "no Xid that outlasts its program"
+    fix = "%s %s%s" % (fix, RECHECK, _COUNTS)
     return XID.judge(subject, state, want, text, log.source, fix, cause, severity=severity)
 
 
