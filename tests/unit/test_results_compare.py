@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measured, results_compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
@@ -283,6 +283,20 @@ def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     assert main(["compare", str(files[1]), str(files[0]), "--plot", str(tmp_path / "plots")]) == 0
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["before-after.png", "before-after.svg"]
+
+
+def test_repeats_within_a_node_reach_its_record() -> None:
+    placement = {"busbw": 300.0}
+    told = {
+        "measured": {"rows": [{"size": GIB, "out_of_place": placement, "in_place": placement}]},
+        "statistics": [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}],
+        **dict.fromkeys(("simulated", "stored"), False),
+        "due": "",
+    }
+    [joined] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
+    assert joined.points[GIB] == Point(310.0, None, 0.02, 5)
+    [alone] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, {**told, "statistics": []})}], "x").runs
+    assert alone.points[GIB] == Point(300.0)
 
 
 def test_the_latest_results_of_both_kinds_are_taken(tmp_path: Path) -> None:
