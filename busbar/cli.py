@@ -182,7 +182,7 @@ _COMMANDS: dict[str, tuple[str, Fill]] = {
     ),
     "gate": ("what the gate between jobs says of nodes, and which it keeps out; changes nothing in Slurm", _of("gate")),
     "fabric": (
-        "cabling plans: of a healthy sweep, out of other tools' files, and as Slurm's tree of switches",
+        "draft a cabling plan of a complete, healthy sweep",
         _of("fabric"),
     ),
     "profile": ("platform profiles", _profile),

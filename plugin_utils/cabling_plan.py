@@ -137,26 +137,6 @@ def checked(cables: Sequence[Cable], source: str) -> Plan:
     return Plan(tuple(cables), source)
 
 
-def kinds(plan: Plan) -> dict[str, str]:
-    """What each node of the plan is: "host" or "switch", or "" where the plan does not say. Raises ParseError.
-
-    Beside its type says so a cable with a rail, whose ``a`` is a host, and a port with the name of an HCA.
-    """
-    found: dict[str, tuple[str, Cable]] = {}
-    for cable in plan.cables:
-        for (of, at), said, by_rail in zip(cable.ends, (cable.a_type, cable.z_type), (HOST, SWITCH), strict=True):
-            kind = said or (by_rail if cable.rail is not None else HOST if is_hca(str(at)) else "")
-            before, first = found.setdefault(of, (kind, cable))
-            if kind and before and kind != before:
-                text = (
-                    f"{end(of, at)} is a {kind} here and a {before} before ({_place(plan.source, first)}): correct one"
-                )
-                raise ParseError(f"{_place(plan.source, cable)}: {text}")
-            if kind and not before:
-                found[of] = kind, cable
-    return {of: kind for of, (kind, _cable) in found.items()}
-
-
 def write(plan: Plan) -> str:
     """The plan as CSV, of which ``read`` makes the same plan, but for line numbers.
 

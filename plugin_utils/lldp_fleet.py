@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import NEIGHBOUR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from . import cabling_import, cabling_plan, lldp_leaf, lldp_uplinks, suite
+from . import cabling_neighbours, cabling_plan, lldp_leaf, lldp_uplinks, suite
 from .lldp_leaf import End, aliases
 
 ROLE = "lldp"
@@ -95,11 +95,11 @@ def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Findin
     return None, [PLAN.judge(path, "unknown", "a file that can be read", said, path)]
 
 
-def _neighbours(path: Path) -> tuple[cabling_import.Neighbour, ...]:
-    return cabling_import.neighbours(cabling_plan.text_of(path), str(path))
+def _neighbours(path: Path) -> tuple[cabling_neighbours.Neighbour, ...]:
+    return cabling_neighbours.neighbours(cabling_plan.text_of(path), str(path))
 
 
-def _told(silent: Iterable[End], known: Iterable[cabling_import.Neighbour], heard: Iterable[End]) -> list[End]:
+def _told(silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], heard: Iterable[End]) -> list[End]:
     """Ends that hear nothing, as the table has them. A switch that others hear is the same switch."""
     table = {(host, port): one for one in known for host in aliases(one.host) for port in _port_names(one.port)}
     if not table:

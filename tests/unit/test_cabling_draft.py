@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record, slurm_topology
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_draft import Draft, draft
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import UnfitError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
@@ -67,8 +67,7 @@ def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() ->
     ]
     assert made.doubts == ()
     assert made.says[0] == "Draft of 1 plane as swept 2027-01-15T08:00Z: 3 switches, 3 HCAs, 5 cables."
-    tree = slurm_topology.of_plan(cabling_plan.read(text, "plan.csv"), {"node1", "node2"})
-    assert [switch.name for switch in tree.switches] == ["leaf0", "leaf1", "tier2-leaf0"]
+    assert len(cabling_plan.read(text, "plan.csv").cables) == 5
 
 
 @pytest.mark.parametrize(
