@@ -12,6 +12,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +24,19 @@ from .lab.machine import LabError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 is good, 1 means findings, 2 means that the question could not be answered; drift and report have their own."""
+    """Return the exit code: 0 is good, 1 means findings, 2 not judged; drift and report have their own.
+
+    A program error is "not judged", too: Python's own code for it is 1.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _run(words)
+    except Exception:  # noqa: BLE001 whatever it is, it is no finding
+        traceback.print_exc()
+        return _error_code(words[0] if words else "")
+
+
+def _run(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # What a file holds may not exist in the terminal's character set.
         if isinstance(stream, io.TextIOWrapper):
@@ -80,8 +93,13 @@ def _parser() -> _Parser:
     parser.set_defaults(error_code=_Parser.error_code)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (text, fill) in _COMMANDS.items():
-        commands.add_parser(name, help=text, fill=fill)
+        commands.add_parser(name, help=text, fill=fill).error_code = _error_code(name)
     return parser
+
+
+def _error_code(command: str) -> int:
+    """Return what a command ends with where it could not judge; 2 means drift for two of them."""
+    return 1 if command in ("drift", "report") else _Parser.error_code
 
 
 def _lint(command: _Parser) -> None:
@@ -136,14 +154,12 @@ def _drift(command: _Parser) -> None:
     from .drift import command as drift
 
     drift.add_drift(command)
-    command.error_code = drift.ERROR
 
 
 def _report(command: _Parser) -> None:
     from .drift import command as drift
 
     drift.add_report(command)
-    command.error_code = drift.ERROR
 
 
 # Command -> what it is for, and what adds its arguments.

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 
-from busbar import __version__
+from busbar import __version__, cli
 from busbar.lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -335,3 +335,13 @@ def test_a_degraded_host_gives_a_draft_with_its_doubts_on_top(lab: Path) -> None
     assert "runs at 32.0 GT/s x8, its slot allows 32.0 GT/s x16" in head
     assert "has no ACTIVE port: port 1 is DOWN (Polling)" in head
     assert len(profiles.parse(yaml.safe_load(done.stdout), "mine").rails) == 7
+
+
+@pytest.mark.parametrize("command", cli._COMMANDS)
+def test_an_error_of_the_program_is_no_finding(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object, **_more: object) -> None:
+        raise RuntimeError("nobody expects this")
+
+    monkeypatch.setattr(cli, "_parser", broken)
+    # 1 means findings, and 2 of these two.
+    assert cli.main([command]) == (1 if command in ("drift", "report") else 2)

@@ -94,12 +94,7 @@ def test_whatever_comes_between_the_night_is_failed_and_told(
     where: tuple[Any, str], error: BaseException, night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*where, raising(error))
-    if isinstance(error, OSError | runner.RunnerError | sqlite3.Error | SystemExit):
-        assert night.run() == 1
-    else:
-        # Python ends with 1 and says where; main() is not there to hide that.
-        with pytest.raises(type(error)):
-            night.run()
+    assert night.run() == 1
     state, message = night.state()
     assert state == "failed"
     assert str(error.args[0] if error.args else "MemoryError").split(",")[0].strip() in message.replace("'", "")
@@ -143,8 +138,7 @@ def test_a_report_that_cannot_be_written_is_told_with_the_night(night: Night, ca
 
 def test_an_output_that_breaks_is_told(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(junit, "render", raising(ValueError("bug")))
-    with pytest.raises(ValueError, match="bug"):
-        night.run("--junit", f"{night.folder}/x.xml")
+    assert night.run("--junit", f"{night.folder}/x.xml") == 1
     assert night.state()[0] == "done"
     assert night.told == [("busbar drift failed; its log says why\n", 1)]
 
@@ -336,7 +330,7 @@ def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Pat
         (tmp_path / name).write_text("{")
         os.utime(tmp_path / name, (old, old))
     (tmp_path / ".busbar-efgh5678").touch()
-    verdict._write(str(tmp_path / "findings.json"), {"hosts": {}})
+    verdict._write(str(tmp_path / "findings.json"), {"hosts": {}}, lambda _host: {})
     assert {path.name for path in tmp_path.iterdir()} == {"findings.json", ".busbar-x", ".busbar-efgh5678"}
 
 
