@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
 
 from . import ansible_process, private
 from .drift import inventory as inventories
@@ -293,8 +294,10 @@ class _Night:
         together = [host for unit in batch if len(unit.hosts) > 1 for host in unit.hosts]
         searched = any(one.check.startswith("localise.") for result in results.values() for one in result.findings)
         if set(slow) & set(together) and not searched:
-            words = " ".join(f"-i {path}" for path in self._arguments.inventory)
-            print(f"where it is: ansible-playbook playbooks/localise.yml {words} --limit {','.join(together)}")
+            search = repair.command(
+                localise_judge.SEARCH, (), [str(path.resolve()) for path in self._arguments.inventory]
+            )
+            print(f"where it is: {search} --limit {shlex.quote(','.join(together))}")
         good = [host for host in results if host not in {name for names in alike.values() for name in names}]
         if good:
             print(printable(f"measured, and good: {nodeset.brief(good, 100)}"))

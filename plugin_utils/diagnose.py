@@ -49,7 +49,7 @@ FILES = 12
 NODE = Check(
     "nccl_log.node",
     why="the log of a node that did not answer, or not all of it, is missing: what its ranks say is not known",
-    fix="check that diagnose_logs names real paths of files there, and run it again with --limit",
+    fix="check that diagnose_logs names real paths of files there, and run it again for that host (--limit HOST)",
 )
 "Did every node give its logs (`playbooks/diagnose.yml`)"
 

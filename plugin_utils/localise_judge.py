@@ -35,13 +35,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import (
 # Figures that a finding tells, and characters of host names.
 _SHOWN, _ROOM = 4, 60
 _SOURCE = "tests between nodes"
-_SEARCH = "ansible-playbook playbooks/localise.yml -i INVENTORY"
+SEARCH = "ansible-playbook playbooks/localise.yml -i INVENTORY"
 
 MEMBER = Check(
     "localise.member",
     severity="minor",
     why="a node that was not measured with another is neither accused nor cleared",
-    fix="search again when the node is idle and reachable: " + _SEARCH,
+    fix="search again when the node is idle and reachable: " + SEARCH,
 )
 "Could the node be measured with others: free, reachable, with a place, and still there at the end"
 
@@ -57,7 +57,7 @@ NODE = Check(
     "localise.node",
     why="one slow node holds up every job that it is part of; the good ones it was measured with are fast with others",
     fix="keep the node out of jobs; run ansible-playbook site.yml -i INVENTORY --limit NODE and mend what that finds;"
-    " compare PCIe width, ACS and GPU clocks with a good node; then measure it again: " + _SEARCH,
+    " compare PCIe width, ACS and GPU clocks with a good node; then measure it again: " + SEARCH,
 )
 """Is the node as fast with others as its bar says: one good partner clears it, failures with two different ones accuse
 it"""
@@ -72,7 +72,7 @@ RANK = Check(
     "localise.rank",
     why="one slow GPU holds up all others; it is slow with each GPU of its node, too, where no rail is in between",
     fix="look at this GPU's clocks, power cap, temperature and throttle reasons (nvidia-smi -q -d CLOCK,PERFORMANCE),"
-    " at Xid errors and at what else runs on its CPUs; then measure again: " + _SEARCH,
+    " at Xid errors and at what else runs on its CPUs; then measure again: " + SEARCH,
 )
 """Is each GPU, of a node that is slow alone or whose rails explain nothing, as fast with another GPU of the node as the
 bar says"""
@@ -169,7 +169,7 @@ def _left_out(search: Localisation, node: Node) -> list[Verdict]:
         have, fix = "busbar_leaf is set for other nodes, not for this one", "set busbar_leaf for every node"
     elif alone(node) == SILENT:
         have = "it was not measured by itself" if node.alone_bar is not None else "it has no bar for itself"
-        fix = "see what nccl_benchmark and nccl_perf say of this node, mend it, and search again: " + _SEARCH
+        fix = "see what nccl_benchmark and nccl_perf say of this node, mend it, and search again: " + SEARCH
     elif alone(node) == FAIL:
         want = "at least %.4g GB/s" % (node.alone_bar or 0)
         roots = _ranks(search, node.host)
@@ -201,7 +201,7 @@ def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
         yield from _accused(search, host, evidence, want)
     elif item.state != LOST:
         have = _why_open(search, host, evidence)
-        fix = "free another node of its leaf, see what the tests without a figure said, and search again: " + _SEARCH
+        fix = "free another node of its leaf, see what the tests without a figure said, and search again: " + SEARCH
         cause = LEAF.at(_leaf(item.place)) if item.place in search.pairs.shut else None
         if search.no_bar or search.pairs.stopped:
             cause = BAR.at("bar")

@@ -38,7 +38,7 @@ IMMEDIATE = 10
 # What becomes of one node ends none of the others, whatever slurm.conf has for a step of MPI.
 APART = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--label", "--mpi=none", "--chdir=/", "--propagate=NONE")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
-OVER_SSH = "ask this host over ssh: busbar drift --engine ssh with --limit"
+OVER_SSH = "ask this host over ssh: busbar drift -i INVENTORY --engine ssh --limit HOST"
 Given = dict[str, Any]
 
 

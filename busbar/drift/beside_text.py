@@ -14,7 +14,7 @@ from .actions import span
 
 # Of each kind, of strips of rails, and characters of names; all are in the HTML and JSON reports.
 LINES, STRIPS, NAMES = 12, 4, 60
-_MORE = "busbar report --html or --json has them"
+_MORE = "busbar report --html FILE or --json FILE has them"
 
 
 def lines(report: Mapping[str, Any], width: int) -> list[str]:

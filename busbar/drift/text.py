@@ -18,6 +18,7 @@ GROUPS = 30
 NODES = 300
 # And more than this in no message.
 BRIEF = 15
+MORE = "busbar report --html FILE or --json FILE has them"
 
 
 def rendered(report: Mapping[str, Any], width: int = terminal.WIDTH) -> str:
@@ -53,10 +54,13 @@ def markdown(report: Mapping[str, Any]) -> str:
             _history(group),
         )
         lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
-    commands = {group["command"]: None for group in report["groups"][:GROUPS] if group["command"]}
-    if commands:
+    remedies: dict[str, tuple[str, bool]] = {}
+    for group in report["groups"][:GROUPS]:
+        remedies.setdefault(group["fix"], (group["command"], group["repairs"]))
+    for fix, (command, repairs) in remedies.items():
+        lines += ["", f"To repair: {_escape(fix)}"]
         # Indented, so that nothing in it can end the block.
-        lines += ["", "To repair:", "", *(f"    {command}" for command in commands)]
+        lines += [*["", "After that:"] * (not repairs), "", f"    {command}"] if command else []
     told = [*beside_text.sentences(report), *_rest(report)]
     lines += ["", *(f"- {_escape(line)}" for line in told), "", f"Run {run['id']}, {run['started']}"]
     return "\n".join(lines) + "\n"
@@ -79,13 +83,13 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
     """What was seen is to be read with these in mind, so they stand before it."""
     notes = report["notes"]
     lines = [f"note ({_cut(note['nodes'])}): {note['text']}" for note in notes[:GROUPS]]
-    more = f"and {len(notes) - GROUPS} more notes: busbar report --html or --json has them"
+    more = f"and {len(notes) - GROUPS} more notes: {MORE}"
     return [*lines, more] if len(notes) > GROUPS else lines
 
 
 def _rest(report: Mapping[str, Any]) -> Iterator[str]:
     if len(report["groups"]) > GROUPS:
-        yield f"and {len(report['groups']) - GROUPS} more groups: busbar report --html or --json has them"
+        yield f"and {len(report['groups']) - GROUPS} more groups: {MORE}"
     for kind, said in (
         ("fixed", "fixed"),
         ("flapping", "flapping, so find the cause before the next repair"),
@@ -121,7 +125,7 @@ def _history(group: Mapping[str, Any]) -> str:
 
 def _cut(nodes: str) -> str:
     found = nodeset.cut(nodes, NODES)
-    return found if found == nodes else f"{found} (busbar report --json names all)"
+    return found if found == nodes else f"{found} (busbar report --json FILE names all)"
 
 
 def _escape(text: str) -> str:

@@ -71,7 +71,7 @@ def test_a_node_is_asked_or_in_its_class(name: str, class_: str, said: str) -> N
     if given:
         found = verdict.judge({name: {"platform": given}}, ["platform"], partial=False).hosts[0].findings[0]
         assert found.have in (said, f"unreachable: {said}")
-        assert (found.fix, "busbar drift --engine ssh" in found.fix) == (given["fix"], True)
+        assert (found.fix, "--engine ssh --limit HOST" in found.fix) == (given["fix"], True)
 
 
 def test_beside_jobs_only_where_that_is_wanted() -> None:
