@@ -7,11 +7,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -21,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import CONGESTION
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    expected,
     findings_file,
     imex_fleet,
     intent,
@@ -35,6 +37,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 
 display = Display()
+COLLECTION = "busbar.fabric."
 # Findings files of runs that were killed while they wrote them.
 _UNFINISHED = re.compile(r"\.busbar-" + leftovers.RANDOM)
 
@@ -49,8 +52,6 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     _VALID_ARGS = frozenset({"roles", "path", "nightly"})
-    # One verdict for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -62,6 +63,12 @@ class ActionModule(ActionBase):
                 "nightly": {"type": "bool", "default": False},
             }
         )
+        role = str(self._task._role or "").removeprefix(COLLECTION)
+        if role in suite.ROLES:
+            return {**result, **self._of_role(role, variables)}
+        # One verdict on all hosts, with and without `run_once`.
+        if not self._task.run_once and variables["inventory_hostname"] != variables["ansible_play_hosts"][0]:
+            return {**result, "changed": False, "skipped": True}
         nightly = arguments["nightly"]
         roles = arguments["roles"] or suite.judged(nightly)
         # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
@@ -74,15 +81,15 @@ class ActionModule(ActionBase):
             found.add(host, hostvars.raw_get(host), self._loader, roles, variables, nightly)
         roles = found.completed(roles)
         results, more, hidden, simulated = found.results, found.more, found.hidden, found.simulated
-        judged = verdict.judge(results, roles, partial=_limited_by_tags(variables)).scrubbed(hidden)
+        judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off).scrubbed(hidden)
         check_mode = bool(self._task.check_mode)
-        display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH) + "\n")
+        display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH, _inventory(variables)) + "\n")
         if arguments["path"]:
             try:
                 data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
                 for host, of_host in data["hosts"].items():
                     of_host.update(more[host])
-                _write(arguments["path"], data)
+                _write(arguments["path"], data, found.evidence)
             except OSError as error:
                 result.update(failed=True, msg=f"busbar_findings_path {arguments['path']}: {error.strerror}")
                 return result
@@ -91,13 +98,36 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg=verdict.not_ok(judged))
         return result
 
+    def _of_role(self, role: str, variables: work.Answer) -> dict[str, object]:
+        """Print what a role has found on this host, and fail on it, unless the playbook judges all roles."""
+        if not boolean(self._templar.template(variables.get("busbar_role_verdict", True))):
+            return {"changed": False, "skipped": True}
+        host = variables["inventory_hostname"]
+        roles = [
+            role,
+            *(one.name for one in suite.SUITE if one.home == role and work.has_registered(one.name, variables)),
+        ]
+        results = {name: work.registered_by(name, variables) for name in roles if work.has_registered(name, variables)}
+        wanted = variables.get("busbar_intent") or {}
+        off = expected.off(wanted) if "values" in wanted else {}
+        hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
+        judged = verdict.judge({host: results}, roles, partial=False, off={host: off}).scrubbed(hidden)
+        # That a role which is off has judged nothing is in order.
+        if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
+            return {"changed": False, "ok": True}
+        display.display(
+            "\n" + verdict.render(judged, bool(self._task.check_mode), terminal.WIDTH, _inventory(variables)) + "\n"
+        )
+        return {"changed": False, "ok": False, "failed": True, "msg": verdict.not_ok(judged)}
+
 
 @dataclass
 class _Found:
     """What a run has of its hosts. results: host -> role -> result. more: host -> what else the findings file has.
 
     hidden: secrets of the inventory.   on_demand: roles that nobody had to play, and that a host has a result of.
-    files: host -> where its intent says how it is cabled.
+    files: host -> where its intent says how it is cabled.   off: host -> roles that its own values turn off.
+    audited: host -> what the audit's passed checks have read, packed.   own: host -> secrets of its variables.
     """
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -106,6 +136,16 @@ class _Found:
     simulated: bool = False
     on_demand: set[str] = field(default_factory=set)
     files: dict[str, lldp_fleet.Files] = field(default_factory=dict)
+    off: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    audited: dict[str, str] = field(default_factory=dict)
+    own: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def evidence(self, host: str) -> dict[str, list[str]]:
+        """Return value and source of each passed check of a host, without the secrets of its variables."""
+        found: dict[str, list[str]] = findings_file.unpacked(self.audited[host])
+        for result in self.results[host].values():
+            found.update(answer.given(result).get("evidence", {}))
+        return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
     def completed(self, roles: Sequence[str]) -> list[str]:
         """The roles, and those on demand that some host has a result of; of others they are not missing.
@@ -134,18 +174,18 @@ class _Found:
         nightly: bool,
     ) -> None:
         """raw: what Ansible's hostvars have of the host. variables: of the run."""
-        self.hidden.update(_secrets(raw, HostVarsVars(raw, loader=loader, host=host)))
+        of_host = secrets(raw, loader, host)
+        self.hidden.update(of_host)
+        self.own[host] = redaction.worth_hiding(of_host)
         audit = work.answer(raw)
         values = (raw.get("busbar_intent") or {}).get("values", {})
         self.files[host] = lldp_fleet.Files.of(audit.get("cabling") or values)
+        self.off[host] = audit.get("off") or (expected.off(raw["busbar_intent"]) if values else {})
+        self.audited[host] = audit.get("evidence", "")
         first = roles[0] if roles and verdict.played(roles[0], variables) else "node_lock"
         own = [role for role in suite.ON_DEMAND if work.has_registered(role, raw)]
         self.on_demand.update(own)
         results = self.results[host] = work.results(raw, [*dict.fromkeys((*roles, *own))], first, nightly)
-        if "verify" in roles and _wants_no_proof(raw, audit, variables):
-            results.setdefault("verify", Plan().result())
-        if suite.CLUSTER in roles and _is_measured_alone(raw) and verdict.played(suite.CLUSTER, variables):
-            results.setdefault(suite.CLUSTER, Plan().result())
         for role, told in reboot.untouched(raw).items():
             if role in roles and verdict.played(role, variables):
                 results.setdefault(role, told)
@@ -181,28 +221,24 @@ def until_now(
         if "fleet_audit_result" not in raw:
             raw = {**raw, "fleet_audit_result": {"hosts": heard}}
         found.add(host, raw, loader, roles, variables, nightly)
-    judged = verdict.judge(found.results, found.completed(roles), partial=False, ended=True)
+    judged = verdict.judge(found.results, found.completed(roles), partial=False, ended=True, off=found.off)
     left_out = tuple(role for role in every if role not in roles)
     return replace(judged, left_out=left_out).scrubbed(found.hidden)
-
-
-def _wants_no_proof(raw: Mapping[str, Any], audit: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
-    """Such a host is not in the play of verify.yml, and has no result of it."""
-    asked = audit.get("verify", (raw.get("busbar_intent") or {}).get("values", {}).get("busbar_verify"))
-    return asked is False and verdict.played("verify", variables)
-
-
-def _is_measured_alone(raw: Mapping[str, Any]) -> bool:
-    """Such a host is not in the play that measures nodes together, and has no result of it."""
-    return bool((raw.get("busbar_intent") or {}).get("values", {}).get("nccl_benchmark_scope") == "node")
 
 
 def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
 
 
+def secrets(raw: work.Answer, loader: object, host: str) -> set[str]:
+    """Return what the inventory holds in secret for a host: by its name, or because it is in a vault.
+
+    raw: what Ansible's hostvars have of the host.
+    """
+    return {*_secrets(raw, HostVarsVars(raw, loader=loader, host=host))}
+
+
 def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:
-    """What the inventory holds in secret for a host: by its name, or by being kept in a vault."""
     for name, value in raw.items():
         # What a run adds holds none of the inventory's secrets, and ``groups`` has every host once for every host.
         if name in intent.REGISTERED or name == "groups" or name.startswith("__"):
@@ -262,7 +298,7 @@ def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     return findings_file.of_run(
         started=(variables.get("fleet_audit_result") or {}).get("begun"),
         ended=findings_file.now(),
-        inventory=[str(path) for path in variables.get("ansible_inventory_sources") or []],
+        inventory=_inventory(variables),
         limit=variables.get("ansible_limit"),
         group=[str(host) for host in variables["groups"].get(findings_file.GROUP) or []],
         simulated=simulated,
@@ -270,11 +306,15 @@ def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     )
 
 
-def _write(path: str, data: dict[str, Any]) -> None:
+def _inventory(variables: work.Answer) -> list[str]:
+    return [str(path) for path in variables.get("ansible_inventory_sources") or []]
+
+
+def _write(path: str, data: dict[str, Any], evidence: Callable[[str], findings_file.Evidence]) -> None:
     """Whole or not at all: a reader never sees half a findings file."""
     folder = os.path.dirname(path) or "."
     leftovers.sweep(folder, _UNFINISHED)
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".busbar-", delete=False, encoding="utf-8") as stream:
-        stream.writelines(findings_file.text(data))
+        stream.writelines(findings_file.text(data, evidence))
     # Of mode 0600, as it was made: findings tell a site's addresses and versions, and quote what tools said.
     os.replace(stream.name, path)

@@ -278,7 +278,7 @@ class CallbackModule(Default):
 
     def _ended(self, run: progress.Run, result: Any, end: str) -> None:
         # What the verdict fails for is every host's, and not that of the host by which it is asked.
-        counts = result.task.action != _VERDICT
+        counts = not _is_verdict(result.task)
         run.ended(result.host.get_name(), end, _role(result.task), counts)
 
     def _end(self, result: Any, ignore_errors: bool) -> str:
@@ -286,7 +286,7 @@ class CallbackModule(Default):
 
     def _failed(self, run: progress.Run, result: Any, end: str, item: str = "") -> None:
         self._handle_warnings(result.result)
-        if result.task.action == _VERDICT:
+        if _is_verdict(result.task):
             self._print(run.not_ok(str(result.result.get("msg"))))
         else:
             self._say(run, end, result, progress.failure(result.result), _where(result.task), item)
@@ -401,11 +401,16 @@ def _judged(playbook: Any) -> Mapping[str, Any] | None:
         task = tasks.pop()
         if isinstance(task, list):
             tasks += task
-        elif getattr(task, "action", None) == _VERDICT:
+        elif _is_verdict(task):
             return dict(task.args)
         else:
             tasks += getattr(task, "block", None) or []
     return None
+
+
+def _is_verdict(task: Any) -> bool:
+    """Whether a task is the verdict on all hosts, and not the end of a role."""
+    return getattr(task, "action", None) == _VERDICT and not _role(task)
 
 
 def _name(task: Any) -> str:

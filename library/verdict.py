@@ -11,6 +11,8 @@ author: Busbar contributors (@busbar)
 description:
   - Reads the variable C(ROLE_result) of every host of the play for each role named, and judges all of them at once.
   - A host without a result, unreachable or failed, counts as C(unknown).
+  - The last task of each role of the suite judges that role on each host, unless C(busbar_role_verdict) is
+    false. What a role has repaired is not a failure.
   - Fails in check mode too, where Ansible itself ends with return code 0 on drift.
 attributes:
   check_mode:

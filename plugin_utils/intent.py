@@ -114,7 +114,14 @@ _WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
 
 
 # Where findings go, and when somebody asks for them, is nothing that a host has to be.
-_OF_NO_HOST = ("busbar_findings_path", "busbar_engine", "busbar_measure_", "busbar_remediate_", "drift_timer_")
+_OF_NO_HOST = (
+    "busbar_findings_path",
+    "busbar_role_verdict",
+    "busbar_engine",
+    "busbar_measure_",
+    "busbar_remediate_",
+    "drift_timer_",
+)
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
@@ -153,7 +160,8 @@ def of_no_host(name: str) -> bool:
 def mine(name: str) -> bool:
     """Whether a variable of this name is, or looks like, one of ours."""
     if name in VALUES:
-        return True
+        # The playbooks set this one, and a host is to be the same in all of them.
+        return name != "busbar_role_verdict"
     if name.startswith("__") or name in REGISTERED:
         return False
     # Comparing all of a host's few hundred variables letter by letter would take longer than the rest of the check.

@@ -97,6 +97,13 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_findings_path": Value(
             "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
         ),
+        "busbar_role_verdict": Value(
+            "bool",
+            True,
+            says="Whether a role prints its findings at its end and fails on what is not ok. The suite's playbooks set"
+            " it to `false` and give one verdict on all roles; a playbook that does so ends with"
+            " `busbar.fabric.verdict`.",
+        ),
         "busbar_engine": Value(
             "str",
             "ssh",

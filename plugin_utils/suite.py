@@ -123,7 +123,10 @@ SUITE = (
     # Where a bar between nodes is missed, and by playbooks/localise.yml.
     Role("localise", "nccl_perf", ("localise",), play="benchmark", home="nccl_benchmark", on_demand=True),
 )
+# Roles that end with their own verdict, see action_plugins/verdict.py.
+ROLES = (*(role.name for role in SUITE), "drift_timer")
 VERIFY, BENCHMARK, CLUSTER, GATE, FABRIC = "verify", "nccl_benchmark", "nccl_cluster", "gate", "ib_fabric"
+PROVISIONED = {role.name: role for role in _PROVISION}
 AUDITED = {role.name: role for role in SUITE if role.audited}
 AFTER_REBOOT = tuple(role.name for role in SUITE if role.after_reboot)
 REBOOTS = tuple(role.name for role in SUITE if role.reboots)

@@ -69,6 +69,9 @@ ONE_MODULE = """\
   module_defaults:
     busbar.fabric.{module}: "{{{{ __{role}_arguments }}}}"
   register: {role}_result
+
+- name: Verdict
+  busbar.fabric.verdict:
 """
 PLAYED = """
 - name: {name}

@@ -42,7 +42,7 @@ def run_playbook(roles: Sequence[str], *arguments: str) -> subprocess.CompletedP
 
 def _verdict(name: str, roles: Sequence[str], check_mode: bool) -> dict[str, Any]:
     data = json.loads((EPHEMERAL / f"{name}.json").read_text())
-    assert sorted(data["checked"]) == sorted(roles)
+    assert sorted(data["expected"]) == sorted(roles)
     assert data["check_mode"] is check_mode
     return dict(data["hosts"][NODE])
 

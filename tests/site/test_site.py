@@ -244,3 +244,20 @@ def test_a_node_that_does_not_come_back_stops_the_reboots(lab: Path, play: Play)
     # Whose turn is first is Ansible's.
     assert sorted(map(list, checks().values())) == [["reboot.returned"], ["reboot.rollout"]], run.out
     assert "not rebooted: node01 did not come back as it should" in " ".join(run.verdict.split())
+
+
+def test_a_role_in_ones_own_playbook_fails_where_it_finds_something(lab: Path, play: Play, tmp_path: Path) -> None:
+    play("-i", lab / "inventory", "--tags", "mtu", "--limit", "node02")
+    store.break_(lab, "node01", "nvlink-down")
+    store.break_(lab, "node02", "mtu-1500")
+    roles = [f"busbar.fabric.{name}" for name in ("platform", "mtu", "lldp", "drain")]
+    (tmp_path / "own.yml").write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "roles": roles}]))
+    own = ("-i", lab / "inventory")
+    run = play(*own, "--check", playbook=str(tmp_path / "own.yml"))
+    assert (run.rc, recap(run.out, "node01")["failed"], recap(run.out, "node02")["failed"]) == (2, 1, 1)
+    assert "platform.nvlinks" in run.verdict
+    run = play(*own, playbook=str(tmp_path / "own.yml"))
+    # What a role repairs is no failure, and a host that fails costs no other one its roles.
+    assert (run.rc, recap(run.out, "node01")["failed"], recap(run.out, "node02")["failed"]) == (2, 1, 0)
+    run = play(*own, "-e", "busbar_role_verdict=false", playbook=str(tmp_path / "own.yml"))
+    assert (run.rc, "VERDICT" in run.out) == (0, False)

@@ -26,7 +26,7 @@ from tests.slurm_daemons import Slurm
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a node is given back for.
 ROLES = [*suite.AFTER_REBOOT]
-NODES = {"hosts": "gpu_nodes", "gather_facts": False}
+NODES = {"hosts": "gpu_nodes", "gather_facts": False, "vars": {"busbar_role_verdict": False}}
 
 
 def roles(*names: str) -> list[dict[str, Any]]:

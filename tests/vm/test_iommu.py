@@ -27,6 +27,7 @@ REBOOT = [f"kernel argument {arg} is not active before a reboot" for arg in ARGS
 PLAY = """\
 - hosts: gpu_nodes
   gather_facts: false
+  vars: {busbar_role_verdict: false}
   tasks:
     - ansible.builtin.import_role:
         name: busbar.fabric.iommu

@@ -28,6 +28,7 @@ ROLES = ("platform", "mtu", "multirail")
 PLAY = """\
 - hosts: gpu_nodes
   gather_facts: false
+  vars: {{busbar_role_verdict: false}}
   tasks:
     - ansible.builtin.import_role: {{name: busbar.fabric.platform}}
     - ansible.builtin.import_role: {{name: busbar.fabric.mtu}}

@@ -21,6 +21,7 @@ SMI = "#!/bin/sh\necho 'pid, process_name, used_gpu_memory [MiB]'\n"
 PLAY = """\
 - hosts: gpu_nodes
   gather_facts: false
+  vars: {{busbar_role_verdict: false}}
   tasks:
     - ansible.builtin.import_role:
         name: busbar.fabric.iommu
