@@ -36,7 +36,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as answers
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     bounded,
+    expected,
     fabric_run,
+    findings_file,
     gate_files,
     host_variables,
     intent,
@@ -137,10 +139,13 @@ class Question:
         if "msg" in answer:
             return {**answer, "failed": True}
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
+        evidence = {name: pair for given in found.values() for name, pair in given.pop("evidence", {}).items()}
         # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
         roles = json.dumps(found)
         digest = made_of(self.wanted, "digest", lambda: intent.digest(self.wanted))
         told = {"changed": False, "intent": digest, "roles": roles, "verify": self.verify}
+        told["evidence"] = findings_file.packed(evidence)
+        told["off"] = made_of(self.wanted, "off", lambda: expected.off(self.wanted))
         told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
         files = lldp_fleet.Files.of(self.wanted["values"])
         if files != lldp_fleet.Files():

@@ -49,7 +49,9 @@ def judged(
     if failed is not None:
         return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
-    result["passed"] += [name for item in valid for name in item["passed"]]
+    for item in valid:
+        result["passed"] += item["passed"]
+        result["evidence"].update(item.get("evidence", {}))
     result["runs"] = [summary(run, item) for run, item in zip(runs, valid, strict=True)]
     result["due"] = nccl_benchmark.due(runs, valid)
     result["notes"] = list(dict.fromkeys(note for item in valid for note in item.get("notes") or []))

@@ -137,7 +137,8 @@ def joined(
             continue
         found = [*members, *judged.findings.get(host, ())]
         hosts[host] = Plan(tuple(found)).result()
-        hosts[host]["passed"] += judged.passed.get(host, ())
+        hosts[host]["passed"] += judged.passed.get(host, {})
+        hosts[host]["evidence"].update(judged.passed.get(host, {}))
     every = [item for host in hosts for item in hosts[host].get("findings") or []]
     record = cluster_record.Record(
         simulated=any(result.get("simulated") for result in results.values()),

@@ -62,9 +62,9 @@ class ActionModule(ActionBase):
         of_host = {f"{role}_result": found for role, found in heard.items()} | of_host
         check_mode = bool(self._task.check_mode)
         measured = results(arguments["measured"])
-        findings, passed = join(variables["inventory_hostname"], of_host, measured, check_mode)
+        findings, good = join(variables["inventory_hostname"], of_host, measured, check_mode)
         result.update(Plan(tuple(findings)).result())
-        result["passed"] = passed
+        result.update(good)
         result["sessions"] = [one for part in measured for one in part["sessions"]]
         result["finished_at"] = min((one["finished_at"] for one in measured if one["finished_at"]), default=None)
         result["simulated"] = any(one["simulated"] for one in measured)
@@ -82,15 +82,18 @@ def results(measured: Sequence[Any]) -> list[dict[str, Any]]:
 
 def join(
     host: str, of_host: Mapping[str, Any], measured: Sequence[Mapping[str, Any]], check_mode: bool
-) -> tuple[list[Finding], list[str]]:
-    """Findings that are not ok, and the ids of those that are. of_host: what was registered for this host."""
+) -> tuple[list[Finding], dict[str, object]]:
+    """Findings that are not ok, and ``passed`` and ``evidence`` of a result. of_host: what this host registered."""
     of_all = [
         (of_host.get(name) or {}).get("hosts", {}).get(host) for name in ("consistency_result", "rail_pairs_result")
     ]
     parts = [*map(answer.given, [*of_all, of_host.get("rail_ping_result")]), *measured]
     findings = [from_dict(dict(item)) for part in parts for item in part.get("findings") or []]
     wrong = next((part["msg"] for part in parts if str(part.get("msg")).startswith(answer.SAID)), "")
-    passed = [name for part in parts for name in part.get("passed") or []]
+    good: dict[str, object] = {
+        "passed": [name for part in parts for name in part.get("passed") or []],
+        "evidence": {name: pair for part in parts for name, pair in (part.get("evidence") or {}).items()},
+    }
     passes = (of_all[1] or {}).get("passes", [])
     planned = [perftest.session_of(one) for sessions in passes for one in sessions]
     there = [one["session"] for part in measured for one in part["sessions"]]
@@ -113,7 +116,7 @@ def join(
         for item in answer.findings_of(role)
     ]
     earlier = [one for one in earlier if one.because is None]
-    return because(findings, earlier, causes_of(of_host, of_all[0] or {}, earlier)), passed
+    return because(findings, earlier, causes_of(of_host, of_all[0] or {}, earlier)), good
 
 
 def nothing(of_host: Mapping[str, Any], wrong: str = "") -> Finding:

@@ -54,6 +54,14 @@ roles:
     bulk data. Also C(node_lock), which names in C(notes) who works on the node. Read it with C(from_json).
   type: str
   returned: success
+evidence:
+  description: Value and source of each passed check, packed; C(busbar_findings_path) takes them as text.
+  type: str
+  returned: success
+off:
+  description: Role to the site value that turns it off on this host.
+  type: dict
+  returned: success
 intent:
   description: Hash of all that is wanted of the host.
   type: str

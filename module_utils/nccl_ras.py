@@ -131,7 +131,7 @@ def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -
                 fix=fix.replace("PID", str(pids[0])),
             )
         )
-    if not found:
+    if reading.views and not found:
         versions = sorted({view.now.version for view in reading.views})
         jobs = ", ".join("NCCL %s" % each for each in versions)
         found.append(RAS.judge("processes", "ok", want="a RAS that answers", have=jobs, source="/proc/PID/maps"))

@@ -212,6 +212,15 @@ def ids(value: Any) -> None:
         many(_an_id)(value)
 
 
+def evidence(value: Any) -> None:
+    """Check what passed checks have read: id -> value and source."""
+    if not isinstance(value, dict) or not _all_good([*value]):
+        table(anything, _an_id)(value)
+    for name, pair in value.items():
+        if not (isinstance(pair, list) and len(pair) == 2 and _all_good(pair)):
+            raise Invalid(f"is {_shown(pair)}, expected a value and its source").within(_shown(name))
+
+
 def _all_good(words: list[Any]) -> bool:
     if not all(map(str.__instancecheck__, words)):
         return False
@@ -643,6 +652,7 @@ _ALL: dict[str, Check] = {
     "diff": many(table(maybe(text(LIMIT)), limit=8), 1000),
     "findings": of_findings,
     "passed": ids,
+    "evidence": evidence,
     "commands": lines,
     "reboot_required": lines,
     "withheld": ids,

@@ -91,12 +91,15 @@ _UNEXPLAINED = (perf.CORRECT.id, BAR.id)
 
 @dataclass(frozen=True)
 class Judged:
-    """findings: host -> all that is said of it, ok or not.   jobs, scaling: for the record."""
+    """findings: host -> all that is said of it, ok or not.   jobs, scaling: for the record.
+
+    passed: host -> id of a check of nccl_perf's that is ok -> value and source.
+    """
 
     findings: Mapping[str, tuple[Finding, ...]]
     jobs: tuple[cluster_record.Job, ...]
     scaling: tuple[Scaling, ...]
-    passed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    passed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 def judge(
@@ -118,7 +121,7 @@ def judge(
         if (cause := _root(found, NVLINK_CAUSES if host in trays else CAUSES)) is not None
     }
     of_job: dict[str, list[Finding]] = {}
-    good: dict[str, list[str]] = {}
+    good: dict[str, dict[str, Sequence[str]]] = {}
     for job in jobs:
         result = results.get(job["name"])
         said, passed = _of_job(job, result, failures.get(job["name"], "its task was not run"))
@@ -126,16 +129,16 @@ def judge(
         good[job["name"]] = passed
     scaling = _scaling(jobs, results, of_job)
     found: dict[str, list[Finding]] = {}
-    passes: dict[str, list[str]] = {}
+    passes: dict[str, dict[str, Sequence[str]]] = {}
     for job in jobs:
         said = of_job[job["name"]]
         shared = [_told(one, job["hosts"], causes) for one in said]
         for host in job["hosts"]:
             found.setdefault(host, []).extend(shared)
-            passes.setdefault(host, []).extend(good[job["name"]])
+            passes.setdefault(host, {}).update(good[job["name"]])
     findings = {host: tuple(_followed(of_host, causes.get(host))) for host, of_host in found.items()}
     record = tuple(_recorded(job, results.get(job["name"]), of_job[job["name"]]) for job in jobs)
-    return Judged(findings, record, scaling, {host: tuple(ids) for host, ids in passes.items()})
+    return Judged(findings, record, scaling, passes)
 
 
 def misses(findings: Iterable[Finding]) -> bool:
@@ -155,21 +158,23 @@ def subject(job: Mapping[str, Any]) -> str:
     return str(job["name"])
 
 
-def _of_job(job: Mapping[str, Any], result: Mapping[str, Any] | None, failure: str) -> tuple[list[Finding], list[str]]:
-    """Findings on a job, and the ids of nccl_perf's checks that are ok."""
+def _of_job(
+    job: Mapping[str, Any], result: Mapping[str, Any] | None, failure: str
+) -> tuple[list[Finding], dict[str, Sequence[str]]]:
+    """Findings on a job, and nccl_perf's checks that are ok with value and source."""
     if result is None:
-        return [JOB.judge(subject(job), "unknown", "a result", failure, _SOURCE)], []
+        return [JOB.judge(subject(job), "unknown", "a result", failure, _SOURCE)], {}
     simulated = "simulated: " if result.get("simulated") else ""
     found = [JOB.judge(subject(job), "ok", "a result", "there is one", simulated + _SOURCE)]
     own = [from_dict(dict(item)) for item in result["findings"]]
-    passed = list(result["passed"])
+    passed = {name: result["evidence"][name] for name in result["passed"]}
     rail = cluster_record.rail_of(subject(job))
     if rail or len(job["hosts"]) == 1:
         # The node's own benchmark, and that of its other rails, has findings of the same names on another program.
         renamed = {one.id: replace(one, subject=f"{rail or subject(job)}: {one.subject}") for one in own}
         ids = {before: one.id for before, one in renamed.items()}
         own = [replace(one, because=ids.get(one.because or "")) for one in renamed.values()]
-        passed = passed if rail else []
+        passed = passed if rail else {}
     found += own
     bad = next((one for one in own if not one.ok and one.because is None), None)
     if not job["scaling"]:

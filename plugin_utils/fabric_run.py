@@ -126,6 +126,7 @@ class Answer:
     sweeps: tuple[Sweep, ...] = ()
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
+    evidence: Mapping[str, Sequence[str]] = field(default_factory=dict)
     why: str = ""
     because: str | None = None
 
@@ -149,7 +150,7 @@ def answer_of(host: str, of_host: Mapping[str, Any]) -> Answer:
         sweeps = tuple(replace(sweep.from_dict(one), host=host) for one in given["sweeps"])
     except (ParseError, answer.Invalid) as error:
         return Answer(why=f"{answer.SAID}{error}")
-    return Answer(sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]))
+    return Answer(sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {}))
 
 
 def hosts_of(
@@ -270,6 +271,7 @@ def told(
     for host, findings in of_host.items():
         given = answers.get(host, Answer())
         results[host] = Plan((*given.findings, *findings)).result()
+        results[host]["evidence"].update(given.evidence)
         results[host]["passed"] = [*dict.fromkeys([*results[host]["passed"], *given.passed])]
     return results
 

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 # A file of another format is refused by whoever reads it.
 FORMAT = 1
@@ -51,10 +55,42 @@ def of_run(
     }
 
 
-def text(data: Mapping[str, Any]) -> Iterator[str]:
-    """The file in pieces, a line for each host: indented, or as one text, it would cost as much as all of a verdict."""
+# Id of a passed check -> the value that was read, and its source.
+Evidence = Mapping[str, Sequence[str]]
+
+
+class Packed(str):
+    """Hold evidence as ASCII of a tenth of its size: there is that of all hosts at once."""
+
+
+def packed(evidence: Evidence) -> Packed:
+    data = zlib.compress(json.dumps(evidence).encode(), 1) if evidence else b""
+    return Packed(base64.b64encode(data).decode())
+
+
+def unpacked(text: str) -> dict[str, list[str]]:
+    """Return what ``packed`` was called on; {} of an empty text."""
+    found: dict[str, list[str]] = json.loads(zlib.decompress(base64.b64decode(text))) if text else {}
+    return found
+
+
+def compacted(data: dict[str, object]) -> dict[str, object]:
+    """Pack the evidence of a host's entry as soon as JSON is read. What is not valid stays, and is refused later."""
+    found = data.get("evidence")
+    if isinstance(found, dict) and answer.is_valid(answer.evidence, found):
+        data["evidence"] = packed(found)
+    return data
+
+
+def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterator[str]:
+    """The file in pieces, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
+
+    evidence: of the passed checks of a host.
+    """
     yield json.dumps({name: value for name, value in data.items() if name != "hosts"}, sort_keys=True)[:-1]
     yield ', "hosts": {'
     for number, (host, of_host) in enumerate(data["hosts"].items()):
-        yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(of_host, sort_keys=True)}"
+        known = evidence(host)
+        whole = {**of_host, "evidence": {name: known[name] for name in of_host["passed_ids"] if name in known}}
+        yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(whole, sort_keys=True)}"
     yield "\n}}\n"

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import NODES, NODES_CONFIG
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
@@ -74,6 +75,6 @@ def _add(of_host: MutableMapping[str, Any], domain: str, said: str) -> None:
         return
     of_host[ROLE] = {
         **before,
-        "findings": [*before["findings"], found.to_dict()],
+        **judged([found], before),
         "passed": [name for name in before["passed"] if name != found.id],
     }

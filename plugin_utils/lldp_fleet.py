@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import NEIGHBOUR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
@@ -125,12 +126,7 @@ def _port_names(name: str) -> set[str]:
 def _add(of_host: MutableMapping[str, Any], findings: Iterable[Finding]) -> None:
     """What Ansible has registered stays as it is."""
     before = of_host[ROLE]
-    some = list(findings)
-    of_host[ROLE] = {
-        **before,
-        "findings": [*before["findings"], *(one.to_dict() for one in some if not one.ok)],
-        "passed": [*before["passed"], *(one.id for one in some if one.ok)],
-    }
+    of_host[ROLE] = {**before, **judged(findings, before)}
 
 
 def _point(results: Mapping[str, MutableMapping[str, Any]], ends: Iterable[End]) -> None:
@@ -162,5 +158,6 @@ def _settle(of_host: MutableMapping[str, Any], end: End, source: str) -> None:
         **before,
         "findings": [one for one in kept if one["id"] not in gone],
         "passed": [*before["passed"], *sorted(gone)],
+        "evidence": {**before.get("evidence", {}), **{name: [end.switch, source] for name in gone}},
         "notes": notes,
     }

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabric_rates, suite
 
@@ -123,12 +124,7 @@ def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
     ports = [port for host, of_host in results.items() for port in _told(host, of_host.get(ROLE))]
     for host, findings in judge(ports).items():
         before = results[host][ROLE]
-        some = [_behind(one, before["findings"]) for one in findings]
-        results[host][ROLE] = {
-            **before,
-            "findings": [*before["findings"], *(one for one in some if one["state"] != "ok")],
-            "passed": [*before["passed"], *(one["id"] for one in some if one["state"] == "ok")],
-        }
+        results[host][ROLE] = {**before, **judged((_behind(one, before["findings"]) for one in findings), before)}
     for host in {port.host for port in ports}:
         _behind_the_fabric(host, results[host], {port.pci: port.rail for port in ports if port.host == host})
 
@@ -153,7 +149,8 @@ def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
                 )
             )
     return {
-        host: said[host] or [PORT_OUTLIER.judge("ports", "ok", source="counters of all hosts")]
+        host: said[host]
+        or [PORT_OUTLIER.judge("ports", "ok", have="as on %d hosts" % len(compared), source="counters of all hosts")]
         for host in sorted(compared)
     }
 
@@ -188,13 +185,11 @@ def _told(host: str, registered: Any) -> Iterator[Port]:
             yield Port(host, one["rail"], one["pci"], one["device"], like, one["seconds"], one["grown"])
 
 
-def _behind(finding: Finding, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the node itself says of the port is the cause."""
-    data = finding.to_dict()
-    if not finding.ok:
-        own = (one for one in found if one["check"].startswith("node_health.port_") and one["because"] is None)
-        data["because"] = next((one["id"] for one in own if one["id"].endswith("@" + finding.identity)), None)
-    return data
+def _behind(finding: Finding, found: Sequence[Mapping[str, Any]]) -> Finding:
+    """Name what the node itself reports of the port as the cause."""
+    own = (one for one in found if one["check"].startswith("node_health.port_") and one["because"] is None)
+    cause = next((one["id"] for one in own if one["id"].endswith("@" + finding.identity)), None)
+    return finding if finding.ok else replace(finding, because=cause)
 
 
 def _behind_the_fabric(host: str, of_host: MutableMapping[str, Any], rails: Mapping[str, int]) -> None:

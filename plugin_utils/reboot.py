@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, judged
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite, work
 
 _WHY = "what a reboot is needed for is not in effect before it"
@@ -62,8 +62,7 @@ class Decision:
             "changed": False,
             "reboot": self.reboot,
             "reasons": list(self.reasons),
-            "findings": [finding.to_dict() for finding in self.findings if not finding.ok],
-            "passed": [finding.id for finding in self.findings if finding.ok],
+            **judged(self.findings),
             "repaired": [],
         }
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 
 from .. import __version__, private
 from . import (
@@ -571,7 +572,7 @@ def _emit(
         "actions": actions.latest(found),
     }
     makers: dict[str, Callable[[], str]] = {
-        "json": lambda: json.dumps(data, indent=1, sort_keys=True) + "\n",
+        "json": lambda: json.dumps(_with_evidence(data), indent=1, sort_keys=True) + "\n",
         "junit": lambda: junit.render(data),
         "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
         "markdown": lambda: text.markdown(data),
@@ -587,6 +588,13 @@ def _emit(
         _pages(arguments, data, nights, found)
     elif "-" not in targets.values():
         print(text.rendered(data), end="")
+
+
+def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:
+    hosts = {
+        name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
+    }
+    return {**data, "hosts": hosts}
 
 
 def _pages(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History, found: beside.Beside) -> None:

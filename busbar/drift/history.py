@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
 
 from .. import private
 from . import lock, waivers
@@ -51,6 +52,8 @@ SCHEMA = (
     """,
     "ALTER TABLE host ADD COLUMN notes INTEGER REFERENCES json (id)",
     "ALTER TABLE host ADD COLUMN health INTEGER REFERENCES json (id)",
+    # A list of rows of json: what the passed checks of one name have read is the same on many hosts and nights.
+    "ALTER TABLE host ADD COLUMN evidence INTEGER REFERENCES json (id)",
 )
 # In the order of Run's own fields.
 _RUN = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
@@ -178,7 +181,7 @@ class History:
         with self._transaction():
             for host, result in hosts.items():
                 self._db.execute(
-                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         run,
                         host,
@@ -189,6 +192,7 @@ class History:
                         self._once(result.busbw),
                         self._once(result.notes) if result.notes else None,
                         self._once(result.health) if result.health else None,
+                        self._evidence(result.evidence) if result.evidence else None,
                     ),
                 )
                 self._findings(run, result, marks.get(host, {}))
@@ -210,6 +214,13 @@ class History:
                 " WHERE host = ? AND finding = ? AND run < ? ORDER BY run DESC LIMIT 1",
                 (run, result.host, name, run),
             )
+
+    def _evidence(self, packed: str) -> int:
+        """Store what the passed checks of a host have read, a row for each check."""
+        of_check: dict[str, dict[str, list[str]]] = {}
+        for name, pair in findings_file.unpacked(packed).items():
+            of_check.setdefault(name.partition("@")[0], {})[name] = pair
+        return self._once([self._once(found) for found in of_check.values()])
 
     def moments(self) -> list[tuple[int, datetime.datetime]]:
         """Number and start of every run, the newest first."""
@@ -233,8 +244,9 @@ class History:
             said = "what its hosts said is not kept any more (--keep-days)"
             self._db.execute(f"UPDATE run SET state = 'pruned', message = ? WHERE {old}", (said, newest))
             used = "SELECT body FROM finding UNION SELECT passed FROM host UNION SELECT busbw FROM host"
-            for column in ("notes", "health"):
+            for column in ("notes", "health", "evidence"):
                 used += f" UNION SELECT {column} FROM host WHERE {column} IS NOT NULL"
+            used += " UNION SELECT e.value FROM host h JOIN json j ON j.id = h.evidence, json_each(j.text) e"
             self._db.execute(f"DELETE FROM json WHERE id NOT IN ({used})")
         self._db.execute("PRAGMA foreign_keys = ON")
 
@@ -287,9 +299,9 @@ class History:
                     findings.setdefault(host, []).append(from_dict(json.loads(body)))
             passed = _Passed(self._db)
             rows = self._db.execute(
-                "SELECT h.host, h.ended, h.intent, h.passed, b.text, n.text, d.text FROM host h"
+                "SELECT h.host, h.ended, h.intent, h.passed, b.text, n.text, d.text, e.text FROM host h"
                 " JOIN json b ON b.id = h.busbw LEFT JOIN json n ON n.id = h.notes LEFT JOIN json d ON d.id = h.health"
-                " WHERE h.run = ?",
+                " LEFT JOIN json e ON e.id = h.evidence WHERE h.run = ?",
                 (run,),
             )
             hosts = {
@@ -302,10 +314,19 @@ class History:
                     _busbw(busbw),
                     tuple(_is(note, str) for note in json.loads(notes or "[]")),
                     _health(health),
+                    self._read_evidence(evidence),
                 )
-                for host, end, intent, number, busbw, notes, health in rows
+                for host, end, intent, number, busbw, notes, health, evidence in rows
             }
         return hosts, marks
+
+    def _read_evidence(self, rows: str | None) -> str:
+        """Read what ``_evidence`` stored; None of a run of an older Busbar."""
+        found: dict[str, list[str]] = {}
+        for number in json.loads(rows or "[]"):
+            found.update(json.loads(self._value("SELECT text FROM json WHERE id = ?", _is(number, int))))
+        answer.evidence(found)
+        return findings_file.packed(found) if found else ""
 
     def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[Past]]:
         """Host -> the last runs of the inventory before this one that judged it, oldest first.

@@ -48,7 +48,7 @@ def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[s
     if not parts:
         raise PartError("no part of a night was named")
     _alike(parts, "version", lambda part: part.version, "are of different versions of Busbar")
-    _alike(parts, "roles", lambda part: ", ".join(part.checked), "asked different roles")
+    _alike(parts, "roles", lambda part: ", ".join(part.expected), "asked different roles")
     _alike(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
     _alike(parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)")
     _one_night(parts, within)

@@ -33,7 +33,7 @@ class PartError(RuntimeError):
 class Part:
     """What a findings file says of its run (plugin_utils/findings_file.py) and, not yet checked, of its hosts.
 
-    hosts: name -> answer, as busbar/drift/runner.py reads it. checked: roles that were asked.
+    hosts: name -> answer, as busbar/drift/runner.py reads it. expected: roles that had to report.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class Part:
     commit: str | None
     digest: str | None
     simulated: bool
-    checked: tuple[str, ...]
+    expected: tuple[str, ...]
     hosts: Mapping[str, object]
 
 
@@ -53,7 +53,7 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
     """The findings file of a run of `busbar drift` that has ended."""
     data = {
         "check_mode": True,
-        "checked": suite.judged(nightly=True),
+        "expected": suite.judged(nightly=True),
         "left_out": [],
         "run": findings_file.of_run(
             run.started,
@@ -78,7 +78,7 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
             for name, host in hosts.items()
         },
     }
-    return "".join(findings_file.text(data))
+    return "".join(findings_file.text(data, lambda name: findings_file.unpacked(hosts[name].evidence)))
 
 
 def read(paths: Sequence[Path]) -> list[Part]:
@@ -127,7 +127,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in found if names.count(name) > 1)!r:.80} is there twice")
-    return found
+    return findings_file.compacted(found)
 
 
 def _of(path: Path, data: Mapping[str, Any]) -> Part:
@@ -162,7 +162,7 @@ def _of(path: Path, data: Mapping[str, Any]) -> Part:
         commit=_perhaps(run.get("commit"), "run.commit"),
         digest=_perhaps(run.get("digest"), "run.digest"),
         simulated=typed(run.get("simulated"), bool, "run.simulated"),
-        checked=_texts(data.get("checked"), "checked"),
+        expected=_texts(data.get("expected", data.get("checked")), "expected"),
         hosts=hosts,
     )
 

@@ -24,6 +24,7 @@ class HostResult:
     busbw: run of the benchmark -> busbw and bar (GB/s), finished (seconds since 1970), simulated.
     health: devices that something has grown on since the night before, or is wrong with, as node_health tells them.
     notes: what limits the result without being wrong, such as another run that works on the node.
+    evidence: what the passed checks have read, as findings_file.packed returns it.
     """
 
     host: str
@@ -34,6 +35,7 @@ class HostResult:
     busbw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     health: tuple[Mapping[str, Any], ...] = ()
+    evidence: str = ""
 
     @property
     def judged(self) -> bool:

@@ -12,8 +12,15 @@ from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, heard, suite, terminal, verdict, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    findings_file,
+    heard,
+    suite,
+    terminal,
+    verdict,
+    work,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
 from .. import ansible_process, private
@@ -111,10 +118,8 @@ def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> s
     """The verdict's table on a run that was ended before its own. answers: host -> answer, as they had come."""
     roles = suite.judged(nightly=True)
     found = {name: work.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
-    for name, one in answers.items():
-        if one.get("verify") is False and name in found:
-            found[name].setdefault(suite.VERIFY, Plan().result())
-    judged = verdict.judge(found, roles, partial=False, ended=True).scrubbed(manifest.secrets)
+    off = {name: answers.get(name, {}).get("off", {}) for name in manifest.hosts}
+    judged = verdict.judge(found, roles, partial=False, ended=True, off=off).scrubbed(manifest.secrets)
     return verdict.render(judged, True, terminal.WIDTH)
 
 
@@ -144,7 +149,7 @@ def _read(file: Path, hosts: int) -> Mapping[str, Any]:
     if len(data) > limit:
         raise RunnerError(f"the findings of {hosts} hosts have more than {limit} bytes: nobody's answer is that long")
     try:
-        found = json.loads(data)
+        found = json.loads(data, object_hook=findings_file.compacted)
         del data
         if isinstance(found, dict) and isinstance(found.get("hosts"), dict):
             return found
@@ -192,7 +197,10 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
     end_given = given.get("end")
     if end_given is not None and end_given not in ENDS:
         raise ValueError(f"end is {end_given!r:.80}")
-    silent = any(finding.check.startswith("run.") for finding in findings)
+    evidence = findings_file.compacted({"evidence": {}, **given})["evidence"]
+    if not isinstance(evidence, findings_file.Packed):
+        raise ValueError("evidence is no value and source for each passed check")
+    silent = not passed or any(finding.check.startswith("run.") for finding in findings)
     return HostResult(
         host=host,
         end=end_given or (end if silent else "complete"),
@@ -202,6 +210,7 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
         busbw=busbw,
         notes=tuple(clean(note, hidden) for note in notes),
         health=_devices(given.get("health", [])),
+        evidence=evidence,
     )
 
 

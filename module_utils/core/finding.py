@@ -72,6 +72,8 @@ class Finding:
             raise ValueError("%s: subject, source and why must say something" % self.check)
         if self.state != "ok" and not self.fix:
             raise ValueError("%s: a finding that is not ok must say what to do" % self.check)
+        if self.ok and not self.have:
+            raise ValueError("%s: ok without the value that was read" % self.check)
 
     @property
     def ok(self) -> bool:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from . import advice, redaction
 from .finding import DISRUPTIONS, Finding
+
+# Characters of a value, and of a source, that a passed check carries.
+EVIDENCE = 300
+Result = Dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -128,21 +132,39 @@ class Plan:
             reboot=self.reboot,
         )
 
-    def result(self) -> Dict[str, Any]:
+    def result(self) -> Result:
         """What every module of the suite returns.
 
-        ``findings`` holds what is not ok; of what is ok only the ids travel (``passed``): a thousand hosts with a
+        ``findings`` holds what is not ok. Of what is ok only id, value and source travel: a thousand hosts with a
         hundred checks each would otherwise carry 60 MB of good news through the control node.
         """
         return {
             "changed": self.changed,
             "diff": [change.diff() for change in self.changes],
-            "findings": [f.scrubbed(()).to_dict() for f in self.findings if not f.ok],
-            "passed": [finding.id for finding in self.findings if finding.ok],
+            **judged(self.findings),
             "commands": [redaction.scrub(str(command), ()) for command in self.commands],
             "reboot_required": list(self.reboot),
             "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
         }
+
+
+def judged(findings: Iterable[Finding], before: Optional[Result] = None) -> Result:
+    """Return a result's keys for these findings: what is not ok as ``findings``, the ids of what is ok as ``passed``.
+
+    ``evidence`` is, for each of these ids, the value and the source that it was read from.
+    before: a result that they are added to.
+    """
+    some, base = [finding.scrubbed(()) for finding in findings], before or {}
+    good = {finding.id: [_brief(finding.have or ""), _brief(finding.source)] for finding in some if finding.ok}
+    return {
+        "findings": [*base.get("findings", ()), *(finding.to_dict() for finding in some if not finding.ok)],
+        "passed": [*base.get("passed", ()), *(finding.id for finding in some if finding.ok)],
+        "evidence": {**base.get("evidence", {}), **good},
+    }
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= EVIDENCE else text[: EVIDENCE - 3] + "..."
 
 
 def merge(*plans: Plan) -> Plan:

@@ -250,7 +250,7 @@ def _judge_service(have: Have) -> Finding:
         fix = "systemctl enable %s; %s" % (UNIT, _RECHECK)
         said = "active, not enabled: it does not come back after a reboot"
         return SERVICE.judge(UNIT, "drift", want, said, source, fix, severity="major", aspect="persisted")
-    return SERVICE.judge(UNIT, "ok", source=source)
+    return SERVICE.judge(UNIT, "ok", want, want, source)
 
 
 def _judge_nodes(have: Have, domain: NvlinkDomain, service: Finding) -> Finding:

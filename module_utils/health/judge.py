@@ -234,7 +234,7 @@ def _aer(have: Have, topology: Topology, profile: Profile, logged: Sequence[Find
             most = "%.0f a minute at most" % (limits.AER_CORRECTABLE * 60)
             found.append(AER.judge(name, "drift", most, text, source, severity="minor"))
         else:
-            found.append(AER.judge(name, "ok", source=source))
+            found.append(AER.judge(name, "ok", have=counts(grown) or "no new errors", source=source))
     return found
 
 
@@ -261,7 +261,9 @@ def _fabric(have: Have, topology: Topology, alone: bool) -> List[Finding]:
             state = "drift" if any(said.lower() in _ILL for said in ill.values()) else "unknown"
             found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), state, "healthy", text, source))
         else:
-            found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), "ok", source=source))
+            have_text = ", ".join("%s: %s" % pair for pair in sorted(gpu.fabric_health.items()))
+            have_text = have_text or gpu.fabric.get("state") or "no NVLink fabric"
+            found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), "ok", have=have_text, source=source))
     ids = {
         (gpu.fabric.get("clusterUuid"), gpu.fabric.get("cliqueId"))
         for gpu in gpus
@@ -306,7 +308,7 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
         fix = "systemctl enable %s; %s" % (fabric_manager.UNIT, RECHECK)
         text = "active, not enabled: it does not come back after a reboot"
         return FABRIC_MANAGER.judge(subject, "drift", want, text, source, fix, severity="major", aspect="persisted")
-    return FABRIC_MANAGER.judge(subject, "ok", source=source)
+    return FABRIC_MANAGER.judge(subject, "ok", want, "%s, version %s" % (there.state, there.version), source)
 
 
 # -- the record ------------------------------------------------------------------------------------------------------
@@ -343,7 +345,7 @@ def _record(have: Have) -> List[Finding]:
     if not have.boot_id:
         fix = "read /proc/sys/kernel/random/boot_id on the node and mend what keeps it from being read"
         return [RECORD.judge(record.FILE, "unknown", "the boot's id", "not read", "boot_id", fix)]
-    return [RECORD.judge(record.FILE, "ok", source=record.FILE)]
+    return [RECORD.judge(record.FILE, "ok", have="boot %s" % have.boot_id)]
 
 
 def keep(host: Host, have: Have, found: Plan) -> Plan:

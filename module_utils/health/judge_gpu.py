@@ -138,7 +138,7 @@ def judge(
     if gpu.lost:
         found.append(GPU_ANSWERS.judge(name, "unknown", "values", "; ".join(gpu.lost[:5]), source, because=cause))
     else:
-        found.append(GPU_ANSWERS.judge(name, "ok", source=source))
+        found.append(GPU_ANSWERS.judge(name, "ok", have="every value", source=source))
     ecc = _ecc(gpu, name, growth, cause)
     found += [ecc, _rows(gpu, name, cause or ecc), _repair(gpu, name, cause), _throttle(gpu, name, growth)]
     found += [_power(gpu, name, power_limit), _clocks(gpu, name), _temperature(gpu, name), _mig(gpu, name)]
@@ -189,7 +189,7 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
     if many:
         fix = "run dcgmi diag -r 3 on the drained node; where it fails, or they go on, have the GPU replaced"
         return ECC.judge(name, "drift", "few corrected errors", counts(many) + within(seconds), source, fix)
-    return ECC.judge(name, "ok", source=source)
+    return ECC.judge(name, "ok", have="on" if gpu.ecc else "no uncorrected errors", source=source)
 
 
 def _rows(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
@@ -209,7 +209,7 @@ def _rows(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         return ROW_REMAP.judge(
             name, "drift", "none pending", "a row waits to be remapped", source, fix, cause, severity="minor"
         )
-    return ROW_REMAP.judge(name, "ok", source=source)
+    return ROW_REMAP.judge(name, "ok", have="%d rows remapped" % (gpu.rows or 0), source=source)
 
 
 def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
@@ -222,7 +222,7 @@ def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         fix = "reset the GPU when the node is idle, nvidia-smi --gpu-reset -i %s; %s" % (gpu.pci, RECHECK)
         text = "repair of %s waits for a reset" % " and ".join(waiting)
         return REPAIR.judge(name, "drift", "none pending", text, source, fix, cause, severity="minor")
-    return REPAIR.judge(name, "ok", source=source)
+    return REPAIR.judge(name, "ok", have="none pending", source=source)
 
 
 def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
@@ -237,14 +237,14 @@ def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
             slowed.append("%s for %.0f min" % (reason, held / 60))
     if slowed:
         return THROTTLE.judge(name, "drift", "not slowed", ", ".join(slowed) + within(seconds), source + "_counters")
-    return THROTTLE.judge(name, "ok", source=source)
+    return THROTTLE.judge(name, "ok", have="not slowed", source=source)
 
 
 def _power(gpu: smi.Gpu, name: str, asked: Optional[float]) -> Finding:
     source = "%s, gpu_power_readings" % " ".join(smi.COMMAND)
     limit, want = gpu.power_limit, asked or gpu.power_default
     if limit is None or want is None or abs(limit - want) < 1:
-        return POWER_LIMIT.judge(name, "ok", source=source)
+        return POWER_LIMIT.judge(name, "ok", have="%g W" % limit if limit else "no limit", source=source)
     fix = "nvidia-smi -i %s -pl %g; look for what set it at boot (a unit, a script, the BMC)" % (gpu.pci, want)
     if asked is None:
         fix += ", or set node_health_power_limit where the site means it"
@@ -254,7 +254,7 @@ def _power(gpu: smi.Gpu, name: str, asked: Optional[float]) -> Finding:
 def _clocks(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, applications_clocks" % " ".join(smi.COMMAND)
     if gpu.clock is None or gpu.clock_default is None or gpu.clock >= gpu.clock_default:
-        return CLOCKS.judge(name, "ok", source=source)
+        return CLOCKS.judge(name, "ok", have="%g MHz" % gpu.clock if gpu.clock else "no limit", source=source)
     fix = "nvidia-smi -i %s -rac; %s" % (gpu.pci, RECHECK)
     return CLOCKS.judge(name, "drift", "%g MHz" % gpu.clock_default, "%g MHz" % gpu.clock, source, fix)
 
@@ -267,13 +267,13 @@ def _temperature(gpu: smi.Gpu, name: str) -> Finding:
     if gpu.temperature is not None and gpu.temperature[0] >= gpu.temperature[1]:
         want, text = "below %g C" % gpu.temperature[1], "%g C" % gpu.temperature[0]
         return TEMPERATURE.judge(name, "drift", want, text, source)
-    return TEMPERATURE.judge(name, "ok", source=source)
+    return TEMPERATURE.judge(name, "ok", have="%g C" % (gpu.temperature or gpu.margin or (0.0,))[0], source=source)
 
 
 def _mig(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, mig_mode" % " ".join(smi.COMMAND)
     if not gpu.mig and not gpu.mig_pending:
-        return MIG.judge(name, "ok", source=source)
+        return MIG.judge(name, "ok", have="off", source=source)
     text = "on" if gpu.mig else "on after the next reset"
     if gpu.mig and gpu.mig_pending is False:
         text = "on, off after the next reset"
@@ -284,7 +284,7 @@ def _mig(gpu: smi.Gpu, name: str) -> Finding:
 def _confidential(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, cc_protected_memory_usage" % " ".join(smi.COMMAND)
     if not gpu.protected_mib:
-        return CONFIDENTIAL.judge(name, "ok", source=source)
+        return CONFIDENTIAL.judge(name, "ok", have="off", source=source)
     return CONFIDENTIAL.judge(name, "drift", "off", "%d MiB are protected" % gpu.protected_mib, source)
 
 
@@ -294,7 +294,7 @@ def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     # Of a generation that is not known, what the fastest may.
     most = limits.REPLAYS.get(gpu.gen or 0, max(limits.REPLAYS.values())) * (gpu.width or 16) / 16.0
     if seconds < record.SHORTEST or n <= most * seconds / 60:
-        return PCIE_REPLAY.judge(name, "ok", source=source)
+        return PCIE_REPLAY.judge(name, "ok", have="+%d" % n, source=source)
     text = "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / seconds)
     return PCIE_REPLAY.judge(name, "drift", "%g a minute at most" % most, text, source)
 
@@ -308,7 +308,7 @@ def speeds(gpu: smi.Gpu, name: str, links: Mapping[int, Optional[float]], fastes
     slow = {link: speed for link, speed in links.items() if speed is not None and speed < least}
     command = " ".join(nvlink.STATUS)
     if not slow:
-        return NVLINK_STATE.judge(name, "ok", source=command)
+        return NVLINK_STATE.judge(name, "ok", have="%d links" % len(links), source=command)
     text = ", ".join("link %d %g GB/s" % pair for pair in sorted(slow.items()))
     fix = "%s %s" % (RESET.format(gpu.pci), RECHECK)
     return NVLINK_STATE.judge(name, "drift", "%g GB/s or more" % least, text, command, fix)
@@ -318,7 +318,7 @@ def link_errors(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     command, (grown, seconds) = " ".join(nvlink.ERRORS), growth
     links = {key: n for key, n in grown.items() if key.startswith("link ") and n and seconds >= record.SHORTEST}
     if not links:
-        return NVLINK_ERRORS.judge(name, "ok", source=command)
+        return NVLINK_ERRORS.judge(name, "ok", have="no growth", source=command)
     recoveries = sum(n for key, n in links.items() if key.endswith("recoveries"))
     failed = any(key.endswith(("failed recoveries", "replays")) for key in links)
     rates = [n / seconds for key, n in links.items() if key.endswith(("CRC errors", "effective errors"))]

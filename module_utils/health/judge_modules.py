@@ -52,7 +52,7 @@ def plan(have: Have, before: Sequence[Finding]) -> Plan:
     modules = have.modules or ()
     ports = {port.pci: port for port in have.ports}
     silent, found = [], []
-    compared: Dict[str, int] = dict.fromkeys((MODULE_TEMPERATURE.id, BIT_ERRORS.id), 0)
+    compared: Dict[str, List[str]] = {MODULE_TEMPERATURE.id: [], BIT_ERRORS.id: []}
     for module in modules:
         if module.reading is None:
             silent.append(_silent(module))
@@ -61,15 +61,16 @@ def plan(have: Have, before: Sequence[Finding]) -> Plan:
         wrong = _bit_errors(module, module.reading, have, ports.get(module.pci), _cause(module, before, warm))
         for one in (warm, wrong):
             if one is not None:
-                compared[one.check] += 1
+                compared[one.check].append(one.have or "")
                 found += [] if one.ok else [one]
     said = {one.check for one in found}
     if modules and not silent:
-        found.append(MLXLINK.judge("mlxlink", "ok", source="%s on %d rails" % (command("DEVICE")[0], len(modules))))
+        found.append(MLXLINK.judge("mlxlink", "ok", have="%d modules read" % len(modules), source=command("DEVICE")[0]))
     for check in (MODULE_TEMPERATURE, BIT_ERRORS):
         # Nothing is called well that was not compared on every rail.
-        if modules and compared[check.id] == len(modules) and check.id not in said:
-            found.append(check.judge("rails", "ok", source="mlxlink on %d rails" % len(modules)))
+        if modules and len(compared[check.id]) == len(modules) and check.id not in said:
+            text = ", ".join(dict.fromkeys(compared[check.id]))
+            found.append(check.judge("rails", "ok", have=text, source="mlxlink on %d rails" % len(modules)))
     return Plan((*one_cause(silent, ("unknown",)), *found))
 
 
@@ -104,7 +105,7 @@ def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Findi
         want = "below %g C" % module.warning
         text = "%g C, it warns from %g on; its alarm is at %g" % (reading.degrees, module.warning, reading.alarm)
         return MODULE_TEMPERATURE.judge(module.label, "drift", want, text, source, severity="minor")
-    return MODULE_TEMPERATURE.judge(module.label, "ok", source=source)
+    return MODULE_TEMPERATURE.judge(module.label, "ok", have="%g C" % reading.degrees, source=source)
 
 
 def _cause(module: Module, before: Sequence[Finding], warm: Optional[Finding]) -> Optional[Finding]:

@@ -106,6 +106,16 @@ TOLD = (
     *(*port_limits.RETRIES, "out_of_sequence", "duplicate_request"),
     *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"),
 )
+# Counters that each of these checks compares, by their names in told().
+_COUNTERS: Mapping[str, Sequence[str]] = {
+    PORT_LINK_DOWNED.id: ("link_downed",),
+    PORT_SYMBOL_ERRORS.id: ("symbol_error", "rx_pcs_symbol_err_phy"),
+    PORT_ERRORS.id: tuple(port_limits.ERRORS),
+    PORT_DISCARDS.id: tuple(port_limits.DISCARDS),
+    PORT_HOST_DISCARDS.id: (*port_limits.HOST_DISCARDS, *port_limits.STALLS),
+    PORT_RDMA_RETRIES.id: tuple(port_limits.RETRIES),
+    PORT_PAUSE.id: ("tx_paused_us",),
+}
 
 
 def plan(have: Have) -> Plan:
@@ -129,8 +139,17 @@ def plan(have: Have) -> Plan:
         found += own
     if have.ports:
         subject = "ports of %d rails" % len(have.ports)
-        found += [check.judge("ports", "ok", source=subject) for check in well.values()]
+        grown = [port["grown"] for port in told(have)]
+        found += [check.judge("ports", "ok", have=_most(check, grown), source=subject) for check in well.values()]
     return Plan(tuple(found))
+
+
+def _most(check: Check, grown: Sequence[Mapping[str, int]]) -> str:
+    """Name the counter that grew most where every port passes the check. grown: by how much, of each port."""
+    if check.id not in _COUNTERS:
+        return "%d ports read" % len(grown)
+    most = max(((n, name) for port in grown for name, n in port.items() if name in _COUNTERS[check.id]), default=None)
+    return "%s +%d at most" % most[::-1] if most else "+0 on %d ports" % len(grown)
 
 
 def since(have: Have, port: Port) -> Optional[Growth]:

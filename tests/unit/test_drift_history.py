@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 
 from busbar import ROOT
 from busbar.cli import main
@@ -283,7 +284,7 @@ def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path
     with History.create(path) as nights:
         told = night(nights, 1, host(BAD))
     connection = sqlite3.connect(path)
-    for column in ("notes", "health"):
+    for column in ("notes", "health", "evidence"):
         connection.execute(f"ALTER TABLE host DROP COLUMN {column}")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
@@ -298,7 +299,7 @@ def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path
 COLUMNS = {
     "run": "id started ended state inventory scope version user revision simulated fail_on waivers message summary",
     "json": "id text",
-    "host": "run host ended class intent passed busbw notes health",
+    "host": "run host ended class intent passed busbw notes health evidence",
     "finding": "run host finding body first origin carried place",
 }
 
@@ -374,3 +375,18 @@ def test_a_lock_is_one_and_says_who_has_it(tmp_path: Path) -> None:
         pass
     with held(tmp_path / "l", "run of otto"):
         pass
+
+
+def test_what_passed_keeps_its_value_and_source(tmp_path: Path) -> None:
+    evidence = {"a.b[live]@c": ["3", "/sys/c"], "a.b[live]@d": ["4", "/sys/d"], "x.y[live]@z": ["on", "a tool"]}
+    told = replace(host(), passed=frozenset(evidence), evidence=findings_file.packed(evidence))
+    with History.create(tmp_path / "d") as nights:
+        for day in (1, 2, 3):
+            night(nights, day, told)
+        hosts, _marks = nights.hosts(3)
+        assert findings_file.unpacked(hosts["n1"].evidence) == evidence
+        # The same is stored once, and a night that goes takes only what no other night has.
+        rows = nights._value("SELECT count(*) FROM json")
+        nights.prune(2)
+        assert nights._value("SELECT count(*) FROM json") == rows
+        assert findings_file.unpacked(nights.hosts(3)[0]["n1"].evidence) == evidence

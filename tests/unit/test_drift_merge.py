@@ -130,7 +130,7 @@ def test_every_output_and_the_exit_code_are_those_of_a_run(tmp_path: Path, capsy
     assert 'busbar_drift_hosts{class="in_sync",simulated="true"} 7' in (tmp_path / "prometheus").read_text()
     for kind in ("junit", "markdown", "html"):
         assert "nccl\\_conf.file" in (text := (tmp_path / kind).read_text()) or "nccl_conf.file" in text
-    assert "8 of 8 hosts checked in full; 1 differs in 1 way (1 major) (simulated)" in capsys.readouterr().out
+    assert "8 of 8 hosts checked in full; 1 differs; 1 finding: 1 major (simulated)" in capsys.readouterr().out
     assert merged(*halves(tmp_path), "--fail-on", "critical") == 0
     waivers = {"check": "nccl_conf.*", "hosts": "n02", "owner": "o", "reason": "r", "expires": "2026-11-21"}
     (tmp_path / "w.yml").write_text(yaml.safe_dump({"waivers": [waivers]}))
@@ -224,7 +224,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, HostResult], str]] = [
     ({"format": 2}, without(""), "{B} has format 2, this Busbar reads 1"),
     ({"check_mode": False}, without(""), "{B} is of a run that changes nodes"),
     ({"check_mode": 1}, without(""), "check_mode is int, expected bool"),
-    ({"checked": ["platform"]}, without(""), "{A} and {B} asked different roles"),
+    ({"expected": ["platform"]}, without(""), "{A} and {B} asked different roles"),
     ({"left_out": ["mtu"]}, without(""), "{B} leaves roles out (--tags or --skip-tags): mtu"),
     ({"hosts": {}}, without(""), "{B} has no host"),
     ({"hosts": []}, without(""), "hosts is list, expected dict"),

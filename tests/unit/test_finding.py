@@ -98,3 +98,12 @@ def test_worst_first_puts_roots_before_what_follows_from_them() -> None:
     critical = replace(GOOD, severity="critical")
     good = replace(GOOD, severity="critical", state="ok")
     assert worst_first([good, follows, minor, critical]) == [critical, minor, follows, good]
+
+
+@pytest.mark.parametrize("have", [None, ""])
+def test_ok_without_the_value_that_was_read_is_no_finding(have: str | None) -> None:
+    with pytest.raises(ValueError, match="value"):
+        replace(GOOD, state="ok", fix="", have=have)
+    data = {**replace(GOOD, state="ok", fix="").to_dict(), "have": have}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, SCHEMA)

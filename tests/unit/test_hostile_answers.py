@@ -236,10 +236,10 @@ def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
         "roce_qos_result": role,
     }
     valid = verify.results([said])
-    found, passed = verify.join("bad", of_host, valid, False)
+    found, good = verify.join("bad", of_host, valid, False)
     if not valid:
         assert any(finding.check == "perftest.bandwidth" and not finding.ok for finding in found)
-    judged({**GOOD, "platform": {**PLAN, "findings": [one.to_dict() for one in found], "passed": passed}})
+    judged({**GOOD, "platform": {**PLAN, "findings": [one.to_dict() for one in found], **good}})
     results = {"good": {**PERFTEST, "stored": False}}
     if isinstance(said, dict) and answer.is_valid(answer.many(answer.tested), said.get("sessions")):
         results["bad"] = {"simulated": False, "stored": False, "sessions": said["sessions"]}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan, judged, merge
 
 
 def drift(check: str, disruption: str) -> Finding:
@@ -33,7 +33,13 @@ def test_result_carries_what_is_wrong_in_full_and_what_is_right_by_id() -> None:
     result = Plan((good, drift("a.bad", "none"))).result()
     assert [finding["check"] for finding in result["findings"]] == ["a.bad"]
     assert result["passed"] == ["a.good[live]@eth0"]
+    assert result["evidence"] == {"a.good[live]@eth0": ["on", "/sys"]}
     assert result["changed"] is False
+    both = judged([good, drift("a.worse", "none")], result)
+    assert ([finding["check"] for finding in both["findings"]], both["evidence"]) == (
+        ["a.bad", "a.worse"],
+        result["evidence"],
+    )
 
 
 def test_diff_shows_content_and_mode_and_absence() -> None:

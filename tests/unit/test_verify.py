@@ -59,9 +59,9 @@ def measured(*findings: Finding, peer: str = "node02", figure: float | None = 39
 
 def test_what_all_parts_found_is_joined() -> None:
     slow = finding("perftest.bandwidth", "rail 3 to node02")
-    found, passed = verify.join("node01", host(SESSION), [measured(slow)], False)
+    found, good = verify.join("node01", host(SESSION), [measured(slow)], False)
     assert found == [slow]
-    assert passed == ["consistency.mtu[live]@rails", "perftest.latency[live]@rail 3 to node02"]
+    assert good["passed"] == ["consistency.mtu[live]@rails", "perftest.latency[live]@rail 3 to node02"]
 
 
 def test_a_planned_test_without_a_result_is_unknown_and_several_are_one_cause() -> None:
