@@ -23,7 +23,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     printable,
     worst_first,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, expected, nodeset, repair, terminal
 
 # More rows, or lines of one kind, than this are not read at night; the rest is counted, and is in the findings file.
 ROWS = 60
@@ -33,6 +34,8 @@ ELSEWHERE = "busbar_findings_path=FILE keeps them all"
 CELL, SENTENCE, LIST = 22, 180, 2000
 # A check that reads something else on more hosts than this is one row of many values, and not as many rows.
 VARIETY = 5
+# Where these are gone, roles have nothing to judge.
+_MISSING = (platform.GPU_COUNT.id, platform.RAIL_DEVICE.id)
 AGAIN = "run it again for this host with -vvv"
 # Of a run that was ended before its verdict.
 ENDED = "run it again; what was done is not undone, and is not done twice"
@@ -41,7 +44,7 @@ VIA_SSH = ("Failed to connect to the host via ssh: ", "Make sure this host can b
 HOST = Check(
     "run.host",
     why="a host that did not answer counts like a host that is wrong",
-    fix="check that the node is up and that ssh to it works, then run busbar drift again with --limit",
+    fix="check that the node is up and that ssh to it works, then run busbar drift -i INVENTORY --limit HOST",
     severity="critical",
 )
 "Did the host answer at all; `run.ROLE`: did each role give a result on it"
@@ -51,9 +54,11 @@ HOST = Check(
 class HostVerdict:
     host: str
     findings: tuple[Finding, ...]  # not ok, worst first
-    passed_ids: tuple[str, ...]
-    repaired: tuple[str, ...]  # ids of what this run mended, or would mend in check mode
-    notes: tuple[str, ...]  # what limits the result without being wrong
+    passed_ids: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()  # ids of what this run mended, or would mend in check mode
+    notes: tuple[str, ...] = ()  # what limits the result without being wrong
+    checked: tuple[str, ...] = ()  # roles that reported
+    lost: tuple[str, ...] = ()  # roles that had to report, and did not
 
     @property
     def passed(self) -> int:
@@ -67,7 +72,9 @@ class HostVerdict:
 @dataclass(frozen=True)
 class Verdict:
     hosts: tuple[HostVerdict, ...]
-    checked: tuple[str, ...]  # roles that ran
+    expected: tuple[str, ...]  # roles that had to report
+    checked: tuple[str, ...]  # those that reported on some host
+    off: Mapping[str, str]  # role without a result that is not missing -> the site value that turns it off
     left_out: tuple[str, ...]  # roles that --tags or --skip-tags kept from running
     ended: bool = False  # the run was ended before it had come to all of them
 
@@ -92,7 +99,9 @@ class Verdict:
         """Plain data for the findings file: docs/findings.md."""
         return {
             "ok": self.ok,
+            "expected": list(self.expected),
             "checked": list(self.checked),
+            "off": dict(self.off),
             "left_out": list(self.left_out),
             "hosts": {
                 host.host: {
@@ -115,48 +124,72 @@ def played(role: str, variables: Mapping[str, Any]) -> bool:
 
 
 def judge(
-    results: Mapping[str, Mapping[str, Any]], roles: Sequence[str], partial: bool, ended: bool = False
+    results: Mapping[str, Mapping[str, Any]],
+    roles: Sequence[str],
+    partial: bool,
+    ended: bool = False,
+    off: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Verdict:
     """The verdict on every host.
 
     results: host -> role -> what the role's module returned, absent where it never ran.
     roles: the roles that had to report. partial: the user limited the run by tags, so that a role which ran on
     no host at all was left out on purpose; it is named, and not counted. ended: the run was ended before its end.
+    off: host -> role -> the site value that turns it off; of every other role a full result is expected. None: unknown.
     """
     ran = [role for role in roles if any(role in by_role for by_role in results.values())]
-    expected = ran if partial else list(roles)
-    hosts = []
-    for host in sorted(results):
-        findings: list[Finding] = []
-        passed: list[str] = []
-        repaired: list[str] = []
-        notes: list[str] = []
-        if ended and expected and not results[host]:
-            have = "not heard from: the run was ended before"
-            findings.append(HOST.judge("host", "unknown", "an answer", have, "ansible-playbook", ENDED))
-            hosts.append(HostVerdict(host, tuple(findings), (), (), ()))
+    due = ran if partial else list(roles)
+    hosts = [_judged(host, results[host], due, ended, None if off is None else off[host]) for host in sorted(results)]
+    reasons = {role: value for of_host in (off or {}).values() for role, value in of_host.items()}
+    answered = {role for host in hosts for role in host.checked}
+    lost = {role for host in hosts for role in host.lost}
+    return Verdict(
+        hosts=tuple(hosts),
+        expected=tuple(due),
+        checked=tuple(role for role in due if role in answered),
+        off={role: reasons.get(role, "nothing to judge") for role in due if role not in answered | lost},
+        left_out=tuple(role for role in roles if role not in due),
+        ended=ended,
+    )
+
+
+def _judged(
+    host: str, results: expected.Data, due: Sequence[str], ended: bool, off: Mapping[str, str] | None
+) -> HostVerdict:
+    """Judge one host. results, off: of it, as in ``judge``. due: the roles that had to report."""
+    if ended and due and not results:
+        have = "not heard from: the run was ended before"
+        return HostVerdict(host, (HOST.judge("host", "unknown", "an answer", have, "ansible-playbook", ENDED),))
+    findings: list[Finding] = []
+    passed: list[str] = []
+    checked, lost = [], []
+    valid = {role: answer.given(results.get(role)) for role in ("node_lock", *due)}
+    # The lock is no role: it has a result where a run took it or another one had it.
+    for role in [*(["node_lock"] if "node_lock" in results else []), *due]:
+        if role in (off or {}) and (not valid[role] or valid[role].get("skipped")):
             continue
-        # The lock is no role: it has a result where a run took it or another one had it.
-        for role in [*(["node_lock"] if "node_lock" in results[host] else []), *expected]:
-            result = answer.given(results[host].get(role))
-            because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
-            found, good = _role_result(role, result, because, ended)
-            findings.extend(
-                replace(f, have=nodeset.nameless(f.have, host)) if f.check[:4] == "run." else f for f in found
-            )
-            passed.extend(good)
-            repaired.extend(result.get("repaired") or [])
-            notes.extend(result.get("notes") or [])
-        if not findings and not expected:
-            # That nobody else was at work on the host is no check of it.
-            have = "nothing was checked: the tags of this run leave no role"
-            fix = "run it again with the tag of a role, or without tags"
-            findings.append(_no_result("host", "host", have, fix=fix))
-        elif not findings and not passed:
-            findings.append(_no_result("host", "host", "nothing was checked on this host"))
-        hosts.append(HostVerdict(host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes)))
-    left_out = tuple(role for role in roles if role not in expected)
-    return Verdict(tuple(hosts), tuple(expected), left_out, ended)
+        because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
+        found, good = _role_result(role, valid[role], because, ended)
+        lacking = "" if off is None or role in off or found else expected.lacking(role, valid[role])
+        if lacking:
+            gone = next((f.id for f in findings if f.check in _MISSING), None)
+            found = [_no_result(role, role, lacking, gone)]
+        if good or any(f.check[:4] != "run." for f in found):
+            checked.append(role)
+        elif found:
+            lost.append(role)
+        findings += (replace(f, have=nodeset.nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
+        passed += good
+    if not findings and not due:
+        # That nobody else was at work on the host is no check of it.
+        have = "nothing was checked: the tags of this run leave no role"
+        findings.append(_no_result("host", "host", have, fix="run it again with the tag of a role, or without tags"))
+    elif not findings and not passed:
+        findings.append(_no_result("host", "host", "nothing was checked on this host"))
+    repaired, notes = ([item for of in valid.values() for item in of.get(key) or []] for key in ("repaired", "notes"))
+    return HostVerdict(
+        host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes), tuple(checked), tuple(lost)
+    )
 
 
 def _role_result(
@@ -214,10 +247,10 @@ class _Row:
         return said + (f" [{self.follows} more {verb} from this]" if self.follows else "")
 
 
-def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
+def render(verdict: Verdict, check_mode: bool, width: int = 120, inventory: Sequence[str] = ()) -> str:
     """The table that the last play prints: one row per cause, worst first, then what to do about each.
 
-    Also what a run that was ended before that has to say.
+    Also what a run that was ended before that has to say. inventory: its paths; without, no command is completed.
     """
     bad = [host for host in verdict.hosts if not host.ok]
     lines = []
@@ -226,7 +259,7 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
         lines += (_table(rows[:ROWS], width) or _blocks(rows[:ROWS], width)) + [""]
         if len(rows) > ROWS:
             lines += ["... and %d more rows; %s" % (len(rows) - ROWS, ELSEWHERE), ""]
-        lines += _remedies(rows[:ROWS], width)
+        lines += _remedies(rows[:ROWS], width, inventory)
     repaired = _repaired(verdict, "a run would repair" if check_mode else "repaired", width)
     lines += [*repaired, ""] if repaired else []
     passed = sum(host.passed for host in verdict.hosts)
@@ -236,10 +269,11 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
         len(verdict.hosts) - len(bad),
         len(verdict.hosts),
         passed,
-        f", {_counts(verdict)}" if bad else "",
+        f", {tally((row.finding.severity for row in rows), sum(row.follows for row in rows))}" if rows else "",
         "check mode: nothing was changed" if check_mode else "apply",
     )
     lines += _wrapped(said, width) + _wrapped("checked: %s" % (", ".join(verdict.checked) or "nothing"), width)
+    lines += _not_checked(verdict, width)
     notes: dict[str, list[str]] = {}
     for host in verdict.hosts:
         for note in host.notes:
@@ -249,6 +283,19 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120) -> str:
     if verdict.left_out:
         lines += _wrapped("NOT checked, left out by tags: {}".format(", ".join(verdict.left_out)), width)
     return "\n".join(printable(line) for line in lines)
+
+
+def _not_checked(verdict: Verdict, width: int) -> list[str]:
+    """What the inventory turns off, and what was to run and did not."""
+    roles: dict[str, list[str]] = {}
+    for role, value in verdict.off.items():
+        roles.setdefault(value, []).append(role)
+    lines = _wrapped("off: " + "; ".join(f"{', '.join(of)} ({value})" for value, of in roles.items()), width)
+    hosts: dict[tuple[str, ...], list[str]] = {}
+    for role in ("node_lock", *verdict.expected):
+        hosts.setdefault(tuple(host.host for host in verdict.hosts if role in host.lost), []).append(role)
+    lost = [f"{', '.join(of)} on {nodeset.brief(names, SENTENCE)}" for names, of in hosts.items() if names]
+    return lines * bool(roles) + (_wrapped("could not run: " + "; ".join(lost), width) if lost else [])
 
 
 def not_ok(verdict: Verdict) -> str:
@@ -321,39 +368,13 @@ def _root(finding: Finding, findings: Sequence[Finding]) -> str:
 
 
 def _table(rows: Sequence[_Row], width: int) -> list[str]:
-    """Nothing where the terminal is too narrow for it."""
-    heads = ("SEVERITY", "STATE", "HOST", "CHECK", "SUBJECT", "WANT", "HAVE")
-    cells = [
-        (
-            row.finding.severity,
-            row.finding.state,
-            nodeset.brief(row.hosts, CELL),
-            row.finding.check,
-            row.finding.subject,
-            row.finding.want or "-",
-            row.have,
-        )
-        for row in rows
-    ]
-    limits = (8, 11, CELL, 28, 30)
-    longest = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(heads))]
-    widths = [min(limit, size) for limit, size in zip(limits, longest, strict=False)]
-    rest = width - sum(widths) - 2 * (len(heads) - 1)
-    if rest < min(48, sum(longest[-2:])):
-        return []
-    want = longest[-2] if sum(longest[-2:]) <= rest else rest * 2 // 5
-    widths += [want, rest - want]
-    lines = []
-    for line in [heads, *cells]:
-        wrapped = [
-            textwrap.wrap(text, size, break_on_hyphens=False) or ["-"] for text, size in zip(line, widths, strict=False)
-        ]
-        for i in range(max(map(len, wrapped))):
-            parts = [
-                (part[i] if i < len(part) else "").ljust(size) for part, size in zip(wrapped, widths, strict=False)
-            ]
-            lines.append("  ".join(parts).rstrip())
-    return lines
+    """Return nothing where the terminal is too narrow for it."""
+    cells = [("SEVERITY", "STATE", "HOST", "CHECK", "SUBJECT", "WANT", "HAVE")]
+    for row in rows:
+        found = row.finding
+        hosts = nodeset.brief(row.hosts, CELL)
+        cells.append((found.severity, found.state, hosts, found.check, found.subject, found.want or "-", row.have))
+    return terminal.columns(cells, (8, 11, CELL, 28, 30), width)
 
 
 def _blocks(rows: Sequence[_Row], width: int) -> list[str]:
@@ -367,7 +388,7 @@ def _blocks(rows: Sequence[_Row], width: int) -> list[str]:
     return lines
 
 
-def _remedies(rows: Sequence[_Row], width: int) -> list[str]:
+def _remedies(rows: Sequence[_Row], width: int, inventory: Sequence[str]) -> list[str]:
     """Each remedy once, in the order of the table, with why it matters and the hosts that the table had no room for."""
     of_remedy: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
@@ -375,8 +396,12 @@ def _remedies(rows: Sequence[_Row], width: int) -> list[str]:
     lines: list[str] = []
     for (check, fix), found in of_remedy.items():
         lines += _wrapped(f"{check}: {found[0].finding.why}", width) + _wrapped("do: " + fix, width, 4)
+        hosts = sorted({name for row in found for name in row.hosts})
+        command = repair.command(fix, hosts, inventory) if inventory else ""
+        # Not wrapped: it is to be copied.
+        lines += [f"    $ {command}"] * bool(command)
         if any(len(nodeset.fold(row.hosts)) > CELL for row in found):
-            names = nodeset.brief({name for row in found for name in row.hosts}, LIST)
+            names = nodeset.brief(hosts, LIST)
             names += "; " + ELSEWHERE if " and " in names else ""
             # A name is not torn apart where a comma is near.
             lines += [line.replace(", ", ",") for line in _wrapped("on: " + names.replace(",", ", "), width, 4)]
@@ -414,7 +439,8 @@ def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
 
 
-def _counts(verdict: Verdict) -> str:
-    everything = [finding for host in verdict.hosts for finding in host.findings]
-    counts = [(severity, sum(f.severity == severity for f in everything)) for severity in SEVERITIES]
-    return ", ".join("%d %s" % (count, severity) for severity, count in counts if count)
+def tally(severities: Iterable[str], follow: int) -> str:
+    """Return the number of findings of each severity. severities: of the roots. follow: how many others they cause."""
+    counts = Counter(severities)
+    parts = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
+    return ", ".join([*parts, f"and {follow} that follow{'s' * (follow == 1)}"] if follow else parts)

@@ -16,6 +16,8 @@ _HELP = {
     "busbar_drift_exit_code": "0 in sync, 2 drift, 3 incomplete.",
     "busbar_drift_hosts": "Hosts by the class in which they ended.",
     "busbar_drift_finding_hosts": "Hosts with a finding, by check, severity and state; waived ones are left out.",
+    "busbar_drift_findings": "Findings as the report lists them, by severity; waived ones are left out.",
+    "busbar_drift_following": "Findings that others cause.",
     "busbar_drift_changes": "Findings that are new, standing, fixed, gone, unverified or flapping.",
 }
 
@@ -37,6 +39,8 @@ def render(report: Mapping[str, Any], complete: str | None) -> str:
     for (check, severity, state), number in sorted(of_check.items()):
         labels = {"check": check, "severity": severity, "state": state}
         samples["busbar_drift_finding_hosts"].append((labels, number))
+    samples["busbar_drift_findings"] += [({"severity": name}, number) for name, number in counts["severity"].items()]
+    samples["busbar_drift_following"].append(({}, counts["follow"]))
     for kind in ("new", "standing", "fixed", "gone", "unverified", "flapping"):
         samples["busbar_drift_changes"].append(({"kind": kind}, counts[kind]))
     lines = []

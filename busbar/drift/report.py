@@ -13,9 +13,9 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repair, verdict
 
-from . import at_gate, health, repair, waivers
+from . import at_gate, health, waivers
 from .compare import NIGHTS, Changes, Mark
 from .groups import Group, Row, fold, roots
 from .run import CLASSES, HostResult, Run
@@ -151,10 +151,11 @@ def headline(counts: Mapping[str, Any], simulated: bool) -> str:
     total, judged = counts["total"], counts["total"] - sum(hosts[name] for name in OPEN)
     parts = [f"{judged:,} of {total:,} hosts checked in full"]
     parts += [f"{hosts[name]:,} {name.replace('_', ' ')}" for name in OPEN if hosts[name]]
-    ways = counts["groups"]
-    differ = f"{counts['hosts_differ']:,} differ{'s' * (counts['hosts_differ'] == 1)} in {ways} way{'s' * (ways != 1)}"
-    severe = ", ".join(f"{counts['severity'][name]} {name}" for name in SEVERITIES if counts["severity"][name])
-    text = ", ".join(parts) + "; " + (f"{differ} ({severe})" if counts["hosts_differ"] else "no drift found")
+    differ, found = counts["hosts_differ"], counts["groups"]
+    text = ", ".join(parts) + "; " + (f"{differ:,} differ{'s' * (differ == 1)}" if differ else "no drift found")
+    if found:
+        severities = Counter(counts["severity"]).elements()
+        text += f"; {found} finding{'s' * (found != 1)}: {verdict.tally(severities, counts['follow'])}"
     return text + (f"; {hosts['waived']:,} waived" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
 
 
@@ -281,6 +282,7 @@ def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str],
         "intent": host.intent,
         "notes": [*host.notes],
         "passed": len(host.passed),
+        "evidence": host.evidence,
         "findings": found,
         "fixed": sorted(changes.fixed),
         "unverified": sorted(changes.unverified),
@@ -323,16 +325,23 @@ def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -
 def _counts(night: Night, classes: Mapping[str, str], standing: Sequence[Group]) -> dict[str, Any]:
     of_class = Counter(classes.values())
     differ = [group for group in standing if group.finding.state in DIFFERS]
-    changes = night.changes.values()
+    roots = {(row.host, row.finding.id) for group in standing for row in group.rows}
+    changes = night.changes.items()
     return {
         "total": len(night.hosts),
         "hosts": {name: of_class[name] for name in CLASSES},
         "hosts_differ": len({host for group in differ for host in group.hosts}),
-        "groups": len(differ),
-        "severity": {name: sum(group.finding.severity == name for group in differ) for name in SEVERITIES},
+        # As the table shows them: causes, and apart from them how many findings they lead to.
+        "groups": len(standing),
+        "severity": {name: sum(group.finding.severity == name for group in standing) for name in SEVERITIES},
+        "follow": sum(group.follows for group in standing),
         **{
-            kind: sum(len(getattr(change, kind)) for change in changes)
-            for kind in ("new", "standing", "fixed", "gone", "unverified", "flapping")
+            kind: sum((host, name) in roots for host, change in changes for name in getattr(change, kind))
+            for kind in ("new", "standing")
+        },
+        **{
+            kind: sum(len(getattr(change, kind)) for _host, change in changes)
+            for kind in ("fixed", "gone", "unverified", "flapping")
         },
         "passed": sum(len(host.passed) for host in night.hosts.values()),
     }

@@ -58,7 +58,7 @@ def test_fresh_converge_again_and_check(demo: Demo, converged: Path, play: Play)
     data = json.loads((converged / "findings.json").read_text())
     for host in data["hosts"].values():
         assert "reboot.pending[live]@the node" in host["passed_ids"]
-    assert {"reboot", "drain"} <= set(data["checked"])
+    assert {"reboot", "drain"} <= set(data["expected"])
 
 
 def test_one_broken_node_fails_the_run_and_is_the_only_row(converged: Path, play: Play) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import repair, verdict
 
-from busbar.drift import command, html, junit, prometheus, repair, text
+from busbar.drift import command, html, junit, prometheus, text
 from busbar.drift.compare import compare, marks
 from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
@@ -21,6 +22,7 @@ from busbar.drift.report import Night, build
 from busbar.drift.run import CLASSES, HostResult, Run
 from busbar.drift.runner import results
 
+SITE = Path(__file__).resolve().parent.parent.parent / "site.yml"
 FIX = "run site.yml --tags nccl_conf for this host"
 BAD = Finding("nccl_conf.file", "/etc/nccl.conf", "drift", "major", "as rendered", "absent", "s", "w", FIX)
 MARKUP = "<script>alert('x')</script> [a](http://e) | `b` ]]> \\x1b"
@@ -60,7 +62,9 @@ def test_one_fault_on_900_hosts_is_one_group_and_what_follows_is_counted() -> No
     assert (group["nodes"], group["count"], group["follows"]) == ("n[0000-0899]", 900, 900)
     assert group["alike"].startswith("900 hosts say the same of rail 3")
     assert data["counts"]["severity"] == {"critical": 1, "major": 0, "minor": 0}
-    assert data["headline"] == "901 of 901 hosts checked in full; 900 differ in 1 way (1 critical)"
+    assert (
+        data["headline"] == "901 of 901 hosts checked in full; 900 differ; 1 finding: 1 critical, and 900 that follow"
+    )
 
 
 def test_values_of_each_host_do_not_make_a_group_of_each_host() -> None:
@@ -176,12 +180,12 @@ def test_the_one_that_differs_from_its_fleet_is_an_outlier() -> None:
 
 def test_the_command_names_few_hosts_and_reads_many_from_a_file() -> None:
     assert repair.command(FIX, ["n1", "n2"], ["/a b"], AGAIN, "abc") == (
-        "ansible-playbook site.yml -i '/a b' --tags nccl_conf --limit n1,n2"
+        f"ansible-playbook {SITE} -i '/a b' --tags nccl_conf --limit n1,n2"
     )
     many = repair.command(FIX, [f"n{i}" for i in range(100)], ["/i"], AGAIN, "abc")
     assert many == (
         "busbar report --history /h --run 7 --nodes abc > nodes-abc && "
-        "ansible-playbook site.yml -i /i --tags nccl_conf --limit @nodes-abc"
+        f"ansible-playbook {SITE} -i /i --tags nccl_conf --limit @nodes-abc"
     )
 
 
@@ -193,12 +197,62 @@ def test_no_command_is_made_of_a_name_that_ansible_or_a_shell_could_read_otherwi
 def test_the_command_gives_the_leave_that_the_advice_names() -> None:
     fix = "run site.yml --tags iommu,reboot -e busbar_max_disruption=reboot for this host, or reboot the node"
     assert repair.command(fix, ["n1"], ["/i"], AGAIN, "abc") == (
-        "ansible-playbook site.yml -i /i --tags iommu,reboot -e busbar_max_disruption=reboot --limit n1"
+        f"ansible-playbook {SITE} -i /i --tags iommu,reboot -e busbar_max_disruption=reboot --limit n1"
     )
 
 
 def test_no_command_where_a_person_has_to_do_it() -> None:
     assert repair.command("reseat the NIC", ["n1"], ["/i"], AGAIN, "abc") == ""
+
+
+def test_a_playbook_between_nodes_is_completed_for_all_of_them() -> None:
+    fix = (
+        "run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=leaf -e 'x=[\"a b\"]', then"
+    )
+    playbook = SITE.parent / "playbooks/benchmark.yml"
+    assert repair.command(fix, ["n1"], ["/i v"]) == (
+        f"ansible-playbook {playbook} -i '/i v' -e nccl_benchmark_scope=leaf -e 'x=[\"a b\"]'"
+    )
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_output_counts_causes_and_apart_from_them_what_they_lead_to() -> None:
+    root = replace(BAD, check="run.platform", state="unknown", severity="critical")
+    lost = (root, *(replace(root, check=f"run.r{i}", because=root.id) for i in range(17)))
+    vague = replace(BAD, check="x.y", state="unknown", severity="minor")
+    data = report(ill("n1", BAD, vague), HostResult("n2", "unreachable", lost))
+    counts = data["counts"]
+    assert counts["severity"] == {"critical": 1, "major": 1, "minor": 1}
+    assert (counts["groups"], len(data["groups"]), counts["follow"], counts["hosts_differ"]) == (3, 3, 17, 1)
+    assert (counts["new"], counts["hosts"]["unreachable"]) == (2, 1)
+    suites = [suite.attrib for suite in ET.fromstring(junit.render(data))]
+    assert [sum(int(suite[name]) for suite in suites) for name in ("failures", "errors", "skipped")] == [1, 2, 18]
+    page = prometheus.render(data, None).splitlines()
+    assert [line.split()[1] for line in page if line.startswith("busbar_drift_findings{")] == ["1", "1", "1"]
+    assert "busbar_drift_following 17" in page
+    results = {"n1": {"x": result(BAD, vague)}, "n2": {"x": result(*lost)}}
+    shown = verdict.render(verdict.judge(results, ["x"], partial=False), check_mode=True)
+    for text_of in (data["headline"], shown):
+        assert "1 critical, 1 major, 1 minor, and 17 that follow" in " ".join(text_of.split())
+
+
+def result(*findings: Finding) -> dict[str, Any]:
+    return {"findings": [finding.to_dict() for finding in findings], "passed": ["a.b[live]@c"]}
+
+
+def test_an_answer_in_which_no_check_passed_is_not_complete() -> None:
+    found = results({"hosts": {"n1": {**said(BAD), "passed_ids": []}}}, Manifest(("n1",), (), False), {})
+    assert found["n1"].end == "incomplete"
+    assert report(found["n1"])["counts"]["hosts"]["incomplete"] == 1
+
+
+def test_what_a_person_has_to_do_is_in_every_text() -> None:
+    data = report(ill("n1", replace(BAD, fix="reseat the NIC, then run site.yml --tags platform for this host")))
+    for page in (text.markdown(data), text.rendered(data), html.render(data)):
+        assert "reseat the NIC" in page
+        assert f"ansible-playbook {SITE} -i /i --tags platform --limit n1" in page
 
 
 # -- outputs ---------------------------------------------------------------------------------------------------------

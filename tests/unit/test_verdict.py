@@ -25,6 +25,8 @@ FOLLOWS = Finding(
     because=ROOT.id,
 )
 GOOD = {"findings": [], "passed": ["a.b[live]@c"]}
+LINTED = {"findings": [], "passed": ["nccl_conf.file[persisted]@/etc/nccl.conf"]}
+EMPTY: dict[str, Any] = {"findings": [], "passed": []}
 
 
 def bad(*findings: Finding) -> dict[str, Any]:
@@ -106,6 +108,40 @@ def test_a_role_that_ran_nowhere_is_a_finding_unless_tags_left_it_out() -> None:
     partial = judge(results, ["platform", "nccl_conf"], partial=True)
     assert partial.ok
     assert "NOT checked, left out by tags: nccl_conf" in render(partial, check_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("role", "result", "off", "lacks"),
+    [
+        ("platform", {}, {}, "its result holds no check"),
+        ("platform", {"passed": ["platform.rail_state[live]@rail 1"]}, {}, "its result lacks platform.gpu_count"),
+        ("platform", {"passed": ["platform.gpu_count[live]@gpus"]}, {}, None),
+        ("platform", {"findings": [ROOT.to_dict()]}, {}, None),
+        ("mtu", {}, {"mtu": "busbar_mtu"}, None),
+        ("mtu", None, {"mtu": "busbar_mtu"}, None),
+        ("lldp", {}, {}, "its result holds no check"),
+        ("lldp", {"notes": ["no rail hears a neighbour"]}, {}, None),
+    ],
+)
+def test_what_a_full_answer_holds_and_one_lacks_is_unknown(
+    role: str, result: dict[str, Any] | None, off: dict[str, str], lacks: str | None
+) -> None:
+    answer = None if result is None else {"findings": [], "passed": [], **result}
+    verdict = judge({"n1": {"nccl_conf": LINTED, role: answer}}, [role, "nccl_conf"], partial=False, off={"n1": off})
+    found = [finding for finding in verdict.hosts[0].findings if finding is not ROOT and finding.check[:4] == "run."]
+    assert [(f.state, f.check, f.have) for f in found] == ([("unknown", f"run.{role}", lacks)] if lacks else [])
+
+
+def test_what_ran_what_is_off_and_what_could_not_run_are_three_lists() -> None:
+    results = {
+        "n1": {"nccl_conf": LINTED, "mtu": {"failed": True, "msg": "x"}, "gate": EMPTY},
+        "n2": {"nccl_conf": LINTED, "mtu": GOOD, "lldp": {"failed": True, "msg": "x"}},
+    }
+    off = {"n1": {"gate": "gate_stages", "lldp": "busbar_lldp"}, "n2": {"gate": "gate_stages"}}
+    verdict = judge(results, ["mtu", "lldp", "gate", "nccl_conf"], partial=False, off=off)
+    assert (verdict.checked, verdict.off) == (("mtu", "nccl_conf"), {"gate": "gate_stages"})
+    assert [host.lost for host in verdict.hosts] == [("mtu",), ("lldp",)]
+    assert "could not run: mtu on n1; lldp on n2" in render(verdict, check_mode=True)
 
 
 def test_one_cause_is_one_row() -> None:
