@@ -43,7 +43,7 @@ display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
 # Of a host's result; a result of thousands of hosts is walked through value by value.
 KEPT = (
-    *("roles", "evidence", "off", "intent", "verify", "scope", "sharp", "due", "drain", "cabling"),
+    *("roles", "evidence", "off", "intent", "verify", "scope", "sharp", "due", "drain", "cabling", "compare"),
     *("failed", "unreachable", "timedout", "wrong_inventory", "msg"),
 )
 # Seconds in which the first host alone makes what all need, which threads would do all at once.

@@ -47,6 +47,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs, made_of
 
 HERE = Path(__file__).resolve().parent.parent
@@ -150,6 +151,7 @@ class Question:
         files = lldp_fleet.Files.of(self.wanted["values"])
         if files != lldp_fleet.Files():
             told["cabling"] = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
+        told["compare"] = made_of(self.wanted, "compare", lambda: declaration(self.wanted))
         told["sharp"] = self.wanted["values"]["busbar_sharp"]
         return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
 
@@ -332,7 +334,8 @@ def _asked_of(role: suite.Role) -> _Asked:
 def _bundle() -> str:
     """Packing them takes a third of a second, which a run over a few hosts feels."""
     modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
-    wanted = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{name}" for name in modules)]
+    wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info")]
+    wanted += [f"{bundle.LIBRARY}.{name}" for name in modules]
     return _kept_script(wanted, lambda: bundle.script(bundle.closure(wanted, bundle.source_of), ""))
 
 

@@ -24,17 +24,15 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     expected,
     findings_file,
-    imex_fleet,
     intent,
     leftovers,
-    lldp_fleet,
-    port_fleet,
     reboot,
     suite,
     terminal,
     verdict,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
 
 display = Display()
 COLLECTION = "busbar.fabric."
@@ -79,7 +77,7 @@ class ActionModule(ActionBase):
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
             # holds no templates, and looking for them costs more than all else here.
             found.add(host, hostvars.raw_get(host), self._loader, roles, variables, nightly)
-        roles = found.completed(roles)
+        roles = found.completed(roles, variables)
         results, more, hidden, simulated = found.results, found.more, found.hidden, found.simulated
         judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off).scrubbed(hidden)
         check_mode = bool(self._task.check_mode)
@@ -126,7 +124,7 @@ class _Found:
     """What a run has of its hosts. results: host -> role -> result. more: host -> what else the findings file has.
 
     hidden: secrets of the inventory.   on_demand: roles that nobody had to play, and that a host has a result of.
-    files: host -> where its intent says how it is cabled.   off: host -> roles that its own values turn off.
+    off: host -> roles that its own values turn off.   fleet: what the hosts are compared by.
     audited: host -> what the audit's passed checks have read, packed.   own: host -> secrets of its variables.
     """
 
@@ -135,7 +133,7 @@ class _Found:
     hidden: set[str] = field(default_factory=set)
     simulated: bool = False
     on_demand: set[str] = field(default_factory=set)
-    files: dict[str, lldp_fleet.Files] = field(default_factory=dict)
+    fleet: Fleet = field(default_factory=Fleet)
     off: dict[str, Mapping[str, str]] = field(default_factory=dict)
     audited: dict[str, str] = field(default_factory=dict)
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -147,17 +145,12 @@ class _Found:
             found.update(answer.given(result).get("evidence", {}))
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
-    def completed(self, roles: Sequence[str]) -> list[str]:
-        """The roles, and those on demand that some host has a result of; of others they are not missing.
+    def completed(self, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
+        """Return the roles, and those on demand that some host has a result of; of others they are not missing.
 
-        What is compared over hosts is in their results then.
+        What is compared between hosts is in their results then. variables: of the run.
         """
-        if lldp_fleet.ROLE in roles:
-            lldp_fleet.join(self.results, self.files)
-        if port_fleet.ROLE in roles:
-            port_fleet.join(self.results)
-        if imex_fleet.ROLE in roles:
-            imex_fleet.join(self.results)
+        roles = self.fleet.join(self.results, roles, variables)
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:
@@ -179,7 +172,7 @@ class _Found:
         self.own[host] = redaction.worth_hiding(of_host)
         audit = work.answer(raw)
         values = (raw.get("busbar_intent") or {}).get("values", {})
-        self.files[host] = lldp_fleet.Files.of(audit.get("cabling") or values)
+        self.fleet.add(host, raw, audit)
         self.off[host] = audit.get("off") or (expected.off(raw["busbar_intent"]) if values else {})
         self.audited[host] = audit.get("evidence", "")
         first = roles[0] if roles and verdict.played(roles[0], variables) else "node_lock"
@@ -221,7 +214,7 @@ def until_now(
         if "fleet_audit_result" not in raw:
             raw = {**raw, "fleet_audit_result": {"hosts": heard}}
         found.add(host, raw, loader, roles, variables, nightly)
-    judged = verdict.judge(found.results, found.completed(roles), partial=False, ended=True, off=found.off)
+    judged = verdict.judge(found.results, found.completed(roles, variables), partial=False, ended=True, off=found.off)
     left_out = tuple(role for role in every if role not in roles)
     return replace(judged, left_out=left_out).scrubbed(found.hidden)
 

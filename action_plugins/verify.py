@@ -15,13 +15,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
-    consistency,
     host_variables,
     intent,
     rail_pairs,
     slowed_by,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
 # What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
@@ -31,16 +31,8 @@ CAUSES = (
 )
 # Of these what nobody could tell explains nothing.
 _SHOWN = (*lldp.SLOWING, *slowed_by.RAIL)
-SLOWING = (consistency.MTU.id, consistency.QOS.id, consistency.ADDRESS.id)
+SLOWING = (table.MTU.id, table.QOS.id, table.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
-# What differs from the fleet follows from what the role found that is to set it; else from what platform says of the
-# rail under the same name: follows().
-FOLLOWS = {
-    consistency.MTU.id: "netdev_mtu.",
-    consistency.QOS.id: "roce_qos.",
-    consistency.DRIVER.id: "ofed.",
-    consistency.RAIL_ORDER.id: "platform.",
-}
 
 
 class ActionModule(ActionBase):
@@ -144,17 +136,10 @@ def because(findings: Sequence[Finding], earlier: Sequence[Finding], causes: Map
     found = []
     for finding in findings:
         cause = None
-        if finding.check.startswith("consistency."):
-            cause = next((one.id for one in earlier if one.check.startswith(follows(finding.check))), None)
-        elif finding.check.startswith(EXPLAINED):
+        if finding.check.startswith(EXPLAINED):
             cause = causes.get(" ".join(finding.subject.split(" ")[:2]))
         found.append(replace(finding, because=cause) if cause and finding.because not in known else finding)
     return found
-
-
-def follows(check: str) -> str:
-    """What the checks begin with that tell on one node why it differs from the others by ``check`` of consistency."""
-    return FOLLOWS.get(check) or "platform.rail_" + check.partition(".")[2]
 
 
 def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: Sequence[Finding]) -> dict[str, str]:
@@ -176,4 +161,4 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
     return found
 
 
-__all__ = ["ActionModule", "because", "causes_of", "follows", "join", "results"]
+__all__ = ["ActionModule", "because", "causes_of", "join", "results"]

@@ -110,6 +110,10 @@ repaired:
   type: list
   elements: str
   returned: success
+facts:
+  description: Versions of the NCCL libraries, which the control node compares between hosts.
+  type: dict
+  returned: success
 variables:
   description: The variables that the file should hold.
   type: dict
@@ -152,7 +156,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, image_conf, proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, format_version, parse_version
 
 SPEC = {
     **module.PROFILE,
@@ -180,7 +184,8 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     task = Task(host, given)
     result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
-    return dict(result, variables=task.derivation.meant, notes=task.notes())
+    versions = sorted({format_version(library.version) for library in task.libraries})
+    return dict(result, variables=task.derivation.meant, notes=task.notes(), facts={"nccl": ", ".join(versions)})
 
 
 class Task:

@@ -65,6 +65,10 @@ imex:
   description: C(domain), the UUID and clique of the node's NVLink domain, and C(nodes), the addresses of IMEX's list.
   type: dict
   returned: on a tray of an NVLink domain
+facts:
+  description: VBIOS of the GPUs, which the control node compares between hosts.
+  type: dict
+  returned: success
 notes:
   description: Sentences for the verdict, such as that persistence mode is off.
   type: list
@@ -167,7 +171,9 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have)]
     notes += judge_kernel_log.notes(have, machine, asked)
     domain = imex.told(have.imex, have.gpus or {})
-    more = {} if domain is None else {"imex": domain}
+    more: Dict[str, Any] = {} if domain is None else {"imex": domain}
+    images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
+    more["facts"] = {"vbios": None if images is None else ", ".join(images)}
     return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have), **more)
 
 

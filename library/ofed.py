@@ -93,6 +93,10 @@ commands:
   type: list
   elements: str
   returned: success
+facts:
+  description: Release of OFED, or C(inbox), which the control node compares between hosts.
+  type: dict
+  returned: success
 notes:
   description: Sentences for the verdict.
   type: list
@@ -111,7 +115,7 @@ withheld:
 """
 
 import os
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import ofed
@@ -158,8 +162,12 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     devices = [nic.pci for nic in node.nics if nic.device.driver == ofed_state.MLX5]
     failed: Dict[Tuple[str, ...], str] = {}
 
+    facts: Dict[str, Optional[str]] = {}
+
     def look() -> Plan:
-        found = ofed.plan(ofed_state.read(host, _PEERMEM[given["gpudirect"]], machine), want, failed)
+        have = ofed_state.read(host, _PEERMEM[given["gpudirect"]], machine)
+        facts["ofed"] = "inbox" if have.release == "" else have.release
+        found = ofed.plan(have, want, failed)
         allowed = found.limit(given["max_disruption"])
         if all(command.disruption == "none" for command in allowed.commands):
             return allowed
@@ -173,7 +181,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         failed.update(_execute(host, after))
         after = look()
     done = merge(*rounds).result() if rounds else planned.result()
-    return dict(apply.result(planned, after), diff=done["diff"], commands=done["commands"], notes=[])
+    return dict(apply.result(planned, after), diff=done["diff"], commands=done["commands"], notes=[], facts=facts)
 
 
 def _want(host: Host, given: Mapping[str, Any], umad: bool, machine: str) -> ofed.Want:

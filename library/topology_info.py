@@ -42,6 +42,10 @@ options:
     description: Also return by what a sweep of the InfiniBand fabric knows this host.
     type: bool
     default: false
+  compare:
+    description: Also return what the control node compares between hosts.
+    type: bool
+    default: false
   tool_timeout:
     description: Seconds granted to each tool.
     type: float
@@ -81,6 +85,14 @@ fabric:
   description: C(boot_id) of the host, and C(rails), the GUIDs and ports of the profile's InfiniBand rails.
   type: dict
   returned: when O(guids) is set, and O(profile)
+rail_info:
+  description: The rails, as M(busbar.fabric.rail_info) returns them.
+  type: dict
+  returned: when O(compare) and O(profile) are set
+facts:
+  description: Name of the host, machine ID, kernel, driver and model of the GPUs; null for what could not be read.
+  type: dict
+  returned: when O(compare) and O(profile) are set
 draft:
   description: A profile that this host meets.
   type: dict
@@ -194,6 +206,7 @@ SPEC = {
     "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},
     "nccl_topo_file": {"type": "path", "default": ""},
     "guids": {"type": "bool", "default": False},
+    "compare": {"type": "bool", "default": False},
     "tool_timeout": {"type": "float", "default": 20},
     "draft": {"type": "bool", "default": False},
     "known_profiles": {"type": "dict", "default": {}},
@@ -226,12 +239,19 @@ def main() -> None:
         mtus = rdma.read_mtus(host) if any("InfiniBand" in rail.link_layers for rail in want.rails) else None
         # A table has some hundred files.
         keys = partition.read(host, machine.nics) if partitions else None
+        found = rails.match(machine, want)
         plan = platform.plan(
             machine, want, cross_checks, given["address_family"], addresses(host, want), mtus, given["site"], keys
         )
         if given["guids"]:
             boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, [])
-            more["fabric"] = {"boot_id": boot_id, "rails": rails.guids(rails.match(machine, want), want)}
+            more["fabric"] = {"boot_id": boot_id, "rails": rails.guids(found, want)}
+        if given["compare"]:
+            # The gate, which has no other hosts, is not sent it.
+            from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+
+            more["rail_info"] = rail_info.read(host, machine, found, want, given["address_family"], None).to_dict()
+            more["facts"] = rail_info.facts(host, machine)
     result = dict(plan.result(), notes=cloud.notes(machine), **more)
     if given["draft"]:
         # Asked of one node at a time, and never by the audit, which is not sent it.

@@ -1,27 +1,36 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a host's rails are, as other hosts have to know it: to be compared with them (consistency) and to be tested
-against them (rail_pairs). Only what is read once a run; which of two values is right is decided elsewhere.
+"""Read of a host what the control node compares between hosts (fleet), and tests between them (rail_pairs).
+
+Which of two values is right is decided there.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .core.host import Host, attempt
-from .machine import rdma
+from .machine import netdev_address, rdma
+from .machine.netdev_address import Address
 from .machine.profile import Profile
+from .machine.rail_address import interfaces
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
 from .roce import qos as roce_qos
 from .roce.chain import Chain
+from .roce.nouns import parse_traffic_class
 from .roce.port import ports
 from .roce.want import Want
 
 DRIVER = "/sys/module/%s/version"
 RELEASE = "/proc/sys/kernel/osrelease"
+HOSTNAME = "/proc/sys/kernel/hostname"
+# systemd, machine-id(5).
+MACHINE_ID = "/etc/machine-id"
+# Addresses of a rail that are compared.
+_ADDRESSES = 16
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,7 @@ class RailInfo:
 
     address: of the GID that RDMA takes.   rate_gbps, link_layer: of the profile.   mtu: of the netdev.
     qos: ``trust dscp, PFC 3, DSCP 26 to 3``.   gpu: address of the rail's GPU, with its index in PCI order.
+    addresses: ``10.16.0.1/24``, of its interface.   guids: kind (node, port, system) -> 16 hex digits.
     """
 
     number: int
@@ -45,16 +55,22 @@ class RailInfo:
     qos: Optional[str]
     gpu: str = ""
     gpu_index: int = 0
+    addresses: Sequence[str] = ()
+    guids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class HostInfo:
-    """product: of the machine.   driver: of its NICs, with its version.   missing: rail -> why there is none."""
+    """product: of the machine.   driver: of its NICs, with its version.   missing: rail -> why there is none.
+
+    gpus: UUIDs.
+    """
 
     product: Optional[str]
     driver: Optional[str]
     rails: Tuple[RailInfo, ...]
     missing: Mapping[int, str]
+    gpus: Sequence[str] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -67,15 +83,24 @@ def from_dict(data: Mapping[str, Any]) -> HostInfo:
         data["driver"],
         tuple(RailInfo(**one) for one in data["rails"]),
         {int(number): why for number, why in data["missing"].items()},
+        data.get("gpus", ()),
     )
 
 
-def read(host: Host, machine: Topology, found: Rails, profile: Profile, family: str, dscp: Optional[int]) -> HostInfo:
-    """found: NICs of the profile's rails. family: "ipv4" or "ipv6", of the rails' addresses.
+def read(
+    host: Host,
+    machine: Topology,
+    found: Rails,
+    profile: Profile,
+    family: str,
+    dscp: Optional[int],
+) -> HostInfo:
+    """Read the rails. found: NICs of the profile's rails. family: "ipv4" or "ipv6", of the rails' addresses.
 
-    dscp: of the lossless queue; None where there is none, and then the ports' QoS is not asked for.
+    dscp: of the lossless queue; without, only the traffic class that the driver forces is read of the ports' QoS.
     """
     gpus = found.gpus or {}
+    on_wire = attempt(lambda: netdev_address.read(host), " ".join(netdev_address.ADDRESSES), [])
     infos = []
     qos = _qos(host, machine, found, dscp)
     for rail in profile.rails:
@@ -83,6 +108,7 @@ def read(host: Host, machine: Topology, found: Rails, profile: Profile, family: 
         if nic is None or nic.rdma is None:
             continue
         near = [gpus[index] for index in sorted(rail.paths) if index in gpus]
+        on_ethernet = rail.link_layers[0] == "Ethernet"
         infos.append(
             RailInfo(
                 number=rail.number,
@@ -95,13 +121,58 @@ def read(host: Host, machine: Topology, found: Rails, profile: Profile, family: 
                 mtu=nic.netdevs[0].mtu if nic.netdevs else None,
                 firmware=nic.rdma.firmware,
                 psid=nic.rdma.board_id,
-                qos=qos.get(nic.pci) if rail.link_layers[0] == "Ethernet" and dscp is not None else "",
+                qos=qos.get(nic.pci) if dscp is not None and on_ethernet else _forced_class(host, nic),
                 gpu=near[0].pci if near else "",
                 gpu_index=near[0].index if near else 0,
+                addresses=_addresses(nic, on_wire or {}) if on_ethernet else [],
+                guids=_guids(nic, machine.virtualization.is_vm),
             )
         )
     drivers = {nic.device.driver or "no driver" for nic in found.nics.values()}
-    return HostInfo(_line(host, PRODUCT), _driver(host, sorted(drivers)), tuple(infos), found.missing)
+    uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid]
+    return HostInfo(_line(host, PRODUCT), _driver(host, sorted(drivers)), tuple(infos), found.missing, tuple(uuids))
+
+
+def facts(host: Host, machine: Topology) -> Dict[str, Optional[str]]:
+    """Read what identifies the host, and what it runs. None: could not be read; "": it has none."""
+    identity = attempt(lambda: host.read_system(MACHINE_ID), MACHINE_ID, [])
+    models = sorted({gpu.model for gpu in machine.gpus if gpu.model})
+    return {
+        "hostname": _line(host, HOSTNAME),
+        "machine_id": "" if identity is None else identity.strip(),
+        "kernel": _line(host, RELEASE),
+        "gpu_driver": machine.driver.version if machine.driver else "",
+        "gpu_model": ", ".join(models),
+    }
+
+
+def _addresses(nic: Nic, addresses: Mapping[str, Sequence[Address]]) -> List[str]:
+    """Return the addresses of the interface, and of a bond or VLAN above it that its GIDs name."""
+    names = interfaces(nic, nic.port) if nic.port else []
+    found = ["%s/%d" % (one.address, one.length) for name in names for one in addresses.get(name, ())]
+    return found[:_ADDRESSES]
+
+
+def _guids(nic: Nic, is_vm: bool) -> Dict[str, str]:
+    """Return kind -> digits. Virtual functions share the system's with their card; a RoCE port's is made of its MAC."""
+    port, device = nic.port, nic.rdma
+    if device is None:
+        return {}
+    first = next((gid.gid for gid in (port.gids if port else ()) if gid.index == 0), "")
+    own = first[20:] if first.startswith("fe80:") or (port and port.link_layer == "InfiniBand") else ""
+    given = {"node": device.node_guid, "port": own, "system": None if is_vm else device.sys_image_guid}
+    digits = {kind: (guid or "").replace(":", "") for kind, guid in given.items()}
+    return {kind: guid for kind, guid in digits.items() if guid.strip("0")}
+
+
+def _forced_class(host: Host, nic: Nic) -> str:
+    """Return the traffic class that OFED's driver forces upon every queue pair; other drivers have none."""
+    port = nic.port
+    if nic.rdma is None or port is None or port.link_layer != "Ethernet":
+        return ""
+    path = "%s/%s/tc/%d/traffic_class" % (rdma.DEVICES, nic.rdma.name, port.number)
+    forced = attempt(lambda: parse_traffic_class(host.read(path) or ""), path, [])
+    return "no forced traffic class" if forced in (None, -1) else "forced traffic class %d" % forced
 
 
 def _address(nic: Nic, family: str) -> Optional[str]:

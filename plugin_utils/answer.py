@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from re import Pattern
 from typing import Any
 
@@ -280,8 +280,22 @@ def of_findings(value: Any) -> None:
 
 
 seconds = number(0, 1e11)
+_hex = text(16, re.compile(r"[0-9a-f]{16}"))
+
+
+def interface(value: Any) -> None:
+    """Accept an address with the length of its prefix, ``10.16.0.1/24``."""
+    text(64)(value)
+    try:
+        ip_interface(value)
+    except ValueError:
+        raise Invalid(f"is {_shown(value)}, which is no address with a prefix") from None
+    if "%" in value or "/" not in value:
+        raise Invalid(f"is {_shown(value)}, which is no address with a prefix")
+
+
 rail = record(
-    optional=("gpu", "gpu_index"),
+    optional=("gpu", "gpu_index", "addresses", "guids"),
     number=whole(0, 99),
     pci=text(20, _PCI),
     device=text(64, _DEVICE),
@@ -295,8 +309,12 @@ rail = record(
     qos=maybe(line),
     gpu=text(20, re.compile("|" + _PCI.pattern)),
     gpu_index=whole(0, 999),
+    addresses=many(interface, 16),
+    guids=table(_hex, one_of("node", "port", "system"), 3),
 )
 _info = record(
+    optional=("gpus",),
+    gpus=many(text(64, re.compile("[A-Za-z0-9-]+")), 64),
     product=maybe(line),
     driver=maybe(line),
     rails=many(rail, 100),
@@ -642,6 +660,9 @@ def a_sweep(value: Any) -> None:
         raise Invalid(str(error)) from None
 
 
+# Of a host, beside its rails: what is compared between hosts, by name.
+facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
+
 # -- what each module may return ---------------------------------------------------------------------------------------
 
 # Of every module, see plan.Plan.result and apply.result; of a failed one, what Ansible adds to it.
@@ -658,6 +679,7 @@ _ALL: dict[str, Check] = {
     "withheld": ids,
     "repaired": ids,
     "notes": lines,
+    "facts": facts,
     "backup_files": lines,
     "rc": maybe(whole(-LARGEST, LARGEST)),
     "stdout": text(LIMIT),
@@ -743,7 +765,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "rail_info": {"info": info, "busy": lines},
     "rma_info": {"hardware": hardware},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
-    "topology_info": {"topology": anything, "draft": anything, "doubts": lines, "fabric": on_fabric},
+    "topology_info": {"topology": anything, "draft": anything, "doubts": lines, "fabric": on_fabric, "rail_info": info},
 }
 # What a module says at first that goes on in the background.
 _STARTED: dict[str, Check] = {
@@ -753,7 +775,7 @@ _STARTED: dict[str, Check] = {
     "finished": one_or_flag,
 }
 # What the audit leaves on the node, and what is there only for a draft or a failure, may be missing.
-_OPTIONAL = ("build", "share", "variables", "topology", "fabric", "draft", "doubts", "argv", "log", "imex")
+_OPTIONAL = ("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex")
 _NEEDED = ("findings", "passed")
 
 

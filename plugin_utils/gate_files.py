@@ -27,7 +27,7 @@ ROLES = {
 }
 # Instead of what the role says.
 _INSTEAD: dict[str, dict[str, Any]] = {
-    "platform": {"cross_checks": [], "nccl_topo_file": ""},
+    "platform": {"cross_checks": [], "nccl_topo_file": "", "compare": False},
     # Growth, and the record of it, are the nightly check's.
     "node_health": {"states_only": True, "record": False},
     # The gate loads no library: one that a user may write can run, or wait, for ever.

@@ -101,6 +101,7 @@ HEADINGS = {
 ELSEWHERE = {
     "lock": "every run, before it writes",
     "run": "every run",
+    "consistency": "every run over two hosts and more, between them (docs/drift.md)",
     "nccl_hang": "`playbooks/hang.yml`, and so `busbar hang`",
     "drift_timer": "role `drift_timer`, on the control node",
     "preflight": "`busbar preflight`, inside a job (docs/preflight.md)",
@@ -205,7 +206,7 @@ def declared(root: Path = ROOT) -> list[Declared]:
     no text below it, or is declared twice.
     """
     found: dict[str, Declared] = {}
-    for path in sorted([*(root / "module_utils").rglob("*.py"), *(root / "plugin_utils").glob("*.py")]):
+    for path in sorted([*(root / "module_utils").rglob("*.py"), *(root / "plugin_utils").rglob("*.py")]):
         places = list(_declarations(path))
         if not places:
             continue

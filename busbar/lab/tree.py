@@ -521,7 +521,7 @@ def _proc(tree: Tree, machine: Machine) -> None:
             "cmdline": machine.cmdline,
         },
     )
-    tree.add("/proc/sys/kernel", {"osrelease": machine.kernel})
+    tree.add("/proc/sys/kernel", {"osrelease": machine.kernel, "hostname": machine.hostname})
     limits = [
         f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} Units",
         f"{'Max open files':<25} {1048576:<20} {1048576:<20} files",

@@ -87,7 +87,7 @@ def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]
         port = nic.port if nic is not None else None
         if nic is None or port is None or port.link_layer != "Ethernet":
             continue
-        own = {address: name for name in _interfaces(nic, port) for address in _of(addresses, [name])}
+        own = {address: name for name in interfaces(nic, port) for address in _of(addresses, [name])}
         twice = {address for address in own if address in first and first[address][0] != own[address]}
         said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
         if own:
@@ -105,8 +105,8 @@ def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]
     return findings
 
 
-def _interfaces(nic: Nic, port: Port) -> List[str]:
-    """Its own, and a bond or VLAN above them that its GIDs name."""
+def interfaces(nic: Nic, port: Port) -> List[str]:
+    """Return its own interfaces, and a bond or VLAN above them that its GIDs name."""
     return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
 
 

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import (
-    consistency as consistency_action,
-)
-from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
     nccl_benchmark_report,
     nccl_tests_share,
@@ -34,7 +31,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
-    consistency,
     gated,
     host_variables,
     nccl_benchmark,
@@ -43,6 +39,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -165,11 +163,14 @@ def is_out(of_bad: Any) -> bool:
 @EVERY
 def test_the_comparison_of_all_hosts(said: Any) -> None:
     def compared(hosts: dict[str, Any]) -> dict[str, Any]:
-        return consistency.judge([consistency_action.member(host, hosts[host]) for host in HOSTS])
+        fleet = Fleet()
+        for host in HOSTS:
+            fleet.add(host, hosts[host], {})
+        return compare([fleet.member(host, {}, True) for host in HOSTS]).judged
 
     found = compared(variables(said))
     assert set(found) == set(HOSTS)
-    if consistency_action.member("bad", variables(said)["bad"]).info is None:
+    if host_variables.of_host(variables(said)["bad"]) is None:
         assert {host: found[host] for host in HOSTS[1:]} == {host: compared(NOTHING)[host] for host in HOSTS[1:]}
         assert not all(one.finding.ok for one in found["bad"])
 

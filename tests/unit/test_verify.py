@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import verify, verify_report
-from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, rail_address
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Session
-from ansible_collections.busbar.fabric.plugins.plugin_utils import consistency
 
 NIC = "0000:1a:00.0"
 SESSION = Session("client", 3, NIC, "mlx5_9", "node02", "10.19.0.2", 400.0)
@@ -133,29 +130,11 @@ def test_a_cause_that_no_role_has_found_is_none() -> None:
     assert verify.join("node01", of_host, [measured(path)], False)[0][1].because == odd.id
 
 
-def test_what_differs_from_the_fleet_follows_from_the_role_that_sets_it() -> None:
-    cause = finding("netdev_mtu.live", f"{NIC} mlx5_9 eth3")
-    of_host = host(SESSION, mtu_result={"findings": [cause.to_dict()]})
-    odd = finding("consistency.mtu", "rails")
-    of_host["consistency_result"]["hosts"]["node01"]["findings"] = [odd.to_dict()]
-    assert verify.join("node01", of_host, [measured()], False)[0][0].because == cause.id
-
-
 def results(**more: Any) -> dict[str, Any]:
     return {
         "node01": {**measured(), "finished_at": 1.0, "simulated": False, "stored": False, **more},
         "node03": {**measured(figure=100.0), "finished_at": 1.0, "simulated": False, "stored": False, **more},
     }
-
-
-@pytest.mark.parametrize(
-    ("compared", "alone"),
-    [(consistency.ADDRESS, rail_address.RAIL_ADDRESS), (consistency.FIRMWARE, platform.RAIL_FIRMWARE)],
-)
-def test_what_platform_says_of_a_rail_under_the_same_name_comes_first(compared: Check, alone: Check) -> None:
-    differs = finding(compared.id, "0000:1a:00.0 mlx5_9")
-    (joined,) = verify.because([differs], [finding("platform.rail_state", NIC), cause := finding(alone.id, NIC)], {})
-    assert joined.because == cause.id
 
 
 def test_each_rail_has_a_line_with_its_worst_direction() -> None:

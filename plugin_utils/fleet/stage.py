@@ -1,0 +1,153 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The stage between the hosts' results and the verdict: what only a look at all of them together can find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    findings_file,
+    host_variables,
+    imex_fleet,
+    lldp_fleet,
+    port_fleet,
+    suite,
+)
+
+from .compare import Comparisons, Judged, compare
+from .table import FIRMWARE, MTU, PSID, QOS, TABLE, Member
+
+ROLE = "fleet"
+_NOUN = "consistency."
+# Roles whose results hold facts.
+_WITH_FACTS = ("platform", "mofed", "node_health", "nccl_conf")
+_CAUSES = {row.check.id: row.causes for row in TABLE}
+Results = MutableMapping[str, dict[str, Any]]
+
+
+def declaration(intent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the comparison needs of a host's intent: its kind, and check -> values that are declared."""
+    values = intent.get("values") or {}
+    if not values:
+        return {}
+    chain = host_variables.chain(values)
+    found: dict[str, list[str]] = {}
+    if chain.dscp is not None and chain.trust and chain.pfc is not None and chain.priority is not None:
+        found[QOS.id] = [rail_info.summary(chain.trust, chain.pfc, chain.dscp, chain.priority)]
+    if values.get("busbar_mtu") is not None:
+        found[MTU.id] = [str(values["busbar_mtu"])]
+    firmware: Mapping[str, str] = values.get("busbar_firmware") or {}
+    found |= {FIRMWARE.id: sorted(set(firmware.values())), PSID.id: sorted(firmware)} if firmware else {}
+    return {"kind": host_variables.kind({"busbar_intent": intent}), "declared": found}
+
+
+@dataclass
+class Fleet:
+    """What the stage has of the hosts, besides the results of their roles.
+
+    declared: host -> declaration(). rails: host -> what verify has read of its rails. files: host -> its cabling plan.
+    """
+
+    declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    rails: dict[str, rail_info.HostInfo] = field(default_factory=dict)
+    files: dict[str, lldp_fleet.Files] = field(default_factory=dict)
+
+    def add(self, host: str, registered: Mapping[str, Any], audit: Mapping[str, Any]) -> None:
+        """Add a host. registered: what the run has registered for it. audit: what fleet_audit has of it."""
+        intent = registered.get("busbar_intent") or {}
+        self.declared[host] = audit.get("compare") or declaration(intent)
+        self.files[host] = lldp_fleet.Files.of(audit.get("cabling") or intent.get("values", {}))
+        info = host_variables.of_host(registered)
+        if info is not None:
+            self.rails[host] = info
+
+    def join(self, results: Results, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
+        """Add what the comparisons find to the results. Return the roles, and ROLE where hosts were compared.
+
+        results: host -> role -> result. variables: of the run.
+        """
+        if lldp_fleet.ROLE in roles:
+            lldp_fleet.join(results, self.files)
+        if port_fleet.ROLE in roles:
+            port_fleet.join(results)
+        if imex_fleet.ROLE in roles:
+            imex_fleet.join(results)
+        groups: Mapping[str, Sequence[str]] = variables.get("groups") or {}
+        check_mode = bool(variables.get("ansible_check_mode"))
+        members = [self.member(host, of_host, check_mode) for host, of_host in results.items()]
+        there = {member.host for member in members if member.info is not None}
+        if len(there) < 2:
+            return [*roles]
+        inner = {name: of for name, of in groups.items() if name not in ("all", "ungrouped", findings_file.GROUP)}
+        found = compare([member for member in members if member.host in there], inner)
+        expected = set(groups.get(findings_file.GROUP) or results) | there
+        for host, of_host in results.items():
+            # The verdict says of a host without any result that there is none.
+            if not of_host:
+                continue
+            if suite.VERIFY in of_host:
+                of_host[suite.VERIFY] = _without_comparison(of_host[suite.VERIFY])
+            of_host[ROLE] = _result(host, of_host, found, there, len(expected))
+        return [*roles, ROLE]
+
+    def member(self, host: str, of_host: Mapping[str, Any], check_mode: bool) -> Member:
+        """Return the host as it is compared. of_host: role -> result. In check mode no role has changed anything."""
+        platform = of_host.get("platform") or {}
+        read = platform.get("rail_info")
+        info = self.rails.get(host)
+        if info is None and read and answer.is_valid(answer.info, read):
+            info = rail_info.from_dict(read)
+        facts: dict[str, str | None] = {}
+        for role in _WITH_FACTS:
+            given = (of_host.get(role) or {}).get("facts")
+            facts |= given if given and answer.is_valid(answer.facts, given) else {}
+        declared = self.declared.get(host) or {}
+        # The verdict says so of a result that is none.
+        worked = {role: one for role, one in of_host.items() if isinstance(one, Mapping) and "findings" in one}
+        changed = frozenset(role for role, one in worked.items() if one.get("changed") and not check_mode)
+        kind = declared.get("kind", "")
+        return Member(host, kind, info, facts, declared.get("declared", {}), frozenset(worked), changed)
+
+
+def _result(
+    host: str, of_host: Mapping[str, Any], found: Comparisons, there: set[str], expected: int
+) -> dict[str, Any]:
+    judged = found.judged.get(host, [])
+    earlier = [
+        (one["check"], one["id"])
+        for role, result in of_host.items()
+        if role != ROLE
+        for one in answer.findings_of(result)
+        if one["because"] is None
+    ]
+    findings = tuple(one.finding if one.finding.because else _explained(one, earlier) for one in judged)
+    notes = [*found.notes.get(host, [])]
+    if host in there and len(there) < expected:
+        notes.append(f"compared with each other: {len(there)} of {expected} hosts of {findings_file.GROUP}")
+    if host in there and not judged:
+        notes.append("compared with no other host: none of its platform, fabric and product was read")
+    return {**Plan(findings).result(), "notes": notes}
+
+
+def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
+    """Return the finding, caused by that of the host itself which says why its value is another one."""
+    finding = judged.finding
+    causes = _CAUSES.get(finding.check, ())
+    cause = next((name for check, name in earlier if causes and check.startswith(causes)), None)
+    return finding if finding.ok or cause is None else replace(finding, because=cause)
+
+
+def _without_comparison(verified: Any) -> Any:
+    """Return the result of verify without the comparison that it has made for its own tests."""
+    if not isinstance(verified, Mapping) or not answer.is_valid(answer.ids, verified.get("passed")):
+        return verified
+    rest = [one for one in answer.findings_of(verified) if not one["check"].startswith(_NOUN)]
+    passed = [name for name in verified["passed"] if not name.startswith(_NOUN)]
+    return {**verified, "findings": rest, "passed": passed}

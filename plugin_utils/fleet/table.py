@@ -1,0 +1,257 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The table of what is compared between hosts: one row a check, with its rule and where its values come from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+
+# Two comparisons read each address.
+_parsed = functools.lru_cache(20_000)(ip_interface)
+# Rail, None for the host as a whole, and its value; None where it could not be read.
+Value = tuple[int | None, str | None]
+
+GPU = Check(
+    "consistency.gpu",
+    why="a GPU is in one machine: two names of the inventory lead to the same node, which counts twice",
+    fix="compare ansible_host and the DNS records of both names; remove one name, or correct its address",
+)
+"Has no other host one of this host's GPUs, by UUID"
+GUID = Check(
+    "consistency.guid",
+    why="a fabric knows its ports by GUID: of two with one GUID, a subnet manager finds the wrong one",
+    fix="compare the label on each card with cat /sys/class/infiniband/*/node_guid; restore the GUIDs and MAC addresses"
+    " of the wrong card (mstflint -d ADDRESS -guid GUID -mac MAC sg), drained, and reset it",
+    severity="critical",
+)
+"Has no other host one of the node, port or system GUIDs of this host's rails; a RoCE port's is made of its MAC"
+HOSTNAME = Check(
+    "consistency.hostname",
+    why="schedulers, MPI and logs know nodes by their host name: of two with one name, one gets the other's work",
+    fix="run hostnamectl set-hostname NAME on the host that has the other's name",
+)
+"Has no other host this host's name"
+MACHINE = Check(
+    "consistency.machine_id",
+    why="systemd derives DHCP identifiers from the machine ID: two clones of one image may get one address",
+    fix="on each clone but the first: rm /etc/machine-id, run systemd-machine-id-setup, and reboot",
+    severity="minor",
+)
+"Has no other host the machine ID of this host"
+ADDRESS = Check(
+    "consistency.address",
+    why="two nodes with one address: switches send packets for one of them to the other",
+    fix="look up the address in the site's address plan, and correct the file that sets up the wrong rail",
+    severity="critical",
+)
+"Has no rail of another host, whatever its platform, one of the addresses of this host's rails"
+SUBNET = Check(
+    "consistency.subnet",
+    why="a rail in another subnet than the same rail of its neighbours does not reach them, or by the wrong leaf",
+    fix="correct address and prefix of the rail in the file that sets it up, to those of the same rail of another host",
+)
+"""Is each rail in the subnet of the same rail of those hosts with which it shares the other rails' subnets, and does no
+subnet overlap another one with a longer prefix"""
+FIRMWARE = Check(
+    "consistency.firmware",
+    why="two firmwares behave differently under congestion: the slowest rail sets the pace of all",
+    fix="mstflint -d ADDRESS query on both kinds; bring this one to the fleet's firmware while drained:"
+    " mstflint -d ADDRESS -i FILE burn, then mstfwreset -d ADDRESS -y reset or a reboot",
+)
+"""Is the firmware of each rail's NIC that of most hosts of the kind (profile, fabric, product); a tie names both sides,
+as for all of these. What the inventory declares comes first"""
+PSID = Check(
+    "consistency.psid",
+    why="another PSID is another card: other speed, other firmware, other defaults",
+    fix="see what card is in the slot (lspci -vv, mlxfwmanager --query); exchange it, or declare it in busbar_firmware",
+)
+"Is each rail's NIC the card (PSID) that is declared, else that of most hosts of the kind"
+DRIVER = Check(
+    "consistency.driver",
+    why="a node that missed a rollout fails in its own way",
+    fix="install the release of the other hosts: set mofed_version, then run site.yml --tags mofed for this host, and"
+    " reboot it where it waits for that",
+)
+"Is the driver of the rails' NICs that of most hosts of the kind"
+OFED = Check("consistency.ofed", why=DRIVER.why, fix=DRIVER.fix)
+"Is the release of OFED that of most hosts of the kind"
+KERNEL = Check(
+    "consistency.kernel",
+    why="a node that missed a rollout fails in its own way",
+    fix="install the kernel of the other hosts and boot it; if an upgrade is under way, finish it, or accept the"
+    " difference until its end (busbar_accepted)",
+    severity="minor",
+)
+"Does the host run the kernel of most hosts of the kind"
+GPU_DRIVER = Check(
+    "consistency.gpu_driver",
+    why="ranks with different NVIDIA drivers fail or differ in speed, and an NVLink domain needs one driver",
+    fix="install the driver of the other hosts while drained, and load it; if an upgrade is under way, finish it",
+)
+"Is the NVIDIA driver that of most hosts of the kind"
+GPU_MODEL = Check(
+    "consistency.gpu_model",
+    why="the slowest GPU sets the pace of a job, and the smallest its memory",
+    fix="exchange the GPU, or give the host a platform of its own (busbar_platform)",
+)
+"Are the GPUs of the models of most hosts of the kind"
+VBIOS = Check(
+    "consistency.vbios",
+    why="GPUs with another VBIOS may have other clocks and power limits",
+    fix="bring this host to the firmware bundle of the others, from the vendor of the machine, while it is drained",
+    severity="minor",
+)
+"Are the GPUs' VBIOS versions those of most hosts of the kind"
+NCCL = Check(
+    "consistency.nccl",
+    why="ranks of one job with different NCCL versions may hang or fail when they connect",
+    fix="install the NCCL version of the other hosts",
+)
+"Are the versions of the NCCL libraries on the host those of most hosts of the kind"
+RAIL_ORDER = Check(
+    "consistency.rail_order",
+    why="rail N of one node talks to rail N of all: another order sends it through the spine",
+    fix="compare the slots with another node; name the rails' addresses in a site profile if the machine is built"
+    " otherwise",
+    severity="critical",
+)
+"Are the rails' PCI addresses, in order, those of most hosts of the kind"
+MTU = Check(
+    "consistency.mtu",
+    why="two ends with different MTUs lose large packets",
+    fix="set busbar_mtu once for all hosts of the fabric, then run site.yml --tags mtu for this host",
+)
+"Is the MTU of each Ethernet rail, and what the inventory declares for it, that of most hosts of the kind"
+QOS = Check(
+    "consistency.qos",
+    why="a port with other settings drops packets that its neighbours send as lossless",
+    fix="set busbar_roce once for all hosts of the fabric, then run site.yml --tags roce_qos for this host",
+)
+"Are trust, PFC and DSCP of the rails, and what the inventory declares for them, those of most hosts of the kind"
+HOST = Check(
+    "consistency.host",
+    why="a host without results counts like one that differs",
+    fix="run it again for this host when it can be reached",
+)
+"Could the host be compared at all"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One host. kind: profile and fabric. info, facts: as module rail_info and others read them; None: no result.
+
+    declared: check -> what the inventory declares. judged, changed: roles with a result in this run, and those that
+    changed something.
+    """
+
+    host: str
+    kind: str
+    info: HostInfo | None
+    facts: Mapping[str, str | None] = field(default_factory=dict)
+    declared: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    judged: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row. read: the values of a host; none of what it does not have, and what is not read.
+
+    rule: "unique" among all hosts, "equal" in a kind, or "subnet". role: sets the value; what it has changed in this
+    run is compared by the next. site: the variable that declares the value. alike: two declarations must be equal, too.
+    causes: beginnings of checks of the host itself that explain a difference.
+    """
+
+    check: Check
+    read: Callable[[Member, HostInfo], Sequence[Value]]
+    rule: str = "equal"
+    role: str = ""
+    site: str = ""
+    alike: bool = False
+    causes: tuple[str, ...] = ()
+
+
+def _fact(name: str) -> Callable[[Member, HostInfo], Sequence[Value]]:
+    return lambda member, info: [(None, member.facts[name])] if member.facts.get(name, "") != "" else []
+
+
+def _rails(value: Callable[[RailInfo], str | None]) -> Callable[[Member, HostInfo], Sequence[Value]]:
+    return lambda member, info: [(rail.number, text) for rail in info.rails if (text := value(rail)) != ""]
+
+
+def _mtu(rail: RailInfo) -> str | None:
+    return "" if rail.link_layer != "Ethernet" else None if rail.mtu is None else str(rail.mtu)
+
+
+def _firmware(member: Member, info: HostInfo) -> Sequence[Value]:
+    # A card that is not declared is a finding by its PSID.
+    declared = member.declared.get(PSID.id)
+    return [(rail.number, rail.firmware) for rail in info.rails if not declared or rail.psid in declared]
+
+
+def _order(member: Member, info: HostInfo) -> Sequence[Value]:
+    # A missing rail is a finding of platform, and makes no other order.
+    complete = info.rails and not info.missing
+    return [(None, " ".join(rail.pci for rail in info.rails))] if complete else []
+
+
+def _interfaces(rail: RailInfo) -> Iterator[IPv4Interface | IPv6Interface]:
+    """Yield the rail's addresses; a /32 or /128 beside others of its family is a virtual or anycast address."""
+    known = [one for one in map(_parsed, rail.addresses or filter(None, [rail.address])) if not one.is_link_local]
+    for version in (4, 6):
+        family = [one for one in known if one.version == version]
+        yield from [one for one in family if one.network.prefixlen < one.max_prefixlen] or family
+
+
+def _addresses(member: Member, info: HostInfo) -> Sequence[Value]:
+    return [(rail.number, str(one.ip)) for rail in info.rails for one in _interfaces(rail)]
+
+
+def _subnets(member: Member, info: HostInfo) -> Sequence[Value]:
+    """Return the subnets of the addresses' family that hold more than two hosts: a /31 is of one cable."""
+    found: list[Value] = []
+    for rail in info.rails:
+        version = 6 if ":" in (rail.address or "") else 4
+        known = [one for one in _interfaces(rail) if one.version == version]
+        networks = {str(one.network) for one in known if one.network.prefixlen < one.max_prefixlen - 1}
+        found += [(rail.number, ", ".join(sorted(networks)))] if networks and rail.addresses else []
+    return found
+
+
+def _guids(member: Member, info: HostInfo) -> Sequence[Value]:
+    return [(rail.number, f"{kind} GUID {digits}") for rail in info.rails for kind, digits in rail.guids.items()]
+
+
+TABLE = (
+    Comparison(GPU, lambda member, info: [(None, uuid) for uuid in info.gpus], "unique"),
+    Comparison(GUID, _guids, "unique"),
+    Comparison(HOSTNAME, _fact("hostname"), "unique"),
+    Comparison(MACHINE, _fact("machine_id"), "unique"),
+    Comparison(ADDRESS, _addresses, "unique", causes=("platform.rail_address",)),
+    Comparison(SUBNET, _subnets, "subnet"),
+    Comparison(FIRMWARE, _firmware, role="platform", site="busbar_firmware"),
+    Comparison(PSID, _rails(lambda rail: rail.psid), role="platform", site="busbar_firmware"),
+    Comparison(
+        *(DRIVER, lambda member, info: [(None, info.driver)] if info.rails else []),
+        role="mofed",
+        site="mofed_version",
+        causes=("ofed.packages", "ofed.loaded", "ofed.module"),
+    ),
+    Comparison(OFED, _fact("ofed"), role="mofed", site="mofed_version", causes=("ofed.packages",)),
+    Comparison(KERNEL, _fact("kernel")),
+    Comparison(GPU_DRIVER, _fact("gpu_driver"), causes=("platform.gpu_driver",)),
+    Comparison(GPU_MODEL, _fact("gpu_model"), causes=("platform.gpu_model",)),
+    Comparison(VBIOS, _fact("vbios")),
+    Comparison(NCCL, _fact("nccl"), site="busbar_nccl_libraries"),
+    Comparison(RAIL_ORDER, _order, site="pci in a site profile", causes=("platform.rail_device",)),
+    Comparison(MTU, _rails(_mtu), role="mtu", site="busbar_mtu", alike=True, causes=("netdev_mtu.",)),
+    Comparison(
+        *(QOS, _rails(lambda rail: rail.qos)), role="roce_qos", site="busbar_roce", alike=True, causes=("roce_qos.",)
+    ),
+)

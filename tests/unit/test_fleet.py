@@ -1,0 +1,381 @@
+"""Which host differs from the fleet, and from what: every row of the table, and the legal variants."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import stage, table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import Judged, compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.table import Member
+
+QOS = "trust dscp, PFC 3, DSCP 26 to 3"
+Edit = Callable[[RailInfo], dict[str, Any]]
+
+
+def rail(number: int, host: int, **changes: Any) -> RailInfo:
+    one = RailInfo(
+        number=number,
+        pci=f"0000:{0x1A + number:02x}:00.0",
+        device=f"mlx5_{number}",
+        netdev=f"eth{number}",
+        link_layer="Ethernet",
+        rate_gbps=400.0,
+        address=f"10.{16 + number}.0.{host}",
+        mtu=9000,
+        firmware="28.43.2026",
+        psid="MT_0000000838",
+        qos=QOS,
+        addresses=(f"10.{16 + number}.0.{host}/24",),
+        guids={
+            kind: f"{place}a00{number:02x}000000{host:04x}" for place, kind in enumerate(("node", "port", "system"))
+        },
+    )
+    return replace(one, **changes)
+
+
+def member(number: int, edit: Edit | None = None, rails: int = 8, **facts: str | None) -> Member:
+    """Host number of a fleet that is in order. edit: rail -> what is otherwise on it."""
+    plain = [rail(index, number) for index in range(rails)]
+    info = HostInfo(
+        *("PowerEdge XE9680", "mlx5_core 25.10-1.7.1"),
+        tuple(replace(one, **(edit(one) if edit else {})) for one in plain),
+        *({}, tuple(f"GPU-{number}-{index}" for index in range(8))),
+    )
+    known = {"kernel": "6.8.0-60", "gpu_driver": "580.95.05", "gpu_model": "NVIDIA H200", "vbios": "96.00.AE"}
+    known |= {"ofed": "25.10-1.7.1", "nccl": "2.28.9", "hostname": f"n{number}", "machine_id": f"{number:032x}"}
+    return Member(f"node{number:02d}", "hgx-h200 ethernet", info, {**known, **facts})
+
+
+def fleet(count: int, rails: int = 8) -> list[Member]:
+    return [member(number, rails=rails) for number in range(1, count + 1)]
+
+
+def of_info(one: Member, **changes: Any) -> Member:
+    assert one.info is not None
+    return replace(one, info=replace(one.info, **changes))
+
+
+def bad(members: list[Member], groups: dict[str, list[str]] | None = None) -> dict[str, list[tuple[str, str]]]:
+    """Host -> check and state of what is not ok."""
+    found = {
+        host: [(one.finding.check.partition(".")[2], one.finding.state) for one in judged if not one.finding.ok]
+        for host, judged in compare(members, groups).judged.items()
+    }
+    return {host: checks for host, checks in found.items() if checks}
+
+
+def the(members: list[Member], host: str) -> Judged:
+    (judged,) = [one for one in compare(members).judged[host] if not one.finding.ok]
+    return judged
+
+
+def on(number: int, **changes: Any) -> Edit:
+    return lambda one: changes if one.number == number else {}
+
+
+def always(**changes: Any) -> Edit:
+    return lambda one: changes
+
+
+def test_a_fleet_of_equals_has_each_comparison_once_and_no_finding() -> None:
+    found = compare(fleet(4))
+    assert {host: [one.finding.check for one in judged] for host, judged in found.judged.items()} == {
+        one.host: [row.check.id for row in table.TABLE] for one in fleet(4)
+    }
+    assert all(one.finding.ok and one.finding.have for judged in found.judged.values() for one in judged)
+    assert not found.notes
+
+
+UNIQUE = [
+    (member(4, on(5, addresses=("10.18.0.1/24",), address="10.18.0.1")), "address"),
+    (member(4, on(5, addresses=("10.21.0.4/24", "fd00::1/64"))), "address"),
+    (member(4, on(2, guids={"node": "0a0002000000" + "0001"})), "guid"),
+    (member(4, on(2, guids={"system": "2a0007000000" + "0001"})), "guid"),
+    (member(4, hostname="n1"), "hostname"),
+    (member(4, machine_id=f"{1:032x}"), "machine_id"),
+    (of_info(member(4), gpus=("GPU-1-3",)), "gpu"),
+]
+
+
+@pytest.mark.parametrize(("clone", "check"), UNIQUE)
+@pytest.mark.parametrize("kind", ["hgx-h200 ethernet", "hgx-h100 ethernet"])
+def test_a_value_of_two_hosts_names_both_whatever_their_kind(clone: Member, check: str, kind: str) -> None:
+    other = of_info(
+        member(1), rails=tuple(rail(n, 1, addresses=(f"10.{16 + n}.0.1/24", "fd00::1/64")) for n in range(8))
+    )
+    found = bad([other, *fleet(3)[1:], replace(clone, kind=kind)])
+    if check == "address" and kind == clone.kind:
+        # Where it is in another subnet by that, this is one more.
+        found["node04"] = [one for one in found["node04"] if one[0] != "subnet"]
+    assert found == {"node01": [(check, "drift")], "node04": [(check, "drift")]}
+
+
+EQUAL = [
+    (member(4, always(firmware="28.39.1002")), "firmware", "28.39.1002"),
+    (member(4, on(5, firmware="28.39.1002")), "firmware", "28.39.1002 on rail 5"),
+    (member(4, always(psid="MT_0000000999")), "psid", "MT_0000000999"),
+    (member(4, always(mtu=1500)), "mtu", "1500"),
+    (member(4, on(0, qos="trust pcp, PFC 3")), "qos", "trust pcp, PFC 3 on rail 0"),
+    (member(4, kernel="6.8.0-59"), "kernel", "6.8.0-59"),
+    (member(4, gpu_driver="570.1"), "gpu_driver", "570.1"),
+    (member(4, gpu_model="NVIDIA H100"), "gpu_model", "NVIDIA H100"),
+    (member(4, vbios="96.00.AF"), "vbios", "96.00.AF"),
+    (member(4, ofed="inbox"), "ofed", "inbox"),
+    (member(4, nccl="2.27.3"), "nccl", "2.27.3"),
+    (of_info(member(4), driver="mlx5_core 6.8.0-60-generic"), "driver", "mlx5_core 6.8.0-60-generic"),
+    (member(4, on(3, address="10.99.0.4", addresses=("10.99.0.4/24",))), "subnet", "10.99.0.0/24 on rail 3"),
+]
+
+
+@pytest.mark.parametrize(("odd", "check", "have"), EQUAL)
+def test_the_odd_host_is_named_with_the_value_of_the_others(odd: Member, check: str, have: str) -> None:
+    assert bad([*fleet(3), odd]) == {"node04": [(check, "drift")]}
+    finding = the([*fleet(3), odd], "node04").finding
+    assert (finding.have, str(finding.want)[-19:]) == (have, "as on 3 of 4 hosts") or finding.want
+    assert "as on" in str(finding.want)
+
+
+@pytest.mark.parametrize(("odd", "check", "have"), [one for one in EQUAL if " on rail" not in one[2]])
+def test_a_tie_names_both_sides(odd: Member, check: str, have: str) -> None:
+    halves = [*fleet(2), odd, replace(odd, host="node05")]
+    found = {host: [one for one in checks if one[0] == check] for host, checks in bad(halves).items()}
+    assert found == {host: [(check, "drift")] for host in ("node01", "node02", "node04", "node05")}
+
+
+@pytest.mark.parametrize(("odd", "check", "have"), [one for one in EQUAL if " on rail" in one[2]])
+def test_one_rail_of_one_of_two_hosts_is_odd_where_all_other_rails_are_alike(
+    odd: Member, check: str, have: str
+) -> None:
+    assert set(bad([member(1), odd])) == ({"node01", "node04"} if check == "subnet" else {"node04"})
+
+
+def test_another_rail_order_is_critical_and_a_missing_rail_makes_none() -> None:
+    one = member(3)
+    assert one.info is not None
+    swapped = of_info(
+        one, rails=tuple(replace(rail, pci=f"0000:{0x40 - rail.number:02x}:00.0") for rail in one.info.rails)
+    )
+    assert the([*fleet(2), swapped], "node03").finding.severity == "critical"
+    assert bad([*fleet(2), of_info(one, rails=one.info.rails[1:], missing={0: "no NIC"})]) == {}
+
+
+SUBNETS = [
+    # A prefix that is too short, on one rail and on all; swapped addresses of two rails.
+    (on(3, addresses=("10.19.0.4/16",)), (3,)),
+    (lambda one: {"addresses": (f"10.{16 + one.number}.0.4/12",)}, (0, 1, 2, 3, 4, 5, 6, 7)),
+    (lambda one: {"addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",)}, (3, 4)),
+]
+
+
+@pytest.mark.parametrize(("edit", "rails"), SUBNETS)
+def test_rails_in_wrong_subnets_are_named(edit: Edit, rails: tuple[int, ...]) -> None:
+    judged = the([*fleet(3), member(4, edit)], "node04")
+    assert (judged.finding.check, judged.rails) == ("consistency.subnet", rails)
+    assert set(bad([*fleet(3), member(4, edit)])) == {"node04"}
+
+
+def addressed(text: str) -> Callable[[int], Member]:
+    def of(host: int) -> Member:
+        def edit(one: RailInfo) -> dict[str, Any]:
+            words = text.format(r=one.number, h=host, s=16 + one.number, p=2 * host, leaf=host // 4).split()
+            return {"addresses": tuple(words), "address": words[0].partition("/")[0]}
+
+        return member(host, edit)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.0.{h}.{s}/16",  # one flat subnet
+        "10.{s}.{h}.{p}/31",  # a cable each
+        "10.{s}.{h}.2/30",  # a subnet for each host and rail
+        "10.{s}.{leaf}.{h}/24",  # a plan for each leaf
+        "10.{s}.0.{h}/32",  # routed to the host
+        "10.{s}.0.{h}/24 10.255.0.1/32",  # a virtual address
+        "fd00:{s}::{h}/64 fe80::1/64",
+    ],
+)
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_legal_plans_of_addresses_have_no_finding(text: str, count: int) -> None:
+    assert bad([addressed(text)(host) for host in range(1, count + 1)]) == {}
+
+
+def test_other_kinds_machines_and_lone_hosts_are_compared_by_what_is_unique_alone() -> None:
+    other = of_info(member(3, always(firmware="20.43.2026", mtu=4092)), driver="x")
+    assert bad([*fleet(2), replace(other, kind="hgx-h100 infiniband")]) == {}
+    assert bad([*fleet(2), of_info(other, product="AS-8125GS")]) == {}
+    assert compare(fleet(1)).judged == {}
+    infiniband = always(link_layer="InfiniBand", address=None, addresses=(), mtu=4092, qos="", guids={})
+    ipoib = always(link_layer="InfiniBand", address=None, addresses=(), mtu=2044, qos="", guids={})
+    assert bad([member(1, infiniband), member(2, ipoib)]) == {}
+
+
+def test_a_host_that_lies_accuses_no_other() -> None:
+    honest = fleet(5, rails=2)
+    stolen = tuple(
+        rail(number, 9, address=f"10.16.0.{number}", addresses=(f"10.16.0.{number}/24",), guids=rail(0, number).guids)
+        for number in range(1, 100)
+    )
+    liar = of_info(member(9, hostname="n1", kernel="x", rails=2), rails=stolen, gpus=("GPU-1-1", "GPU-2-1"))
+    found = bad([*honest, liar])
+    assert set(found) == {"node01", "node09"}
+    # Two hosts have one name, and which of the two is wrong is not known.
+    assert found["node01"] == [("hostname", "drift")]
+
+
+def test_one_machine_under_two_names_is_one_cause() -> None:
+    twice = [*fleet(2), replace(member(1), host="alias")]
+    roots = {
+        host: [one.finding.check for one in judged if not one.finding.ok and one.finding.because is None]
+        for host, judged in compare(twice).judged.items()
+    }
+    assert roots == {"node01": ["consistency.gpu"], "alias": ["consistency.gpu"], "node02": []}
+
+
+def test_a_value_that_could_not_be_read_is_unknown_on_that_host_alone() -> None:
+    assert bad([*fleet(2), member(3, always(firmware=None), kernel=None)]) == {
+        "node03": [("firmware", "unknown"), ("kernel", "unknown")]
+    }
+    # Where there is none, such as no GPU driver, nothing is compared.
+    assert bad([*fleet(2), member(3, gpu_driver="", vbios="")]) == {}
+    assert {one for checks in bad([member(n, always(firmware=None)) for n in (1, 2)]).values() for one in checks} == {
+        ("firmware", "unknown")
+    }
+    assert bad([*fleet(2), Member("lost", "hgx-h200 ethernet", None)]) == {"lost": [("host", "unknown")]}
+
+
+DECLARED = {table.MTU.id: ["9000"], table.QOS.id: [QOS], table.FIRMWARE.id: ["28.43.2026"]}
+ALL_ROLES = frozenset({"platform", "mtu", "roce_qos", "mofed"})
+
+
+def declared(one: Member, judged: frozenset[str] = ALL_ROLES, **more: list[str]) -> Member:
+    values = {**DECLARED, **{f"consistency.{name}": value for name, value in more.items()}}
+    return replace(one, declared=values, judged=judged)
+
+
+def test_what_the_inventory_declares_is_compared_and_its_role_judges_the_host() -> None:
+    odd = member(3, always(mtu=1500, firmware="28.39.1002"))
+    assert bad([*map(declared, fleet(2)), declared(odd)]) == {}
+    # Where no role did, as in verify.yml by hand.
+    alone = bad([*(declared(one, frozenset()) for one in fleet(2)), declared(odd, frozenset())])
+    assert alone == {"node03": [("firmware", "drift"), ("mtu", "drift")]}
+    assert bad([*map(declared, fleet(2)), declared(member(3), qos=["DSCP 34"], mtu=["4200"])]) == {
+        "node03": [("mtu", "drift"), ("qos", "drift")]
+    }
+
+
+def test_what_a_run_has_changed_is_compared_by_the_next_one() -> None:
+    odd = replace(member(3, always(mtu=1500)), changed=frozenset({"mtu"}))
+    assert bad([*fleet(2), odd]) == {}
+
+
+def test_a_difference_along_groups_of_the_inventory_is_intended_and_noted() -> None:
+    racks = {
+        "rack1": ["node01", "node02"],
+        "rack2": ["node03", "node04"],
+        "all_h200": [f"node0{n}" for n in range(1, 6)],
+    }
+    members = [*fleet(2), *(member(n, kernel="6.5.0-1") for n in (3, 4)), member(5)]
+    assert bad(members, racks) == {}
+    assert set(compare(members, racks).notes) == {"node03", "node04"}
+    assert bad([*members[:4], member(5, kernel="x")], racks) == {"node05": [("kernel", "drift")]}
+    assert bad([*fleet(3), member(4, kernel="6.5.0-1")], racks) == {"node04": [("kernel", "drift")]}
+    # Both ends of a wire: only a declaration can mean that.
+    mtu = [*fleet(2), *(member(n, always(mtu=1500)) for n in (3, 4)), member(5)]
+    assert set(bad(mtu, racks)) == {"node03", "node04"}
+    assert (
+        bad([declared(one, mtu=["4200"] if one.host in racks["rack2"] else ["9000"]) for one in fleet(5)], racks) == {}
+    )
+
+
+def test_a_thousand_hosts_are_compared_in_well_under_a_second() -> None:
+    def large(host: int) -> Member:
+        def edit(one: RailInfo) -> dict[str, Any]:
+            address = f"10.{16 + one.number}.{host // 250}.{host % 250 + 1}"
+            return {"address": address, "addresses": (f"{address}/16",), "mtu": 1500 if host == 999 else 9000}
+
+        return member(host, edit)
+
+    members = [large(host) for host in range(1000)]
+    begun = time.process_time()
+    found = bad(members)
+    print(f"{time.process_time() - begun:.2f} s")
+    assert time.process_time() - begun < 3
+    assert found == {"node999": [("mtu", "drift")]}
+
+
+def test_information_comes_back_from_json_as_it_went() -> None:
+    info = member(1).info
+    assert info is not None
+    data = json.loads(json.dumps(replace(info, missing={7: "no NIC"}).to_dict()))
+    answer.info(data)
+    assert json.loads(json.dumps(rail_info.from_dict(data).to_dict())) == data
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
+
+
+def results(one: Member, *findings: Finding) -> dict[str, Any]:
+    assert one.info is not None
+    plain = Plan(findings).result()
+    return {"platform": {**plain, "rail_info": json.loads(json.dumps(one.info.to_dict())), "facts": dict(one.facts)}}
+
+
+def joined(members: list[Member], groups: dict[str, list[str]] | None = None, **more: Any) -> dict[str, dict[str, Any]]:
+    found = {one.host: results(one) for one in members} | more
+    fleet_stage = stage.Fleet({one.host: {"kind": one.kind, "declared": dict(one.declared)} for one in members})
+    roles = fleet_stage.join(found, ["platform"], {"groups": groups or {}})
+    assert (stage.ROLE in roles) == (len(members) > 1)
+    return {host: of_host.get(stage.ROLE, {}) for host, of_host in found.items()}
+
+
+def test_every_run_over_two_hosts_finds_what_they_share() -> None:
+    """The same eight rail addresses on two RoCE nodes: the verdict was ok."""
+    clone = member(
+        2, lambda one: {"address": f"10.{16 + one.number}.0.1", "addresses": (f"10.{16 + one.number}.0.1/24",)}
+    )
+    found = joined([member(1), clone])
+    assert [[one["check"] for one in of_host["findings"]] for of_host in found.values()] == [
+        ["consistency.address"]
+    ] * 2
+    assert joined([member(1)]) == {"node01": {}}
+
+
+def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody() -> None:
+    lost = {"platform": {"unreachable": True, "msg": "refused"}}
+    junk = {"platform": {**results(member(3))["platform"], "rail_info": {"rails": "x"}, "facts": {"hostname": ["n1"]}}}
+    found = joined(fleet(2), {"gpu_nodes": ["node01", "node02", "lost", "junk", "more"]}, lost=lost, junk=junk)
+    assert {host: of_host["findings"] for host, of_host in found.items()} == {host: [] for host in found}
+    assert [host for host, of_host in found.items() if "2 of 5 hosts" in str(of_host["notes"])] == ["node01", "node02"]
+
+
+def test_a_difference_follows_from_what_the_host_itself_says() -> None:
+    cause = Finding("ofed.loaded", "mlx5_core", "drift", "major", "a", "b", "c", "d", fix="e")
+    members = [*fleet(2), of_info(member(3), driver="mlx5_core 6.8.0-60-generic")]
+    found = {one.host: results(one) for one in members}
+    found["node03"]["mofed"] = Plan((cause,)).result()
+    stage.Fleet({one.host: {"kind": one.kind} for one in members}).join(found, ["platform"], {})
+    assert [one["because"] for one in found["node03"][stage.ROLE]["findings"]] == [cause.id]
+
+
+def test_the_declaration_of_an_intent_is_its_kind_and_its_values() -> None:
+    values = {"busbar_fabric": "ethernet", "busbar_mtu": 9000, "busbar_roce": {"dscp": 26, "priority": 3}}
+    names = ("trust", "dscp2prio", "pfc", "ecn", "prio2tc", "tsa", "tc_bandwidth", "cable_length", "prio2buffer")
+    more = (*names, "buffer_size", "tos", "traffic_class", "dcbx", "pause_off")
+    found = stage.declaration(
+        {"profile_name": "p", "values": {**{f"roce_qos_{name}": None for name in more}, **values}}
+    )
+    assert found == {"kind": "p ethernet", "declared": {table.QOS.id: [QOS], table.MTU.id: ["9000"]}}
+    assert stage.declaration({}) == {}
