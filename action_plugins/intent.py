@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, busbw, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
@@ -46,6 +46,8 @@ class ActionModule(ActionBase):
 def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:
     """What the action returns; hosts that are given the same want the same. Raises ParseError."""
     given = {name: rendered(variables[name], templar) for name in variables if intent.mine(name)}
+    if accepted.VARIABLE in given:
+        given[accepted.VARIABLE] = accepted.plain(given[accepted.VARIABLE])
     site = Path(variables.get("inventory_dir") or ".")
     wanted: dict[str, Any] = kept(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
     return wanted
@@ -65,7 +67,9 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     values = intent.shown(values)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
     # What a node may be held to, besides what its roles ask for: variables of roles may hold secrets.
-    of_site = {name: value for name, value in values.items() if name.startswith("busbar_")}
+    of_site = {
+        name: value for name, value in values.items() if name.startswith("busbar_") and not intent.of_no_host(name)
+    }
     return {**wanted, "site": of_site, "benchmark_runs": [run.to_dict() for run in runs]}
 
 

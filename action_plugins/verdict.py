@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -21,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import CONGESTION
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    accepted,
     answer,
     expected,
     findings_file,
@@ -79,7 +81,8 @@ class ActionModule(ActionBase):
             found.add(host, hostvars.raw_get(host), self._loader, roles, variables, nightly)
         roles = found.completed(roles, variables)
         results, more, hidden, simulated = found.results, found.more, found.hidden, found.simulated
-        judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off).scrubbed(hidden)
+        judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off)
+        judged = verdict.accept(judged, found.accepted, accepted.today()).scrubbed(hidden)
         check_mode = bool(self._task.check_mode)
         display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH, _inventory(variables)) + "\n")
         if arguments["path"]:
@@ -126,6 +129,7 @@ class _Found:
     hidden: secrets of the inventory.   on_demand: roles that nobody had to play, and that a host has a result of.
     off: host -> roles that its own values turn off.   fleet: what the hosts are compared by.
     audited: host -> what the audit's passed checks have read, packed.   own: host -> secrets of its variables.
+    accepted: host -> deviations that the inventory accepts.
     """
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -134,6 +138,7 @@ class _Found:
     simulated: bool = False
     on_demand: set[str] = field(default_factory=set)
     fleet: Fleet = field(default_factory=Fleet)
+    accepted: dict[str, tuple[accepted.Acceptance, ...]] = field(default_factory=dict)
     off: dict[str, Mapping[str, str]] = field(default_factory=dict)
     audited: dict[str, str] = field(default_factory=dict)
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -170,6 +175,10 @@ class _Found:
         of_host = secrets(raw, loader, host)
         self.hidden.update(of_host)
         self.own[host] = redaction.worth_hiding(of_host)
+        # A template that fails accepts nothing.
+        with contextlib.suppress(AnsibleError):
+            of_inventory = HostVarsVars(raw, loader=loader, host=host)
+            self.accepted[host] = accepted.parse(of_inventory[accepted.VARIABLE] if accepted.VARIABLE in raw else ())
         audit = work.answer(raw)
         values = (raw.get("busbar_intent") or {}).get("values", {})
         self.fleet.add(host, raw, audit)
@@ -215,6 +224,7 @@ def until_now(
             raw = {**raw, "fleet_audit_result": {"hosts": heard}}
         found.add(host, raw, loader, roles, variables, nightly)
     judged = verdict.judge(found.results, found.completed(roles, variables), partial=False, ended=True, off=found.off)
+    judged = verdict.accept(judged, found.accepted, accepted.today())
     left_out = tuple(role for role in every if role not in roles)
     return replace(judged, left_out=left_out).scrubbed(found.hidden)
 

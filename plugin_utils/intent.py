@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, nodeset, roce_chain, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
 
@@ -110,13 +110,14 @@ _BATCH = r"[1-9][0-9]*|(?:[1-9]|[1-9][0-9]|100)%"
 CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 # Mistakes in one message, and characters of host names before each.
 _MISTAKES, _HOSTS = 30, 300
-_WORDS = {"str": "text", "int": "int", "raw": "numbers and text"}
+_WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappings"}
 
 
 # Where findings go, and when somebody asks for them, is nothing that a host has to be.
 _OF_NO_HOST = (
     "busbar_findings_path",
     "busbar_role_verdict",
+    "busbar_accepted",
     "busbar_engine",
     "busbar_measure_",
     "busbar_remediate_",
@@ -298,13 +299,12 @@ def _kind(given: Any) -> str:
 
 
 def _inconsistent(values: Mapping[str, Any]) -> list[str]:
-    errors = _chain_errors(values)
+    errors = [*accepted.errors(values["busbar_accepted"]), *_chain_errors(values)]
     for name, instead in _DERIVED.items():
         if name in values["nccl_conf_extra"]:
             errors.append(f"nccl_conf_extra.{name} is derived, not set: use {instead}")
     errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"]))
-    accepted = nccl_conf.accepted_errors(values["nccl_conf_accepted"])
-    errors.extend(f"nccl_conf_accepted: {error}" for error in accepted)
+    errors.extend(f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"]))
     if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
         errors.append(
             "host_limits_kubernetes_rdma_resources says what host_limits_container_runtimes: [kubelet] looks for: set"

@@ -94,6 +94,14 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Most that a run may cost a node.",
             decision=Decision("what a run may cost a node", "nothing that stops traffic is done"),
         ),
+        "busbar_accepted": Value(
+            "list",
+            [],
+            elements="dict",
+            says="Deviations that are accepted: `check` (an id or a pattern such as `platform.*`), `reason`, `owner`"
+            " and `until` (the last day, YYYY-MM-DD) of each, and a `subject` where not all are meant. They are shown"
+            " and counted, and fail no run (`docs/drift.md`).",
+        ),
         "busbar_findings_path": Value(
             "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
         ),

@@ -7,6 +7,7 @@ Fails closed: a host or a role without a result is a finding, not a gap.
 
 from __future__ import annotations
 
+import datetime
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, expected, nodeset, repair, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
 
 # More rows, or lines of one kind, than this are not read at night; the rest is counted, and is in the findings file.
 ROWS = 60
@@ -59,6 +61,8 @@ class HostVerdict:
     notes: tuple[str, ...] = ()  # what limits the result without being wrong
     checked: tuple[str, ...] = ()  # roles that reported
     lost: tuple[str, ...] = ()  # roles that had to report, and did not
+    accepted: tuple[tuple[Finding, Acceptance], ...] = ()  # what is not ok, and accepted in the inventory
+    acceptances: tuple[Acceptance, ...] = ()  # all of the inventory, used or not
 
     @property
     def passed(self) -> int:
@@ -66,7 +70,7 @@ class HostVerdict:
 
     @property
     def ok(self) -> bool:
-        return not self.findings and self.passed > 0
+        return not self.findings and (self.passed > 0 or bool(self.accepted))
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Verdict:
                 host,
                 findings=tuple(finding.scrubbed(found) for finding in host.findings),
                 notes=tuple(redaction.scrub(note, found) for note in host.notes),
+                accepted=tuple((finding.scrubbed(found), entry) for finding, entry in host.accepted),
             )
             for host in self.hosts
         ]
@@ -111,6 +116,8 @@ class Verdict:
                     "repaired": list(host.repaired),
                     "notes": list(host.notes),
                     "findings": [finding.to_dict() for finding in host.findings],
+                    "accepted": [finding.to_dict() for finding, _entry in host.accepted],
+                    "acceptances": [entry.to_dict() for entry in host.acceptances],
                 }
                 for host in self.hosts
             },
@@ -262,6 +269,8 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120, inventory: Sequ
         lines += _remedies(rows[:ROWS], width, inventory)
     repaired = _repaired(verdict, "a run would repair" if check_mode else "repaired", width)
     lines += [*repaired, ""] if repaired else []
+    accepted = sum(len(host.accepted) for host in verdict.hosts)
+    lines += _accepted(verdict, width)
     passed = sum(host.passed for host in verdict.hosts)
     head = "INCOMPLETE, the run was ended before" if verdict.ended else "ok" if verdict.ok else "NOT OK"
     said = "VERDICT %s: %d of %d hosts ok, %d checks passed%s (%s)" % (
@@ -269,7 +278,8 @@ def render(verdict: Verdict, check_mode: bool, width: int = 120, inventory: Sequ
         len(verdict.hosts) - len(bad),
         len(verdict.hosts),
         passed,
-        f", {tally((row.finding.severity for row in rows), sum(row.follows for row in rows))}" if rows else "",
+        (f", {tally((row.finding.severity for row in rows), sum(row.follows for row in rows))}" if rows else "")
+        + (f", {accepted} accepted" if accepted else ""),
         "check mode: nothing was changed" if check_mode else "apply",
     )
     lines += _wrapped(said, width) + _wrapped("checked: %s" % (", ".join(verdict.checked) or "nothing"), width)
@@ -296,6 +306,37 @@ def _not_checked(verdict: Verdict, width: int) -> list[str]:
         hosts.setdefault(tuple(host.host for host in verdict.hosts if role in host.lost), []).append(role)
     lost = [f"{', '.join(of)} on {nodeset.brief(names, SENTENCE)}" for names, of in hosts.items() if names]
     return lines * bool(roles) + (_wrapped("could not run: " + "; ".join(lost), width) if lost else [])
+
+
+def accept(verdict: Verdict, entries: Mapping[str, Sequence[Acceptance]], today: datetime.date) -> Verdict:
+    """Return the verdict without what the inventory accepts. entries: host -> those of its inventory."""
+    hosts = []
+    for host in verdict.hosts:
+        stand, of, notes = split(host.findings, entries.get(host.host, ()), today)
+        hosts.append(
+            replace(
+                host,
+                findings=tuple(worst_first(stand)),
+                notes=(*host.notes, *notes),
+                accepted=tuple(of),
+                acceptances=tuple(entries.get(host.host, ())),
+            )
+        )
+    return replace(verdict, hosts=tuple(hosts))
+
+
+def _accepted(verdict: Verdict, width: int) -> list[str]:
+    """Return a line for each accepted finding, with its hosts, and who answers for it."""
+    hosts: dict[tuple[str, str, Acceptance], list[str]] = {}
+    for host in verdict.hosts:
+        for finding, entry in host.accepted:
+            hosts.setdefault((finding.check, finding.subject, entry), []).append(host.host)
+    lines = [
+        f"accepted on {nodeset.brief(names, SENTENCE)}: {check} {subject}; {entry.reason} ({entry.owner}, until"
+        f" {entry.until})"
+        for (check, subject, entry), names in hosts.items()
+    ]
+    return _counted(lines, "accepted findings", width, any(len(nodeset.fold(of)) > SENTENCE for of in hosts.values()))
 
 
 def not_ok(verdict: Verdict) -> str:

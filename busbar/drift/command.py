@@ -75,7 +75,7 @@ _FORMATS = {
 # Seconds from the first question of a merged night to its last answer.
 WITHIN = 12 * 3600
 # What report takes with --merge only.
-_OF_MERGE = ("limit", "within", "fail_on", "waivers", "keep_days", "notify", "webhook", "notify_always")
+_OF_MERGE = ("limit", "within", "fail_on", "keep_days", "notify", "webhook", "notify_always")
 
 
 def add_drift(command: argparse.ArgumentParser) -> None:
@@ -107,7 +107,6 @@ def _judged(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--fail-on", choices=SEVERITIES, help=f"least severity that makes the exit code 2 (default: {SEVERITIES[-1]})"
     )
-    command.add_argument("--waivers", type=Path, metavar="FILE", help="drift that somebody answers for until a day")
     command.add_argument(
         "--keep-days", type=_days, metavar="N", help="forget older nights, and older files with {date} in their name"
     )
@@ -262,7 +261,6 @@ def _whole(
 
 def _locked(arguments: argparse.Namespace) -> int:
     """The night that this run asks for."""
-    entries = waivers.load(arguments.waivers) if arguments.waivers else ()
     manifest = inventory.read(arguments.inventory, arguments.limit)
     paths = [path.resolve() for path in arguments.inventory]
     begun = Run(
@@ -277,7 +275,6 @@ def _locked(arguments: argparse.Namespace) -> int:
         commit=_commit(paths[0]),
         simulated=manifest.simulated,
         fail_on=arguments.fail_on or SEVERITIES[-1],
-        waivers=tuple(entries),
     )
 
     def ask() -> Mapping[str, HostResult]:
@@ -399,11 +396,11 @@ def keep(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequ
     past = {host: earlier.get(host, []) for host in hosts}
     marks = {host: compare.marks(run.id, hosts[host], past[host]) for host in hosts}
     ended = run.ended or _now()
-    run = Run(**{**run.__dict__, "ended": ended, "state": "done"})
+    run = Run(**{**run.__dict__, "ended": ended, "state": "done", "waivers": (*run.waivers, *waivers.of_hosts(hosts))})
     again = again or _report_of(nights, run.id)
     data = report.build(_assemble(run, hosts, marks, past, past, None, nights, again))
     classes = {host: said["class"] for host, said in data["hosts"].items()}
-    nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1])
+    nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
     return data
 
 
@@ -495,7 +492,6 @@ def _merged(arguments: argparse.Namespace) -> int:
         raise part.PartError(f"--merge shows the night of its files, and {named} one of a history: leave one out")
     if arguments.limit is not None and not arguments.inventory:
         raise part.PartError("--limit says whom of an inventory to expect: name it with -i INVENTORY")
-    entries = waivers.load(arguments.waivers) if arguments.waivers else ()
     manifest = inventory.read(arguments.inventory, arguments.limit) if arguments.inventory else None
     paths = [str(path.resolve()) for path in arguments.inventory or ()]
     merged = merge.join(part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
@@ -511,7 +507,6 @@ def _merged(arguments: argparse.Namespace) -> int:
         commit=merged.commit,
         simulated=merged.simulated,
         fail_on=arguments.fail_on or SEVERITIES[-1],
-        waivers=tuple(entries),
     )
     manifest = manifest or Manifest(tuple(merged.hosts), (), merged.simulated)
     if arguments.history:

@@ -176,6 +176,7 @@ class History:
         marks: Mapping[str, Mapping[str, Mark]],
         classes: Mapping[str, str],
         summary: Mapping[str, Any],
+        waived: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """Makes a night of the run. marks: host -> id of the finding -> mark, those carried over included."""
         with self._transaction():
@@ -197,7 +198,8 @@ class History:
                 )
                 self._findings(run, result, marks.get(host, {}))
             self._db.execute(
-                "UPDATE run SET state = 'done', ended = ?, summary = ? WHERE id = ?", (ended, json.dumps(summary), run)
+                "UPDATE run SET state = 'done', ended = ?, summary = ?, waivers = ? WHERE id = ?",
+                (ended, json.dumps(summary), json.dumps(waived), run),
             )
 
     def _findings(self, run: int, result: HostResult, marks: Mapping[str, Mark]) -> None:

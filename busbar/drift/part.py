@@ -74,6 +74,7 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
                 "busbw": host.busbw,
                 "notes": host.notes,
                 "health": host.health,
+                "acceptances": [entry.to_dict() for entry in host.acceptances],
             }
             for name, host in hosts.items()
         },

@@ -15,8 +15,8 @@ _HELP = {
     "busbar_drift_duration_seconds": "How long the last run took.",
     "busbar_drift_exit_code": "0 in sync, 2 drift, 3 incomplete.",
     "busbar_drift_hosts": "Hosts by the class in which they ended.",
-    "busbar_drift_finding_hosts": "Hosts with a finding, by check, severity and state; waived ones are left out.",
-    "busbar_drift_findings": "Findings as the report lists them, by severity; waived ones are left out.",
+    "busbar_drift_finding_hosts": "Hosts with a finding, by check, severity and state; accepted ones are left out.",
+    "busbar_drift_findings": "Findings as the report lists them, by severity; accepted ones are left out.",
     "busbar_drift_following": "Findings that others cause.",
     "busbar_drift_changes": "Findings that are new, standing, fixed, gone, unverified or flapping.",
 }

@@ -8,12 +8,12 @@ import datetime
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repair, verdict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, nodeset, repair, verdict
 
 from . import at_gate, health, waivers
 from .compare import NIGHTS, Changes, Mark
@@ -60,16 +60,16 @@ def build(night: Night) -> dict[str, Any]:
     """The report. Keys and meaning: docs/drift.md."""
     found_waivers = waivers.parse(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
-    valid = [waiver for waiver in found_waivers if waiver.expires >= today]
-    rows = [row for host in night.hosts.values() for row in _rows(host, valid)]
+    waived = _waived(night.hosts, found_waivers, today)
+    rows = [row for name, host in night.hosts.items() for row in _rows(host, waived.get(name, {}))]
     groups = fold(rows)
-    classes = {name: classify(host, valid) for name, host in night.hosts.items()}
+    classes = {name: classify(host, waived.get(name, {})) for name, host in night.hosts.items()}
     standing = [_group(group, night) for group in groups if group.waiver is None]
     counts = _counts(night, classes, [group for group in groups if group.waiver is None])
     folded = {kind: _ids(night, kind) for kind in ("fixed", "gone", "unverified", "flapping")}
     counts["ways"] = {kind: sum(bool(group[kind]) for group in standing) for kind in ("new", "standing")}
     counts["ways"].update({kind: len(found) for kind, found in folded.items()})
-    code = exit_code(night, valid, classes)
+    code = exit_code(night, waived, classes)
     figures = _busbw(night)
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -122,9 +122,24 @@ def _notes(night: Night) -> list[dict[str, Any]]:
     ]
 
 
-def classify(host: HostResult, valid: Sequence[waivers.Waiver]) -> str:
-    """One of CLASSES."""
-    open_ = [finding for finding in host.by_id.values() if _waiver_of(host.host, finding, valid) is None]
+def _waived(
+    hosts: Mapping[str, HostResult], entries: Sequence[waivers.Waiver], today: datetime.date
+) -> dict[str, dict[str, waivers.Waiver]]:
+    """Return host -> id of a finding that is accepted -> by which entry."""
+    of_host: dict[str, list[waivers.Waiver]] = {}
+    for entry in entries:
+        for name in entry.hosts:
+            of_host.setdefault(name, []).append(entry)
+    return {
+        name: accepted.covered([*hosts[name].by_id.values()], of, today)
+        for name, of in of_host.items()
+        if name in hosts
+    }
+
+
+def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
+    """Return one of CLASSES. waived: ids of findings that are accepted."""
+    open_ = [finding for name, finding in host.by_id.items() if name not in waived]
     if host.findings and not open_:
         return "waived"
     if host.end != "complete":
@@ -134,13 +149,13 @@ def classify(host: HostResult, valid: Sequence[waivers.Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def exit_code(night: Night, valid: Sequence[waivers.Waiver], classes: Mapping[str, str]) -> int:
+def exit_code(night: Night, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]) -> int:
     """2 where something differs that is as bad as ``--fail-on`` says; else 3 where somebody gave no full answer."""
     worst = SEVERITIES.index(night.run.fail_on)
-    for host in night.hosts.values():
-        for finding in host.by_id.values():
+    for host, result in night.hosts.items():
+        for name, finding in result.by_id.items():
             counts = finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst
-            if counts and _waiver_of(host.host, finding, valid) is None:
+            if counts and name not in waived.get(host, {}):
                 return 2
     return 3 if any(name in OPEN for name in classes.values()) else 0
 
@@ -156,7 +171,7 @@ def headline(counts: Mapping[str, Any], simulated: bool) -> str:
     if found:
         severities = Counter(counts["severity"]).elements()
         text += f"; {found} finding{'s' * (found != 1)}: {verdict.tally(severities, counts['follow'])}"
-    return text + (f"; {hosts['waived']:,} waived" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
+    return text + (f"; {hosts['waived']:,} accepted" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
 
 
 def _news(night: Night, classes: Mapping[str, str], ways: Mapping[str, int], code: int) -> bool:
@@ -186,18 +201,13 @@ def summary_of(run: Run, counts: Mapping[str, Any], code: int, figures: Mapping[
 # -- groups and hosts ------------------------------------------------------------------------------------------------
 
 
-def _waiver_of(host: str, finding: Finding, valid: Sequence[waivers.Waiver]) -> waivers.Waiver | None:
-    return next((waiver for waiver in valid if waiver.covers(host, finding)), None)
-
-
-def _rows(host: HostResult, valid: Sequence[waivers.Waiver]) -> Iterable[Row]:
+def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Row]:
     by_id = host.by_id
-    # What is waived explains nothing away: a finding that follows from it stands for itself.
-    waived = {name: _waiver_of(host.host, finding, valid) for name, finding in by_id.items()}
+    # A consequence that is not accepted with its cause stands for itself.
     for covered in (True, False):
-        mine = [finding for name, finding in by_id.items() if (waived[name] is not None) == covered]
+        mine = [finding for name, finding in by_id.items() if (name in waived) == covered]
         for name, follows in roots(mine).items():
-            yield Row(host.host, by_id[name], follows, waived[name])
+            yield Row(host.host, by_id[name], follows, waived.get(name))
 
 
 def _group(group: Group, night: Night) -> dict[str, Any]:
@@ -245,7 +255,7 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
         "repairs": bool((found := advice.parse(finding.fix)) and found.mends),
         "alike": _alike(group),
-        "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.expires.isoformat()},
+        "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.until.isoformat()},
     }
 
 
@@ -312,14 +322,11 @@ def _ids(night: Night, kind: str) -> list[dict[str, Any]]:
 
 
 def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> dict[str, Any]:
-    used = any(waiver.covers(row.host, row.finding) for row in rows)
-    state = "expired" if waiver.expires < today else "active" if used else "unused"
-    return {
-        **asdict(waiver),
-        "hosts": nodeset.fold(waiver.hosts),
-        "expires": waiver.expires.isoformat(),
-        "state": state,
-    }
+    used = any(row.host in waiver.hosts and waiver.covers(row.finding) for row in rows)
+    state = "expired" if waiver.until < today else "active" if used else "unused"
+    words = waiver.to_dict()
+    words["expires"] = words.pop("until")
+    return {"subject": "", **words, "hosts": nodeset.fold(waiver.hosts), "state": state}
 
 
 def _counts(night: Night, classes: Mapping[str, str], standing: Sequence[Group]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 
 # How a host's part of a run ended. Only the last two say something about the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
@@ -25,6 +26,7 @@ class HostResult:
     health: devices that something has grown on since the night before, or is wrong with, as node_health tells them.
     notes: what limits the result without being wrong, such as another run that works on the node.
     evidence: what the passed checks have read, as findings_file.packed returns it.
+    acceptances: deviations that the inventory accepts; their findings are among the others.
     """
 
     host: str
@@ -36,6 +38,7 @@ class HostResult:
     notes: tuple[str, ...] = ()
     health: tuple[Mapping[str, Any], ...] = ()
     evidence: str = ""
+    acceptances: tuple[Acceptance, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -54,7 +57,7 @@ class HostResult:
 class Run:
     """A run of ``busbar drift``. Times are UTC, as ``2026-11-21T02:00:07Z``.
 
-    state: running, done, failed (nothing could be asked), interrupted, or pruned. waivers: as in their file.
+    state: running, done, failed (nothing could be asked), interrupted, or pruned. waivers: as of_hosts() makes them.
     """
 
     id: int

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    accepted,
     answer,
     findings_file,
     heard,
@@ -181,7 +182,11 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
 def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostResult:
     """Raises ValueError, which says what is not as docs/findings.md has it."""
     given = typed(said, dict, "it")
-    findings = tuple(_finding(item, hidden) for item in typed(given.get("findings"), list, "findings"))
+    findings = tuple(
+        _finding(item, hidden)
+        for key in ("findings", "accepted")
+        for item in typed(given.get(key, [] if key == "accepted" else None), list, key)
+    )
     passed = [typed(item, str, "passed_ids") for item in typed(given.get("passed_ids"), list, "passed_ids")]
     notes = [typed(item, str, "notes") for item in typed(given.get("notes", []), list, "notes")]
     intent = given.get("intent")
@@ -211,6 +216,7 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
         notes=tuple(clean(note, hidden) for note in notes),
         health=_devices(given.get("health", [])),
         evidence=evidence,
+        acceptances=accepted.parse(typed(given.get("acceptances", []), list, "acceptances")),
     )
 
 

@@ -99,7 +99,7 @@ def _rest(report: Mapping[str, Any]) -> Iterator[str]:
         for row in report[kind][:GROUPS]:
             yield f"{said}: {row['check']} on {_cut(row['nodes'])}"
     for waiver in report["waivers"]:
-        said = f"waiver {waiver['state']}: {waiver['check']} on {_cut(waiver['hosts'])}, {waiver['owner']}"
+        said = f"accepted, {waiver['state']}: {waiver['check']} on {_cut(waiver['hosts'])}, {waiver['owner']}"
         yield f"{said}, until {waiver['expires']}: {waiver['reason']}"
     run = report["run"]
     if run["since"]:

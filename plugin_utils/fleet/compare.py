@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
-from .table import GPU, HOST, TABLE, Comparison, Member, Value
+from .table import HOST, SOURCE, TABLE, Comparison, Member, Value
 
-SOURCE = "results of all hosts"
 # Names of other hosts in a finding.
 _NAMES = 3
 # Duplicates in a finding.
@@ -85,7 +84,7 @@ def _declared(row: Comparison, members: Mapping[str, Member], values: _Values, f
         elif not judged:
             state = "ok" if not odd else "drift" if any(text is not None for _rail, text in odd) else "unknown"
             want = f"{' or '.join(wanted)}, declared by {row.site}"
-            finding = row.check.judge("rails", state, printable(want), _listed(odd or own, own), SOURCE)
+            finding = row.judge(state, want, _listed(odd or own, own))
             found.judged[host].append(Judged(finding, _numbers(odd)))
 
 
@@ -119,10 +118,10 @@ def _unique(row: Comparison, values: _Values, found: Comparisons) -> None:
         have += " and %d more" % (len(texts or own) - _TEXTS) if len(texts or own) > _TEXTS else ""
         state = "drift" if texts else "unknown" if unread else "ok"
         partners = frozenset(other for _rail, text in blamed[host] for other in shared[text]) - {host}
-        first = next((one for one in found.judged[host] if one.finding.check == GPU.id), None)
+        first = next((one for one in found.judged[host] if one.finding.subject == TABLE[0].subject), None)
         same = first.finding if first and first.partners == partners else None
         want = "found on no other of %d hosts" % len(values)
-        finding = row.check.judge("rails", state, want, have, SOURCE, because=same)
+        finding = row.judge(state, want, have, because=same)
         found.judged[host].append(Judged(finding, _numbers(blamed[host]), partners))
 
 
@@ -150,7 +149,9 @@ def _cohorts(
     apart = {design for design, count in frequent[1:] if len(covered[design]) == count}
     for design in apart:
         for host in covered[design]:
-            found.notes[host].append(f"{row.check.id} differs between groups of the inventory: compared within them")
+            found.notes[host].append(
+                f"{row.check.id} ({row.subject}) differs between groups of the inventory: compared within them"
+            )
         yield {host: values[host] for host in covered[design]}
     yield {host: own for host, own in values.items() if designs[host] not in apart}
 
@@ -185,9 +186,9 @@ def _equal(row: Comparison, values: _Values, found: Comparisons) -> None:
             sides = Counter(text for rail, _text in tied for text in on_rail[rail]).most_common(_NAMES)
             want = "one value; " + ", ".join("%s on %d hosts" % (text, hosts[text]) for text, _count in sides)
             declared = f"declare it ({row.site}), or " if row.site else ""
-            fix = f"decide which is right: {declared}change the others; {row.check.fix}"
+            fix = f"decide which is right: {declared}change the others; {row.fix or row.check.fix}"
         want = want or "a value, which no host could tell"
-        finding = row.check.judge("rails", state, printable(want), have, SOURCE, fix)
+        finding = row.judge(state, want, have, fix)
         found.judged[host].append(Judged(finding, _numbers(differ)))
 
 
@@ -219,7 +220,7 @@ def _subnets(row: Comparison, values: _Values, found: Comparisons) -> None:
         odd = _hit(own, wrong)
         if odd:
             have = "; ".join(f"{_listed([one], own)} overlaps {wrong[str(one[1])]}" for one in odd)
-            finding = row.check.judge("rails", "drift", "subnets that do not overlap", have, SOURCE)
+            finding = row.judge("drift", "subnets that do not overlap", have)
             found.judged[host].append(Judged(finding, _numbers(odd)))
 
 

@@ -28,7 +28,7 @@ ROLE = "fleet"
 _NOUN = "consistency."
 # Roles whose results hold facts.
 _WITH_FACTS = ("platform", "mofed", "node_health", "nccl_conf")
-_CAUSES = {row.check.id: row.causes for row in TABLE}
+_CAUSES = {(row.check.id, row.subject): row.causes for row in TABLE}
 Results = MutableMapping[str, dict[str, Any]]
 
 
@@ -139,7 +139,7 @@ def _result(
 def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
     """Return the finding, caused by that of the host itself which says why its value is another one."""
     finding = judged.finding
-    causes = _CAUSES.get(finding.check, ())
+    causes = _CAUSES.get((finding.check, finding.subject), ())
     cause = next((name for check, name in earlier if causes and check.startswith(causes)), None)
     return finding if finding.ok or cause is None else replace(finding, because=cause)
 

@@ -9,41 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
+from ansible_collections.busbar.fabric.plugins.module_utils import ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, rail_address
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 
+SOURCE = "results of all hosts"
 # Two comparisons read each address.
 _parsed = functools.lru_cache(20_000)(ip_interface)
 # Rail, None for the host as a whole, and its value; None where it could not be read.
 Value = tuple[int | None, str | None]
 
-GPU = Check(
-    "consistency.gpu",
-    why="a GPU is in one machine: two names of the inventory lead to the same node, which counts twice",
+IDENTITY = Check(
+    "consistency.identity",
+    why="of two machines with one identity, one gets what is meant for the other: jobs, packets, leases",
     fix="compare ansible_host and the DNS records of both names; remove one name, or correct its address",
 )
-"Has no other host one of this host's GPUs, by UUID"
-GUID = Check(
-    "consistency.guid",
-    why="a fabric knows its ports by GUID: of two with one GUID, a subnet manager finds the wrong one",
-    fix="compare the label on each card with cat /sys/class/infiniband/*/node_guid; restore the GUIDs and MAC addresses"
-    " of the wrong card (mstflint -d ADDRESS -guid GUID -mac MAC sg), drained, and reset it",
-    severity="critical",
-)
-"Has no other host one of the node, port or system GUIDs of this host's rails; a RoCE port's is made of its MAC"
-HOSTNAME = Check(
-    "consistency.hostname",
-    why="schedulers, MPI and logs know nodes by their host name: of two with one name, one gets the other's work",
-    fix="run hostnamectl set-hostname NAME on the host that has the other's name",
-)
-"Has no other host this host's name"
-MACHINE = Check(
-    "consistency.machine_id",
-    why="systemd derives DHCP identifiers from the machine ID: two clones of one image may get one address",
-    fix="on each clone but the first: rm /etc/machine-id, run systemd-machine-id-setup, and reboot",
-    severity="minor",
-)
-"Has no other host the machine ID of this host"
+"""Has no other host one of this host's GPUs (UUID), of its rails' node, port or system GUIDs (a RoCE port's is made of
+its MAC), its host name or its machine ID"""
 ADDRESS = Check(
     "consistency.address",
     why="two nodes with one address: switches send packets for one of them to the other",
@@ -79,41 +63,13 @@ DRIVER = Check(
     " reboot it where it waits for that",
 )
 "Is the driver of the rails' NICs that of most hosts of the kind"
-OFED = Check("consistency.ofed", why=DRIVER.why, fix=DRIVER.fix)
-"Is the release of OFED that of most hosts of the kind"
-KERNEL = Check(
-    "consistency.kernel",
-    why="a node that missed a rollout fails in its own way",
-    fix="install the kernel of the other hosts and boot it; if an upgrade is under way, finish it, or accept the"
-    " difference until its end (busbar_accepted)",
-    severity="minor",
+VERSION = Check(
+    "consistency.version",
+    why="a node that missed a rollout fails in its own way; ranks with different drivers or NCCL versions may hang",
+    fix="install the version of the other hosts; if an upgrade is under way, finish it, or accept the difference until"
+    " its end (busbar_accepted)",
 )
-"Does the host run the kernel of most hosts of the kind"
-GPU_DRIVER = Check(
-    "consistency.gpu_driver",
-    why="ranks with different NVIDIA drivers fail or differ in speed, and an NVLink domain needs one driver",
-    fix="install the driver of the other hosts while drained, and load it; if an upgrade is under way, finish it",
-)
-"Is the NVIDIA driver that of most hosts of the kind"
-GPU_MODEL = Check(
-    "consistency.gpu_model",
-    why="the slowest GPU sets the pace of a job, and the smallest its memory",
-    fix="exchange the GPU, or give the host a platform of its own (busbar_platform)",
-)
-"Are the GPUs of the models of most hosts of the kind"
-VBIOS = Check(
-    "consistency.vbios",
-    why="GPUs with another VBIOS may have other clocks and power limits",
-    fix="bring this host to the firmware bundle of the others, from the vendor of the machine, while it is drained",
-    severity="minor",
-)
-"Are the GPUs' VBIOS versions those of most hosts of the kind"
-NCCL = Check(
-    "consistency.nccl",
-    why="ranks of one job with different NCCL versions may hang or fail when they connect",
-    fix="install the NCCL version of the other hosts",
-)
-"Are the versions of the NCCL libraries on the host those of most hosts of the kind"
+"Are OFED's release, kernel, NVIDIA driver, GPU model, VBIOS and NCCL libraries those of most hosts of the kind"
 RAIL_ORDER = Check(
     "consistency.rail_order",
     why="rail N of one node talks to rail N of all: another order sends it through the spine",
@@ -165,7 +121,7 @@ class Comparison:
 
     rule: "unique" among all hosts, "equal" in a kind, or "subnet". role: sets the value; what it has changed in this
     run is compared by the next. site: the variable that declares the value. alike: two declarations must be equal, too.
-    causes: beginnings of checks of the host itself that explain a difference.
+    causes: beginnings of checks of the host itself that explain a difference. fix, severity: instead of the check's.
     """
 
     check: Check
@@ -175,6 +131,16 @@ class Comparison:
     site: str = ""
     alike: bool = False
     causes: tuple[str, ...] = ()
+    subject: str = "rails"
+    fix: str | None = None
+    severity: str | None = None
+
+    def judge(
+        self, state: str, want: str, have: str, fix: str | None = None, because: Finding | None = None
+    ) -> Finding:
+        """Return the finding on a host."""
+        more = {"fix": fix or self.fix, "severity": self.severity}
+        return self.check.judge(self.subject, state, printable(want), have, SOURCE, because=because, **more)
 
 
 def _fact(name: str) -> Callable[[Member, HostInfo], Sequence[Value]]:
@@ -228,28 +194,37 @@ def _guids(member: Member, info: HostInfo) -> Sequence[Value]:
     return [(rail.number, f"{kind} GUID {digits}") for rail in info.rails for kind, digits in rail.guids.items()]
 
 
+_GUID_FIX = (
+    "compare the cards' labels with cat /sys/class/infiniband/*/node_guid; restore GUID and MAC of the wrong card"
+    " (mstflint -d ADDRESS -guid GUID -mac MAC sg) while the node is drained, and reset it"
+)
+_MACHINE_FIX = "on each clone but the first: rm /etc/machine-id, run systemd-machine-id-setup, and reboot"
+_MODEL_FIX = "exchange the GPU, or give the host a platform of its own (busbar_platform)"
 TABLE = (
-    Comparison(GPU, lambda member, info: [(None, uuid) for uuid in info.gpus], "unique"),
-    Comparison(GUID, _guids, "unique"),
-    Comparison(HOSTNAME, _fact("hostname"), "unique"),
-    Comparison(MACHINE, _fact("machine_id"), "unique"),
-    Comparison(ADDRESS, _addresses, "unique", causes=("platform.rail_address",)),
+    Comparison(IDENTITY, lambda member, info: [(None, uuid) for uuid in info.gpus], "unique", subject="GPUs"),
+    Comparison(IDENTITY, _guids, "unique", subject="GUIDs", fix=_GUID_FIX, severity="critical"),
+    Comparison(
+        *(IDENTITY, _fact("hostname"), "unique"),
+        subject="host name",
+        fix="run hostnamectl set-hostname NAME on the host that has the other's name",
+    ),
+    Comparison(*(IDENTITY, _fact("machine_id"), "unique"), subject="machine ID", fix=_MACHINE_FIX, severity="minor"),
+    Comparison(ADDRESS, _addresses, "unique", causes=(rail_address.RAIL_ADDRESS.id,)),
     Comparison(SUBNET, _subnets, "subnet"),
     Comparison(FIRMWARE, _firmware, role="platform", site="busbar_firmware"),
     Comparison(PSID, _rails(lambda rail: rail.psid), role="platform", site="busbar_firmware"),
     Comparison(
         *(DRIVER, lambda member, info: [(None, info.driver)] if info.rails else []),
         role="mofed",
-        site="mofed_version",
-        causes=("ofed.packages", "ofed.loaded", "ofed.module"),
+        causes=(ofed.PACKAGES.id, ofed.LOADED.id, ofed.MODULE.id),
     ),
-    Comparison(OFED, _fact("ofed"), role="mofed", site="mofed_version", causes=("ofed.packages",)),
-    Comparison(KERNEL, _fact("kernel")),
-    Comparison(GPU_DRIVER, _fact("gpu_driver"), causes=("platform.gpu_driver",)),
-    Comparison(GPU_MODEL, _fact("gpu_model"), causes=("platform.gpu_model",)),
-    Comparison(VBIOS, _fact("vbios")),
-    Comparison(NCCL, _fact("nccl"), site="busbar_nccl_libraries"),
-    Comparison(RAIL_ORDER, _order, site="pci in a site profile", causes=("platform.rail_device",)),
+    Comparison(VERSION, _fact("ofed"), role="mofed", causes=(ofed.PACKAGES.id,), subject="OFED", fix=DRIVER.fix),
+    Comparison(VERSION, _fact("kernel"), subject="kernel", severity="minor"),
+    Comparison(VERSION, _fact("gpu_driver"), causes=(platform.GPU_DRIVER.id,), subject="NVIDIA driver"),
+    Comparison(VERSION, _fact("gpu_model"), causes=(platform.GPU_MODEL.id,), subject="GPU model", fix=_MODEL_FIX),
+    Comparison(VERSION, _fact("vbios"), subject="VBIOS", severity="minor"),
+    Comparison(VERSION, _fact("nccl"), subject="NCCL"),
+    Comparison(RAIL_ORDER, _order, causes=(platform.RAIL_DEVICE.id,)),
     Comparison(MTU, _rails(_mtu), role="mtu", site="busbar_mtu", alike=True, causes=("netdev_mtu.",)),
     Comparison(
         *(QOS, _rails(lambda rail: rail.qos)), role="roce_qos", site="busbar_roce", alike=True, causes=("roce_qos.",)

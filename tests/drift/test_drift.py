@@ -87,19 +87,19 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     listed = busbar("report", "--list").out.splitlines()
     assert [line.split()[2] for line in listed] == ["failed", "done", "done", "done"]
 
-    # A limit, and a waiver for what is known.
-    write_inventory(inventory, {**hosts, "node01": {k: v for k, v in hosts["node01"].items() if "mtu" not in k}})
-    (tmp_path / "w.yml").write_text(
-        "waivers: [{check: platform.nvlinks, hosts: node02, owner: anna, reason: RMA, expires: 2099-01-01}]"
-    )
-    waived = ["--limit", "node02", "--waivers", tmp_path / "w.yml", "--notify", mail]
+    # A limit, and what is accepted.
+    accepted = [{"check": "platform.nvlinks", "owner": "anna", "reason": "RMA", "until": "2099-01-01"}]
+    known = {"node02": {**hosts["node02"], "busbar_accepted": accepted}}
+    known["node01"] = {k: v for k, v in hosts["node01"].items() if "mtu" not in k}
+    write_inventory(inventory, {**hosts, **known})
+    waived = ["--limit", "node02", "--notify", mail]
     # With a configuration that does not know the checkout.
     (tmp_path / "own.cfg").write_text("[defaults]\nhost_key_checking = True\n")
     last = busbar("drift", "-i", inventory, *waived, ANSIBLE_CONFIG=str(tmp_path / "own.cfg"))
     assert last.rc == 0, last.out + last.err
     # A night that is well again is news, and its like is not.
-    assert (tmp_path / "a mail").read_text().startswith("1 of 1 hosts checked in full; no drift found; 1 waived")
-    assert "1 of 1 hosts checked in full; no drift found; 1 waived (simulated)" in last.out
+    assert (tmp_path / "a mail").read_text().startswith("1 of 1 hosts checked in full; no drift found; 1 accepted")
+    assert "1 of 1 hosts checked in full; no drift found; 1 accepted (simulated)" in last.out
 
     # Any past night again.
     again = busbar("report", "--run", "3", "--json", "-")
@@ -118,7 +118,6 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
         (["--limit", "@{lab}/none.retry"], "empty limit for all hosts"),
         (["--limit", "nobody"], "leaves no host of the group gpu_nodes"),
         (["-i", "/no/such/inventory"], "/no/such/inventory does not exist"),
-        (["--waivers", "{lab}/none.retry"], "expected one key"),
         (["--history", "{lab}/inventory/hosts.yml"], "not a database"),
         # For a timer 2 means drift: a typing error must not read as that.
         (["--limt", "x"], "unrecognized arguments: --limt x"),

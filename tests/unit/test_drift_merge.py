@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 import os
 import tempfile
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -132,9 +133,9 @@ def test_every_output_and_the_exit_code_are_those_of_a_run(tmp_path: Path, capsy
         assert "nccl\\_conf.file" in (text := (tmp_path / kind).read_text()) or "nccl_conf.file" in text
     assert "8 of 8 hosts checked in full; 1 differs; 1 finding: 1 major (simulated)" in capsys.readouterr().out
     assert merged(*halves(tmp_path), "--fail-on", "critical") == 0
-    waivers = {"check": "nccl_conf.*", "hosts": "n02", "owner": "o", "reason": "r", "expires": "2026-11-21"}
-    (tmp_path / "w.yml").write_text(yaml.safe_dump({"waivers": [waivers]}))
-    assert merged(*halves(tmp_path), "--waivers", tmp_path / "w.yml") == 0
+    until = Acceptance("nccl_conf.*", "", "r", "o", datetime.date(2026, 11, 21))
+    known = {name: replace(host, acceptances=(until,)) for name, host in answers().items()}
+    assert merged(written(tmp_path, "D", known)) == 0
     silent = {**answers(), "n07": runner.results({"hosts": {}}, GROUP, {})["n07"]}
     assert merged(written(tmp_path, "C", silent)) == 3
 

@@ -158,10 +158,11 @@ def test_a_node_in_repair_can_be_waived_and_is_no_missing_answer() -> None:
     assert (data["exit_code"], data["hosts"]["n1"]["class"]) == (0, "waived")
 
 
-def test_what_follows_from_a_waived_finding_stands_for_itself() -> None:
-    follows = replace(BAD, check="other.check", because=BAD.id)
+@pytest.mark.parametrize(("severity", "stands"), [("minor", []), ("major", []), ("critical", ["other.check"])])
+def test_a_consequence_is_accepted_with_its_cause_unless_it_is_more_severe(severity: str, stands: list[str]) -> None:
+    follows = replace(BAD, check="other.check", because=BAD.id, severity=severity)
     data = report(ill("n1", BAD, follows), run=replace(RUN, waivers=(waiver(),)))
-    assert [group["check"] for group in data["groups"]] == ["other.check"]
+    assert [group["check"] for group in data["groups"]] == stands
 
 
 def test_the_one_that_differs_from_its_fleet_is_an_outlier() -> None:

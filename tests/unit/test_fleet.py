@@ -65,10 +65,14 @@ def of_info(one: Member, **changes: Any) -> Member:
     return replace(one, info=replace(one.info, **changes))
 
 
+def name(finding: Finding) -> str:
+    return finding.check.partition(".")[2] if finding.subject == "rails" else finding.subject
+
+
 def bad(members: list[Member], groups: dict[str, list[str]] | None = None) -> dict[str, list[tuple[str, str]]]:
     """Host -> check and state of what is not ok."""
     found = {
-        host: [(one.finding.check.partition(".")[2], one.finding.state) for one in judged if not one.finding.ok]
+        host: [(name(one.finding), one.finding.state) for one in judged if not one.finding.ok]
         for host, judged in compare(members, groups).judged.items()
     }
     return {host: checks for host, checks in found.items() if checks}
@@ -99,11 +103,11 @@ def test_a_fleet_of_equals_has_each_comparison_once_and_no_finding() -> None:
 UNIQUE = [
     (member(4, on(5, addresses=("10.18.0.1/24",), address="10.18.0.1")), "address"),
     (member(4, on(5, addresses=("10.21.0.4/24", "fd00::1/64"))), "address"),
-    (member(4, on(2, guids={"node": "0a0002000000" + "0001"})), "guid"),
-    (member(4, on(2, guids={"system": "2a0007000000" + "0001"})), "guid"),
-    (member(4, hostname="n1"), "hostname"),
-    (member(4, machine_id=f"{1:032x}"), "machine_id"),
-    (of_info(member(4), gpus=("GPU-1-3",)), "gpu"),
+    (member(4, on(2, guids={"node": "0a0002000000" + "0001"})), "GUIDs"),
+    (member(4, on(2, guids={"system": "2a0007000000" + "0001"})), "GUIDs"),
+    (member(4, hostname="n1"), "host name"),
+    (member(4, machine_id=f"{1:032x}"), "machine ID"),
+    (of_info(member(4), gpus=("GPU-1-3",)), "GPUs"),
 ]
 
 
@@ -127,11 +131,11 @@ EQUAL = [
     (member(4, always(mtu=1500)), "mtu", "1500"),
     (member(4, on(0, qos="trust pcp, PFC 3")), "qos", "trust pcp, PFC 3 on rail 0"),
     (member(4, kernel="6.8.0-59"), "kernel", "6.8.0-59"),
-    (member(4, gpu_driver="570.1"), "gpu_driver", "570.1"),
-    (member(4, gpu_model="NVIDIA H100"), "gpu_model", "NVIDIA H100"),
-    (member(4, vbios="96.00.AF"), "vbios", "96.00.AF"),
-    (member(4, ofed="inbox"), "ofed", "inbox"),
-    (member(4, nccl="2.27.3"), "nccl", "2.27.3"),
+    (member(4, gpu_driver="570.1"), "NVIDIA driver", "570.1"),
+    (member(4, gpu_model="NVIDIA H100"), "GPU model", "NVIDIA H100"),
+    (member(4, vbios="96.00.AF"), "VBIOS", "96.00.AF"),
+    (member(4, ofed="inbox"), "OFED", "inbox"),
+    (member(4, nccl="2.27.3"), "NCCL", "2.27.3"),
     (of_info(member(4), driver="mlx5_core 6.8.0-60-generic"), "driver", "mlx5_core 6.8.0-60-generic"),
     (member(4, on(3, address="10.99.0.4", addresses=("10.99.0.4/24",))), "subnet", "10.99.0.0/24 on rail 3"),
 ]
@@ -232,16 +236,16 @@ def test_a_host_that_lies_accuses_no_other() -> None:
     found = bad([*honest, liar])
     assert set(found) == {"node01", "node09"}
     # Two hosts have one name, and which of the two is wrong is not known.
-    assert found["node01"] == [("hostname", "drift")]
+    assert found["node01"] == [("host name", "drift")]
 
 
 def test_one_machine_under_two_names_is_one_cause() -> None:
     twice = [*fleet(2), replace(member(1), host="alias")]
     roots = {
-        host: [one.finding.check for one in judged if not one.finding.ok and one.finding.because is None]
+        host: [one.finding.subject for one in judged if not one.finding.ok and one.finding.because is None]
         for host, judged in compare(twice).judged.items()
     }
-    assert roots == {"node01": ["consistency.gpu"], "alias": ["consistency.gpu"], "node02": []}
+    assert roots == {"node01": ["GPUs"], "alias": ["GPUs"], "node02": []}
 
 
 def test_a_value_that_could_not_be_read_is_unknown_on_that_host_alone() -> None:

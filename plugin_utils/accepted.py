@@ -1,0 +1,156 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Deviations that the inventory accepts (``busbar_accepted``): of which check, for what reason, by whom, until when.
+
+An accepted finding is shown and counted as that, and does not fail a run. After its day it counts again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import fnmatch
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
+
+from . import suite
+
+VARIABLE = "busbar_accepted"
+_REQUIRED = ("check", "reason", "owner", "until")
+_DECLARED = re.compile(r'\bCheck\(\s*"([a-z0-9_.]+)"')
+_UNREACHED = "run."
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """check: an id, or a pattern such as ``platform.*``. subject: of the finding, or a pattern; "" for any.
+
+    until: the last day (UTC) on which it holds.
+    """
+
+    check: str
+    subject: str
+    reason: str
+    owner: str
+    until: datetime.date
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether it is meant for the finding. What could not be judged has to be named, not only be in a pattern."""
+        named = self.check == finding.check
+        unreached = finding.check.startswith(_UNREACHED)
+        if (unreached and not self.check.startswith(_UNREACHED)) or not (
+            named or unreached or finding.state != "unknown"
+        ):
+            return False
+        names = (finding.subject, finding.identity)
+        of_subject = self.subject in ("", *names) or any(fnmatch.fnmatchcase(name, self.subject) for name in names)
+        return of_subject and (named or fnmatch.fnmatchcase(finding.check, self.check))
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the entry as it is written in an inventory."""
+        words = {"check": self.check, "subject": self.subject, "reason": self.reason, "owner": self.owner}
+        return {**{key: text for key, text in words.items() if text}, "until": self.until.isoformat()}
+
+
+Entry = TypeVar("Entry", bound=Acceptance)
+
+
+def plain(value: Any) -> Any:
+    """Return the variable with the dates that YAML makes of ``until`` as text."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [
+        {key: item.isoformat() if isinstance(item, datetime.date) else item for key, item in entry.items()}
+        if isinstance(entry, dict)
+        else entry
+        for entry in value
+    ]
+
+
+def errors(value: Sequence[Any]) -> list[str]:
+    """Return a sentence for each mistake in the variable."""
+    return [f"{VARIABLE}, entry {number}: {wrong}" for number, entry in enumerate(value, 1) for wrong in _wrong(entry)]
+
+
+def _wrong(entry: Mapping[str, Any]) -> Iterable[str]:
+    known = (*_REQUIRED, "subject")
+    if strange := [str(key) for key in entry if key not in known]:
+        yield f"has unknown {', '.join(strange)}; known: {', '.join(known)}"
+    texts = {key: item for key, item in entry.items() if isinstance(item, str) and item.isprintable() and item.strip()}
+    if missing := [key for key in (known if "subject" in entry else _REQUIRED) if key not in texts]:
+        yield f"has no {', '.join(missing)} (one line of text each)"
+        return
+    try:
+        datetime.date.fromisoformat(texts["until"])
+    except ValueError:
+        yield f"until is {texts['until']!r}, expected YYYY-MM-DD"
+    if not fnmatch.filter(known_checks(), texts["check"]):
+        near = difflib.get_close_matches(texts["check"], known_checks(), 1)
+        yield f"there is no check {texts['check']!r}{f'; did you mean {near[0]}?' if near else ''} (docs/findings.md)"
+
+
+@functools.cache
+def known_checks() -> frozenset[str]:
+    """Return the ids of all checks: each is written out where it is declared, and nowhere else."""
+    top = Path(__file__).parent.parent
+    files = [path for folder in ("module_utils", "plugin_utils") for path in (top / folder).rglob("*.py")]
+    found = {name for path in files for name in _DECLARED.findall(path.read_text(encoding="utf-8"))}
+    return frozenset(found | {f"{_UNREACHED}{role.name}" for role in suite.SUITE})
+
+
+def parse(value: Any) -> tuple[Acceptance, ...]:
+    """Return the entries of a variable; those with mistakes, which the intent refuses, are left out."""
+    found = []
+    for entry in plain(value) if isinstance(value, (list, tuple)) else ():
+        if isinstance(entry, dict) and not [*_wrong(entry)]:
+            words = {key: " ".join(str(item).split()) for key, item in entry.items()}
+            until = datetime.date.fromisoformat(words["until"])
+            found.append(Acceptance(words["check"], words.get("subject", ""), words["reason"], words["owner"], until))
+    return tuple(found)
+
+
+def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: datetime.date) -> dict[str, Entry]:
+    """Return the ids of the findings of a host that are accepted, with the entry.
+
+    A consequence is accepted with its cause, unless it is more severe: that one stands for itself.
+    """
+    valid = [entry for entry in entries if entry.until >= today]
+    found = {one.id: entry for one in findings for entry in valid if entry.covers(one)}
+    by_id = {one.id: one for one in findings}
+    fresh = bool(found)
+    while fresh:
+        more = {
+            one.id: found[one.because]
+            for one in by_id.values()
+            if one.id not in found
+            and one.because in found
+            and SEVERITIES.index(one.severity) >= SEVERITIES.index(by_id[one.because].severity)
+        }
+        found |= more
+        fresh = bool(more)
+    return found
+
+
+def split(
+    findings: Sequence[Finding], entries: Sequence[Acceptance], today: datetime.date
+) -> tuple[list[Finding], list[tuple[Finding, Acceptance]], list[str]]:
+    """Return the findings of a host that stand, those that are accepted, and notes on entries that have expired."""
+    of = covered(findings, entries, today)
+    rest = [one for one in findings if one.id not in of]
+    stand = [replace(one, because=None) if one.because in of else one for one in rest]
+    notes = [
+        f"{entry.check} counts again: accepted by {entry.owner} until {entry.until}, for {entry.reason}"
+        for entry in entries
+        if entry.until < today and any(entry.covers(one) for one in rest)
+    ]
+    return stand, [(one, of[one.id]) for one in findings if one.id in of], notes
+
+
+def today() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
