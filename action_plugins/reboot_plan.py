@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot, suite, work
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, answer, reboot, suite, work
 
 
 class ActionModule(ActionBase):
@@ -47,7 +48,12 @@ class ActionModule(ActionBase):
 
     def _result(self, result: dict[str, Any], decision: reboot.Decision, variables: dict[str, Any]) -> dict[str, Any]:
         again = list(suite.AFTER_REBOOT)
-        give_back = reboot.give_back(decision, _results(variables, again))
+        roles = _results(variables, again)
+        for role in roles:
+            if "findings" in role:
+                found = accepted.standing(map(from_dict, role["findings"]), variables)
+                role["findings"] = [finding.to_dict() for finding in found]
+        give_back = reboot.give_back(decision, roles)
         result.update(decision.to_dict(), again=again, give_back=give_back)
         return result
 

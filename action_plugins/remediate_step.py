@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -18,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import node_l
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    accepted,
     action_log,
     answer,
     reboot,
@@ -117,6 +119,8 @@ class Step:
     def fresh(self) -> remediate.Fresh:
         """What the host says now, and what was measured on it meanwhile."""
         now = remediate.fresh(self.arguments["asked"])
+        found = accepted.standing(now.findings.values(), self.variables)
+        now = replace(now, findings={finding.id: finding for finding in found})
         now = remediate_judge.with_measured(now, self.arguments["measured"])
         return remediate_judge.with_measured(now, self.arguments["searched"])
 

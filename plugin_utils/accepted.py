@@ -137,6 +137,14 @@ def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: dateti
     return found
 
 
+def standing(findings: Iterable[Finding], variables: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings that are not accepted. variables: of the host, with its intent."""
+    values = (variables.get("busbar_intent") or {}).get("values") or {}
+    found = [*findings]
+    of = covered(found, parse(values.get(VARIABLE)), today())
+    return [one for one in found if one.id not in of]
+
+
 def split(
     findings: Sequence[Finding], entries: Sequence[Acceptance], today: datetime.date
 ) -> tuple[list[Finding], list[tuple[Finding, Acceptance]], list[str]]:

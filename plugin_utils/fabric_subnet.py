@@ -114,7 +114,7 @@ def managers(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]
         have = "the managers could not be listed"
         if sweep.source == "ufm":
             have = "UFM's REST does not list the managers"
-            fix += "; UFM itself says so on its page of the subnet manager: where that is watched, waive this finding"
+            fix += "; UFM itself says so on its page of the subnet manager: where that is watched, accept this finding"
             fix += " (docs/drift.md)"
         return [_manager(plane, plane.label, "unknown", have, fix)], {}
     masters = sorted(guid for guid, one in seen.items() if one.state == MASTER)
@@ -150,7 +150,7 @@ def managers(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]
         have = f"{called[masters[0]]} alone"
         fix = (
             "start a second subnet manager of lower priority on another machine of this plane; where the site wants"
-            " none, waive this finding (docs/drift.md)"
+            " none, accept this finding (busbar_accepted)"
         )
         found.append(_manager(plane, f"{plane.label}: standby", "drift", have, fix, "minor"))
     return found, {MANAGER: listed}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
 
 from .inventory import Manifest
 from .run import HostResult, Run
@@ -68,7 +68,7 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
         "hosts": {
             name: {
                 "end": host.end,
-                "findings": [finding.to_dict() for finding in host.findings],
+                **_findings(host, datetime.date.fromisoformat(run.started[:10])),
                 "passed_ids": sorted(host.passed),
                 "intent": host.intent,
                 "busbw": host.busbw,
@@ -80,6 +80,15 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
         },
     }
     return "".join(findings_file.text(data, lambda name: findings_file.unpacked(hosts[name].evidence)))
+
+
+def _findings(host: HostResult, day: datetime.date) -> dict[str, list[dict[str, str | None]]]:
+    """Return what stands and what is accepted: who repairs nodes reads the first alone."""
+    of = accepted.covered(host.findings, host.acceptances, day)
+    found: dict[str, list[dict[str, str | None]]] = {"findings": [], "accepted": []}
+    for finding in host.findings:
+        found["accepted" if finding.id in of else "findings"].append(finding.to_dict())
+    return found
 
 
 def read(paths: Sequence[Path]) -> list[Part]:
