@@ -97,16 +97,16 @@ backup_files:
 from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args, kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
 
-def wanted(items: List[Dict[str, Any]]) -> List[kernel_args.Arg]:
+def wanted(items: List[Dict[str, Any]]) -> List[kernel_line.Arg]:
     """Raises ParseError."""
     return [
-        kernel_args.Arg(item["name"], item["value"], item["state"] == "present", item["exclusive"]) for item in items
+        kernel_line.Arg(item["name"], item["value"], item["state"] == "present", item["exclusive"]) for item in items
     ]
 
 

@@ -18,7 +18,8 @@ from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError
 from .core.plan import Plan, merge
-from .kernel_args import Arg, Boot
+from .kernel_args import Boot
+from .kernel_line import Arg, satisfied
 from .machine import pci, virtualization
 
 GROUPS = "/sys/kernel/iommu_groups"
@@ -132,7 +133,7 @@ def plan(state: State, boot: Boot, passthrough: bool = True, asked: Sequence[str
     pending = next((f for f in args.findings if not f.ok and f.aspect == "live" and f.check == ARGS.id), None)
     cause = (pending.because or pending.id) if pending is not None else None
     findings = [_domains(state, cause)]
-    if state.cpu != "arm" and not kernel_args.satisfied(boot.active, Arg("amd_iommu", "on", present=False)):
+    if state.cpu != "arm" and not satisfied(boot.active, Arg("amd_iommu", "on", present=False)):
         findings.append(AMD_IOMMU.judge("amd_iommu=on", "drift", "no amd_iommu=on", "amd_iommu=on", kernel_args.ACTIVE))
     return merge(args, Plan(tuple(findings)))
 

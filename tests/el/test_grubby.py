@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils import kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
 
 from tests import debian
 
@@ -80,7 +80,7 @@ for case in json.load(sys.stdin):
         else:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             open(path, "w").write(text)
-    args = [kernel_args.Arg(**arg) for arg in case["args"]]
+    args = [kernel_line.Arg(**arg) for arg in case["args"]]
     before, plan = lines(), kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
     apply.execute(host, plan)
     again = kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
@@ -130,7 +130,7 @@ def tried(node: El, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tokens(line: str) -> list[str]:
-    return [token for _gap, token in kernel_args.split(line) if token]
+    return [token for _gap, token in kernel_line.split(line) if token]
 
 
 def judge(case: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -139,11 +139,11 @@ def judge(case: dict[str, Any], answer: dict[str, Any]) -> None:
     names = {arg.name for arg in args}
     assert not answer["again"], (case, answer)
     for name, before in answer["before"].items():
-        after, right = answer["after"][name], kernel_args.edit(before, args)
-        assert all(kernel_args.satisfied(after, arg) for arg in args), (case, answer)
+        after, right = answer["after"][name], kernel_line.edit(before, args)
+        assert all(kernel_line.satisfied(after, arg) for arg in args), (case, answer)
         assert Counter(tokens(after)) == Counter(tokens(right)), (case, answer)
         others = [
-            [token for token in tokens(line) if kernel_args.parse(token)[0] not in names] for line in (before, after)
+            [token for token in tokens(line) if kernel_line.parse(token)[0] not in names] for line in (before, after)
         ]
         assert others[0] == others[1], (case, answer)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import iommu, kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils import grub_settings, iommu, kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
@@ -38,7 +38,7 @@ def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert not_ok(state(cpu), line) == {}
     plan = iommu.plan(state(cpu), boot("ro"))
     (change,) = plan.changes
-    assert [arg.token for arg in kernel_args.parse_dropin(change.after or "") if arg.present] == line.split()[1:]
+    assert [arg.token for arg in grub_settings.parse_dropin(change.after or "") if arg.present] == line.split()[1:]
     assert len(plan.reboot) == len(line.split()) - 1
 
 
@@ -83,11 +83,13 @@ def test_arguments_of_a_platform_are_asked_for_in_guests_and_without_an_iommu_to
         }
         assert {f.check for f in plan.findings} == {"iommu.platform_args"}
         (change,) = plan.changes
-        assert kernel_args.parse_dropin(change.after or "") == (kernel_args.Arg("init_on_alloc", "0", exclusive=True),)
+        assert grub_settings.parse_dropin(change.after or "") == (
+            kernel_line.Arg("init_on_alloc", "0", exclusive=True),
+        )
     both = iommu.plan(state("arm"), boot("ro"), True, asked)
     assert {f.check for f in both.findings if not f.ok} == {"iommu.args", "iommu.platform_args"}
     (change,) = both.changes
-    tokens = [arg.token for arg in kernel_args.parse_dropin(change.after or "")]
+    tokens = [arg.token for arg in grub_settings.parse_dropin(change.after or "")]
     assert tokens == ["iommu.passthrough=1", "init_on_alloc=0", "nosmt"]
     # Translation follows from the IOMMU's own argument, not from the platform's.
     translated = state("arm", types={GPU: "DMA", NIC: "identity"})
