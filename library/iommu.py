@@ -12,7 +12,7 @@ author: Busbar contributors (@busbar)
 description:
   - Asks for C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, keeps them as
     M(busbar.fabric.kernel_args) does, and reads from the IOMMU groups of GPUs and NICs what is in effect.
-  - In a virtual machine nothing of that is asked for, since its IOMMU is the hypervisor's.
+  - In a virtual machine it judges the vIOMMU that the guest sees; a guest without one has nothing to set.
   - Asks for the kernel arguments that the profile's C(kernel_args) name, too, in a virtual machine as elsewhere.
   - Never reboots. What is not active yet is in RV(reboot_required).
 options:
@@ -110,12 +110,11 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     asked = profile.parse(wanted, given["profile_name"]).kernel_args if wanted is not None else ()
 
     def look() -> Plan:
-        if not asked and (state.is_vm or not given["passthrough"]):
-            return Plan()
-        found = iommu.plan(state, kernel_args.read(host), given["passthrough"], asked)
+        boot = kernel_args.read(host) if asked or (given["passthrough"] and state.decides) else None
+        found = iommu.plan(state, boot, given["passthrough"], asked)
         return found.kept(given["backup"]).limit(given["max_disruption"])
 
-    notes = ["the IOMMU is the hypervisor's (%s): nothing was asked for" % state.hypervisor] if state.is_vm else []
+    notes = [] if state.decides else ["the IOMMU is the hypervisor's (%s): there is nothing to set" % state.hypervisor]
     return dict(apply.converge(host, check_mode, look), notes=notes)
 
 

@@ -48,15 +48,16 @@ machine, too"""
 DOMAINS = Check(
     "iommu.domains",
     why=_WHY,
-    fix="reboot into the command line above; if it is active already, look for memory encryption (SME, TDX) or a"
-    " device that firmware calls untrusted in dmesg",
+    fix="reboot into the command line above; if it is active already, dmesg names what forces translation: switch"
+    " memory encryption (SME, TDX) or DMA protection off in the firmware's setup, and reboot",
     disruption="reboot",
 )
-"Do the IOMMU groups of GPUs and NICs pass through, by their type"
+"Do the IOMMU groups of GPUs and NICs pass through, by their type; in a virtual machine, those of its own vIOMMU"
 AMD_IOMMU = Check(
     "iommu.amd_iommu",
     why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",
-    fix="remove it where it was set",
+    fix="remove it from the files that set it, run update-grub (GRUB) or grubby --update-kernel=ALL"
+    " --remove-args=amd_iommu=on (EL), and reboot",
     severity="minor",
     disruption="reboot",
 )
@@ -72,6 +73,11 @@ class State:
     hypervisor: str
     types: Mapping[str, Optional[str]]
     problems: Tuple[Problem, ...] = ()
+
+    @property
+    def decides(self) -> bool:
+        """Whether this kernel decides what passes through: a guest's does of a vIOMMU that it sees."""
+        return not self.is_vm or any(self.types.values())
 
 
 def parse_cpu(text: str) -> str:
@@ -123,23 +129,37 @@ def platform_args(asked: Sequence[str]) -> Tuple[Arg, ...]:
     return tuple(Arg(name, value if equals else None, exclusive=bool(equals)) for name, equals, value in pairs)
 
 
-def plan(state: State, boot: Boot, passthrough: bool = True, asked: Sequence[str] = ()) -> Plan:
-    """passthrough: judge the IOMMU; in a virtual machine it is the hypervisor's.   asked: the profile's arguments."""
+def plan(state: State, boot: Optional[Boot], passthrough: bool = True, asked: Sequence[str] = ()) -> Plan:
+    """passthrough: judge the IOMMU.   asked: the profile's arguments.
+
+    boot: None where no argument is judged: in a virtual machine without a vIOMMU and without a profile's arguments.
+    """
     more = platform_args(asked)
-    ours = _WANTED[state.cpu] if passthrough and not state.is_vm else ()
-    args = kernel_args.plan(boot, (*ours, *more), ARGS, dict.fromkeys(more, PLATFORM_ARGS))
-    if not ours:
+    ours = _WANTED[state.cpu] if passthrough and state.decides else ()
+    if state.is_vm and ours and boot is not None and not _translated(state) and not satisfied(boot.active, ours[-1]):
+        # Its kernel passes through by default.
+        ours = ()
+    args = kernel_args.plan(boot, (*ours, *more), ARGS, dict.fromkeys(more, PLATFORM_ARGS)) if boot else Plan()
+    if not passthrough:
         return args
     pending = next((f for f in args.findings if not f.ok and f.aspect == "live" and f.check == ARGS.id), None)
     cause = (pending.because or pending.id) if pending is not None else None
     findings = [_domains(state, cause)]
-    if state.cpu != "arm" and not satisfied(boot.active, Arg("amd_iommu", "on", present=False)):
-        findings.append(AMD_IOMMU.judge("amd_iommu=on", "drift", "no amd_iommu=on", "amd_iommu=on", kernel_args.ACTIVE))
+    line = boot.active if boot else ""
+    if state.cpu != "arm" and not state.is_vm and not satisfied(line, Arg("amd_iommu", "on", present=False)):
+        source = kernel_args.ACTIVE + (kernel_args.origin(boot, ["amd_iommu=on"]) if boot else "")
+        findings.append(AMD_IOMMU.judge("amd_iommu=on", "drift", "no amd_iommu=on", "amd_iommu=on", source))
     return merge(args, Plan(tuple(findings)))
 
 
+def _translated(state: State) -> Mapping[str, str]:
+    # Whoever hands a device to a guest (vfio) has a domain of its own for it.
+    own = ("identity", "unmanaged", "blocked")
+    return {address: kind for address, kind in state.types.items() if kind and kind not in own}
+
+
 def _domains(state: State, cause: Optional[str]) -> Finding:
-    translated = {address: kind for address, kind in state.types.items() if kind not in (None, "identity")}
+    translated = _translated(state)
     known, have = "ok", "identity" if any(state.types.values()) else "no IOMMU in effect"
     if state.problems:
         known, have = "unknown", str(state.problems[0])

@@ -383,11 +383,16 @@ def _persisted(boot: Boot, arg: Arg, check: Check) -> Finding:
             fix = text % (spoilt, BLS_ENTRIES, more, arg.grub_token if arg.present else arg)
     elif boot.entries:
         have = related(boot.entries[0].line, arg) or str(arg)
-    files = [*boot.elsewhere, (DROPIN, boot.stored or ""), *boot.tuned]
     words = related((bad or boot.entries or (Entry("", boot.active),))[0].line, arg).split()
-    origin = [path for path, text in files if any(word in text for word in words)] if boot.kind in GRUBENV else []
-    source += " (set in %s)" % ", ".join(origin) if origin else ""
+    source += origin(boot, words) if boot.kind in GRUBENV else ""
     return check.judge(str(arg), state, str(arg), have, source, fix or None, aspect="persisted")
+
+
+def origin(boot: Boot, words: Sequence[str]) -> str:
+    """Return, for a source, which of the files known has one of the words."""
+    files = [*boot.elsewhere, (DROPIN, boot.stored or ""), *boot.tuned]
+    names = [path for path, text in files if any(word in text for word in words)]
+    return " (set in %s)" % ", ".join(names) if names else ""
 
 
 def _live(boot: Boot, arg: Arg, check: Check, persisted: Finding, active: bool) -> Finding:

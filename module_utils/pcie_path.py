@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply
@@ -44,6 +44,8 @@ ACS_BITS = (
     ("DirectTrans", 0x40),
 )
 REDIRECT = 0x1C  # ReqRedir, CmpltRedir, UpstreamFwd
+# SrcValid redirects nothing, but nothing needs it where no ACS is wanted, and tests of others take it for ACS.
+CLEARED = REDIRECT | 0x01
 READ_REQUEST = 0x7000  # bits of the device control word that hold n of a largest read request of 128 bytes << n
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
@@ -59,7 +61,8 @@ ACS = Check(
     " an active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
     fix=_RUN,
 )
-"Does no bridge between GPUs, or between a GPU and a NIC, that share a switch send their traffic up to the CPU"
+"""Does no bridge between GPUs, or between a GPU and a NIC, that share a switch send their traffic up to the CPU; minor
+where it has SrcValid alone, which slows nothing"""
 MAX_READ_REQUEST = Check(
     "pcie_path.max_read_request",
     why="a NIC that reads in small requests cannot keep a wide PCIe link busy",
@@ -76,11 +79,13 @@ AT_BOOT = Check(
 """Are ACS and read requests set again at every boot; not judged while a GPU or NIC is missing (the boot then sets
 the others and names it in the journal)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="just what is asked for is set at boot")
-# Check -> what to do about one function, %s, where the kernel is locked down and nobody may write its registers.
-_IF_LOCKED = {
-    ACS.id: "boot with pci=disable_acs_redir=%s, or without Secure Boot",
-    MAX_READ_REQUEST.id: "set it in the firmware's setup for %s, or boot without Secure Boot",
-}
+# Where the kernel is locked down and nobody may write registers. Of several arguments the kernel takes the last alone;
+# its flags are bits 4 to 0 of the control word, x leaves one (kernel-parameters.txt 6.12, pci=config_acs).
+_ACS_IF_LOCKED = (
+    'boot with pci="config_acs=%s" (Linux 6.11 and later; in a file of GRUB\'s settings write \\" for each quote, then'
+    " run update-grub), or without Secure Boot"
+)
+_READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
 
 _UNIT_TEXT = """\
 # Written by Busbar (role pcie_path).
@@ -161,7 +166,7 @@ def bring(address, identity, find, mask, value):
 
 def main():
     failed = 0
-    work = [(address, BRIDGES, acs_control, 0x1C, 0) for address in BRIDGES]
+    work = [(address, BRIDGES, acs_control, 0x1D, 0) for address in BRIDGES]
     work += [(address, NICS, device_control, 0x7000, READ_REQUEST) for address in NICS]
     for address, devices, find, mask, value in work:
         # A card that was taken out is no fault of this unit: the suite's checks of the hardware name it.
@@ -224,7 +229,8 @@ class Function:
 class Want:
     """What the inventory asks for.
 
-    clear_acs: ACS redirects nothing on the bridges. max_read_request: of each NIC, in bytes; 0 asks for none.
+    clear_acs: ACS redirects and validates nothing on the bridges.
+    max_read_request: of each NIC, in bytes; 0 asks for none.
     persist: what is asked for is set at every boot, too.
     """
 
@@ -474,22 +480,30 @@ def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
     nics = have.nics if want.max_read_request else ()
     findings: List[Finding] = []
     writes: List[Write] = []
+    # Where nobody can write it, SrcValid alone is no reason for another boot.
+    unwanted = REDIRECT if have.locked else CLEARED
+    wrong = {f.address: f.register for f in bridges if isinstance(f.register, Acs) and f.register.control & unwanted}
+    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % address for address in wrong)
     for function in bridges:
-        acs, todo = function.register, []
-        if isinstance(acs, Acs) and acs.control & REDIRECT:
-            todo = [Write.of(function.address, "ECAP_ACS+6.w", acs.offset, REDIRECT, 0)]
-        findings.append(_judged(ACS, function, "ReqRedir- CmpltRedir- UpstreamFwd-", bool(todo), have.locked))
-        writes += todo
+        acs = wrong.get(function.address)
+        severity = None if acs is None or acs.control & REDIRECT else "minor"
+        want_bits = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
+        findings.append(_judged(ACS, function, want_bits, bool(acs), have.locked, by_boot, severity))
+        writes += [Write.of(function.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
     size = want.max_read_request
     for function in nics:
         control, todo = function.register, []
         if isinstance(control, DeviceControl) and control.max_read_request != size:
             todo = [Write.of(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, _encoded(size))]
-        findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked))
+        by_boot = _READ_REQUEST_IF_LOCKED % function.address
+        findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked, by_boot))
         writes += todo
     cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
     unit, changes = _persisted(have, bridges, nics, want, cause)
     # Where config space cannot be read for one reason, the first function tells it for all.
+    # A kernel that is locked down is one cause, too.
+    locked = [finding for finding in findings if finding.state == "unsupported" and finding.check == ACS.id]
+    findings = [replace(f, because=locked[0].id) if f in locked[1:] else f for f in findings]
     return Plan((*one_cause(findings, ("unknown",)), *unit), changes, () if have.locked else tuple(writes))
 
 
@@ -536,16 +550,18 @@ def _entries(functions: Sequence[Function]) -> str:
     return "\n" + "".join(lines) if lines else ""
 
 
-def _judged(check: Check, function: Function, want: str, wrong: bool, locked: str) -> Finding:
-    """The finding on one function. wrong: its register is not as wanted. locked: as in Have."""
+def _judged(
+    check: Check, function: Function, want: str, wrong: bool, locked: str, by_boot: str, severity: Optional[str] = None
+) -> Finding:
+    """Judge one function. wrong: its register is not as wanted. locked: as in Have. by_boot: what to do where it is."""
     state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
     if function.problem:
         state, have = "unknown", function.problem
         fix = "run as root; if that was so, look at lspci -vvv -s %s and at dmesg" % function.address
     elif wrong and locked:
-        state, fix = "unsupported", _IF_LOCKED[check.id] % function.address
+        state, fix = "unsupported", by_boot
         have += "; the kernel is locked down (%s) and lets nobody write it" % locked
-    return check.judge(function.label, state, want, have, config_path(function.address), fix)
+    return check.judge(function.label, state, want, have, config_path(function.address), fix, severity=severity)
 
 
 def _persisted(
@@ -566,5 +582,8 @@ def _persisted(
         if have.files[path] != texts.get(path)
     )
     if changes:
-        return (_unit("drift", have=", ".join(change.described() for change in changes)),), changes
+        # Earlier releases left SrcValid, which slows nothing.
+        former = all((change.before or "").replace("0x1C, 0)", "0x1D, 0)") == change.after for change in changes)
+        have_text = ", ".join(change.described() for change in changes)
+        return (_unit("drift", have=have_text, severity="minor" if former else None),), changes
     return ((_unit("ok", have="set at boot"),) if texts else ()), ()

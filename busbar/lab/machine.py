@@ -25,8 +25,8 @@ NVIDIA, MELLANOX, INTEL, VIRTIO = "0x10de", "0x15b3", "0x8086", "0x1af4"
 ETHERNET, INFINIBAND, BRIDGE, GPU = "0x020000", "0x020700", "0x060400", "0x030200"
 GID_V1, GID_V2 = "IB/RoCE v1", "RoCE v2"
 DOWN_RATE = "2.5 Gb/sec (1X SDR)"
-# Control words of ACS: SrcValid alone, and with ReqRedir, CmpltRedir and UpstreamFwd.
-ACS_CLEAR, ACS_REDIRECT = 0x01, 0x1D
+# Control words of ACS: nothing, and SrcValid, ReqRedir, CmpltRedir and UpstreamFwd, which Linux sets with an IOMMU.
+ACS_CLEAR, ACS_REDIRECT = 0x00, 0x1D
 NVLINK_4, NVLINK_5 = "26.562", "53.125"  # GB/s of one, as nvidia-smi prints it
 
 

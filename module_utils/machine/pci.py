@@ -49,7 +49,7 @@ _GPU_CLASSES = (0x0300, 0x0302)
 _NIC_CLASSES = (0x0200, 0x0207)  # Ethernet, InfiniBand
 _NVSWITCH_CLASS = 0x0680
 _LANES = (1, 2, 4, 8, 12, 16, 32)
-_MELLANOX = 0x15B3
+MELLANOX = 0x15B3
 # A guest sees a virtual function without its physfn: the device ID is what is left (mlx5_core's table; the last is
 # BlueField's).
 _MLX5_VF_IDS = (0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E, 0xA2D3)
@@ -128,7 +128,7 @@ def is_nic_class(class_code: int) -> bool:
 
 def is_mlx5_vf(device: PciDevice) -> bool:
     """A ConnectX virtual function by its device ID, which is how a guest sees it."""
-    return device.vendor == _MELLANOX and device.device in _MLX5_VF_IDS
+    return device.vendor == MELLANOX and device.device in _MLX5_VF_IDS
 
 
 def is_efa(device: PciDevice) -> bool:

@@ -19,6 +19,8 @@ from .profile import PcieLink, Rail
 from .rails import Rails
 from .topology import Topology
 
+# The fastest link of today's CPUs: a NIC with more, such as ConnectX-8, has its GPU below its own switch.
+_TO_CPU = PcieLink(32, 16)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
@@ -29,6 +31,7 @@ class Between:
     now, possible: what the link runs at, and the most that both ends can; None where the kernel does not say.
     pairs: each GPU and rail whose data go over the link, with what that rail asks for in Gbit/s.
     behind: names of the GPUs and rails below it, which reach the CPU and its memory over it.
+    rates: what the rails below it need in Gbit/s, each by itself: what several of them share is the platform's design.
     """
 
     lower: str
@@ -38,11 +41,12 @@ class Between:
     possible: Optional[PcieLink]
     pairs: Tuple[Tuple[str, float], ...]
     behind: Tuple[str, ...]
+    rates: Tuple[float, ...] = ()
 
     @property
     def needs(self) -> float:
         """Gbit/s of the most demanding rail that goes over it."""
-        return max((rate for _name, rate in self.pairs), default=0.0)
+        return max((*self.rates, *(rate for _name, rate in self.pairs)), default=0.0)
 
 
 def gbps(link: PcieLink) -> float:
@@ -63,9 +67,13 @@ def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Be
     for number, nic in sorted(rails.nics.items()):
         devices[nic.pci], names[nic.pci] = nic.device, "rail %d" % number
     behind: Dict[Tuple[str, str], List[str]] = {}
+    wanted = {rails.nics[rail.number].pci: rail.rate_gbps for rail in asked if rail.number in rails.nics}
+    rates: Dict[Tuple[str, str], List[float]] = {}
     for address, device in devices.items():
         for ends in _links(device):
             behind.setdefault(ends, []).append(names[address])
+            if address in wanted:
+                rates.setdefault(ends, []).append(min(_rate(wanted[address], device), gbps(_TO_CPU)))
     pairs = _pairs(rails, asked)
     found = []
     for (upper, lower), below in sorted(behind.items()):
@@ -86,6 +94,7 @@ def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Be
                 possible=_link(own.max_speed_gts, own.max_width) if own and port else None,
                 pairs=tuple(pairs.get(lower, ())),
                 behind=tuple(below),
+                rates=tuple(rates.get((upper, lower), ())),
             )
         )
     return tuple(found)
@@ -112,12 +121,16 @@ def _pairs(rails: Rails, asked: Sequence[Rail]) -> Mapping[str, List[Tuple[str, 
             gpu = rails.gpus.get(index) if rails.gpus else None
             if gpu is None or nic is None:
                 continue
-            ends = [_link(one.max_speed_gts, one.max_width) for one in (gpu.device, nic.device)]
-            # What an end cannot do nobody needs in between; its own finding says so.
-            rate = min([rail.rate_gbps, *(gbps(end) for end in ends if end is not None)])
+            rate = _rate(rail.rate_gbps, gpu.device, nic.device)
             for address in set(gpu.device.ancestors) ^ set(nic.device.ancestors):
                 found.setdefault(address, []).append(("GPU %d and rail %d" % (index, rail.number), rate))
     return found
+
+
+def _rate(wanted: float, *ends: PciDevice) -> float:
+    """Return what goes over a link of the wanted Gbit/s: what an end cannot do is the finding of that end."""
+    links = [_link(end.max_speed_gts, end.max_width) for end in ends]
+    return min([wanted, *(gbps(link) for link in links if link is not None)])
 
 
 def _has_problem(topology: Topology, device: PciDevice) -> bool:

@@ -90,7 +90,11 @@ RAIL_DEVICE = Check(
     fix="check lspci and dmesg for the NIC, its slot and its driver (mlx5_core), reseat or replace it; " + _RECHECK,
     severity="critical",
 )
-"Is there a NIC for the rail"
+"Is there a NIC for the rail, with a driver and its RDMA device"
+_NO_DRIVER = (
+    "load the driver (modprobe -a mlx5_core mlx5_ib) and look for %s in dmesg: it says why the driver refuses the NIC;"
+    " if driverctl, vfio-pci or new_id gives it to another driver, remove that rule and reboot; " + _RECHECK
+)
 RAIL_STATE = Check(
     "platform.rail_state",
     why="NCCL skips a port that is not ACTIVE without a word",
@@ -404,10 +408,9 @@ def _between(topology: Topology, link: pcie_link.Between) -> Finding:
         if trained and not enough:
             want = "%g Gbit/s for one rail" % link.needs
             have += ", all that both ends can: %.0f Gbit/s" % pcie_link.gbps(now)
-            fix = (
-                "look for a BIOS setting that limits the speed of %s; else put GPU and NIC below one switch, or correct"
-                " the rail's rate in the profile" % link.upper
-            )
+            better = "put GPU and NIC below one switch" if link.pairs else "use a slot with a faster link to the CPU"
+            fix = "look for a BIOS setting that limits the speed of %s; else %s, or correct the rail's rate in the"
+            fix = (fix + " profile") % (link.upper, better)
         if not trained or not enough:
             over = "between %s" % ", ".join(name for name, _rate in link.pairs)
             have += "; it slows what goes %s" % (over if link.pairs else "from %s to the host" % ", ".join(link.behind))
@@ -430,6 +433,7 @@ def _rail_findings(
     nic = rails.nics.get(rail.number)
     want = "a %g Gbit/s %s NIC%s" % (rail.rate_gbps, "/".join(rail.link_layers), _where(rail))
     if nic is None:
+        bare = rails.without_rdma.get(rail.number)
         return [
             RAIL_DEVICE.judge(
                 rail.label,
@@ -437,6 +441,7 @@ def _rail_findings(
                 want,
                 rails.missing[rail.number],
                 "/sys/bus/pci/devices, /sys/class/infiniband",
+                fix=_NO_DRIVER % bare.address if bare else None,
                 because=gpu_count if rails.gpus is None else None,
             )
         ]
@@ -627,7 +632,7 @@ def _one_cause_for_no_nic(topology: Topology, profile: Profile, findings: Sequen
         "rails",
         "drift",
         "%d RDMA NICs" % len(profile.rails),
-        "no RDMA device at all",
+        "no RDMA device; %d NICs that could have one are on the bus" % len(topology.without_rdma),
         "/sys/class/infiniband",
         fix="load the RDMA driver (mlx5_core, mlx5_ib); if this node has no RDMA NIC, give it a profile without rails",
     )

@@ -8,10 +8,11 @@ So a rail is matched by its PCI address where the profile names one, else by its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .gpu import Gpu
+from .pci import PciDevice, path_class
 from .profile import Profile, Rail
 from .topology import Nic, Topology
 
@@ -21,11 +22,13 @@ class Rails:
     """nics: rail number -> its NIC. missing: rail number -> why there is none.
 
     gpus: profile GPU index -> the GPU, None when GPUs are missing and nothing tells which.
+    without_rdma: missing rail -> the NIC in its place that has no RDMA device.
     """
 
     nics: Mapping[int, Nic]
     missing: Mapping[int, str]
     gpus: Optional[Mapping[int, Gpu]]
+    without_rdma: Mapping[int, PciDevice] = field(default_factory=dict)
 
 
 def match(topology: Topology, profile: Profile) -> Rails:
@@ -43,7 +46,28 @@ def match(topology: Topology, profile: Profile) -> Rails:
             groups.setdefault(tuple(sorted(rail.paths.items())), []).append(rail)
         for paths, rails in groups.items():
             _by_path(topology, gpus, paths, rails, nics, missing)
-    return Rails(nics, missing, gpus)
+    return Rails(nics, missing, gpus, _without_rdma(topology, profile, gpus, missing))
+
+
+def _without_rdma(
+    topology: Topology, profile: Profile, gpus: Optional[Mapping[int, Gpu]], missing: Dict[int, str]
+) -> Dict[int, PciDevice]:
+    """Return for each missing rail the NIC without an RDMA device in its place, which ``missing`` then names."""
+    found: Dict[int, PciDevice] = {}
+    free = list(topology.without_rdma)
+    for rail in [rail for rail in profile.rails if rail.number in missing]:
+        paths = rail.paths.items() if gpus is not None and not rail.pci else ()
+        for device in free:
+            near = all(
+                index in (gpus or {}) and path_class((gpus or {})[index].device, device) == p for index, p in paths
+            )
+            if near and rail.pci in (None, device.address):
+                found[rail.number] = device
+                free.remove(device)
+                driver = "driver %s made no RDMA device" % device.driver if device.driver else "it has no driver"
+                missing[rail.number] = "NIC %s is on the bus, but %s" % (device.address, driver)
+                break
+    return found
 
 
 def ethernet(rails: Rails, profile: Profile) -> Dict[int, Nic]:

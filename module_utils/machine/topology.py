@@ -14,7 +14,7 @@ from ..core.host import Host, Problem
 from . import gpu, netdev, pci, rdma, virtualization
 from .gpu import Driver, Gpu
 from .netdev import DefaultRoute, Netdev
-from .pci import PATH_CLASSES, PciDevice, address_key, is_efa, is_mlx5_vf, is_nic_class, path_class
+from .pci import MELLANOX, PATH_CLASSES, PciDevice, address_key, is_efa, is_mlx5_vf, is_nic_class, path_class
 from .rdma import Port, RdmaDevice, rocev2
 from .virtualization import Virtualization
 
@@ -63,6 +63,8 @@ class Topology:
     bridges: Mapping[str, PciDevice] = field(default_factory=dict)
     # Addresses of Elastic Fabric Adapters, with a driver or without.
     efa: Tuple[str, ...] = ()
+    # Physical NICs that could have an RDMA device, and have none: no driver, or another one than theirs.
+    without_rdma: Tuple[PciDevice, ...] = ()
 
 
 def read(host: Host, ask_nvidia_smi: bool = True) -> Topology:
@@ -114,6 +116,7 @@ def join(
     bonds = {interface.name for interface in netdevs if interface.is_bond}
     carried = _carried(routes, netdevs)
     above = {address for one in (*functions, *(gpu.device for gpu in gpus)) for address in one.ancestors}
+    vendors = {MELLANOX, *(device.vendor for device in functions if device.address in rdma_of)}
     nics = []
     for device in functions:
         rdma_device, interfaces = rdma_of.get(device.address), own.get(device.address, [])
@@ -141,6 +144,12 @@ def join(
         problems=tuple(said),
         bridges={address: device for address, device in devices.items() if address in above},
         efa=tuple(sorted((one.address for one in devices.values() if is_efa(one)), key=address_key)),
+        without_rdma=tuple(
+            device
+            for device in devices.values()
+            if device.vendor in vendors and device.address not in rdma_of
+            if is_nic_class(device.class_code) and not (device.physfn or is_efa(device) or is_mlx5_vf(device))
+        ),
     )
 
 

@@ -68,20 +68,76 @@ def test_off_is_taken_out_and_amd_on_is_called_invalid() -> None:
     assert not_ok(state("amd"), "ro amd_iommu=on iommu=pt") == {"amd_iommu[live]@amd_iommu=on": "withheld"}
 
 
-def test_a_virtual_machine_is_asked_for_nothing() -> None:
-    plan = iommu.plan(state(is_vm=True, hypervisor="kvm"), boot("ro"))
-    assert (plan.findings, plan.changed, plan.reboot) == ((), False, ())
+@pytest.mark.parametrize(
+    ("kind", "active", "bad"),
+    [
+        # No IOMMU of its own, and one that its kernel passes through by default: nothing to set.
+        (None, "ro", {}),
+        ("identity", "ro", {}),
+        ("identity", "ro iommu=pt", {}),
+        (
+            "DMA-FQ",
+            "ro",
+            {
+                "args[persisted]@iommu=pt": "drift",
+                "args[live]@iommu=pt": "withheld",
+                "domains[live]@GPUs and NICs": "withheld",
+            },
+        ),
+        ("DMA", "ro iommu=pt", {"domains[live]@GPUs and NICs": "withheld"}),
+    ],
+)
+def test_a_guest_s_own_viommu_is_judged(kind: str | None, active: str, bad: dict[str, str]) -> None:
+    guest = state("amd", is_vm=True, hypervisor="kvm", types={GPU: kind, NIC: "identity" if kind else None})
+    assert not_ok(guest, active) == bad
+    plan = iommu.plan(guest, boot(active) if guest.decides else None)
+    assert any(f.check == "iommu.domains" for f in plan.findings)
+
+
+def test_devices_handed_to_guests_are_not_translated_by_this_kernel() -> None:
+    assert not_ok(state(types={GPU: "unmanaged", NIC: "identity"}), "ro intel_iommu=on iommu=pt") == {}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "line", "bad"),
+    [
+        # Equal forms.
+        ("intel", "intel_iommu=on,sm_on iommu=pt", []),
+        ("intel", "intel_iommu=off intel_iommu=sm_on,on iommu.passthrough=y", []),
+        ("intel", "intel_iommu=on iommu=nopt,force iommu=soft,pt", []),
+        ("amd", "iommu.passthrough=1", []),
+        ("arm", "iommu.passthrough=0 iommu.passthrough=on", []),
+        # What comes later counts.
+        ("intel", "intel_iommu=on iommu=pt iommu.passthrough=0", ["iommu=pt"]),
+        ("intel", "intel_iommu=on iommu=pt intel_iommu=sm_on,off", ["intel_iommu=on", "no intel_iommu=off"]),
+        ("amd", "iommu=pt iommu=force,nopt", ["iommu=pt"]),
+        ("amd", "iommu=pt amd_iommu=off", ["no amd_iommu=off"]),
+        ("intel", "intel_iommu=on iommu=pt,off", ["no iommu=off"]),
+        ("arm", "iommu.passthrough=1 iommu=pt iommu.passthrough=n", ["iommu.passthrough=1"]),
+        # What follows two dashes is for init.
+        ("amd", "iommu=pt -- iommu=nopt", []),
+    ],
+)
+def test_the_kernel_s_last_word_counts_and_one_run_brings_it_about(cpu: str, line: str, bad: list[str]) -> None:
+    plan = iommu.plan(state(cpu), boot(f"ro {line}"))
+    assert sorted(f.subject for f in plan.findings if not f.ok and f.aspect == "live") == sorted(bad)
+    assert all(f.have != "not on the command line" for f in plan.findings if not f.ok)
+    if bad:
+        settings = (*boot(f"ro {line}").elsewhere, (grub_settings.DROPIN, plan.changes[0].after or ""))
+        line = grub_settings.arguments(settings) or ""
+        assert not_ok(state(cpu), line) == {}
 
 
 def test_arguments_of_a_platform_are_asked_for_in_guests_and_without_an_iommu_to_judge() -> None:
     asked = ("init_on_alloc=0", "nosmt")
-    for of, passthrough in ((state("arm", is_vm=True, hypervisor="kvm"), True), (state("arm"), False)):
+    guest = state("arm", is_vm=True, hypervisor="kvm", types={GPU: None, NIC: None})
+    for of, passthrough in ((guest, True), (state("arm"), False)):
         plan = iommu.plan(of, boot("ro init_on_alloc=1 nosmt"), passthrough, asked)
         assert {f.id: f.state for f in plan.findings if not f.ok} == {
             "iommu.platform_args[persisted]@init_on_alloc=0": "drift",
             "iommu.platform_args[live]@init_on_alloc=0": "drift",
         }
-        assert {f.check for f in plan.findings} == {"iommu.platform_args"}
+        assert {f.check for f in plan.findings} - {"iommu.domains"} == {"iommu.platform_args"}
         (change,) = plan.changes
         assert grub_settings.parse_dropin(change.after or "") == (
             kernel_line.Arg("init_on_alloc", "0", exclusive=True),

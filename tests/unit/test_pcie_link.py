@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pcie_link import gbps
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology, join
 
 
 def bridge(address: str, *ancestors: str, **changes: Any) -> PciDevice:
@@ -76,16 +76,37 @@ def test_a_switch_on_the_way_names_the_pair_that_it_slows(infiniband: Topology, 
     assert finding.have == "32 GT/s x4; it slows what goes between GPU 5 and rail 5"
 
 
-def test_a_link_on_the_way_that_cannot_carry_its_rail_is_a_finding_and_one_to_the_host_is_not(
+def test_a_link_that_cannot_carry_its_rail_is_a_finding_on_the_way_to_the_gpu_and_to_the_host(
     infiniband: Topology, hgx_h100: Profile
 ) -> None:
     slow = {"current_speed_gts": 16.0, "max_speed_gts": 16.0}
     machine = tree(infiniband, True)
-    assert found(changed(machine, "0000:b5:00.0", **slow), hgx_h100) == []
+    [finding] = found(changed(machine, "0000:b5:00.0", **slow), hgx_h100)
+    assert (finding.state, finding.severity, finding.identity) == ("drift", "major", "0000:b5:00.0")
     [finding] = found(changed(machine, "0000:d5:00.0", **slow), hgx_h100)
     assert (finding.want, finding.state) == ("400 Gbit/s for one rail", "drift")
     assert str(finding.have).startswith("16 GT/s x16, all that both ends can: 252 Gbit/s; it slows")
     assert "0000:c5:00.0" in finding.fix
+
+
+@pytest.mark.parametrize("change", ["shared", "slower NIC", "more than a CPU has"])
+def test_what_is_the_platform_s_design_is_no_finding(infiniband: Topology, hgx_h100: Profile, change: str) -> None:
+    machine, rails = tree(infiniband), hgx_h100.rails
+    if change == "shared":  # two rails below one uplink, which carries each of them
+        nics, gpus = list(machine.nics), list(machine.gpus)
+        nics[1] = replace(nics[1], device=replace(nics[1].device, ancestors=nics[0].device.ancestors))
+        gpus[1] = replace(gpus[1], device=replace(gpus[1].device, ancestors=gpus[0].device.ancestors))
+        machine = replace(machine, nics=tuple(nics), gpus=tuple(gpus))
+    elif change == "slower NIC":  # its own finding says so
+        nics = [replace(nic, device=replace(nic.device, max_speed_gts=16.0)) for nic in machine.nics]
+        machine = changed(machine, "0000:b5:00.0", current_speed_gts=16.0, max_speed_gts=16.0)
+        machine = replace(machine, nics=tuple(nics))
+    else:  # 800 Gbit/s, and the GPU below the NIC's own switch
+        rails = tuple(replace(rail, rate_gbps=800) for rail in rails)
+        nics = [replace(nic, device=replace(nic.device, max_speed_gts=64.0)) for nic in machine.nics]
+        machine = replace(machine, nics=tuple(nics))
+    findings = plan(machine, replace(hgx_h100, rails=rails)).findings
+    assert [one for one in findings if one.check == "platform.pcie_link" and not one.ok] == []
 
 
 def test_a_gpu_asleep_says_nothing_of_the_links_above_it(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
@@ -93,6 +114,32 @@ def test_a_gpu_asleep_says_nothing_of_the_links_above_it(infiniband: Topology, h
     idle = replace(machine.gpus[2].device, current_speed_gts=2.5)
     machine = edit.gpu(changed(machine, "0000:c2:00.0", current_speed_gts=2.5), 2, device=idle)
     assert found(machine, hgx_h100) == []
+
+
+@pytest.mark.parametrize("driver", [None, "vfio-pci", "mlx5_core"])
+def test_a_nic_on_the_bus_without_a_driver_is_reported_as_that(
+    infiniband: Topology, hgx_h100: Profile, driver: str | None
+) -> None:
+    machine = tree(infiniband)
+    device = replace(machine.nics[3].device, driver=driver)
+    functions = {nic.pci: nic.device for nic in machine.nics[:3]} | {
+        device.address: device,
+        "vf": machine.nics[4].device,
+    }
+    functions["vf"] = replace(functions["vf"], physfn="0000:01:00.0")
+    others = [nic.rdma for nic in machine.nics[:3] if nic.rdma]
+    read = join(functions, others, (), (), machine.gpus, machine.driver, machine.virtualization, ())
+    assert read.without_rdma == (device,)
+    machine = replace(machine, nics=(*machine.nics[:3], *machine.nics[4:]), without_rdma=(device,))
+    [finding] = found(machine, hgx_h100)
+    assert (finding.check, finding.subject, finding.severity) == ("platform.rail_device", "rail 3", "critical")
+    assert f"{device.address} is on the bus" in str(finding.have)
+    assert (driver or "no driver") in str(finding.have)
+    assert device.address in finding.fix
+    # A NIC in another place is not the missing one.
+    elsewhere = replace(device, ancestors=machine.nics[0].device.ancestors)
+    [finding] = found(replace(machine, without_rdma=(elsewhere,)), hgx_h100)
+    assert finding.have == "no NIC at PIX of GPU 3"
 
 
 @pytest.mark.parametrize("name", ["current_speed_gts", "current_width", "max_speed_gts"])

@@ -29,7 +29,7 @@ from tests.trees import contents
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(clear_acs=True, max_read_request=4096, persist=True)
-REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x01
+REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x00
 SWITCH_ID = "0010 30c0"
 
 
@@ -166,9 +166,9 @@ def test_lockdown(text: str, mode: str) -> None:
 
 @given(st.integers(0, 0xFFFF))
 def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
-    after = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.REDIRECT, 0).apply(word)
-    assert after & 0x1C == 0
-    assert after & ~0x1C == word & ~0x1C
+    after = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0).apply(word)
+    assert after & 0x1D == 0
+    assert after & ~0x1D == word & ~0x1D
 
 
 @given(st.integers(0, 0xFFFF), st.sampled_from(pcie_path.SIZES))
@@ -187,13 +187,13 @@ def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
     root = tmp_path_factory.mktemp("hw")
     before = config(acs=word)
     put(root, "0000:17:00.0", before)
-    pcie_path.write(Host(str(root)), Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.REDIRECT, 0))
-    assert got(root, "0000:17:00.0") == changed(before, 0x14E, (word & ~0x1C).to_bytes(2, "little"))
+    pcie_path.write(Host(str(root)), Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0))
+    assert got(root, "0000:17:00.0") == changed(before, 0x14E, (word & ~0x1D).to_bytes(2, "little"))
 
 
 def test_a_device_that_does_not_answer_is_not_written(tmp_path: Path) -> None:
     put(tmp_path, "0000:17:00.0", b"\xff" * 4096)
-    change = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.REDIRECT, 0)
+    change = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0)
     with pytest.raises(ReadError, match="does not answer"):
         pcie_path.write(Host(str(tmp_path)), change)
     with pytest.raises(ReadError, match=r"0000:18:00.0/config: cannot be written: No such file"):
@@ -325,14 +325,35 @@ def test_each_redirecting_bit_of_a_bridge_on_the_path_is_drift(node: Node, contr
     plan, writes = planned(have(node), WANT)
     found = find(plan, "acs")
     assert (found.state, found.severity, found.subject, found.disruption) == ("drift", "major", port(3, 1), "none")
-    assert (writes[0].address, writes[0].apply(control)) == (port(3, 1), control & ~0x1C)
-    assert str(plan.commands[0]) == f"setpci -s {port(3, 1)} ECAP_ACS+6.w=0000:001c"
+    assert (writes[0].address, writes[0].apply(control)) == (port(3, 1), control & ~0x1D)
+    assert str(plan.commands[0]) == f"setpci -s {port(3, 1)} ECAP_ACS+6.w=0000:001d"
 
 
-@pytest.mark.parametrize("control", [0x00, 0x01, 0x43, 0x63])
+@pytest.mark.parametrize("control", [0x00, 0x42, 0x62])
 def test_the_other_bits_of_acs_do_not_redirect(node: Node, control: int) -> None:
     put(root_of(node), port(3, 1), config(acs=control))
     assert judged(node) == {UNIT: "drift"}
+
+
+@pytest.mark.parametrize("control", [0x01, 0x43])
+def test_source_validation_alone_is_cleared_and_minor_and_no_matter_where_nobody_can_write(
+    node: Node, control: int
+) -> None:
+    put(root_of(node), port(3, 1), config(acs=control))
+    plan, writes = planned(have(node), WANT)
+    found = find(plan, "acs")
+    assert (found.severity, found.disruption, found.subject) == ("minor", "none", port(3, 1))
+    assert [write.apply(control) for write in writes] == [control & ~1]
+    assert pcie_path.plan(replace(have(node), locked="integrity"), WANT).findings[7].ok
+
+
+def test_the_script_of_an_earlier_release_is_minor(node: Node) -> None:
+    for change in pcie_path.plan(have(node), WANT).changes:
+        path = Path(node[0].system_root) / change.path[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((change.after or "").replace("0x1D, 0)", "0x1C, 0)"))
+    (unit,) = [f for f in pcie_path.plan(have(node), WANT).findings if not f.ok]
+    assert (unit.check, unit.severity) == ("pcie_path.unit", "minor")
 
 
 def test_a_bridge_without_acs_is_fine_and_not_in_the_script(node: Node) -> None:
@@ -444,14 +465,17 @@ def test_acs_stays_where_a_gpu_is_handed_to_virtual_machines(node: Node) -> None
 
 
 def test_a_locked_kernel_is_told_apart_and_gets_no_unit(node: Node) -> None:
-    put(root_of(node), port(0, 0), config(acs=REDIRECTING))
+    for number in range(2):
+        put(root_of(node), port(number, 0), config(acs=REDIRECTING))
     path = root_of(node) / lockdown.LOCKDOWN[1:]
     path.parent.mkdir(parents=True)
     path.write_text("none [integrity] confidentiality\n")
     plan, writes = planned(have(node), WANT)
-    (found,) = [finding for finding in plan.findings if not finding.ok]
-    assert (found.state, plan.changed, writes) == ("unsupported", False, [])
-    assert f"pci=disable_acs_redir={port(0, 0)}" in found.fix
+    first, second = [finding for finding in plan.findings if not finding.ok]
+    assert (first.state, plan.changed, writes) == ("unsupported", False, [])
+    assert (first.because, second.because) == (None, first.id)
+    # The kernel takes the last of several such arguments alone: one names all bridges, in quotes for GRUB.
+    assert all(f'pci="config_acs=000x0@{port(0, 0)};000x0@{port(1, 0)}"' in found.fix for found in (first, second))
 
 
 def test_a_machine_without_a_shared_switch_is_told_so(tmp_path: Path, infiniband: Topology) -> None:
@@ -487,7 +511,7 @@ def test_the_script_sets_at_boot_what_the_module_sets(tmp_path: Path) -> None:
     for _boot in range(2):
         done = boot(tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert got(tmp_path, port(0, 0)) == config(acs=ISOLATING & ~0x1C)
+        assert got(tmp_path, port(0, 0)) == config(acs=ISOLATING & ~0x1D)
         assert got(tmp_path, "0000:18:00.0") == config(control=0x5937, identity="b315 2110")
 
 
@@ -512,7 +536,7 @@ def test_the_script_says_what_it_did_not_find(tmp_path: Path, size: int) -> None
 def test_a_card_that_was_taken_out_is_named_and_the_others_are_set(tmp_path: Path) -> None:
     put(tmp_path, port(0, 0), config(acs=ISOLATING))
     done = boot(tmp_path)
-    assert (done.returncode, got(tmp_path, port(0, 0))) == (0, config(acs=ISOLATING & ~0x1C))
+    assert (done.returncode, got(tmp_path, port(0, 0))) == (0, config(acs=ISOLATING & ~0x1D))
     assert done.stderr == "0000:18:00.0: is not there any more, the others are set\n"
 
 
