@@ -114,7 +114,7 @@ def read(text: str, scope: Scope) -> Tuple[List[Tuple[str, str]], Scope]:
             elif word not in _BETWEEN:
                 break
             words = words[1:]
-        if "{" in words:
+        while "{" in words:
             blocks.append(words[0])
             words = words[words.index("{") + 1 :]
         if len(words) > 1 and words[0] in ("linux", "linux16", "linuxefi"):

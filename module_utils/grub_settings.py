@@ -123,28 +123,19 @@ def evaluate(text: str, values: Dict[str, Optional[str]]) -> bool:
 
 
 def _evaluated(word: str, values: Dict[str, Optional[str]], export: bool) -> Optional[str]:
-    parts = list(_SHELL.parts(word, lambda variable: _known(values.get(variable.strip("${}")))))
-    # dash parts an unquoted $X after export into words.
-    known = not any("\0" in text or (splits and export) for text, splits in parts)
-    return "".join(text for text, _splits in parts) if known else None
+    found = ""
+    given = {name: value for name, value in values.items() if value is not None}
+    for text, splits in _SHELL.parts(word, lambda variable: given.get(variable.strip("${}"), "\0")):
+        # dash parts an unquoted $X after export into words.
+        found += "\0" if splits and export else text
+    return None if "\0" in found else found
 
 
-def _known(value: Optional[str]) -> str:
-    return "\0" if value is None else value
-
-
-def apply(values: Dict[str, Optional[str]], args: Sequence[Arg]) -> None:
-    """Change the two variables as our drop-in does."""
-    for arg in args:
-        first, second = values[LINUX], values[DEFAULT]
-        if first is None or second is None:
-            return
-        both = "%s %s" % (first, second)
-        if edit(both, [arg], in_grub=True) != both:
-            if arg.exclusive or not arg.present:
-                gone = Arg(arg.name, None if arg.exclusive else arg.value, present=False)
-                first, second = edit(first, [gone], in_grub=True), edit(second, [gone], in_grub=True)
-            values[LINUX], values[DEFAULT] = edit(first, [arg], in_grub=True), second
+def _apply(values: Dict[str, Optional[str]], args: Sequence[Arg]) -> None:
+    """Do what our drop-in does. Which of the two variables has an argument is no matter."""
+    first, second = values[LINUX], values[DEFAULT]
+    if first is not None and second is not None:
+        values[LINUX], values[DEFAULT] = edit("%s %s" % (first, second), args, in_grub=True), ""
 
 
 def arguments(files: Sequence[Tuple[str, str]]) -> Optional[str]:
@@ -155,7 +146,7 @@ def arguments(files: Sequence[Tuple[str, str]]) -> Optional[str]:
     values: Dict[str, Optional[str]] = {LINUX: "", DEFAULT: ""}
     for path, text in sorted(files, key=lambda file: (file[0] != GRUB_DEFAULT, file[0])):
         if path == DROPIN:
-            apply(values, parse_dropin(text))
+            _apply(values, parse_dropin(text))
         elif not evaluate(text, values):
             return None
     first, second = values[LINUX], values[DEFAULT]

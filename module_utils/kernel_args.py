@@ -85,9 +85,7 @@ class Boot:
         line = self.settings
         if line is not None:
             found += [Entry("GRUB's settings", future) for future in self.passed(line)]
-        for path, words in self.tuned:
-            found += [Entry(path, "%s %s" % (found[0].line, words))] if not self._has(words) else []
-        return tuple(found)
+        return (*found, *(Entry(path, "%s %s" % (found[0].line, words)) for path, words in self.tuned))
 
     def passed(self, line: str) -> List[str]:
         """Return the lines that kernels get of GRUB's settings."""
@@ -96,11 +94,6 @@ class Boot:
         except ParseError:
             # GRUB's generator refuses such a line.
             return [""]
-
-    def _has(self, words: str) -> bool:
-        """Whether every entry has what tuned adds."""
-        added = {token for _gap, token in split(words)}
-        return all(added <= {token for _gap, token in split(entry.line)} for entry in self.entries)
 
     @property
     def settings(self) -> Optional[str]:

@@ -116,26 +116,18 @@ def _words(line: str) -> List[Tuple[str, Optional[str]]]:
     return [parse(token) for token in tokens[: tokens.index("--") if "--" in tokens else None]]
 
 
-def _same(name: str, have: Optional[str], want: Optional[str]) -> bool:
-    """Whether two values mean the same: of a parameter that is on or off, ``1``, ``y`` and ``on`` do."""
-    boolean = have and want and ("." in name or name in _BOOLEANS)
-    return have == want or bool(boolean and _truth(have or "") == _truth(want or "") is not None)
-
-
-def _truth(value: str) -> Optional[bool]:
-    """Return what kstrtobool makes of it, None where it refuses it."""
-    if value[:1] in ("y", "Y", "t", "T", "1") or value[:2].lower() == "on":
-        return True
-    return False if value[:1] in ("n", "N", "f", "F", "0") or value[:2].lower() == "of" else None
+def _meaning(name: str, value: Optional[str]) -> Optional[str]:
+    """Return the value; of a parameter that is on or off, 1 or 0 for all that kstrtobool takes."""
+    if value is None or not ("." in name or name in _BOOLEANS):
+        return value
+    match = re.match(r"([yYtT1]|[oO][nN])|[nNfF0]|[oO][fF]", value)
+    return value if match is None else "1" if match.group(1) else "0"
 
 
 def _effects(name: str, value: Optional[str], switch: _Switch) -> List[Tuple[str, Optional[bool]]]:
     """Return each item of the value with what it switches; None for nothing."""
-    found = []
-    for item in (value or "").split(","):
-        states = [on for own, known, on in switch if own == name and _same(name, item, known)]
-        found.append((item, states[0] if states else None))
-    return found
+    known = {(own, item): on for own, item, on in switch}
+    return [(item, known.get((name, _meaning(name, item) or ""))) for item in (value or "").split(",")]
 
 
 def satisfied(line: str, arg: Arg) -> bool:
@@ -147,8 +139,8 @@ def satisfied(line: str, arg: Arg) -> bool:
     values = [value for own, value in words if own == name]
     if not arg.present:
         return arg.value not in values if arg.value is not None else not values
-    right = [value for value in (values[-1:] if arg.exclusive else values) if _same(name, value, arg.value)]
-    return bool(right)
+    values = [_meaning(name, value) for value in (values[-1:] if arg.exclusive else values)]
+    return _meaning(name, arg.value) in values
 
 
 def related(line: str, arg: Arg) -> str:
@@ -190,7 +182,7 @@ def _edit(tokens: List[Tuple[str, str]], arg: Arg, in_grub: bool) -> List[Tuple[
     values = {n: parse(tokens[n][1], in_grub)[1] for n in same}
     if not arg.present:
         return _without(tokens, [n for n in same if arg.value is None or values[n] == arg.value])
-    right = [n for n in same if _same(name, values[n], arg.value)]
+    right = [n for n in same if _meaning(name, values[n]) == _meaning(name, arg.value)]
     if not arg.exclusive:
         return tokens if right else _with(tokens, end, new)
     if right:

@@ -21,25 +21,20 @@ _FOLDERS = ("/etc/tuned/profiles", FOLDER, "/usr/lib/tuned/profiles", "/usr/lib/
 def settings(host: Host, section: str) -> Dict[str, Tuple[str, str]]:
     """Return key -> (value, file) of one section: a profile overrides those that it includes. Raises ReadError."""
     found: Dict[str, Tuple[str, str]] = {}
-    if host.has("tuned-adm"):
-        for name in (host.read_system(ACTIVE) or "").split():
-            _include(host, name, section, found, [])
-    return found
-
-
-def _include(host: Host, name: str, section: str, found: Dict[str, Tuple[str, str]], above: List[str]) -> None:
-    if name in above or re.fullmatch(r"\w[\w.-]*", name) is None:
-        return
-    for path in ("%s/%s/tuned.conf" % (folder, name) for folder in _FOLDERS):
-        text = host.read_system(path)
-        if text is not None:
-            lines = ini.settings(text, continued=False)
-            for line in lines:
+    names = (host.read_system(ACTIVE) or "").split() if host.has("tuned-adm") else []
+    read: List[str] = []
+    while names:
+        name = names.pop()
+        paths = ["%s/%s/tuned.conf" % (folder, name) for folder in _FOLDERS if re.fullmatch(r"\w[\w.-]*", name)]
+        path, text = next(((path, text) for path in paths for text in [host.read_system(path)] if text), ("", ""))
+        if path not in read:
+            read.append(path)
+            for line in ini.settings(text, continued=False):
                 if (line.section, line.key) == ("main", "include"):
-                    for included in re.split(r"[\s,;]+", line.value):
-                        _include(host, included, section, found, [*above, name])
-            found.update({line.key: (line.value, path) for line in lines if line.section == section})
-            return
+                    names += re.split(r"[\s,;]+", line.value)
+                elif line.section == section:
+                    found.setdefault(line.key, (line.value, path))
+    return found
 
 
 def kernel_arguments(host: Host) -> Tuple[Tuple[str, str], ...]:
@@ -49,10 +44,9 @@ def kernel_arguments(host: Host) -> Tuple[Tuple[str, str], ...]:
     """
     found: Dict[str, List[str]] = {}
     for key, (value, path) in sorted(settings(host, "bootloader").items()):
-        if key.startswith("cmdline"):
-            operator, words = value[:1], value.lstrip("+-").strip("\"'").split()
-            if operator == "-":
-                found = {path: [word for word in present if word not in words] for path, present in found.items()}
-            else:
-                found.setdefault(path, []).extend(word for word in words if "$" not in word)
+        words = value.lstrip("+-").strip("\"'").split()
+        if key.startswith("cmdline") and value.startswith("-"):
+            found = {path: [word for word in present if word not in words] for path, present in found.items()}
+        elif key.startswith("cmdline"):
+            found.setdefault(path, []).extend(word for word in words if "$" not in word)
     return tuple((path, " ".join(words)) for path, words in found.items() if words)

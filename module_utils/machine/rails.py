@@ -54,16 +54,14 @@ def _without_rdma(
 ) -> Dict[int, PciDevice]:
     """Return for each missing rail the NIC without an RDMA device in its place, which ``missing`` then names."""
     found: Dict[int, PciDevice] = {}
-    free = list(topology.without_rdma)
     for rail in [rail for rail in profile.rails if rail.number in missing]:
-        paths = rail.paths.items() if gpus is not None and not rail.pci else ()
-        for device in free:
+        paths = rail.paths.items() if gpus and not rail.pci else ()
+        for device in topology.without_rdma:
             near = all(
                 index in (gpus or {}) and path_class((gpus or {})[index].device, device) == p for index, p in paths
             )
-            if near and rail.pci in (None, device.address):
+            if near and rail.pci in (None, device.address) and device not in found.values():
                 found[rail.number] = device
-                free.remove(device)
                 driver = "driver %s made no RDMA device" % device.driver if device.driver else "it has no driver"
                 missing[rail.number] = "NIC %s is on the bus, but %s" % (device.address, driver)
                 break
