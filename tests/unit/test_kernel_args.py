@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import grub_settings, kernel_args, kernel_line
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg, edit, satisfied
@@ -400,3 +404,216 @@ def test_a_node_that_boots_from_the_network_is_somebody_else_s() -> None:
     assert states(made) == {"[persisted]@iommu=pt": "not_owned", "[live]@iommu=pt": "withheld"}
     assert made.findings[1].because == made.findings[0].id
     assert not made.changed
+
+
+# -- a node, and its next boot ---------------------------------------------------------------------------------------
+
+TUNED = "/usr/lib/tuned/site/tuned.conf"
+
+
+def write(root: Path, path: str, text: str) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+def update_grub(root: Path) -> None:
+    """As grub-mkconfig, 00_tuned and 10_linux do it."""
+    names = [root / "etc/default/grub", *sorted((root / "etc/default/grub.d").glob("*.cfg"))]
+    tuned = root / "etc/tuned/bootcmdline"
+    line = in_a_shell("".join(f"{name.read_text()}\n" for name in names if name.exists()))
+    text = f'set tuned_params="{tuned.read_text() if tuned.exists() else ""}"\n'
+    text += "### BEGIN /etc/grub.d/10_linux ###\nmenuentry 'x' {\n\tlinux /boot/vmlinuz-6.1 root=/dev/sda ro "
+    write(root, "/boot/grub/grub.cfg", f"{text}{line}\n}}\n### END /etc/grub.d/10_linux ###\n")
+
+
+def node(root: Path, files: dict[str, str]) -> Host:
+    for path, text in {"/proc/cmdline": "ro", "/usr/sbin/update-grub": "#!/bin/sh\n", **files}.items():
+        write(root, path, text)
+    update_grub(root)
+    return Host(str(root), str(root))
+
+
+def judge(host: Host, *args: Arg) -> Plan:
+    return kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
+
+
+def bad(made: Plan) -> list[Finding]:
+    return [finding for finding in made.findings if not finding.ok and finding.aspect == "persisted"]
+
+
+def apply(root: Path, made: Plan) -> None:
+    for change in made.changes:
+        write(root, change.path, change.after or "")
+    update_grub(root)
+
+
+ACS = Arg("pci", "config_acs=xx111x0@0008:00:00.0;xx110x1@0008:02:00.0")
+MEMMAP = Arg("memmap", "4G$0x100000000", exclusive=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arg", "line"),
+    [
+        ("quiet", ACS, f'root=/dev/sda ro quiet pci="{ACS.value}"'),
+        ("memmap=1G", MEMMAP, 'root=/dev/sda ro memmap="4G\\$0x100000000"'),
+        # The right file of others, in any of GRUB's quotes: nothing is added.
+        (f'pci=\\"{ACS.value}\\"', ACS, ""),
+        (f"'pci={ACS.value}'", ACS, ""),
+        (f"pci={ACS.value}".replace(";", "\\\\;"), ACS, ""),
+        # An equal form, and one that comes later.
+        ("iommu=nopt iommu.passthrough=y", PT, ""),
+        ("iommu=pt iommu.passthrough=0", PT, "root=/dev/sda ro iommu=pt"),
+        ("iommu=nopt,soft iommu=pt iommu=nopt,force", PT, "root=/dev/sda ro iommu=pt iommu=soft iommu=force"),
+        ("intel_iommu=on,off", Arg("intel_iommu", "on"), "root=/dev/sda ro intel_iommu=on"),
+    ],
+)
+def test_what_is_written_is_what_the_next_boot_has(tmp_path: Path, settings: str, arg: Arg, line: str) -> None:
+    host = node(tmp_path, {"/etc/default/grub": f'GRUB_CMDLINE_LINUX="{settings}"\n'})
+    made = judge(host, arg)
+    assert ([f.state for f in bad(made)], made.changed) == (["drift"] if line else [], bool(line))
+    if line:
+        apply(tmp_path, made)
+        (found,) = [text for text in (tmp_path / "boot/grub/grub.cfg").read_text().splitlines() if "vmlinuz" in text]
+        assert found.split()[2:] == line.split()
+        assert (bad(judge(host, arg)), judge(host, arg).changed) == ([], False)
+
+
+def test_what_grub_cannot_pass_on_is_refused(tmp_path: Path) -> None:
+    host = node(tmp_path, {"/etc/default/grub": "\n"})
+    with pytest.raises(ParseError, match="GRUB cannot pass on"):
+        judge(host, Arg("dyndbg", "file 'a' +p"))
+
+
+def test_the_drop_in_of_an_earlier_release_is_no_drift_unless_grub_cuts_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = '# Written by Busbar\nbusbar_argument() { GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX $2"; }\n'
+    monkeypatch.setattr(grub_settings, "_FORMER_HEADS", (hashlib.sha256(head.encode()).hexdigest(),))
+    text = head + "busbar_argument add iommu=pt\n"
+    host = node(tmp_path, {"/etc/default/grub": "\n", grub_settings.DROPIN: text})
+    made = judge(host, PT)
+    assert (bad(made), made.changed) == ([], False)
+    write(tmp_path, grub_settings.DROPIN, f"{text}busbar_argument add '{ACS.token}'\n")
+    update_grub(tmp_path)
+    made = judge(host, ACS)
+    assert [f.state for f in bad(made)] == ["drift"]
+    apply(tmp_path, made)
+    assert bad(judge(host, PT, ACS)) == []
+
+
+def quote_it(root: Path) -> None:
+    path = root / "etc/default/grub"
+    path.write_text(path.read_text().replace("pci=config_acs=A;B", '\\"pci=config_acs=A;B\\"'))
+
+
+def spare_ours(root: Path) -> None:
+    (root / "etc/default/grub.d/zz.cfg").write_text("GRUB_TIMEOUT=5\n")
+
+
+def change_the_profile(root: Path) -> None:
+    write(root, "/etc/tuned/site/tuned.conf", (root / TUNED[1:]).read_text().replace("iommu=nopt", ""))
+    write(root, "/etc/tuned/bootcmdline", "nohz=on")
+
+
+def boot_with(line: str) -> Callable[[Path], None]:
+    return lambda root: write(root, "/proc/cmdline", line)
+
+
+WITH_TUNED = {
+    "/usr/sbin/tuned-adm": "#!/bin/sh\n",
+    "/etc/tuned/active_profile": "child\n",
+    "/etc/tuned/child/tuned.conf": "[main]\ninclude=site\n[bootloader]\ncmdline_child=+nohz=on\n",
+    TUNED: "[bootloader]\ncmdline=iommu=nopt\ncmdline_x=-nohz=on\n",
+}
+FROM_TUNED = 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\$tuned_params"\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "arg", "names", "follow"),
+    [
+        # GRUB ends the line before what stands behind ;.
+        (
+            {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="intel_iommu=on pci=config_acs=A;B iommu=pt"\n'},
+            PT,
+            ["/etc/default/grub", '\\"pci=config_acs=A;B\\"'],
+            quote_it,
+        ),
+        (
+            {"/etc/default/grub": "\n", "/etc/default/grub.d/zz.cfg": "GRUB_CMDLINE_LINUX=quiet\n"},
+            PT,
+            ["/etc/default/grub.d/zz.cfg", "update-grub"],
+            spare_ours,
+        ),
+        # tuned: in effect, and not before the next update-grub.
+        (
+            {**WITH_TUNED, "/etc/default/grub": FROM_TUNED, "/etc/tuned/bootcmdline": "iommu=nopt nohz=on"},
+            PT,
+            ["iommu=nopt", TUNED, "tuned-adm", "/etc/tuned"],
+            change_the_profile,
+        ),
+        ({**WITH_TUNED, "/etc/default/grub": FROM_TUNED}, PT, ["iommu=nopt", TUNED], change_the_profile),
+        # Nothing that could be edited here.
+        ({"/usr/sbin/update-grub": ""}, PT, ["add iommu=pt to"], boot_with("ro iommu=pt")),
+        (
+            {"/usr/sbin/update-grub": "", "/proc/cmdline": "ro intel_iommu=off"},
+            Arg("intel_iommu", "off", present=False),
+            ["remove intel_iommu=off from"],
+            boot_with("ro"),
+        ),
+    ],
+)
+def test_who_does_what_the_advice_says_is_rid_of_the_finding(
+    tmp_path: Path, files: dict[str, str], arg: Arg, names: list[str], follow: Callable[[Path], None]
+) -> None:
+    host = node(tmp_path, files)
+    if not files.get("/usr/sbin/update-grub", "x"):
+        (tmp_path / "usr/sbin/update-grub").unlink()
+    for _run in range(2):
+        made = judge(host, arg)
+        (found,) = bad(made)
+        assert (found.state, [name for name in names if name not in found.fix]) == ("not_owned", [])
+        apply(tmp_path, made)
+    assert not made.changed
+    follow(tmp_path)
+    update_grub(tmp_path)
+    assert (bad(judge(host, arg)), judge(host, arg).changed) == ([], False)
+
+
+def test_what_sets_an_argument_is_named(tmp_path: Path) -> None:
+    files = {
+        **WITH_TUNED,
+        TUNED: "[bootloader]\ncmdline=iommu=pt isolcpus=${cores}\n",
+        "/etc/default/grub": FROM_TUNED,
+        "/etc/tuned/bootcmdline": "iommu=pt nohz=on",
+    }
+    found = judge(node(tmp_path, files), PT, Arg("nohz", "on")).findings
+    assert all(finding.ok for finding in found if finding.aspect == "persisted")
+    assert [TUNED in found[0].source, "/etc/tuned/child/tuned.conf" in found[2].source] == [True, True]
+    assert found[0].have == "iommu=pt"
+
+
+@pytest.mark.parametrize(
+    ("active", "have"), [("ro intel_iommu=off", "intel_iommu=off"), ("ro", "not on the command line")]
+)
+def test_what_is_on_the_line_is_shown(active: str, have: str) -> None:
+    found = plan(grub(active=active), Arg("intel_iommu", "on")).findings[1]
+    assert (found.aspect, found.have) == ("live", have)
+
+
+def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_grubby_cannot(tmp_path: Path) -> None:
+    entry = "title Rocky\nlinux /vmlinuz-5.14\noptions {}\n"
+    files = {
+        "/usr/sbin/grubby": "#!/bin/sh\n",
+        "/boot/loader/entries/a.conf": entry.format("$kernelopts pci=config_acs=A;B iommu=pt $tuned_params"),
+        "/boot/grub2/grubenv": "kernelopts=root=/dev/sda ro\ntuned_params=iommu.passthrough=0\n",
+    }
+    host = node(tmp_path, files)
+    assert [e.line for e in kernel_args.read(host).entries] == ["root=/dev/sda ro pci=config_acs=A"]
+    (found,) = bad(judge(host, ACS))
+    assert f'pci="{ACS.value}"' in found.fix
+    options = f'$kernelopts pci="{ACS.value}" iommu=pt $tuned_params'
+    write(tmp_path, "/boot/loader/entries/a.conf", entry.format(options))
+    assert bad(judge(host, ACS)) == []
+    assert [f.subject for f in bad(judge(host, PT))] == ["iommu=pt"]
