@@ -36,7 +36,9 @@ options:
         choices: [present, absent]
         default: present
       exclusive:
-        description: No other value of this name may be there; not for names that are repeated, like C(console).
+        description:
+          - The last token of this name must be this one, else all others of the name are removed. Not for names that are
+            repeated, like C(console).
         type: bool
         default: false
 extends_documentation_fragment:

@@ -10,14 +10,14 @@ short_description: Keep ACS from redirecting what GPUs and NICs exchange, and se
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Clears the redirecting bits of ACS on the bridges between GPUs, and between GPUs and compute NICs, that share a PCIe
-    switch; sets the maximum read request of the compute NICs. All other bits, bridges and devices stay as they are.
+  - Clears SrcValid and the redirecting bits of ACS on the bridges between GPUs, and between GPUs and compute NICs, that
+    share a PCIe switch; sets the maximum read request of the compute NICs. All other bits and devices stay as they are.
   - Has both set again at every boot by a unit of systemd.
   - In a virtual machine nothing is asked for and nothing is written. ACS is left alone, too, where a GPU is handed to
     virtual machines.
 options:
   clear_acs:
-    description: Clear ReqRedir, CmpltRedir and UpstreamFwd; V(false) asks for nothing.
+    description: Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd; V(false) asks for nothing.
     type: bool
     default: true
   max_read_request:

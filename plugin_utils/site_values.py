@@ -247,8 +247,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "pcie_path_clear_acs": Value(
             "bool",
             True,
-            says="Clear the redirecting bits of ACS (ReqRedir, CmpltRedir, UpstreamFwd) on bridges between GPUs and"
-            " NICs. `false`, as on a host whose devices virtual machines get, asks for nothing.",
+            says="Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd of ACS on bridges between GPUs and NICs."
+            " `false`, as on a host whose devices virtual machines get, asks for nothing.",
         ),
         "pcie_path_max_read_request": Value(
             "int",

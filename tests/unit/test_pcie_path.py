@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils import grub, pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -475,7 +475,13 @@ def test_a_locked_kernel_is_told_apart_and_gets_no_unit(node: Node) -> None:
     assert (first.state, plan.changed, writes) == ("unsupported", False, [])
     assert (first.because, second.because) == (None, first.id)
     # The kernel takes the last of several such arguments alone: one names all bridges, in quotes for GRUB.
-    assert all(f'pci="config_acs=000x0@{port(0, 0)};000x0@{port(1, 0)}"' in found.fix for found in (first, second))
+    (line,) = grub.passed(first.fix.split()[2], {})
+    assert (first.fix, line) == (second.fix, f"pci=config_acs=000x0@{port(0, 0)};000x0@{port(1, 0)}")
+    # The kernel boots with it: flags from bit 0 on the right, x leaves one (drivers/pci/pci.c, 6.12).
+    for flags, _at, address in (item.partition("@") for item in line.partition("config_acs=")[2].split(";")):
+        zeros = sum(1 << bit for bit, flag in enumerate(reversed(flags)) if flag == "0")
+        put(root_of(node), address, config(acs=REDIRECTING & ~zeros))
+    assert all(finding.ok for finding in pcie_path.plan(have(node), WANT).findings)
 
 
 def test_a_machine_without_a_shared_switch_is_told_so(tmp_path: Path, infiniband: Topology) -> None:
