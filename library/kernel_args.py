@@ -37,8 +37,8 @@ options:
         default: present
       exclusive:
         description:
-          - The last token of this name must be this one, else all others of the name are removed. Not for names that are
-            repeated, like C(console).
+          - The last token of this name must be this one, else all others of the name are removed. Not for names that
+            are repeated, like C(console).
         type: bool
         default: false
 extends_documentation_fragment:

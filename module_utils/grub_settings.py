@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Settings of GRUB's generator: shell, of which the plain part is understood; and the file of our own among them.
+"""Settings of GRUB's generator: shell, of which the plain part is understood; and Busbar's drop-in among them.
 
 Sources: grub-mkconfig and 10_linux (GRUB 2.06); POSIX 2.2 (quoting).
 """
@@ -17,7 +17,7 @@ from .core.host import ParseError
 from .driver.kernels import GRUB_DEFAULT
 from .kernel_line import Arg, edit, parse, split
 
-# After 50-cloudimg-settings.cfg, which sets a variable of its own anew.
+# After 50-cloudimg-settings.cfg, which sets one of the variables.
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"
 LINUX, DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
 # The shell of grub-mkconfig runs this after the other settings, so that it holds whatever they do to come to their
@@ -102,13 +102,13 @@ _APPENDED = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
 _FORMER_HEADS = ("f173f61d5373df1681dfa5e1156a494aa874c365cc493a502d6f6e02fa37c8f3",)
 
 
-# What an expansion does beyond a variable's value, only a shell could tell.
+# What an expansion does beyond a variable's value takes a shell.
 _EXPANSION = r"(?:\$\{[^{}'\"`\\]*\}|\$[A-Za-z_]\w*|`[^`\\'\"]*`|\$\([^()'\"`\\]*\)|~)"
 _SHELL = grub.Language(_EXPANSION, "|&()<>`~", r'$"\\\n`')
 
 
 def evaluate(text: str, values: Dict[str, Optional[str]]) -> bool:
-    """Whether the text only assigns; then with its assignments in values, None for what only a shell could tell."""
+    """Whether the text only assigns; then with its assignments in values, None for what takes a shell."""
     for words in _SHELL.commands(text):
         export = words[:1] == ["export"]
         for word in words[1:] if export else words:
@@ -139,7 +139,7 @@ def _apply(values: Dict[str, Optional[str]], args: Sequence[Arg]) -> None:
 
 
 def arguments(files: Sequence[Tuple[str, str]]) -> Optional[str]:
-    """Return the arguments of a normal entry, as GRUB gets them; None where only a shell could tell.
+    """Return the arguments of a normal entry, as GRUB gets them; None where that takes a shell.
 
     files: path -> text, the drop-in among them.
     """
@@ -169,7 +169,7 @@ def is_current(text: str) -> bool:
 
 
 def parse_dropin(text: str) -> Tuple[Arg, ...]:
-    """Return what our drop-in sees to. Raises ParseError where somebody wrote something else into it."""
+    """Return what our drop-in sees to. Raises ParseError where it was edited."""
     head, call, calls = text.partition("\n" + _CALL)
     if is_current(text) or hashlib.sha256((head + "\n").encode()).hexdigest() in _FORMER_HEADS:
         try:

@@ -3,7 +3,7 @@
 """IOMMU passthrough: what the command line needs on this CPU, and what the devices really got.
 
 With translation, every transfer between a GPU and a NIC goes up to the root complex. The domain type of a device's
-group tells what is in effect; the kernel log does not (it names a default even where there is no IOMMU).
+group shows what is in effect; the kernel log does not (it names a default even where there is no IOMMU).
 Sources: kernel-parameters.txt and drivers/iommu (6.12); host.md 5.
 """
 
@@ -52,7 +52,7 @@ DOMAINS = Check(
     " memory encryption (SME, TDX) or DMA protection off in the firmware's setup, and reboot",
     disruption="reboot",
 )
-"Do the IOMMU groups of GPUs and NICs pass through, by their type; in a virtual machine, those of its own vIOMMU"
+"Do the IOMMU groups of GPUs and NICs pass through, by their type; in a virtual machine, those of its vIOMMU"
 AMD_IOMMU = Check(
     "iommu.amd_iommu",
     why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",
@@ -119,22 +119,22 @@ def _type(host: Host, address: str) -> Optional[str]:
     path = "%s/%s/type" % (GROUPS, group.rpartition("/")[2])
     found = host.read(path)
     if found is None:
-        raise ReadError(path, "is not there: kernels before 5.11 do not tell what an IOMMU group does")
+        raise ReadError(path, "is not there: kernels before 5.11 do not show what an IOMMU group does")
     return found
 
 
-def platform_args(asked: Sequence[str]) -> Tuple[Arg, ...]:
+def platform_args(wanted: Sequence[str]) -> Tuple[Arg, ...]:
     """Of a profile: ``init_on_alloc=0`` and the like, of which no other value may be there."""
-    pairs = [text.partition("=") for text in asked]
+    pairs = [text.partition("=") for text in wanted]
     return tuple(Arg(name, value if equals else None, exclusive=bool(equals)) for name, equals, value in pairs)
 
 
-def plan(state: State, boot: Optional[Boot], passthrough: bool = True, asked: Sequence[str] = ()) -> Plan:
-    """passthrough: judge the IOMMU.   asked: the profile's arguments.
+def plan(state: State, boot: Optional[Boot], passthrough: bool = True, wanted: Sequence[str] = ()) -> Plan:
+    """passthrough: judge the IOMMU.   wanted: the profile's arguments.
 
     boot: None where no argument is judged: in a virtual machine without a vIOMMU and without a profile's arguments.
     """
-    more = platform_args(asked)
+    more = platform_args(wanted)
     ours = _WANTED[state.cpu] if passthrough and state.decides else ()
     if state.is_vm and ours and boot is not None and not _translated(state) and not satisfied(boot.active, ours[-1]):
         # Its kernel passes through by default.
@@ -153,7 +153,7 @@ def plan(state: State, boot: Optional[Boot], passthrough: bool = True, asked: Se
 
 
 def _translated(state: State) -> Mapping[str, str]:
-    # Whoever hands a device to a guest (vfio) has a domain of its own for it.
+    # A device that is handed to a guest (vfio) has a domain for that.
     own = ("identity", "unmanaged", "blocked")
     return {address: kind for address, kind in state.types.items() if kind and kind not in own}
 

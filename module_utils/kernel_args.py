@@ -97,7 +97,7 @@ class Boot:
 
     @property
     def settings(self) -> Optional[str]:
-        """The arguments of a normal entry, as GRUB's settings have them; None where only a shell could tell."""
+        """Return the arguments of a normal entry, as GRUB's settings have them; None where that takes a shell."""
         files = [*self.elsewhere, *([(DROPIN, self.stored)] if self.stored is not None else [])]
         return grub_settings.arguments(files) if self.kind == "grub" else None
 
@@ -216,8 +216,8 @@ def _kernels(host: Host) -> Tuple[Tuple[str, str], ...]:
 def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Check] = MappingProxyType({})) -> Plan:
     """Judge each argument twice: as the next boot will have it, and as this one has it.
 
-    check: ARGS, or that of a role which asks for arguments of its own and says what they are for.
-    others: of some arguments another one.
+    check: ARGS, or that of a role with its own reason.
+    others: another check for some arguments.
     Raises ParseError for an argument that GRUB cannot pass on.
     """
     changes, commands = _mend(boot, args)

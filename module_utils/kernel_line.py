@@ -52,7 +52,7 @@ class Arg:
         if self.value is not None and ('"' in self.value or not self.value.isprintable()):
             raise ParseError("kernel argument %s: the kernel cannot take %r" % (self.name, self.value))
         if self.exclusive and not self.present:
-            raise ParseError("kernel argument %s: exclusive says nothing about an absent one" % self.name)
+            raise ParseError("kernel argument %s: exclusive goes with one that is present" % self.name)
 
     @property
     def token(self) -> str:

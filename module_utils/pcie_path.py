@@ -79,7 +79,7 @@ AT_BOOT = Check(
 """Are ACS and read requests set again at every boot; not judged while a GPU or NIC is missing (the boot then sets
 the others and names it in the journal)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="just what is asked for is set at boot")
-# Where the kernel is locked down and nobody may write registers. Of several arguments the kernel takes the last alone;
+# Where the kernel is locked down, registers cannot be written. Of several arguments the kernel takes the last alone;
 # its flags are bits 4 to 0 of the control word, x leaves one (kernel-parameters.txt 6.12, pci=config_acs).
 _ACS_IF_LOCKED = (
     'boot with pci="config_acs=%s" (Linux 6.11 and later; in a file of GRUB\'s settings write \\" for each quote, then'
@@ -480,7 +480,7 @@ def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
     nics = have.nics if want.max_read_request else ()
     findings: List[Finding] = []
     writes: List[Write] = []
-    # Where nobody can write it, SrcValid alone is no reason for another boot.
+    # Where it cannot be written, SrcValid alone is not worth another boot.
     unwanted = REDIRECT if have.locked else CLEARED
     wrong = {f.address: f.register for f in bridges if isinstance(f.register, Acs) and f.register.control & unwanted}
     by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % address for address in wrong)

@@ -31,7 +31,7 @@ class Between:
     now, possible: what the link runs at, and the most that both ends can; None where the kernel does not say.
     pairs: each GPU and rail whose data go over the link, with what that rail asks for in Gbit/s.
     behind: names of the GPUs and rails below it, which reach the CPU and its memory over it.
-    rates: what the rails below it need in Gbit/s, each by itself: what several of them share is the platform's design.
+    rates: what the rails below it need in Gbit/s, singly: that several share the link is the platform's design.
     """
 
     lower: str

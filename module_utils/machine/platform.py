@@ -92,7 +92,7 @@ RAIL_DEVICE = Check(
 )
 "Is there a NIC for the rail, with a driver and its RDMA device"
 _NO_DRIVER = (
-    "load the driver (modprobe -a mlx5_core mlx5_ib) and look for %s in dmesg: it says why the driver refuses the NIC;"
+    "load the driver (modprobe -a mlx5_core mlx5_ib) and look for %s in dmesg: the reason for the refusal is there;"
     " if driverctl, vfio-pci or new_id gives it to another driver, remove that rule and reboot; " + _RECHECK
 )
 RAIL_STATE = Check(
