@@ -69,9 +69,9 @@ options:
     type: dict
     default: {}
   measure_schedule:
-    description: When C(busbar measure) runs, as O(schedule). Empty for no such service and timer.
+    description:
+      - When C(busbar measure) runs, as O(schedule). Empty for no such service and timer; without it they are not judged.
     type: str
-    default: ""
   measure_options:
     description: More options of C(busbar measure).
     type: list
@@ -145,7 +145,7 @@ SPEC = {
     "notify": {"type": "list", "elements": "str", "default": []},
     "webhook_file": {"type": "path", "default": ""},
     "environment": {"type": "dict", "default": {}},
-    "measure_schedule": {"type": "str", "default": ""},
+    "measure_schedule": {"type": "str"},
     "measure_options": {"type": "list", "elements": "str", "default": []},
     **module.ROOTS,
 }

@@ -139,7 +139,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         left = [] if check_mode else [finding["id"] for finding in result["findings"]]
         mended = [finding.id for finding in planned.findings if finding.check == gpudirect.PATH.id]
         result["repaired"] += [id for id in mended if id not in left]
-    return dict(result, notes=gpudirect.notes(planned))
+    return dict(result, notes=[*result["notes"], *gpudirect.notes(planned)])
 
 
 if __name__ == "__main__":

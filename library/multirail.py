@@ -19,26 +19,24 @@ options:
   policy:
     description:
       - V(oci) is arp_ignore 2, arp_announce 1, rp_filter 2. V(nvidia) is arp_ignore 1, arp_announce 2, rp_filter 0 and
-        source routing. V(custom) takes O(values) and O(source_routing). Empty asks for nothing, and Busbar's own files
-        are removed; what is set now stays until a reboot.
+        source routing. V(custom) takes O(values) and O(source_routing). V(none) removes Busbar's own files; what is set
+        now stays until a reboot. Empty judges nothing, and leaves them.
     type: str
-    choices: ["", oci, nvidia, custom]
+    choices: ["", oci, nvidia, none, custom]
     default: ""
   values:
     description: Kernel settings for V(custom), from arp_ignore, arp_announce, rp_filter and accept_local to a number.
     type: dict
-    default: {}
   source_routing:
     description: For V(custom), whether each rail gets a routing table of its own.
     type: bool
-    default: false
   gateway:
     description:
       - Default gateway in each rail's table, the first or last address of the rail's subnet. With V(none) the table
-        reaches the subnet only.
+        reaches the subnet only; empty leaves what is there.
     type: str
-    choices: [none, first, last]
-    default: none
+    choices: ["", none, first, last]
+    default: ""
   mtu_judged:
     description:
       - Whether M(busbar.fabric.netdev_mtu) judges the same rails. An owner that is not clear is its finding then.
@@ -114,9 +112,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 
 SPEC = {
     "policy": {"type": "str", "choices": ["", *multirail.POLICIES, "custom"], "default": ""},
-    "values": {"type": "dict", "default": {}},
-    "source_routing": {"type": "bool", "default": False},
-    "gateway": {"type": "str", "choices": list(multirail.GATEWAYS), "default": "none"},
+    "values": {"type": "dict"},
+    "source_routing": {"type": "bool"},
+    "gateway": {"type": "str", "choices": ["", *multirail.GATEWAYS], "default": ""},
     "mtu_judged": {"type": "bool", "default": False},
     **module.PROFILE,
     **module.DISRUPTION,
@@ -141,7 +139,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         return permitted(multirail.plan(multirail.read(host, nics, policy), want))
 
     done = apply.converge(host, check_mode, look, mends=apply.either)
-    return dict(done, notes=multirail.undecided(policy, asked))
+    return dict(done, notes=[*done["notes"], *multirail.undecided(policy, asked)])
 
 
 if __name__ == "__main__":

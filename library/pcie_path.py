@@ -121,7 +121,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         return pcie_path.plan(seen[-1], want, missing)
 
     found = apply.converge(host, check_mode, look, pcie_path.execute, apply.either)
-    return dict(found, notes=pcie_path.notes(seen[0], want))
+    return dict(found, notes=[*found["notes"], *pcie_path.notes(seen[0], want)])
 
 
 if __name__ == "__main__":

@@ -467,11 +467,8 @@ def _containerd(have: Have, want: Want) -> Plan:
         for name, least in (("LimitMEMLOCK", None), ("LimitNOFILE", want.limits.nofile))
         for part in values.get(name, "").split(":")
     )
-    before, after = have.containerd.get(DROPIN), render(want)
-    others = [path for path in have.containerd if path not in unit]
-    found = host_limits.persisted(host_limits.CONTAINERD, DROPIN, good, before == after, others, want.limits)
-    write = not good and before != after
-    return Plan((found,), (FileChange(DROPIN, before, after),) if write else ())
+    others = [(path, text) for path, text in have.containerd.items() if path not in unit]
+    return host_limits.persisted(host_limits.CONTAINERD, DROPIN, render(want), good, others, want.limits)
 
 
 def render(want: Want) -> str:

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .change import apply
+from .change import apply, written
 from .core import redaction
 from .core.check import Check
 from .core.finding import Finding, printable
@@ -37,6 +37,7 @@ INPUT = Check("drift_timer.input", why=_WHY, fix="put it there, or correct the v
 "Is each path there that the service needs: busbar, directory, inventory, webhook's file, program that is notified"
 LAST_RUN = Check("drift_timer.last_run", why=_WHY, fix="see journalctl -u for that service for the reason")
 "Did the service's last run since the boot come to its end (to find drift is an end)"
+_UNDECIDED = "drift_timer_measure_schedule is not set: %s is not judged, and stays; an empty text removes it"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")
 _SERVICE_TEXT = """\
@@ -126,7 +127,8 @@ class Want:
     """command: argv of busbar, the first an absolute path. inventory: below ``directory`` where not absolute.
 
     options: of busbar drift. notify: argv. webhook: file with the address, empty for none.
-    measure_schedule, measure_options: of busbar measure, which has no timer where the first is empty.
+    measure_schedule, measure_options: of busbar measure, which has no timer where the first is empty; None: one that
+        is there stays.
     """
 
     schedule: str
@@ -140,7 +142,7 @@ class Want:
     notify: Tuple[str, ...]
     webhook: str
     environment: Tuple[Tuple[str, str], ...]
-    measure_schedule: str = ""
+    measure_schedule: Optional[str] = None
     measure_options: Tuple[str, ...] = ()
 
 
@@ -150,6 +152,7 @@ class Have:
 
     timer, service: properties as systemctl show gives them. missing: paths that the service needs, and what is wrong.
     measure: the same two of busbar measure, None where nobody asks for it and there is none.
+    undecided: it is there, and the inventory does not say whether it is wanted.
     """
 
     files: Mapping[str, Optional[str]]
@@ -159,6 +162,7 @@ class Have:
     config: bool = False
     missing: Tuple[Tuple[str, str], ...] = ()
     measure: Optional[Tuple[Mapping[str, str], Mapping[str, str]]] = None
+    undecided: bool = False
 
 
 def wanted(given: Mapping[str, Any]) -> Optional[Want]:
@@ -196,7 +200,14 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
             raise ParseError("environment has %r, which is no name of a variable" % name)
         if redaction.named(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
-    texts = [want.schedule, want.measure_schedule, want.delay, want.directory, want.webhook, *environment.values()]
+    texts = [
+        want.schedule,
+        want.measure_schedule or "",
+        want.delay,
+        want.directory,
+        want.webhook,
+        *environment.values(),
+    ]
     for text in (*texts, *want.command, *want.inventory, *want.options, *want.measure_options, *want.notify):
         if printable(text) != text:
             raise ParseError("%s is no text for a unit" % ascii(text))
@@ -207,8 +218,10 @@ def read(host: Host, want: Optional[Want]) -> Have:
     """Raises ReadError, and ParseError for a time that systemd does not take."""
     files = {path: host.read_system(path) for path in OWN}
     timer, service = _units(host, DRIFT)
+    there = any(files[path] is not None for path in MEASURE.paths)
+    undecided = there and want is not None and want.measure_schedule is None
     asked_for = want is not None and want.measure_schedule
-    measure = _units(host, MEASURE) if asked_for or any(files[path] is not None for path in MEASURE.paths) else None
+    measure = _units(host, MEASURE) if asked_for or (there and not undecided) else None
     if want is None:
         return Have(files, timer, service, measure=measure)
     times = [("schedule", "calendar", want.schedule), ("delay", "timespan", want.delay)]
@@ -228,6 +241,7 @@ def read(host: Host, want: Optional[Want]) -> Have:
         config=host.mode_system("%s/ansible.cfg" % want.directory) is not None,
         missing=tuple(_missing(host, want)),
         measure=measure,
+        undecided=undecided,
     )
 
 
@@ -300,7 +314,8 @@ def _rendered(
         "command": " ".join(_quoted(word).replace("$", "$$") for word in argv),
     }
     values.update(schedule=schedule.replace("%", "%%"), delay=want.delay.replace("%", "%%"))
-    return {job.service: _SERVICE_TEXT % values, job.timer: _TIMER_TEXT % values}
+    texts = {job.service: _SERVICE_TEXT % values, job.timer: _TIMER_TEXT % values}
+    return {path: written.seal(text, sorted(values.items())) for path, text in texts.items()}
 
 
 def _quoted(word: str) -> str:
@@ -316,19 +331,18 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
     starts: List[Command] = []
     findings: List[Finding] = []
     changes: List[FileChange] = []
+    notes = [_UNDECIDED % MEASURE.timer] if have.undecided else []
     for job, there in ((DRIFT, (have.timer, have.service)), (MEASURE, have.measure)):
         if there is None:
             continue
-        changed = [
-            FileChange(path, have.files[path], texts.get(path))
-            for path in job.paths
-            if have.files[path] != texts.get(path)
-        ]
+        files = written.compare(FileChange(path, have.files[path], texts.get(path)) for path in job.paths)
+        changed = files.changes
         changes += changed
-        wrong = ", ".join(change.described() for change in changed)
+        notes += files.notes
         asked_for = job.service in texts
         wants = "a service and its timer as asked for" if asked_for else "no timer"
-        findings.append(_judged(UNITS, job.service, wrong, wants, aspect="persisted"))
+        severity = files.severity
+        findings.append(_judged(UNITS, job.service, files.wrong, wants, aspect="persisted", severity=severity))
         unit, (timer, service) = "%s.timer" % job.name, there
         enabled, active = timer["UnitFileState"] == "enabled", timer["ActiveState"] == "active"
         if asked_for:
@@ -347,7 +361,7 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
         findings += [_input(path, text) for path, text in have.missing]
         commands += [] if have.user else [_useradd(want.user)]
     commands += [Command(("systemctl", "daemon-reload"), "systemd has to know the units")] if changes else []
-    return Plan(tuple(findings), tuple(changes), (*commands, *starts))
+    return Plan(tuple(findings), tuple(changes), (*commands, *starts), notes=tuple(notes))
 
 
 def execute(host: Host, planned: Plan) -> List[str]:
@@ -385,8 +399,15 @@ def _last(job: Job, service: Mapping[str, str]) -> List[Finding]:
 
 
 def _judged(
-    check: Check, subject: str, wrong: str, want: str, fix: Optional[str] = None, aspect: str = "live"
+    check: Check,
+    subject: str,
+    wrong: str,
+    want: str,
+    fix: Optional[str] = None,
+    aspect: str = "live",
+    severity: Optional[str] = None,
 ) -> Finding:
     """wrong: what is not as it should be; empty where it is."""
     source = subject if subject.startswith("/") else "systemctl show" if check is not USER else "getent passwd"
-    return check.judge(subject, "drift" if wrong else "ok", want, wrong or "as wanted", source, fix, aspect=aspect)
+    state, have = "drift" if wrong else "ok", wrong or "as wanted"
+    return check.judge(subject, state, want, have, source, fix, severity=severity, aspect=aspect)

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+from .change import written
 from .core import advice, os_release
 from .core.check import Check
 from .core.host import Host, ParseError, Problem, ReadError, attempt, read_each
@@ -61,6 +62,7 @@ Wants=busbar-nvidia-peermem.service
 """,
 }
 
+UNUSED = "%s: not used with DMA-BUF, and not judged; busbar_gpudirect: dmabuf removes what is not used"
 _CMDLINE = "/proc/cmdline"
 _SYS_LEGACY = "/sys/module/nv_peer_mem"
 _MODINFO = ("modinfo", "nvidia-peermem")
@@ -439,8 +441,8 @@ def _persisted(have: Have, mode: str) -> Plan:
     if mode == "auto":
         why += "; DMA-BUF is no way out: %s" % dmabuf(have)[1]
 
-    def judged(state: str, said: str, source: str, fix: Optional[str] = None) -> Plan:
-        return Plan((PERSISTED.judge(MODULE, state, "loaded at boot", said, source, fix, why=why),))
+    def judged(state: str, said: str, source: str, fix: Optional[str] = None, severity: Optional[str] = None) -> Plan:
+        return Plan((PERSISTED.judge(MODULE, state, "loaded at boot", said, source, fix, None, why, severity),))
 
     if have.ids is None:
         return judged("unknown", "not known", OWN[0], "look at /etc/os-release")
@@ -454,10 +456,11 @@ def _persisted(have: Have, mode: str) -> Plan:
     unread = [path for path in files if path not in have.own]
     if unread:
         return judged("unknown", "%s cannot be read" % unread[0], unread[0], "look at %s" % unread[0])
-    changes = _bring(have, files)
+    brought = _bring(have, files)
     source = (files or others)[0]
-    said = ", ".join(change.described() for change in changes) or "loaded at boot by %s" % source
-    main = merge(judged("drift" if changes else "ok", said, source), Plan(changes=changes))
+    said = brought.wrong or "loaded at boot by %s" % source
+    found = judged(brought.state, said, source, severity=brought.severity)
+    main = merge(found, Plan(changes=brought.changes, notes=brought.notes))
     if "debian" in have.ids:
         return main
     frozen = "dracut copies modules-load.d and the modules named there into the initramfs, where they grow old"
@@ -465,27 +468,22 @@ def _persisted(have: Have, mode: str) -> Plan:
 
 
 def _forgotten(have: Have, mode: str) -> Plan:
-    """Busbar's own files where nvidia_peermem is not asked for any more."""
-    changes = _bring(have, [])
-    if not changes:
-        return Plan()
-    said = ", ".join(change.described() for change in changes)
+    """Remove Busbar's own files where the inventory says that nvidia_peermem is not wanted; ``auto`` does not."""
+    brought = _bring(have, [])
+    if not brought.changes or mode == "auto":
+        paths = ", ".join(change.path for change in brought.changes)
+        return Plan(notes=(UNUSED % paths,) if paths else ())
     why = "what nobody asks for should not be loaded"
     want = "no file of Busbar (busbar_gpudirect: %s)" % mode
-    return Plan(
-        (PERSISTED.judge(MODULE, "drift", want, said, changes[0].path, why=why, severity="minor"),),
-        changes,
-    )
+    source = brought.changes[0].path
+    found = PERSISTED.judge(MODULE, "drift", want, brought.wrong, source, why=why, severity="minor")
+    return Plan((found,), brought.changes)
 
 
-def _bring(have: Have, files: Sequence[str]) -> Tuple[FileChange, ...]:
-    """Changes after which just these of our own files are there. What could not be read is not touched."""
-    wanted = {path: TEXTS[path] if path in files else None for path in OWN}
-    return tuple(
-        FileChange(path, have.own[path], wanted[path])
-        for path in OWN
-        if path in have.own and have.own[path] != wanted[path]
-    )
+def _bring(have: Have, files: Sequence[str]) -> written.Files:
+    """Compare our own files with just these. What could not be read is not touched."""
+    texts = {path: text if path == LIST else written.seal(text, path) for path, text in TEXTS.items() if path in files}
+    return written.compare(FileChange(path, have.own[path], texts.get(path)) for path in OWN if path in have.own)
 
 
 def _without(have: Have, module: str, check: Check, why: str) -> Plan:

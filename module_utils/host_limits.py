@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import pam
+from .change import written
 from .core import advice, mounts, systemd_files
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError
-from .core.plan import FileChange, Plan
+from .core.plan import FileChange, Plan, merge
 
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"
@@ -244,12 +245,8 @@ def plan(have: Have, want: Want) -> Plan:
         (LOGIN_FILE, render_login(want), _login_ok(have, want), have.login, LOGIN),
         (SERVICE_FILE, render_service(want), _service_ok(have, want), have.service, SERVICE),
     )
-    findings, changes = [], []
-    for path, text, good, there, check in files:
-        before = dict(there).get(path)
-        if not good and before != text:
-            changes.append(FileChange(path, before, text))
-        findings.append(persisted(check, path, good, before == text, [other for other, _text in there], want))
+    judged = [persisted(check, path, text, good, there, want) for path, text, good, there, check in files]
+    findings = [plan.findings[0] for plan in judged]
     findings += _groups(have)
     findings += [pam.judge(service, given) for service, given in have.sessions.items()]
     units = {unit: _unit(unit, files, want) for unit, files in have.units.items() if files}
@@ -267,7 +264,7 @@ def plan(have: Have, want: Want) -> Plan:
         findings.append(found)
     if want.shm:
         findings.append(_shm(have, want))
-    return Plan(tuple(findings), tuple(changes))
+    return replace(merge(*judged), findings=tuple(findings))
 
 
 def render_login(want: Want) -> str:
@@ -381,20 +378,27 @@ def _amount(value: str) -> float:
     return math.inf if value == UNLIMITED else int(value)
 
 
-def persisted(check: Check, path: str, good: bool, ours: bool, paths: Sequence[str], want: Want) -> Finding:
-    """Of a file of ours. ours: it is there as rendered. paths: of all files that are read with it."""
-    later = [other for other in paths if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
-    overridden = ours and not good
-    have = "as wanted" if good else "%s is not as rendered" % path
+def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tuple[str, str]], want: Want) -> Plan:
+    """Judge a file of ours. text: as it has to be. good: the limits are. there: all files that are read with it."""
+    before = dict(there).get(path)
+    files = written.compare([FileChange(path, before, text)])
+    if good and (before is None or (files.wrong and not files.severity)):
+        # Another file gives the limits, or ours gives more.
+        files = written.collect([])
+    later = [other for other in dict(there) if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
+    overridden = not good and (not files.wrong or files.severity is not None)
+    have = files.wrong or "as wanted"
     if overridden:
         have = "a file after %s says otherwise (%s)" % (path, ", ".join(later) or "look at the others there")
-    return check.judge(
+    found = check.judge(
         path,
-        "ok" if good else "not_owned" if overridden else "drift",
+        "not_owned" if overridden else files.state,
         want="memlock unlimited, nofile at least %d" % want.nofile,
         have=have,
         fix="correct the file that is not Busbar's" if overridden else RUN,
+        severity=None if overridden else files.severity,
     )
+    return Plan((found,), files.changes, notes=files.notes)
 
 
 def _low(limits: Tuple[str, str], want: Want) -> Set[str]:

@@ -10,10 +10,12 @@ systemd-sysctl of 252; systemd.network(5); netplan(5) and netplan generate 0.106
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import netdev_mtu
+from .change import written
 from .core import advice, sysctl_files
 from .core.check import Check
 from .core.finding import Finding
@@ -72,12 +74,17 @@ READABLE = Check("multirail.readable", why="what cannot be read cannot be judged
 
 @dataclass(frozen=True)
 class Policy:
-    """values: kernel setting -> value, for every rail. sources: where each is from. routing: a table for each rail."""
+    """values: kernel setting -> value, for every rail. sources: where each is from. routing: a table for each rail.
+
+    has_values, has_routing: whether the inventory says so; where it does not, Busbar's files for it stay.
+    """
 
     name: str
     values: Mapping[str, int]
     sources: Mapping[str, str]
     routing: bool
+    has_values: bool = True
+    has_routing: bool = True
 
 
 _OCI = "oracle-quickstart/oci-hpc, roles/rdma-interface/tasks/el.yml"
@@ -95,7 +102,11 @@ POLICIES = {
         dict.fromkeys(("arp_ignore", "arp_announce", "rp_filter"), _NVIDIA),
         routing=True,
     ),
+    "none": Policy("none", {}, {}, routing=False),
 }
+
+
+_UNDECIDED = "%s: not judged, since the inventory does not say whether it is wanted; multirail_policy: none removes it"
 
 
 def undecided(policy: Policy, asked: Profile) -> List[str]:
@@ -108,30 +119,34 @@ def undecided(policy: Policy, asked: Profile) -> List[str]:
 _LARGEST = {"arp_ignore": 8, "arp_announce": 2, "rp_filter": 2, "accept_local": 1}
 
 
-def policy(name: str, values: Mapping[str, Any], routing: bool) -> Policy:
-    """values, routing: of the policy ``custom``, which is the site's own; "" asks for nothing. Raises ParseError."""
+def policy(name: str, values: Optional[Mapping[str, Any]], routing: Optional[bool]) -> Policy:
+    """Return the policy of this name; of "" nothing is judged. Raises ParseError.
+
+    values, routing: of the policy ``custom``, which is the site's own; None where the inventory does not say.
+    """
     if name != "custom":
         if values or routing:
             said = "policy %s has its own values" % name if name else "no policy is set"
             raise ParseError("multirail: %s; values and source routing are those of policy custom" % said)
-        return POLICIES[name] if name else Policy("", {}, {}, routing=False)
+        return POLICIES[name] if name else Policy("", {}, {}, False, has_values=False, has_routing=False)
+    of_values, has_values, values = dict.fromkeys(values or {}, "the inventory"), values is not None, values or {}
     for key, value in values.items():
         if key not in KEYS:
             raise ParseError("multirail: %r is not one of %s" % (key, ", ".join(KEYS)))
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST[key]:
             raise ParseError("multirail: %s is %r, expected a number from 0 to %d" % (key, value, _LARGEST[key]))
-    return Policy("custom", dict(values), dict.fromkeys(values, "the inventory"), routing)
+    return Policy("custom", dict(values), of_values, bool(routing), has_values, routing is not None)
 
 
 @dataclass(frozen=True)
 class Want:
-    """gateway: of each rail's table: none, or the first or last address of the rail's subnet.
+    """gateway: of each rail's table: none, or the first or last address of the rail's subnet; "" leaves what is there.
 
     mtu_judged: netdev_mtu judges the same rails, and has a finding where it is not clear who sets one up.
     """
 
     policy: Policy
-    gateway: str = "none"
+    gateway: str = ""
     mtu_judged: bool = False
 
 
@@ -309,27 +324,35 @@ def plan(have: Have, want: Want) -> Plan:
     because = {key: finding.id for finding, key in reversed(conflicts)}
     rendered = render_sysctl(have.rails, want.policy)
     with_ours = _with_ours(have, rendered)
+    files = written.compare([FileChange(SYSCTL_FILE, have.sysctl, rendered)] if values and have.rails else [])
+    # Where other files bring the values nothing is written.
+    needed = have.sysctl is not None and (files.severity is not None or not files.wrong)
     for rail in have.rails if values else ():
         finding, sysctls = _live_sysctl(have, rail, want.policy, because)
         commands += sysctls
         wrong, left = (_kept_wrong(lines, rail, want.policy) for lines in (have.assignments, with_ours))
-        if wrong != left and not changes:
-            changes.append(FileChange(SYSCTL_FILE, have.sysctl, rendered))
+        needed = needed or wrong != left
         findings += [finding, _kept_sysctl(rail, wrong, left, want.policy, because)]
+    findings += files.edited(SETTINGS) if needed else ()
+    changes += files.changes if needed else ()
+    undecided: List[str] = []
     for path, text in have.leftover.items():
+        if not (want.policy.has_values if path == SYSCTL_FILE else want.policy.has_routing):
+            undecided.append(path)
+            continue
         changes.append(FileChange(path, text, None))
-        asked = "policy %s has no use for it" % want.policy.name if want.policy.name else "no policy is set"
         check = SETTINGS if path == SYSCTL_FILE else SOURCE_ROUTING
-        findings.append(check.judge(path, "drift", "no such file (%s)" % asked, "it is there"))
-    if want.policy.routing:
-        routing = _routing(have, want)
-        findings += routing.findings
-        changes += routing.changes
-        commands += routing.commands
+        asked = "no such file (policy %s has no use for it)" % want.policy.name
+        findings.append(check.judge(path, "drift", asked, "it is there"))
+    routing = _routing(have, want) if want.policy.routing else Plan()
+    findings += routing.findings
+    changes += routing.changes
+    commands += routing.commands
     findings += [READABLE.unreadable(problem) for problem in have.problems]
     if any(change.path.startswith(netplan.FOLDER) for change in changes):
         commands.insert(0, netplan.GENERATE)
-    return Plan(tuple(findings), tuple(changes), tuple(commands))
+    notes = (*files.notes, *routing.notes, *([_UNDECIDED % ", ".join(undecided)] if undecided else ()))
+    return Plan(tuple(findings), tuple(changes), tuple(commands), notes=notes)
 
 
 def _wanted_text(policy: Policy) -> str:
@@ -447,6 +470,8 @@ def table_of(rail: Rail, gateway: str) -> Table:
         if str(one.subnet) not in [route.destination for route in found]:
             found.append(Route(str(one.subnet), "", one.address, rail.netdev))
     vias = [via for via in (gateway_of(one, gateway) for one in rail.addresses) if via]
+    if not gateway:
+        vias = re.findall(r"(?:Gateway=|via: )(\S+)", rail.kept or "")
     found += [Route("default", via, "", rail.netdev) for via in vias[:1]]
     return Table(rail.table, tuple(one.address for one in rail.addresses), tuple(found))
 
@@ -454,7 +479,7 @@ def table_of(rail: Rail, gateway: str) -> Table:
 def gateway_of(address: Address, gateway: str) -> str:
     """Address of the gateway, "" for none. gateway: as in Want; in a subnet of two (/31) it is the other address."""
     subnet = address.subnet
-    if gateway == "none" or subnet.prefixlen == 32:
+    if gateway in ("", "none") or subnet.prefixlen == 32:
         return ""
     ends = (subnet[0], subnet[1]) if subnet.prefixlen == 31 else (subnet[1], subnet[-2])
     via = str(ends[0] if gateway == "first" else ends[1])
@@ -467,20 +492,22 @@ def _routing(have: Have, want: Want) -> Plan:
     findings: List[Finding] = []
     commands: List[Command] = []
     changes: List[FileChange] = []
+    notes: List[str] = []
     for rail in have.rails:
         if rail.twice:
             findings += [_undecided_rules(rail, "live"), _undecided_rules(rail, "persisted")]
             continue
         finding, mending = _live_rules(have, rail, want)
         commands += mending
-        text = rail.kept
+        files = written.collect([])
         if rail.file and rail.addresses:
             claim = rail.owner.claims[0]
             text = claim.with_table(table_of(rail, want.gateway))
-            if text != rail.kept:
-                changes.append(FileChange(rail.file, rail.kept, text, claim.mode))
-        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, text != rail.kept, want.mtu_judged)]
-    return Plan(tuple(findings), tuple(changes), tuple(commands))
+            files = written.compare([FileChange(rail.file, rail.kept, text, claim.mode)])
+        changes += files.changes
+        notes += files.notes
+        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, files, want.mtu_judged)]
+    return Plan(tuple(findings), tuple(changes), tuple(commands), notes=tuple(notes))
 
 
 def _undecided_rules(rail: Rail, aspect: str) -> Finding:
@@ -553,10 +580,10 @@ def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
     return found
 
 
-def _kept_rules(rail: Rail, changing: bool, mtu_judged: bool) -> Finding:
+def _kept_rules(rail: Rail, files: written.Files, mtu_judged: bool) -> Finding:
     path = rail.file or "who sets up %s" % rail.netdev
     wanted = "table %d in %s" % (rail.table, rail.file or "the file of its owner")
-    state, said, fix = ("drift", "%s is not as rendered" % path, RUN) if changing else ("ok", "as wanted", "")
+    state, said, fix = files.state, files.wrong or "as wanted", RUN
     because = None
     if not rail.addresses:
         state, said, fix = _no_address(rail)
@@ -565,7 +592,7 @@ def _kept_rules(rail: Rail, changing: bool, mtu_judged: bool) -> Finding:
         state, said, fix = _unwritable(rail)
         if mtu_judged and (rail.owner.unclear or not rail.owner.claims):
             because = netdev_mtu.OWNER.at(rail.subject)
-    return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because)
+    return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because, severity=files.severity)
 
 
 def _unwritable(rail: Rail) -> Tuple[str, str, str]:

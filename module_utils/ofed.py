@@ -14,6 +14,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from .change import written
 from .core import advice
 from .core.check import Check
 from .core.finding import Finding
@@ -219,7 +220,8 @@ def plan(have: Have, want: Want, failed: Optional[Mapping[Tuple[str, ...], str]]
 def _tidy(whole: Plan) -> Plan:
     """A command that two findings ask for runs once, at its first place; no finding quotes a tool at length."""
     findings = tuple(replace(f, have=f.have and f.have[:_LONGEST]) for f in whole.findings)
-    return Plan(findings, whole.changes, tuple(dict.fromkeys(whole.commands)), tuple(dict.fromkeys(whole.reboot)))
+    commands, reboot = (tuple(dict.fromkeys(some)) for some in (whole.commands, whole.reboot))
+    return Plan(findings, whole.changes, commands, reboot, whole.notes)
 
 
 # -- repository, packages and hold -----------------------------------------------------------------------------------
@@ -272,14 +274,12 @@ def _repository(case: _Case) -> Plan:
     if unread:
         fix = "look at %s" % unread[0]
         return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "as rendered", "cannot be read", fix=fix),))
-    changes = tuple(
-        FileChange(path, have.files[path], wanted[path]) for path in paths if have.files[path] != wanted[path]
-    )
-    if want.flavour == "inbox" and not changes:
+    files = written.compare(FileChange(path, have.files[path], wanted[path]) for path in paths)
+    if want.flavour == "inbox" and not files.changes:
         return Plan()
     text = "as rendered" if want.flavour != "inbox" else "absent (mofed_flavour: inbox)"
-    said = ", ".join(change.described() for change in changes) or text
-    return Plan((REPOSITORY_FILES.judge(paths[1], "drift" if changes else "ok", text, said),), changes)
+    found = REPOSITORY_FILES.judge(paths[1], files.state, text, files.wrong or text, severity=files.severity)
+    return Plan((found,), files.changes, notes=files.notes)
 
 
 def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
@@ -624,10 +624,10 @@ def _umad(case: _Case) -> Plan:
         said, fix = "cannot be read", "look at %s" % UMAD_LIST
         unknown = IB_UMAD.judge(UMAD_LIST, "unknown", "loaded at boot", said, fix=fix, because=cause)
         return Plan((live, unknown), commands=load)
-    good = text == UMAD_TEXT
-    said = "as rendered" if good else "absent or edited"
-    at_boot = IB_UMAD.judge(UMAD_LIST, "ok" if good else "drift", "loaded at boot", said)
-    return Plan((live, at_boot), () if good else (FileChange(UMAD_LIST, text, UMAD_TEXT),), load)
+    files = written.compare([FileChange(UMAD_LIST, text, UMAD_TEXT)])
+    said = files.wrong or "as written"
+    at_boot = IB_UMAD.judge(UMAD_LIST, files.state, "loaded at boot", said, severity=files.severity)
+    return Plan((live, at_boot), files.changes, load, notes=files.notes)
 
 
 def unload_first(plan: Plan, modules: Sequence[str]) -> Plan:

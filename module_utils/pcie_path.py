@@ -15,12 +15,12 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from .change import apply
+from .change import apply, written
 from .core import advice
 from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, attempt
-from .core.plan import Command, FileChange, Plan
+from .core.plan import Command, FileChange, Plan, merge
 from .machine import lockdown, pci, virtualization
 from .machine.pci import PciDevice
 from .machine.rails import Rails
@@ -499,12 +499,12 @@ def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
         findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked, by_boot))
         writes += todo
     cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
-    unit, changes = _persisted(have, bridges, nics, want, cause)
     # Where config space cannot be read for one reason, the first function tells it for all.
     # A kernel that is locked down is one cause, too.
     locked = [finding for finding in findings if finding.state == "unsupported" and finding.check == ACS.id]
     findings = [replace(f, because=locked[0].id) if f in locked[1:] else f for f in findings]
-    return Plan((*one_cause(findings, ("unknown",)), *unit), changes, () if have.locked else tuple(writes))
+    live = Plan(one_cause(findings, ("unknown",)), commands=() if have.locked else tuple(writes))
+    return merge(live, _persisted(have, bridges, nics, want, cause))
 
 
 def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], size: int) -> Mapping[str, str]:
@@ -515,13 +515,15 @@ def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], si
     bridges = [function for function in bridges if function.register is not None]
     if not bridges and not nics:
         return {}
-    script = _SCRIPT_TEXT % {
+    values = {
         "devices": have.devices,
         "bridges": _entries(bridges),
         "nics": _entries(nics),
         "read_request": _encoded(size) if size else 0,
     }
-    return {SCRIPT: script, UNIT: _UNIT_TEXT, DROPIN: _DROPIN_TEXT}
+    texts = {UNIT: _UNIT_TEXT, DROPIN: _DROPIN_TEXT}
+    sealed = {path: written.seal(text, path) for path, text in texts.items()}
+    return {SCRIPT: written.seal(_SCRIPT_TEXT % values, values), **sealed}
 
 
 def notes(have: Have, want: Want) -> List[str]:
@@ -566,7 +568,7 @@ def _judged(
 
 def _persisted(
     have: Have, bridges: Sequence[Function], nics: Sequence[Function], want: Want, cause: Optional[Finding]
-) -> Tuple[Tuple[Finding, ...], Tuple[FileChange, ...]]:
+) -> Plan:
     """Findings and changes for the files of OWN: as rendered where something is to be set at boot, else absent.
 
     cause: the finding for which nobody can know what is to be set; None where everything is known.
@@ -574,16 +576,16 @@ def _persisted(
     asked = want.persist and not have.locked and bool(want.clear_acs or want.max_read_request)
     if asked and cause is not None:
         text = "not judged while a GPU, a NIC or a register of one is not there"
-        return (_unit("unknown", have=text, because=cause),), ()
+        return Plan((_unit("unknown", have=text, because=cause),))
     texts = render(have, bridges, nics, want.max_read_request) if asked else {}
-    changes = tuple(
-        FileChange(path, have.files[path], texts.get(path), mode=0o755 if path == SCRIPT else 0o644)
-        for path in OWN
-        if have.files[path] != texts.get(path)
-    )
-    if changes:
-        # Earlier releases left SrcValid, which slows nothing.
-        former = all((change.before or "").replace("0x1C, 0)", "0x1D, 0)") == change.after for change in changes)
-        have_text = ", ".join(change.described() for change in changes)
-        return (_unit("drift", have=have_text, severity="minor" if former else None),), changes
-    return ((_unit("ok", have="set at boot"),) if texts else ()), ()
+    candidates = [
+        FileChange(path, have.files[path], texts.get(path), mode=0o755 if path == SCRIPT else 0o644) for path in OWN
+    ]
+    files = written.compare(candidates)
+    if not texts and not files.changes:
+        return Plan()
+    # Earlier releases left SrcValid, which slows nothing.
+    former = written.compare(candidates, lambda path, text: written.effect(path, text.replace("0x1C, 0)", "0x1D, 0)")))
+    severity = files.severity if former.wrong else "minor"
+    found = _unit(files.state, have=files.wrong or "set at boot", severity=severity)
+    return Plan((found,), files.changes, notes=files.notes)

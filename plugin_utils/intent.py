@@ -523,13 +523,13 @@ def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
 
 def _multirail_errors(values: Mapping[str, Any]) -> list[str]:
     name, gateway = values["multirail_policy"], values["multirail_gateway"]
-    if name and values["busbar_fabric"] == "infiniband":
+    if name not in ("", "none") and values["busbar_fabric"] == "infiniband":
         return ["multirail_policy is set, but busbar_fabric is infiniband"]
     try:
         policy = multirail.policy(name, values["multirail_values"], values["multirail_source_routing"])
     except ParseError as error:
         return [str(error)]
-    if gateway != "none" and not policy.routing:
+    if gateway not in ("", "none") and not policy.routing:
         return [f"multirail_gateway is {gateway}, but without source routing no rail has a table to put it in"]
     return []
 

@@ -40,6 +40,8 @@ class FileChange:
         """For a finding: what is not as it should be."""
         if self.before is None:
             return "%s is absent" % self.path
+        if self.before == self.after:
+            return "%s has mode %04o" % (self.path, self.mode_before or 0)
         return "%s is %s" % (self.path, "superfluous" if self.after is None else "not as %s" % how)
 
     def diff(self) -> Dict[str, str]:
@@ -80,12 +82,14 @@ class Plan:
     """findings: one per check asked for. changes, then commands: in the order in which they must be executed.
 
     reboot: reasons why what is asked for is not active before a reboot.
+    notes: what a reader of the result should know beside the findings.
     """
 
     findings: Tuple[Finding, ...] = ()
     changes: Tuple[FileChange, ...] = ()
     commands: Tuple[Command, ...] = ()
     reboot: Tuple[str, ...] = ()
+    notes: Tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -125,11 +129,11 @@ class Plan:
         return replace(self, findings=tuple(told))
 
     def _without(self, above: Callable[[str], bool], mark: Callable[[Finding], Finding]) -> Plan:
-        return Plan(
+        return replace(
+            self,
             findings=tuple(mark(f) if f.state == "drift" and above(f.disruption) else f for f in self.findings),
             changes=tuple(change for change in self.changes if not above(change.disruption)),
             commands=tuple(command for command in self.commands if not above(command.disruption)),
-            reboot=self.reboot,
         )
 
     def result(self) -> Result:
@@ -145,6 +149,7 @@ class Plan:
             "commands": [redaction.scrub(str(command), ()) for command in self.commands],
             "reboot_required": list(self.reboot),
             "withheld": [finding.id for finding in self.findings if finding.state == "withheld"],
+            "notes": [redaction.scrub(note, ()) for note in self.notes],
         }
 
 
@@ -174,4 +179,5 @@ def merge(*plans: Plan) -> Plan:
         tuple(change for plan in plans for change in plan.changes),
         tuple(command for plan in plans for command in plan.commands),
         tuple(reason for plan in plans for reason in plan.reboot),
+        tuple(note for plan in plans for note in plan.notes),
     )

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..change import written
 from ..core import advice
 from ..core.check import Check
 from ..core.finding import Finding
@@ -91,15 +92,15 @@ def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
     ours = [one for one in wanted if one.name not in elsewhere]
     text = _HEAD + "".join("options nvidia NVreg_%s=%s\n" % (one.name, one.value) for one in ours) if ours else None
     unread = [one for one in have.problems if one.source in (FILE, *have.files)]
-    changes = [FileChange(FILE, have.own, text)] if text != have.own and not unread else []
-    findings: List[Finding] = []
+    files = written.compare([] if unread else [FileChange(FILE, have.own, text)])
+    findings: List[Finding] = list(files.edited(OPTIONS))
     reboot: List[str] = []
     for one in wanted:
-        persisted = _persisted(have, one, elsewhere.get(one.name), text == have.own)
+        persisted = _persisted(have, one, elsewhere.get(one.name), not files.wrong or files.severity is not None)
         findings += [persisted, _live(have, one, persisted)]
         if not findings[-1].ok and findings[-1].state != "unknown":
             reboot.append("NVreg_%s of the NVIDIA driver is in effect after a reboot" % one.name)
-    return Plan(tuple(findings), tuple(changes), reboot=tuple(reboot))
+    return Plan(tuple(findings), files.changes, reboot=tuple(reboot), notes=files.notes)
 
 
 def _persisted(have: Have, one: DriverOption, other: Optional[Tuple[str, str]], same: bool) -> Finding:
