@@ -66,11 +66,7 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     # Ansible prints and logs what an action returns: secrets stay variables, which their role's module alone is given.
     values = intent.shown(values)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
-    # What a node may be held to, besides what its roles ask for: variables of roles may hold secrets.
-    of_site = {
-        name: value for name, value in values.items() if name.startswith("busbar_") and not intent.of_no_host(name)
-    }
-    return {**wanted, "site": of_site, "benchmark_runs": [run.to_dict() for run in runs]}
+    return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
 
 
 def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:

@@ -70,7 +70,7 @@ options:
     default: {}
   measure_schedule:
     description:
-      - When C(busbar measure) runs, as O(schedule). Empty for no such service and timer; without it they are not judged.
+      - When C(busbar measure) runs, as O(schedule). Empty for no such service and timer; unset they are not judged.
     type: str
   measure_options:
     description: More options of C(busbar measure).

@@ -15,11 +15,10 @@ description:
   - The action plugin of this name makes program and intent.
 options:
   stages:
-    description: When Slurm runs it; none removes the files.
+    description: When Slurm runs it. An empty list removes the files; without it they are not judged.
     type: list
     elements: str
     choices: [health, prolog, epilog]
-    default: []
   fail:
     description: What follows where the gate cannot tell.
     type: str
@@ -112,7 +111,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
 SPEC = {
-    "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES), "default": []},
+    "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES)},
     "fail": {"type": "str", "choices": ["open", "closed"], "default": "open"},
     "budget": {"type": "float", "default": 10},
     "max_share": {"type": "float", "default": 0.1},
@@ -131,7 +130,8 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     texts = json.loads(zlib.decompress(base64.b64decode(given["texts"])).decode()) if given["texts"] else {}
     node = str(gate.named(texts[gate.INTENT])) if texts else ""
-    want = gate.Want(tuple(given["stages"]), given["budget"], given["sums"], given["scontrol"], texts, node)
+    stages = None if given["stages"] is None else tuple(given["stages"])
+    want = gate.Want(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
 
     def make(host: Host, planned: Plan) -> List[str]:
         return gate.execute(host, planned)

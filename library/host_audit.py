@@ -12,8 +12,8 @@ author: Busbar contributors (@busbar)
 description:
   - Runs the modules of the roles in check mode, with the arguments that the roles' own tasks give them, in one process
     on the node. It finds what C(site.yml --check) finds, in a fraction of the time.
-  - Writes no file, not even a temporary one, and works where nothing can be written. Only to read the ToS of rdma_cm
-    a directory is made in configfs, which is how the kernel is asked for a device, and removed again.
+  - Writes no file, not even a temporary one, but the record of counters that M(busbar.fabric.node_health) keeps, and
+    works where nothing can be written.
   - An action plugin pipes one script to C(python3 -I -S -) over the connection; where a become method takes its
     password from there (C(su)), the script travels as an argument of the module of this name.
   - A tool that hangs is left behind after 20 seconds and not asked again; what only it could say is C(unknown). A read

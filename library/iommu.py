@@ -115,7 +115,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         return found.kept(given["backup"]).limit(given["max_disruption"])
 
     notes = [] if state.decides else ["the IOMMU is the hypervisor's (%s): there is nothing to set" % state.hypervisor]
-    return dict(apply.converge(host, check_mode, look), notes=notes)
+    done = apply.converge(host, check_mode, look)
+    return dict(done, notes=[*done["notes"], *notes])
 
 
 if __name__ == "__main__":

@@ -30,9 +30,10 @@ options:
     type: path
     default: /etc/nccl.conf
   extra:
-    description: The site's own variables, name to value. They are linted like the rest.
+    description:
+      - The site's own variables, name to value. They are linted like the rest. Without it the file keeps those that it
+        has.
     type: dict
-    default: {}
   accepted:
     description:
       - Variables that something else than O(path) may set for jobs, C(NAME) or C(NAME=VALUE) to the site's reason. They
@@ -66,13 +67,13 @@ options:
     choices: [auto, peermem, dmabuf, "off"]
     default: auto
   dscp:
-    description: DSCP of the fabric's lossless queue, for rails on Ethernet.
+    description: DSCP of the fabric's lossless queue, for rails on Ethernet; -1 for none, unset leaves what is there.
     type: int
   address_family:
     description: Kind of RoCE v2 address that the rails have.
     type: str
-    choices: [ipv4, ipv6]
-    default: ipv4
+    choices: ["", ipv4, ipv6]
+    default: ""
   management_interface:
     description: Interface for NCCL's bootstrap; where it is empty, that of the default route.
     type: str
@@ -161,7 +162,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables impor
 SPEC = {
     **module.PROFILE,
     "path": {"type": "path", "default": "/etc/nccl.conf"},
-    "extra": {"type": "dict", "default": {}},
+    "extra": {"type": "dict"},
     "accepted": {"type": "dict", "default": {}},
     "containers": {"type": "list", "elements": "str", "choices": ["enroot", "docker", "kubernetes"], "default": []},
     "libraries": {"type": "list", "elements": "path", "default": []},
@@ -169,7 +170,7 @@ SPEC = {
     "prove": {"type": "bool", "default": True},
     "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
     "dscp": {"type": "int"},
-    "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
+    "address_family": {"type": "str", "choices": ["", "ipv4", "ipv6"], "default": ""},
     "management_interface": {"type": "str", "default": ""},
     **module.BACKUP,
     **module.DISRUPTION,
@@ -185,7 +186,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     task = Task(host, given)
     result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
     versions = sorted({format_version(library.version) for library in task.libraries})
-    return dict(result, variables=task.derivation.meant, notes=task.notes(), facts={"nccl": ", ".join(versions)})
+    facts = {"nccl": ", ".join(versions)}
+    return dict(result, variables=task.derivation.meant, notes=[*result["notes"], *task.notes()], facts=facts)
 
 
 class Task:
@@ -203,10 +205,10 @@ class Task:
         self.profile = profile.for_fabric(
             profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None
         )
-        if given["dscp"] is not None and not 0 <= given["dscp"] <= 63:
-            raise ParseError("dscp is %d, expected 0 to 63" % given["dscp"])
+        if given["dscp"] is not None and not -1 <= given["dscp"] <= 63:
+            raise ParseError("dscp is %d, expected 0 to 63, or -1 for none" % given["dscp"])
         for name, errors in (
-            ("extra", conf.extra_errors(given["extra"])),
+            ("extra", conf.extra_errors(given["extra"] or {})),
             ("accepted", conf.accepted_errors(given["accepted"])),
         ):
             if errors:
@@ -225,25 +227,26 @@ class Task:
         self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
         self.environment = environment.NOTHING
         self.files: Set[str] = set()
+        text = attempt(lambda: host.read_system(given["path"]), given["path"], [])
         want = conf.Want(
             gpudirect=given["gpudirect"],
             dscp=given["dscp"],
             address_family=given["address_family"],
             management_interface=given["management_interface"],
-            extra={name: str(value) for name, value in given["extra"].items()},
-            image=self.image(),
+            extra=None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()},
+            image=self.image(text),
         )
+        want, self.unset = conf.with_unset(want, text)
         self.want = want
         versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
         self.derivation = conf.derive(self.machine, self.profile, want, versions)
         proves = given["prove"] and not self.derivation.blockers
         self.proofs = [(one.path, self.prove(one)) for one in self.libraries] if proves else []
 
-    def image(self) -> image_conf.Image:
+    def image(self, text: Optional[str]) -> image_conf.Image:
         """What of the file that is there, and not the suite's, is to stay. Raises ReadError."""
         cloud = self.machine.virtualization.cloud
-        text = attempt(lambda: self.host.read_system(self.given["path"]), self.given["path"], []) if cloud else None
-        return image_conf.read(text, conf.HEADER[0], cloud, self.libraries, self.version, self.hcas)
+        return image_conf.read(text, cloud, self.libraries, self.version, self.hcas)
 
     def scan(self) -> None:
         """Of the jobs' libraries; of those in the standard places where none is listed and no version is declared."""
@@ -281,8 +284,8 @@ class Task:
     def notes(self) -> List[str]:
         """Of the last look."""
         judged = (self.derivation.meant, self.given["accepted"], self.libraries, self.version, self.hcas)
-        said = [*self.environment.notes, *environment.judge(self.environment, *judged)[1]]
-        said += image_conf.notes(self.want.image, self.want.extra, self.derivation.meant)
+        said = [*self.unset, *self.environment.notes, *environment.judge(self.environment, *judged)[1]]
+        said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.meant)
         if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
             return said
         unproven = (

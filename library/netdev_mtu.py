@@ -112,7 +112,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         return permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
 
     done = apply.converge(host, check_mode, look, mends=netdev_mtu.mends)
-    return dict(done, notes=netdev_mtu.notes(nics, want))
+    return dict(done, notes=[*done["notes"], *netdev_mtu.notes(nics, want)])
 
 
 if __name__ == "__main__":

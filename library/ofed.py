@@ -115,6 +115,7 @@ withheld:
 """
 
 import os
+from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
@@ -124,6 +125,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import CONFIGFS
 
 SPEC = {
     **module.PROFILE,
@@ -181,7 +183,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         failed.update(_execute(host, after))
         after = look()
     done = merge(*rounds).result() if rounds else planned.result()
-    return dict(apply.result(planned, after), diff=done["diff"], commands=done["commands"], notes=[], facts=facts)
+    return dict(apply.result(planned, after), diff=done["diff"], commands=done["commands"], facts=facts)
 
 
 def _want(host: Host, given: Mapping[str, Any], umad: bool, machine: str) -> ofed.Want:
@@ -212,6 +214,10 @@ def _execute(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
     for command in plan.commands:
         if failed and command.argv[0] != "dkms" and command != ofed.UNMASK:
             continue
+        # Where a device has a directory there, rdma_cm cannot be unloaded.
+        for name in host.listdir(CONFIGFS) if command == ofed.RESTART else ():
+            with suppress(OSError):
+                os.rmdir(host.hardware("%s/%s" % (CONFIGFS, name)))
         try:
             apply.run(host, command)
         except ReadError as error:

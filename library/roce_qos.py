@@ -22,8 +22,7 @@ description:
 attributes:
   check_mode:
     support: full
-    description: Shows commands and writes, and does none of them. To read the ToS of rdma_cm the device's directory in
-      configfs is made and removed again.
+    description: Shows commands and writes, and does none of them.
   diff_mode:
     support: full
     description: By port, the settings that a run changes.
@@ -33,8 +32,8 @@ options:
       - The site's C(busbar_roce), of which C(dscp), C(priority), C(cnp_dscp) and C(cnp_priority) are used.
       - With C(dscp) alone, C(priority) is the one that NICs have for it by default, DSCP / 8, and congestion
         notifications are DSCP 48 with priority 6.
+      - Empty removes from the unit what no other option asks for; without it the unit keeps what it has.
     type: dict
-    default: {}
   trust:
     description: What the NIC takes the priority from; empty is V(dscp) where O(roce) has a C(dscp), else not asked.
     type: str
@@ -151,7 +150,7 @@ from typing import Any, Dict, List, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.health import record
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, unit
@@ -175,7 +174,7 @@ SETTINGS = {
     "pause_off": {"type": "bool", "default": True},
 }
 SPEC = {
-    "roce": {"type": "dict", "default": {}},
+    "roce": {"type": "dict"},
     **SETTINGS,
     **module.PROFILE,
     **module.DISRUPTION,
@@ -189,17 +188,25 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     asked = profile.asked(given)
-    want = Want.of(chain.resolve(given["roce"], given), given)
+    roce = given["roce"]
+    want = Want.of(chain.resolve(roce or {}, given), given)
     machine = topology.read(host, ask_nvidia_smi=False)
     is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
     ports = port.ports(machine, rails.match(machine, asked)) if is_roce else ()
     permit = apply.Permission(host, [one.pci for one in ports], given["max_disruption"])
-    settings = {name: given[name] for name in SETTINGS}
-    at_boot = unit.intent(ports, want, given["roce"], settings, host.hardware_root, host.system_root)
+    stored = host.read_system(unit.INTENT)
+    kept, settings, notes = unit.with_unset(stored, roce, {name: given[name] for name in SETTINGS})
+    want_at_boot = Want.of(chain.resolve(kept, settings), settings)
+    at_boot = unit.intent(ports, want_at_boot, kept, settings, host.hardware_root, host.system_root)
     missing = platform.missing(machine, asked, platform.RAIL_DEVICE) if is_roce else None
+
+    def look_at_boot() -> Plan:
+        # Nothing is removed unless the inventory says so.
+        asked_for = at_boot is not None or roce == {}
+        return unit.plan(unit.read(host, at_boot), at_boot, ports, missing) if asked_for else Plan()
+
     have = qos.read(host, ports, want)
-    live = permit(qos.plan(have, want))
-    files = unit.plan(unit.read(host, at_boot), at_boot, ports, missing)
+    live, files = permit(qos.plan(have, want)), look_at_boot()
     planned = after = merge(live, files)
     steps: List[Command] = list(planned.commands)
     if planned.changed and not check_mode:
@@ -210,11 +217,11 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         steps = [*done, *files.commands]
         # What counts is what is there now, not what was meant to be.
         live = permit(qos.plan(qos.read(host, ports, want), want, failed))
-        after = merge(live, unit.plan(unit.read(host, at_boot), at_boot, ports, missing))
+        after = merge(live, look_at_boot())
     found = apply.result(planned, after, apply.either)
     found.update(changed=bool(steps or files.changes), commands=[str(step) for step in steps])
     found["diff"] = qos.diff(planned) + found["diff"]
-    return dict(found, notes=qos.notes(want.chain, asked, ports))
+    return dict(found, notes=[*found["notes"], *notes, *qos.notes(want.chain, asked, ports)])
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ They are the modules that site.yml runs, so the audit finds what ``site.yml --ch
 another, since importing the real one takes longer than reading the whole machine. A child does the work and the parent
 waits with a time limit for each step: a read that never returns costs that step, and not the node's answer.
 
-No file is written but the record that node_health keeps of its counters for the next night. To read the ToS of rdma_cm
-roce_qos makes a directory in configfs where there is none and removes it again: that is how the kernel is asked.
+Nothing is written but the suite's own state: the record that node_health keeps of its counters for the next night.
 """
 
 from __future__ import annotations

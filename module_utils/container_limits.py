@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import host_limits
-from .change import busy
+from .change import busy, written
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError, ToolMissing
@@ -472,10 +472,9 @@ def _containerd(have: Have, want: Want) -> Plan:
 
 
 def render(want: Want) -> str:
-    return (
-        "# Written by Busbar (role host_limits): containers inherit them.\n"
-        "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=%d\n" % want.limits.nofile
-    )
+    head = "# Written by Busbar (role host_limits): containers inherit them.\n"
+    limits = "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=%d\n" % want.limits.nofile
+    return written.seal(DROPIN, head + limits)
 
 
 # -- Kubernetes ------------------------------------------------------------------------------------------------------

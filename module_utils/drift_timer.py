@@ -315,7 +315,7 @@ def _rendered(
     }
     values.update(schedule=schedule.replace("%", "%%"), delay=want.delay.replace("%", "%%"))
     texts = {job.service: _SERVICE_TEXT % values, job.timer: _TIMER_TEXT % values}
-    return {path: written.seal(text, sorted(values.items())) for path, text in texts.items()}
+    return {path: written.seal(path, text, sorted(values.items())) for path, text in texts.items()}
 
 
 def _quoted(word: str) -> str:

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .change import apply
+from .change import apply, written
 from .core import advice
 from .core.check import Check
 from .core.finding import Finding
@@ -47,6 +47,7 @@ PARAMETERS = {"health": "HealthCheckProgram", "prolog": "Prolog", "epilog": "Epi
 INTERVAL, NODE_STATE = "HealthCheckInterval", "HealthCheckNodeState"
 _SHOW = ("show", "config")
 _RUN = advice.run("gate")
+_UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay; an empty list removes them"
 _WHY = "between two jobs nobody but the gate looks at a node, and a job that starts on a sick one is lost"
 FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
 "Are the gate's program, and what Slurm starts it by, as written"
@@ -85,13 +86,13 @@ HELD = Check(
 
 @dataclass(frozen=True)
 class Want:
-    """stages: of STAGES; none: nothing is asked for.   budget: seconds.   scontrol: the tool's name, or its path.
+    """stages: of STAGES; none: the files go; None: not decided, they stay.   budget: seconds.   scontrol: tool or path.
 
     sums: path -> what ``total`` gives of each file that has to be there.   texts: the same, where they may be written.
     node: the name in Slurm that the intent has to have; "" where nobody said it.
     """
 
-    stages: Tuple[str, ...] = ()
+    stages: Optional[Tuple[str, ...]] = None
     budget: float = 10.0
     sums: Mapping[str, str] = field(default_factory=dict)
     scontrol: str = "scontrol"
@@ -244,15 +245,19 @@ def execute(host: Host, planned: Plan) -> List[str]:
 def plan(have: Have, want: Want) -> Plan:
     if not want.stages:
         changes = tuple(FileChange(path, text, None) for path, text in have.files.items() if text is not None)
-        if not changes:
-            return Plan()
+        if not changes or want.stages is None:
+            return Plan(notes=(_UNDECIDED,) if changes else ())
         said = ", ".join(change.described() for change in changes)
         still = "no stage is asked for; slurm.conf must not name them any more"
         return Plan((FILES.judge(FOLDER, "drift", still, said, PROGRAM),), changes)
-    changes = _changes(have, want)
+    judged = [_compared(path, have, want) for path in own()]
+    program, intent = (written.collect(one for one in judged if (one[0].path == INTENT) == is_it) for is_it in (0, 1))
+    changes = (*program.changes, *intent.changes)
     findings = [
-        _written(FILES, FOLDER, [change for change in changes if change.path != INTENT]),
-        _written(STALE, INTENT, [change for change in changes if change.path == INTENT]),
+        check.judge(
+            subject, files.state, "as the inventory has it", files.wrong or "as written", severity=files.severity
+        )
+        for check, subject, files in ((FILES, FOLDER, program), (STALE, INTENT, intent))
     ]
     findings += _wired(have, want)
     first = not changes and have.state is None and have.unread is None
@@ -260,41 +265,45 @@ def plan(have: Have, want: Want) -> Plan:
     # The proof that it runs here, and its first word on the node.
     argv = (PYTHON, "-I", "-S", PROGRAM, "command")
     again = (Command(argv, "whether it runs here", timeout=60.0),) if changes or first else ()
-    return Plan(tuple(findings), changes, again)
+    return Plan(tuple(findings), changes, again, notes=(*program.notes, *intent.notes))
 
 
-def _changes(have: Have, want: Want) -> Tuple[FileChange, ...]:
-    found = []
-    for path in own():
-        mode = 0o600 if path == INTENT else 0o755
-        before, wanted = have.files[path], want.sums.get(path)
-        if wanted is None:
-            if before is not None:
-                found.append(FileChange(path, before, None))
-            continue
-        good = before is not None and total(path, before) == wanted
-        if good and path == INTENT and want.node:
-            good = named(before or "") == want.node
-        if not good or have.modes[path] != mode:
-            # Only the sums are shown: the program has 400 KB, the intent is the inventory's.
-            sums = (_shown(path, before), "sha256 %s\n" % wanted)
-            found.append(FileChange(path, before, want.texts.get(path, ""), mode, have.modes[path], shown=sums))
-    return tuple(found)
+def _compared(path: str, have: Have, want: Want) -> Tuple[FileChange, str]:
+    """A change of a file of ours, and its status. Of what has to be there only the sum may be known."""
+    mode = 0o600 if path == INTENT else 0o755
+    before, wanted = have.files[path], want.sums.get(path)
+    if wanted is None:
+        return FileChange(path, before, None), written.SAME if before is None else written.DIFFERENT
+    found = written.seal_of(before)
+    same = before is not None and total(path, before) == wanted
+    status = written.SAME if same else written.OLDER if found and path != INTENT else written.DIFFERENT
+    if same and path == INTENT:
+        status = written.EDITED if found is None else written.OLDER if found.release != written.RELEASE else status
+        status = written.DIFFERENT if want.node and named(before or "") != want.node else status
+    after = before if status == written.SAME else want.texts.get(path, "")
+    # Only the sums are shown: the program has 400 KB, the intent is the inventory's.
+    change = FileChange(
+        path, before, after, mode, have.modes[path], shown=(_shown(path, before), "sha256 %s\n" % wanted)
+    )
+    return change, status if have.modes[path] in (None, mode) else written.DIFFERENT
 
 
 def total(path: str, text: str) -> str:
     """SHA-256 of a file's text; of the intent without the node's name: hosts that are alike share the question."""
     if path == INTENT:
         try:
-            text = intent_text(dict(json.loads(text), node=""))
+            data = dict(json.loads(text), node="")
         except (ValueError, TypeError, RecursionError):
             return "none"
+        data.pop(written.KEY, None)
+        text = json.dumps(data, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def intent_text(data: Mapping[str, Any]) -> str:
-    """Of the file INTENT."""
-    return json.dumps(data, sort_keys=True, indent=1) + "\n"
+    """Of the file INTENT, sealed."""
+    text = json.dumps({written.KEY: written.HEAD, **data}, sort_keys=True, indent=1) + "\n"
+    return written.seal(INTENT, text)
 
 
 def named(text: str) -> object:
@@ -304,21 +313,6 @@ def named(text: str) -> object:
 
 def _shown(path: str, text: Optional[str]) -> str:
     return "" if text is None else "sha256 %s\n" % total(path, text)
-
-
-def _written(check: Check, subject: str, changes: List[FileChange]) -> Finding:
-    said = ", ".join(
-        "%s has mode %04o" % (change.path, change.mode_before or 0)
-        if change.before is not None and _is_only_mode(change)
-        else change.described("written")
-        for change in changes
-    )
-    return check.judge(subject, "drift" if changes else "ok", "as the inventory has it", said or "as written")
-
-
-def _is_only_mode(change: FileChange) -> bool:
-    same = change.shown[0] == change.shown[1] if change.shown else change.before == change.after
-    return same and change.mode_before != change.mode
 
 
 def _seen(have: Have) -> List[Finding]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from . import audit, gate, gate_slurm
-from .change import apply
+from .change import apply, written
 from .core import finding as findings
 from .core import locks, orphans
 from .core.check import Check
@@ -73,7 +73,8 @@ class Intent:
 def parse_intent(text: str) -> Intent:
     """Raises ParseError."""
     try:
-        data = json.loads(text)
+        data = dict(json.loads(text))
+        data.pop(written.KEY, None)
         intent = Intent(**dict(data, ignore=tuple(data["ignore"]), steps=tuple(data["steps"])))
         right = 0 < float(intent.budget) <= 60 and 0 <= float(intent.max_share) <= 1 and intent.steps
         right = right and all(isinstance(step["module"], str) for step in intent.steps)

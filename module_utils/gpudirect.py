@@ -62,6 +62,7 @@ Wants=busbar-nvidia-peermem.service
 """,
 }
 
+TEXTS = {path: written.seal(path, text, "") for path, text in TEXTS.items()}
 UNUSED = "%s: not used with DMA-BUF, and not judged; busbar_gpudirect: dmabuf removes what is not used"
 _CMDLINE = "/proc/cmdline"
 _SYS_LEGACY = "/sys/module/nv_peer_mem"
@@ -482,8 +483,8 @@ def _forgotten(have: Have, mode: str) -> Plan:
 
 def _bring(have: Have, files: Sequence[str]) -> written.Files:
     """Compare our own files with just these. What could not be read is not touched."""
-    texts = {path: text if path == LIST else written.seal(text, path) for path, text in TEXTS.items() if path in files}
-    return written.compare(FileChange(path, have.own[path], texts.get(path)) for path in OWN if path in have.own)
+    wanted = {path: TEXTS[path] if path in files else None for path in OWN}
+    return written.compare(FileChange(path, have.own[path], wanted[path]) for path in OWN if path in have.own)
 
 
 def _without(have: Have, module: str, check: Check, why: str) -> Plan:

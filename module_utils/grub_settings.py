@@ -13,6 +13,7 @@ import shlex
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import grub
+from .change import written
 from .core.host import ParseError
 from .driver.kernels import GRUB_DEFAULT
 from .kernel_line import Arg, edit, parse, split
@@ -160,18 +161,20 @@ def render_dropin(args: Sequence[Arg]) -> str:
     """Raises ParseError for what GRUB cannot pass on whole."""
     modes = ["only" if arg.exclusive else "add" if arg.present else "remove" for arg in args]
     tokens = [arg.grub_token if arg.present else arg.token for arg in args]
-    return _HEAD + "".join("%s%s %s\n" % (_CALL, mode, shlex.quote(token)) for mode, token in zip(modes, tokens))
+    calls = "".join("%s%s %s\n" % (_CALL, mode, shlex.quote(token)) for mode, token in zip(modes, tokens))
+    return written.seal(DROPIN, _HEAD + calls)
 
 
 def is_current(text: str) -> bool:
-    """Whether this release has written the drop-in."""
-    return text.startswith(_HEAD)
+    """Return whether the drop-in has the program of this release."""
+    plain = "".join(line for line in text.splitlines(True) if not line.startswith("# " + written.HEAD))
+    return plain.startswith(_HEAD.partition("\n")[2])
 
 
 def parse_dropin(text: str) -> Tuple[Arg, ...]:
     """Return what our drop-in sees to. Raises ParseError where it was edited."""
     head, call, calls = text.partition("\n" + _CALL)
-    if is_current(text) or hashlib.sha256((head + "\n").encode()).hexdigest() in _FORMER_HEADS:
+    if is_current(text) or written.seal_of(text) or hashlib.sha256((head + "\n").encode()).hexdigest() in _FORMER_HEADS:
         try:
             return tuple(_called(shlex.split(line)) for line in (call + calls).splitlines()[1:])
         except ValueError:

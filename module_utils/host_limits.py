@@ -271,14 +271,12 @@ def render_login(want: Want) -> str:
     lines = ["# Written by Busbar (role host_limits). An asterisk does not mean root, which has its own lines."]
     for domain in ("*", "root"):
         lines += ["%s - memlock unlimited" % domain, "%s - nofile %d" % (domain, want.nofile)]
-    return "\n".join(lines) + "\n"
+    return written.seal(LOGIN_FILE, "\n".join(lines) + "\n")
 
 
 def render_service(want: Want) -> str:
-    return (
-        "# Written by Busbar (role host_limits).\n[Manager]\nDefaultLimitMEMLOCK=infinity\nDefaultLimitNOFILE=%d\n"
-        % want.nofile
-    )
+    text = "# Written by Busbar (role host_limits).\n[Manager]\nDefaultLimitMEMLOCK=infinity\nDefaultLimitNOFILE=%d\n"
+    return written.seal(SERVICE_FILE, text % want.nofile)
 
 
 def _login_ok(have: Have, want: Want) -> bool:

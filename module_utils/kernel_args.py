@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import grub, grub_settings, grubby, tuned
+from .change import written
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError
@@ -221,7 +222,8 @@ def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Che
     Raises ParseError for an argument that GRUB cannot pass on.
     """
     changes, commands = _mend(boot, args)
-    findings: List[Finding] = []
+    files = _renewed(boot) if not changes else written.collect([])
+    findings: List[Finding] = list(files.edited(check))
     reboot: List[str] = []
     for arg in args:
         persisted = _persisted(boot, arg, others.get(arg, check))
@@ -229,7 +231,16 @@ def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Che
         findings += [persisted, _live(boot, arg, others.get(arg, check), persisted, active)]
         if not active and (persisted.ok or persisted.state == "drift"):
             reboot.append("kernel argument %s is not active before a reboot" % arg)
-    return Plan(tuple(findings), changes, commands, tuple(reboot))
+    return Plan(tuple(findings), (*changes, *files.changes), commands, tuple(reboot), files.notes)
+
+
+def _renewed(boot: Boot) -> written.Files:
+    """Compare our drop-in with what it would be now; nothing where it came from before there were seals."""
+    if boot.kind != "grub" or not boot.stored:
+        return written.collect([])
+    text = grub_settings.render_dropin(grub_settings.parse_dropin(boot.stored))
+    files = written.compare([FileChange(DROPIN, boot.stored, text)])
+    return files if files.severity or not files.wrong else written.collect([])
 
 
 def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...]]:

@@ -217,7 +217,7 @@ def render_sysctl(rails: Sequence[Rail], policy: Policy) -> str:
         if key in policy.values:
             lines.append("# %s: %s" % (key, policy.sources[key]))
             lines += ["%s = %d" % (conf_key(rail.netdev, key), policy.values[key]) for rail in rails]
-    return "\n".join(lines) + "\n"
+    return written.seal(SYSCTL_FILE, "\n".join(lines) + "\n")
 
 
 # -- what is there ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .change import written
 from .core import advice
 from .core.check import Check
 from .core.finding import Finding
@@ -181,10 +182,11 @@ def plan(have: Have, want: Want) -> Plan:
         for name in names:
             subjects.setdefault(name, nic.label if name == own[0] else name)
         findings.append(_active(nic, have, own[0], want))
-    changes, commands, written = _mend(have, want, subjects)
+    files, commands, changes = _mend(have, want, subjects)
+    findings += files.edited(PERSISTED)
     for name, subject in subjects.items():
         findings.append(_live(have.devices[name], subject, want))
-        findings += _kept(have, name, subject, want, subjects, written)
+        findings += _kept(have, name, subject, want, subjects, changes)
     links = [
         Command(
             ("ip", "link", "set", "dev", name, "mtu", str(want.mtu)),
@@ -195,7 +197,7 @@ def plan(have: Have, want: Want) -> Plan:
     ]
     own_files = tuple("%s/%s/" % (netdev.INTERFACES, name) for name in subjects)
     findings += [READABLE.unreadable(problem) for problem in have.problems if problem.source.startswith(own_files)]
-    return Plan(tuple(findings), changes, commands + tuple(links))
+    return Plan(tuple(findings), files.changes, commands + tuple(links), notes=files.notes)
 
 
 def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optional[Claim], str, str, str]:
@@ -217,7 +219,7 @@ def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optio
 
 
 def _kept(
-    have: Have, name: str, subject: str, want: Want, subjects: Mapping[str, str], written: Mapping[str, bool]
+    have: Have, name: str, subject: str, want: Want, subjects: Mapping[str, str], changes: Mapping[str, bool]
 ) -> List[Finding]:
     claim, state, said, fix = _writable(have, name, subjects)
     source = claim.path if claim else FOLDERS[0].rpartition("/")[0]
@@ -231,7 +233,7 @@ def _kept(
         return found
     said = "MTU %d" % claim.mtu if claim.mtu is not None else "no MTU (a NIC comes up with 1500)"
     state, fix = "ok" if right else "drift", RUN
-    if not right and not written[name]:
+    if not right and not changes[name]:
         state, fix = "not_owned", "correct %s, which counts more than %s" % (claim.source, claim.target)
     source = claim.source or claim.path
     said = "%s in %s (%s)" % (said, source, claim.stack)
@@ -241,23 +243,25 @@ def _kept(
 
 def _mend(
     have: Have, want: Want, subjects: Mapping[str, str]
-) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...], Dict[str, bool]]:
+) -> Tuple[written.Files, Tuple[Command, ...], Dict[str, bool]]:
     """Changes, commands that make the owners read them, and for each interface whether its file changes."""
     targets: Dict[str, List[Claim]] = {}
     of: Dict[str, str] = {}
     for name in subjects:
         claim = _writable(have, name, subjects)[0]
-        if claim is not None and not claim.overridden(want.mtu) and (claim.gathers or claim.mtu != want.mtu):
+        if claim is None or claim.overridden(want.mtu):
+            continue
+        ours = claim.gathers or (claim.source == claim.target and written.HEAD in (claim.before or ""))
+        if ours or claim.mtu != want.mtu:
             targets.setdefault(claim.target, []).append(claim)
             of[name] = claim.target
     unclear = any(have.owners.get(name, Owner()).unclear for name in subjects)
-    made = [_change(claims, want.mtu, unclear) for _target, claims in sorted(targets.items())]
-    changes = [change for change in made if change.after != change.before]
-    changed = {change.path for change in changes}
+    files = written.compare(_change(claims, want.mtu, unclear) for _target, claims in sorted(targets.items()))
+    changed = {change.path for change in files.changes}
     reloads = {claim.reload for path in changed for claim in targets[path] if claim.reload is not None}
     # netplan first: it makes files that NetworkManager reads.
     commands = sorted(reloads, key=lambda command: command.argv)
-    return tuple(changes), tuple(commands), {name: of.get(name) in changed for name in subjects}
+    return files, tuple(commands), {name: of.get(name) in changed for name in subjects}
 
 
 def _change(claims: Sequence[Claim], mtu: int, unclear: bool) -> FileChange:

@@ -29,7 +29,9 @@ FLAVOURS = ("doca-ofed", "mlnx-ofed", "inbox")
 MASK = Command(("systemctl", "mask", "--runtime", OPENIBD), "packages must not restart the driver")
 UNMASK = Command(("systemctl", "unmask", "--runtime", OPENIBD), "openibd may be started again")
 RESTART = Command(("systemctl", "restart", OPENIBD), "load the driver that is installed", "driver", 300.0)
-UMAD_TEXT = "# Written by Busbar (role mofed): the fabric manager needs it on this platform.\nib_umad\n"
+UMAD_TEXT = written.seal(
+    UMAD_LIST, "# Written by Busbar (role mofed): the fabric manager needs it on this platform.\nib_umad\n"
+)
 # In DKMS: of Debian's packages and of EL's.
 _KERNEL_MODULES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
 # The packages that bring the driver.

@@ -522,8 +522,8 @@ def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], si
         "read_request": _encoded(size) if size else 0,
     }
     texts = {UNIT: _UNIT_TEXT, DROPIN: _DROPIN_TEXT}
-    sealed = {path: written.seal(text, path) for path, text in texts.items()}
-    return {SCRIPT: written.seal(_SCRIPT_TEXT % values, values), **sealed}
+    sealed = {path: written.seal(path, text, "") for path, text in texts.items()}
+    return {SCRIPT: written.seal(SCRIPT, _SCRIPT_TEXT % values, values), **sealed}
 
 
 def notes(have: Have, want: Want) -> List[str]:

@@ -57,7 +57,7 @@ class Kind:
     @property
     def variables(self) -> dict[str, str]:
         """NCCL's, as the site sets them."""
-        given = {**self.values["nccl_conf_extra"], **self.values["nccl_benchmark_environment"]}
+        given = {**(self.values["nccl_conf_extra"] or {}), **self.values["nccl_benchmark_environment"]}
         return {name: str(value).strip() for name, value in given.items()}
 
     @property

@@ -8,10 +8,12 @@ node out, and of these no second source.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
+from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
@@ -73,16 +75,20 @@ def program(source_of: Callable[[str], str] = bundle.source_of) -> str:
 
 def intent(arguments: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], node: str) -> str:
     """Of gate.INTENT. arguments: of the role's module. steps: what ROLES ask: ``role``, ``module``, ``arguments``."""
-    asked = [
-        {
-            "module": step["module"],
-            "arguments": {**step["arguments"], **_INSTEAD.get(step["role"], {})},
-            "quick": ROLES[step["role"]],
-        }
-        for step in steps
-    ]
+    asked = [{"module": step["module"], "arguments": _arguments(step), "quick": ROLES[step["role"]]} for step in steps]
     settings = {name: arguments[name] for name in _SETTINGS}
     return gate.intent_text({**settings, "node": node, "steps": asked})
+
+
+def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what has no effect on a check: what is the run's, and defaults, which the next release has more of."""
+    options = importlib.import_module(f"{bundle.LIBRARY}.{step['module']}").SPEC
+    given = {**step["arguments"], **_INSTEAD.get(step["role"], {})}
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in ("profile_name", "max_disruption", "backup") and value != options[name].get("default")
+    }
 
 
 def launcher(stage: str) -> str:
@@ -99,7 +105,8 @@ def launcher(stage: str) -> str:
 def texts(program_text: str, intent_text: str, stages: Sequence[str]) -> dict[str, str]:
     """Path -> text of all that the role writes."""
     launchers = {gate.LAUNCHERS[stage]: launcher(stage) for stage in stages}
-    return {gate.PROGRAM: program_text, gate.INTENT: intent_text, **launchers}
+    programs = {gate.PROGRAM: program_text, **launchers}
+    return {gate.INTENT: intent_text, **{path: written.seal(path, text, "") for path, text in programs.items()}}
 
 
 def sums(of: Mapping[str, str]) -> dict[str, str]:

@@ -113,18 +113,6 @@ _MISTAKES, _HOSTS = 30, 300
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappings"}
 
 
-# Where findings go, and when somebody asks for them, is nothing that a host has to be.
-_OF_NO_HOST = (
-    "busbar_findings_path",
-    "busbar_role_verdict",
-    "busbar_accepted",
-    "busbar_engine",
-    "busbar_measure_",
-    "busbar_remediate_",
-    "drift_timer_",
-)
-
-
 def digest(wanted: Mapping[str, Any]) -> str:
     """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did.
 
@@ -154,8 +142,8 @@ def _of_nccl(name: Any) -> bool:
 
 
 def of_no_host(name: str) -> bool:
-    """Whether a variable of the suite says nothing of what a host has to be."""
-    return name.startswith(_OF_NO_HOST)
+    """Whether a variable of the suite says nothing of what a host has to be: it is the run's, or the control node's."""
+    return name.startswith("drift_timer_") or (name in VALUES and VALUES[name].of_run)
 
 
 def mine(name: str) -> bool:
@@ -301,9 +289,9 @@ def _kind(given: Any) -> str:
 def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     errors = [*accepted.errors(values["busbar_accepted"]), *_chain_errors(values)]
     for name, instead in _DERIVED.items():
-        if name in values["nccl_conf_extra"]:
+        if name in (values["nccl_conf_extra"] or {}):
             errors.append(f"nccl_conf_extra.{name} is derived, not set: use {instead}")
-    errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"]))
+    errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"] or {}))
     errors.extend(f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"]))
     if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
         errors.append(
@@ -355,13 +343,13 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     """Whether the traffic class that jobs ask for leads to the lossless queue."""
     settings = roce_chain.settings(values)
     try:
-        chain = resolve(values["busbar_roce"], settings, roce_chain.PREFIX)
+        chain = resolve(values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
         Want.of(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}
     for name in ("nccl_conf_extra", "nccl_benchmark_environment"):
-        classes.update((f"{name}.{key}", value) for key, value in values[name].items())
+        classes.update((f"{name}.{key}", value) for key, value in (values[name] or {}).items())
     return roce_chain.disagreements(chain, classes)
 
 
@@ -414,7 +402,7 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
         number, word = {"infiniband": (1, "IB"), "ethernet": (2, "ETH")}[fabric]
         wanted["LINK_TYPE"] = (nv_settings.Value(word, number, word), f"busbar_fabric is {fabric}")
     try:
-        chain = resolve(values["busbar_roce"], roce_chain.settings(values), roce_chain.PREFIX)
+        chain = resolve(values["busbar_roce"] or {}, roce_chain.settings(values), roce_chain.PREFIX)
     except ParseError:
         # Told elsewhere.
         chain = Chain()

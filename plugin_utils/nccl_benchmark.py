@@ -135,7 +135,7 @@ def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Seque
             "nccl_benchmark_max_bytes is not nccl_benchmark_min_bytes doubled some times: it would never be measured"
         )
     low = parse_size(values["nccl_benchmark_min_bytes"])
-    settings = {**values["nccl_conf_extra"], **values["nccl_benchmark_environment"]}
+    settings = {**(values["nccl_conf_extra"] or {}), **values["nccl_benchmark_environment"]}
     nvls = prediction.nvls_expected(profile, {name: str(value) for name, value in settings.items()})
     ranges = [(collective, low, high) for collective in collectives]
     if values["busbar_model_parameters"]:

@@ -51,6 +51,7 @@ class Value:
         braces of templates: Ansible would evaluate them in argument specs.
     decision: where a site has to decide, why.
     private: it may hold secrets whatever its names are: neither printed nor quoted, see intent.shown.
+    of_run: it says how a run works, and nothing of what a node has to be: no file, digest or comparison depends on it.
     """
 
     type: str
@@ -62,6 +63,7 @@ class Value:
     says: str = ""
     decision: Decision | None = None
     private: bool = False
+    of_run: bool = False
 
 
 _HEALTHY = Decision("they say what a healthy node is", "the run stops")
@@ -93,6 +95,7 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=DISRUPTIONS,
             says="Most that a run may cost a node.",
             decision=Decision("what a run may cost a node", "nothing that stops traffic is done"),
+            of_run=True,
         ),
         "busbar_accepted": Value(
             "list",
@@ -101,9 +104,10 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Deviations that are accepted: `check` (an id or a pattern such as `platform.*`), `reason`, `owner`"
             " and `until` (the last day, YYYY-MM-DD) of each, and a `subject` where not all are meant. They are shown"
             " and counted, and fail no run (`docs/drift.md`).",
+            of_run=True,
         ),
         "busbar_findings_path": Value(
-            "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
+            "path", "", says="File on the control node that takes all findings as JSON; of mode 0600.", of_run=True
         ),
         "busbar_role_verdict": Value(
             "bool",
@@ -111,6 +115,7 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Whether a role prints its findings at its end and fails on what is not ok. The suite's playbooks set"
             " it to `false` and give one verdict on all roles; a playbook that does so ends with"
             " `busbar.fabric.verdict`.",
+            of_run=True,
         ),
         "busbar_engine": Value(
             "str",
@@ -118,9 +123,13 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=("ssh", "slurm"),
             says="Who asks the nodes of `busbar drift`: `ssh`, or Slurm by one step over all of them (`docs/slurm.md`);"
             " the same for all nodes.",
+            of_run=True,
         ),
         "busbar_engine_overlap": Value(
-            "bool", False, says="With `busbar_engine: slurm`, also ask nodes on which jobs run, where Slurm lets it."
+            "bool",
+            False,
+            says="With `busbar_engine: slurm`, also ask nodes on which jobs run, where Slurm lets it.",
+            of_run=True,
         ),
         "busbar_hardware_root": Value(
             "path", "/", says="Where `/sys` and `/proc` are; another directory is a simulated node."
@@ -132,6 +141,7 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Seconds for one task on one node in `site.yml` and `verify.yml`; what takes longer (a node that"
             " hangs, or answers byte by byte) fails on that node alone. More than any of the time limits of"
             " builds and benchmarks.",
+            of_run=True,
         ),
         "busbar_audit_first": Value(
             "bool",
@@ -139,15 +149,20 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Whether `site.yml` asks every host everything in one question before it plays roles, and plays only"
             " those that have something to do; without, it plays all roles on all hosts, which finds the same and"
             " takes a fleet that is well a hundred times as long.",
+            of_run=True,
         ),
         "busbar_lock_minutes": Value(
-            "int", 240, says="Age in minutes from which on the lock of another control node's run does not count."
+            "int",
+            240,
+            says="Age in minutes from which on the lock of another control node's run does not count.",
+            of_run=True,
         ),
         "busbar_lock_break": Value(
             "str",
             "",
             says="Id of a run whose locks do not count, as the finding `lock.held` names it; for the command line"
             " (`-e`).",
+            of_run=True,
         ),
     },
     "platform": {
@@ -320,38 +335,34 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=("", *multirail.POLICIES, "custom"),
             says="What the kernel is to do with several Ethernet rails in one host: `oci`, `nvidia` or `custom`"
             " values of arp_ignore, arp_announce and rp_filter, `nvidia` with a routing table for each rail"
-            " (`docs/roce.md`); empty asks for nothing, and removes Busbar's files for it.",
+            " (`docs/roce.md`); `none` removes Busbar's files for it; empty: not judged, and they stay.",
             decision=Decision(
-                "RoCE with several rails: sites route rails in different ways; `custom` without values says that"
-                " nothing is wanted",
+                "RoCE with several rails: sites route rails in different ways; `none` says that nothing is wanted",
                 "a note; ARP and routes are not judged",
             ),
         ),
         "multirail_values": Value(
             "dict",
-            {},
             keys={key: Value("int") for key in multirail.KEYS},
             says="With `custom`, and only then: `arp_ignore`, `arp_announce`, `rp_filter`, `accept_local`, each with a"
-            " number.",
+            " number; empty removes Busbar's sysctl file, unset: it stays.",
         ),
         "multirail_source_routing": Value(
             "bool",
-            False,
             says="With `custom`, and only then: a routing table for each rail, and a rule that leads to it from the"
-            " rail's address.",
+            " rail's address; `false` removes Busbar's files for that, unset: they stay.",
         ),
         "multirail_gateway": Value(
             "str",
-            "none",
-            choices=multirail.GATEWAYS,
+            "",
+            choices=("", *multirail.GATEWAYS),
             says="Default gateway in each rail's table: the `first` or the `last` address of the rail's subnet, or"
-            " none.",
+            " `none`; empty: none is added, and one that is there stays.",
         ),
     },
     "roce_qos": {
         "busbar_roce": Value(
             "dict",
-            {},
             keys={
                 "dscp": Value("int"),
                 "priority": Value("int"),
@@ -361,7 +372,8 @@ PARTS: dict[str, dict[str, Value]] = {
             },
             says="RoCE fabrics only: `dscp` (0 to 63) and `priority` (0 to 7; else `dscp` / 8) of the lossless queue,"
             " `cnp_dscp` (48) and `cnp_priority` (6) of congestion notifications, `address_family` of the rails"
-            " (`ipv4`, `ipv6`). The chain is explained in `docs/roce.md`.",
+            " (`ipv4`, `ipv6`). The chain is explained in `docs/roce.md`. Unset: not judged, and what Busbar has"
+            " written stays; empty removes it.",
             decision=Decision(
                 "RoCE: DSCP, priority and PFC are those of the switches", "a note; PFC, ECN and DSCP are not judged"
             ),
@@ -455,8 +467,14 @@ PARTS: dict[str, dict[str, Value]] = {
             "str", "", says="Interface for NCCL's bootstrap; else that of the default route."
         ),
         "nccl_conf_path": Value("path", "/etc/nccl.conf", says="The file; NCCL itself reads no other place."),
-        "nccl_conf_backup": Value("bool", True, says="Keep a dated copy beside every file that is replaced."),
-        "nccl_conf_extra": Value("dict", {}, says="The site's own variables, name to value; linted like the rest."),
+        "nccl_conf_backup": Value(
+            "bool", True, says="Keep a dated copy beside every file that is replaced.", of_run=True
+        ),
+        "nccl_conf_extra": Value(
+            "dict",
+            says="The site's own variables, name to value; linted like the rest. Unset: those that Busbar has written"
+            " stay; empty removes them.",
+        ),
         "nccl_conf_accepted": Value(
             "dict",
             {},
@@ -508,10 +526,9 @@ PARTS: dict[str, dict[str, Value]] = {
     "gate": {
         "gate_stages": Value(
             "list",
-            [],
             choices=("health", "prolog", "epilog"),
             says="When Slurm runs the gate on the node: as `health` (HealthCheckProgram), `prolog`, `epilog`; an empty"
-            " list asks for nothing, and removes the gate's files (`docs/gate.md`).",
+            " list removes the gate's files; unset: they are not judged, and stay (`docs/gate.md`).",
         ),
         "gate_fail": Value(
             "str",
@@ -537,12 +554,14 @@ PARTS: dict[str, dict[str, Value]] = {
             "int",
             1200,
             says="Seconds that a node has to come back from a reboot (only with `busbar_max_disruption: reboot`).",
+            of_run=True,
         ),
         "busbar_reboot_batches": Value(
             "list",
             [1, "10%"],
             elements="raw",
             says="How many nodes are rebooted at once, batch by batch; taken from the command line (`-e`).",
+            of_run=True,
         ),
     },
     "drain": {
@@ -554,7 +573,7 @@ PARTS: dict[str, dict[str, Value]] = {
             " order.",
         ),
         "drain_timeout": Value(
-            "int", 0, says="Seconds to wait for the jobs on a node; 0: a node with jobs is not drained."
+            "int", 0, says="Seconds to wait for the jobs on a node; 0: a node with jobs is not drained.", of_run=True
         ),
         "drain_slurm_host": Value("str", "", says="Host on which `scontrol` works; empty: the node itself."),
         "drain_slurm_node": Value("str", "", says="The node's name in Slurm; empty: its short name in the inventory."),
@@ -565,23 +584,29 @@ PARTS: dict[str, dict[str, Value]] = {
             0.05,
             says="Most of the nodes of `gpu_nodes` that remediation acts on or keeps out at once, as a share, 0 to 1;"
             " one node in any case.",
+            of_run=True,
         ),
         "busbar_remediate_batches": Value(
             "list",
             [1, "10%"],
             elements="raw",
             says="How many nodes are acted on at once, batch by batch; taken from the command line (`-e`).",
+            of_run=True,
         ),
         "busbar_remediate_max_attempts": Value(
-            "int", 2, says="How often the same finding of the same node is tried within the window."
+            "int", 2, says="How often the same finding of the same node is tried within the window.", of_run=True
         ),
         "busbar_remediate_window_days": Value(
-            "int", 14, says="Days for which attempts count, and for which what comes back goes to a person."
+            "int",
+            14,
+            says="Days for which attempts count, and for which what comes back goes to a person.",
+            of_run=True,
         ),
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
             says="Drain a node for what no role can mend, with a record for the vendor; only with `busbar_drain`.",
+            of_run=True,
         ),
     },
     "perftest": {
@@ -619,6 +644,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "busbar-results/verify",
             says="Directory on the control node for figures and counters, from where the run was started; empty: none.",
+            of_run=True,
         ),
     },
     "ib_fabric": {
@@ -743,6 +769,7 @@ PARTS: dict[str, dict[str, Value]] = {
             0,
             says="Node-minutes that `busbar measure` may spend on idle nodes in a night (`docs/measure.md`); 0: it"
             " measures nothing. The same for all nodes.",
+            of_run=True,
         ),
         "nccl_benchmark_when": Value(
             "str",
@@ -765,6 +792,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "busbar-results",
             says="Directory on the control node for results and plots, from where the run was started; empty: none.",
+            of_run=True,
         ),
         "nccl_benchmark_scope": Value(
             "str",
@@ -861,8 +889,8 @@ PARTS: dict[str, dict[str, Value]] = {
         ),
         "drift_timer_measure_schedule": Value(
             "str",
-            "",
-            says="When `busbar measure` runs (`docs/measure.md`), such as `*-*-* 03..05:00`; empty: it has no timer.",
+            says="When `busbar measure` runs (`docs/measure.md`), such as `*-*-* 03..05:00`; empty removes its timer;"
+            " unset: one that is there stays.",
         ),
         "drift_timer_measure_options": Value("list", [], says="More options of `busbar measure`."),
     },

@@ -11,21 +11,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Callable, Iterable, List, Optional, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.plan import FileChange
-from ..owner import ini
 
 # As in pyproject.toml.
 RELEASE = "0.1.0"
+# Of these an intact text of another release counts as long as it was made of the same intent.
+PROGRAMS = re.compile(r"/usr/local/.*|.*\.(service|timer|rules)|.*/(multi-user\.target|openibd\.service)\.d/.*")
 # What the head of every text begins with, before and after it is sealed.
 HEAD = "Written by Busbar"
 _SEAL = re.compile(HEAD + r" ([0-9][0-9A-Za-z.+-]{0,30}), intent ([0-9a-f]{12}), sha256 ([0-9a-f]{32})")
-# Of JSON.
-KEY = "written"
+# Of JSON: sorted before all other keys, so that none of their values is taken for the head.
+KEY = "_written"
 SAME, OLDER, EDITED, DIFFERENT = "same", "older", "edited", "different"
 _NO_EFFECT = ("Description", "Documentation")
 Effect = Callable[[str, str], object]
@@ -64,9 +65,12 @@ class Files:
         return (check.judge(path, "drift", want, self.wrong, severity=self.severity, aspect="persisted"),)
 
 
-def seal(text: str, intent: object) -> str:
-    """Put release and hashes behind HEAD. intent: plain data. A text without HEAD, such as a key, stays as it is."""
-    basis = "%s, intent %.12s" % (RELEASE, _hash(repr(intent)))
+def seal(path: str, text: str, intent: object = None) -> str:
+    """Put release and hashes behind HEAD. A text without HEAD, such as a key, stays as it is.
+
+    intent: plain data that the text was made of, needed of PROGRAMS only; else its settings.
+    """
+    basis = "%s, intent %.12s" % (RELEASE, _hash(repr(effect(path, text) if intent is None else intent)))
     return text.replace(HEAD, "%s %s, sha256 %.32s" % (HEAD, basis, _hash(basis + text)), 1)
 
 
@@ -88,20 +92,30 @@ def _hash(text: str) -> str:
 def effect(path: str, text: str) -> object:
     """Return what a text of this path comes to: equal for texts that do the same."""
     lines = text.split("\n")
-    if path.startswith(("/usr/local/lib/busbar/", "/usr/local/libexec/busbar/", "/etc/default/grub.d/")):
+    if path.startswith(("/usr/local/lib/busbar/", "/usr/local/libexec/busbar/")):
         # Root runs it: of a program only the head has no effect.
         return [line for line in lines if not line.startswith("# " + HEAD)]
     if path.endswith(".json"):
         return _json(text)
-    if path.endswith((".service", ".timer", ".repo")) or re.match(r"/etc/systemd/sys[^/]*/.*\.conf$", path):
-        found = [(one.section, one.key, one.value) for one in ini.settings(text) if one.key not in _NO_EFFECT]
-        return sorted(found, key=lambda one: one[:2])
     words = [line.rstrip() for line in lines if not line.lstrip().startswith(("#", ";"))]
-    if path.startswith("/etc/apt/"):
+    if path.endswith((".service", ".timer", ".repo")) or re.match(r"/etc/systemd/sys[^/]*/.*\.conf$", path):
+        return _ini(words)
+    if path.startswith(("/etc/apt/", "/etc/pki/")):
         return "\n".join(words).strip()
-    if path.endswith((".yaml", ".yml", ".rules", ".fstab", ".args")) or "/systemd/network/" in path:
+    if path.endswith((".yaml", ".yml", ".rules", ".fstab", ".args", ".cfg")) or "/systemd/network/" in path:
         return [line for line in words if line]
     return sorted({re.sub(r" *= *", "=", " ".join(line.split())) for line in words if line})
+
+
+def _ini(lines: Iterable[str]) -> List[Tuple[str, str, str]]:
+    found, section = [], ""
+    for line in lines:
+        key, _equals, value = map(str.strip, line.partition("="))
+        section = key if key.startswith("[") else section
+        if key and key not in _NO_EFFECT:
+            found.append((section, key, value))
+    # Values of one key stay in their order.
+    return sorted(found, key=lambda one: one[:2])
 
 
 def _json(text: str) -> object:
@@ -115,27 +129,21 @@ def _json(text: str) -> object:
 def compare(candidates: Iterable[FileChange], effect: Effect = effect) -> Files:
     """Say what of files that Busbar writes differs, and how much that matters.
 
-    candidates: a change for each file, also where nothing differs. A text that is sealed already is a program or a
-    unit, whose intent tells whether another release does the same; all others are sealed here, and compared by effect.
+    candidates: a change for each file, also where nothing differs; texts are sealed.
     """
-    judged = []
-    for change in candidates:
-        by_intent = seal_of(change.after)
-        if change.after is not None and by_intent is None:
-            change = replace(change, after=seal(change.after, effect(change.path, change.after)))
-        judged.append((change, _status(change, effect, by_intent)))
-    return collect(judged)
+    return collect((change, _status(change, effect)) for change in candidates)
 
 
-def _status(change: FileChange, effect: Effect, by_intent: Optional[Seal]) -> str:
+def _status(change: FileChange, effect: Effect) -> str:
     before, after = change.before, change.after
     if before == after and change.mode_before in (None, change.mode):
         return SAME
     if before is None or after is None or before == after:
         return DIFFERENT
-    found = seal_of(before)
+    found, wanted = seal_of(before), seal_of(after)
     same = effect(change.path, before) == effect(change.path, after)
-    if found is not None and (same or (by_intent is not None and by_intent.intent == found.intent)):
+    by_intent = found and wanted and found.intent == wanted.intent and PROGRAMS.fullmatch(change.path)
+    if found is not None and (same or by_intent):
         return OLDER
     # Before there were seals the head had no release.
     return DIFFERENT if not same else OLDER if HEAD + " (role" in before else EDITED

@@ -90,7 +90,8 @@ def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
         if path != FILE:
             elsewhere.update({name: (value, path) for name, value in parse_options(text).items()})
     ours = [one for one in wanted if one.name not in elsewhere]
-    text = _HEAD + "".join("options nvidia NVreg_%s=%s\n" % (one.name, one.value) for one in ours) if ours else None
+    lines = ["options nvidia NVreg_%s=%s\n" % (one.name, one.value) for one in ours]
+    text = written.seal(FILE, _HEAD + "".join(lines)) if ours else None
     unread = [one for one in have.problems if one.source in (FILE, *have.files)]
     files = written.compare([] if unread else [FileChange(FILE, have.own, text)])
     findings: List[Finding] = list(files.edited(OPTIONS))

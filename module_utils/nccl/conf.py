@@ -13,8 +13,9 @@ import re
 import textwrap
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ..change import written
 from ..core import advice
 from ..core.check import Check
 from ..core.finding import Finding
@@ -28,7 +29,7 @@ from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
 from . import environment as nccl_environment
-from . import grammar, values
+from . import grammar, image_conf, values
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .environment import Environment
@@ -41,6 +42,8 @@ Version = Tuple[int, int, int]
 # From here on NCCL finds the GID of the right kind by itself, and a fixed index is wrong as soon as one shifts.
 DYNAMIC_GID: Version = (2, 21, 0)
 MODE = 0o644
+# Begins the comment above each of the site's own variables.
+EXTRA = "Set by the site in nccl_conf_extra."
 HEADER = (
     "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
     "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
@@ -136,10 +139,10 @@ class Want:
     """The site's part of the intent, beside the profile. Empty text and None: not set."""
 
     gpudirect: str = "auto"  # auto, peermem, dmabuf, off
-    dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only
-    address_family: str = "ipv4"  # of the rails' RoCE v2 addresses
+    dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only; -1 for none
+    address_family: str = ""  # of the rails' RoCE v2 addresses; ipv4 where it is empty
     management_interface: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Optional[Mapping[str, str]] = None
     image: Image = field(default_factory=Image)  # what the cloud's image has set
 
 
@@ -219,9 +222,10 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
                 % profile.name,
             )
         )
-    variables = [variable for variable in variables if variable.name not in want.extra]
-    for name, value in sorted(want.extra.items()):
-        variables.append(Variable(name, value, "Set by the site in nccl_conf_extra."))
+    extra = want.extra or {}
+    variables = [variable for variable in variables if variable.name not in extra]
+    for name, value in sorted(extra.items()):
+        variables.append(Variable(name, value, EXTRA))
     names = {variable.name for variable in variables}
     for name, value in sorted(want.image.kept.items()):
         if name not in names:
@@ -237,7 +241,8 @@ def render(variables: Sequence[Variable]) -> str:
     for variable in variables:
         lines += ["#"] + textwrap.wrap(_comment(variable.reason), 110, initial_indent="# ", subsequent_indent="# ")
         lines.append("%s=%s" % (variable.name, variable.value))
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return written.seal("", text, _effect("", text))
 
 
 def _comment(text: str) -> str:
@@ -267,6 +272,30 @@ def extra_errors(extra: Mapping[str, object]) -> List[str]:
         elif not str(value).isprintable():
             errors.append("%s is %r, expected one line of printable text" % (name, value))
     return errors
+
+
+def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
+    """Take what the inventory does not set from a file of ours, which keeps it. Returns notes, too.
+
+    text: of nccl.conf.
+    """
+    plain = replace(want, extra=want.extra or {}, dscp=want.dscp if want.dscp != -1 else None)
+    if text is None or written.HEAD not in text:
+        return plain, []
+    there = grammar.settings(grammar.parse(text))
+    extra = image_conf.marked(text, EXTRA) if want.extra is None else {}
+    names = list(extra)
+    if extra:
+        plain = replace(plain, extra=extra)
+    dscps = {str(traffic_class(dscp)): dscp for dscp in range(64)}
+    if want.dscp is None and there.get("NCCL_IB_TC") in dscps:
+        plain = replace(plain, dscp=dscps[there["NCCL_IB_TC"]])
+        names.append("NCCL_IB_TC")
+    if not want.address_family and there.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6":
+        plain = replace(plain, address_family="ipv6")
+        names.append("NCCL_IB_ADDR_FAMILY")
+    said = "nccl.conf keeps %s, which the inventory does not set: not judged; an empty nccl_conf_extra or busbar_roce"
+    return plain, [(said + " removes it") % ", ".join(names)] if names else []
 
 
 def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
@@ -332,7 +361,7 @@ def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[V
     variables: List[Variable] = []
     blockers: List[Finding] = []
     if any(version < DYNAMIC_GID for version in versions):
-        found, blocked = _gid_index(rails, want.address_family, versions)
+        found, blocked = _gid_index(rails, want.address_family or "ipv4", versions)
         variables.extend(found)
         blockers.extend(blocked)
     elif want.address_family == "ipv6":
@@ -447,6 +476,7 @@ def plan(
     if derivation.blockers:
         return Plan(tuple(findings))
     text = render(derivation.variables)
+    files = written.compare([FileChange(path, have.text, text)], _effect)
     findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
     findings += [have.topo_file] if have.topo_file is not None else []
@@ -455,16 +485,21 @@ def plan(
     unsafe += [f for f in findings if f.check == PROOF.id and f.state == "drift"]
     # What an image's maker has put there is not taken away before somebody has said so.
     unsafe += [f for f in findings if f.check == nccl_topo_file.TOPO_FILE.id and f.source == nccl_topo_file.CONF]
-    described = "absent" if have.text is None else "as rendered" if have.text == text else _difference(have.text, text)
-    ours = [FILE.judge(path, "ok" if have.text == text else "drift", want="as rendered", have=described)]
+    names, severity = _difference(have.text or "", text), files.severity
+    if have.text is not None and names and names <= {one.name for one in derivation.variables if one.reason == EXTRA}:
+        severity = "major"
+    described = "absent" if have.text is None else "as rendered" if files.state == "ok" else "differs in %s"
+    said = described.replace("%s", ", ".join(sorted(names)) or "comments or layout")
+    ours = [FILE.judge(path, files.state, want="as rendered", have=said, severity=severity)]
     if have.mode is not None:
         state = "ok" if have.mode == MODE else "drift"
         ours.append(FILE_MODE.judge(path, state, want="mode %04o" % MODE, have="mode %04o" % have.mode))
     changes: List[FileChange] = []
-    wrong = not all(finding.ok for finding in ours)
+    after = files.changes[0].after if files.changes else have.text
+    wrong = files.changes or not ours[-1].ok
     if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
-        changes.append(FileChange(path, have.text, text, mode=MODE, mode_before=have.mode))
-    return Plan((*findings, *ours), tuple(changes))
+        changes.append(FileChange(path, have.text, after, mode=MODE, mode_before=have.mode))
+    return Plan((*findings, *ours), tuple(changes), notes=files.notes)
 
 
 def _is_advice(finding: Finding) -> bool:
@@ -472,10 +507,15 @@ def _is_advice(finding: Finding) -> bool:
     return finding.check in (values.ADVICE.id, values.GDR_OFF.id) and finding.severity != "critical"
 
 
-def _difference(old: str, new: str) -> str:
+def _effect(path: str, text: str) -> object:
+    """As NCCL reads it: NCCL before 2.26 takes a comment with "=" for an assignment, and blanks count."""
+    return sorted(line for line in set(text.split("\n")) if line.strip() and (line[0] != "#" or "=" in line))
+
+
+def _difference(old: str, new: str) -> Set[str]:
+    """Names of the variables that are not the same in both texts."""
     have, want = (grammar.settings(grammar.parse(text)) for text in (old, new))
-    names = [name for name in sorted(set(have) | set(want)) if have.get(name) != want.get(name)]
-    return "differs in %s" % ", ".join(names) if names else "differs in comments or layout"
+    return {name for name in set(have) | set(want) if have.get(name) != want.get(name)}
 
 
 def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
@@ -498,6 +538,7 @@ def _unreadable(problem: Problem) -> Finding:
 
 def plan_file(before: Optional[str], target: str, text: str) -> Plan:
     """A file for a container runtime, beside nccl.conf itself."""
-    have = "absent" if before is None else "as rendered" if before == text else "differs"
-    finding = CONTAINERS.judge(target, "ok" if before == text else "drift", want="as rendered", have=have)
-    return Plan((finding,), () if finding.ok else (FileChange(target, before, text, mode=MODE),))
+    files = written.compare([FileChange(target, before, text, mode=MODE)])
+    said = files.wrong or "as rendered"
+    finding = CONTAINERS.judge(target, files.state, want="as rendered", have=said, severity=files.severity)
+    return Plan((finding,), files.changes, notes=files.notes)

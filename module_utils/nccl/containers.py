@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
+from ..change import written
+
 _HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by themselves.\n"
 
 # runtime -> file on the node, text with the path of nccl.conf as {path}
@@ -40,4 +42,4 @@ _FILES: Dict[str, Tuple[str, str]] = {
 def render(runtime: str, path: str) -> Tuple[str, str]:
     """The file that a runtime gets and its text. ``path``: nccl.conf on the node. KeyError for another runtime."""
     target, text = _FILES[runtime]
-    return target, _HEADER % path + text.format(path=path)
+    return target, written.seal(target, _HEADER % path + text.format(path=path))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..change import written
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ReadError
@@ -53,18 +54,17 @@ class Image:
 
 def read(
     text: Optional[str],
-    header: str,
     cloud: str,
     libraries: Sequence[Library] = (),
     version: Optional[Version] = None,
     hcas: Sequence[str] = (),
 ) -> Image:
-    """Of the nccl.conf that is there. header: the first line of a file that the suite has written."""
+    """Of the nccl.conf that is there."""
     if not text or not cloud:
         return Image(cloud)
     kept: Dict[str, str] = {}
     dropped: Dict[str, str] = {}
-    for name, value in _settings(text, header).items():
+    for name, value in _settings(text).items():
         said = nccl_lint.lint_variable(name, value, "nccl.conf", libraries, version, hcas, place="file")
         if not value.isprintable() or not value or not name.isprintable():
             dropped[ascii(name)[1:-1]] = "its value is no line of text"
@@ -75,15 +75,17 @@ def read(
     return Image(cloud, kept, dropped)
 
 
-def _settings(text: str, header: str) -> Dict[str, str]:
+def _settings(text: str) -> Dict[str, str]:
     """Name -> value: all that the image's own file sets; of one of the suite's, what stands below MARK."""
-    lines = grammar.parse(text)
-    if all(line.raw != header for line in lines):
-        return grammar.settings(lines)
+    return marked(text, MARK) if written.HEAD in text else grammar.settings(grammar.parse(text))
+
+
+def marked(text: str, mark: str) -> Dict[str, str]:
+    """Name -> value of the variables below a comment that begins with ``mark``."""
     found: Dict[str, str] = {}
     marked = False
-    for line in lines:
-        if line.raw.startswith("# " + MARK):
+    for line in grammar.parse(text):
+        if line.raw.startswith("# " + mark):
             marked = True
         elif line.name is not None and line.value is not None:
             if marked:

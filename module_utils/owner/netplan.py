@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..change import written
 from ..core import systemd_files
 from ..core.host import Host, ParseError
 from ..core.plan import Command
@@ -220,4 +221,4 @@ def render(comment: str, definitions: Mapping[str, Sequence[str]]) -> str:
             # YAML takes what JSON quotes.
             lines.append("    %s:" % json.dumps(name))
             lines += ["      " + line for line in definitions["%s/%s" % (section, name)]]
-    return "\n".join(lines) + "\n"
+    return written.seal(FILE, "\n".join(lines) + "\n")

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ..change import written
 from ..core import systemd_files
 from ..core.host import Host
 from . import claim, ini, netplan
@@ -32,7 +33,7 @@ class Networkd(claim.Claim):
     keeps_backup: ClassVar[bool] = False
 
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
-        return "# Written by Busbar (role mtu).\n[Link]\nMTUBytes=%d\n" % mtu
+        return written.seal(self.target, "# Written by Busbar (role mtu).\n[Link]\nMTUBytes=%d\n" % mtu)
 
     def overridden(self, mtu: int) -> bool:
         return self.mtu not in (None, mtu) and self.source != self.path and claim.later(self.source, self.target)
@@ -52,7 +53,7 @@ class Networkd(claim.Claim):
             else:
                 lines += ["Destination=%s" % route.destination, "Scope=link", "PreferredSource=%s" % route.source]
             lines += ["Table=%d" % table.number, ""]
-        return "\n".join(lines[:-1]) + "\n"
+        return written.seal(_TABLE_DROPIN, "\n".join(lines[:-1]) + "\n")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..change import apply, guard
+from ..change import apply, guard, written
 from ..change.busy import Busy
 from ..core import locks
 from ..core.finding import printable
@@ -75,6 +75,7 @@ class Result:
 def parse_intent(text: str) -> Intent:
     """Of the JSON that the role writes. Raises ParseError."""
     data = _mapping(text)
+    data.pop(written.KEY, None)
     try:
         intent = Intent(**data)
     except TypeError as error:

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Set, Tuple
 from ..change import apply
 from ..core.host import Host, ReadError
 from ..core.plan import Plan
-from .nouns import CONFIGFS, in_configfs
+from .nouns import CONFIGFS
 from .qos import Have, Step, plan, read_port
 from .want import Want
 
@@ -54,10 +54,18 @@ def _do(host: Host, step: Step) -> None:
     if not step.path:
         apply.run(host, step)
     elif step.path.startswith(CONFIGFS):
-        with in_configfs(host, step.path[len(CONFIGFS) + 1 :].partition("/")[0]):
-            _write(host, step.path, step.value)
+        _show_device(host, "%s/%s" % (CONFIGFS, step.path[len(CONFIGFS) + 1 :].partition("/")[0]))
+        _write(host, step.path, step.value)
     else:
         _write(host, step.path, step.value)
+
+
+def _show_device(host: Host, folder: str) -> None:
+    """Have rdma_cm show a device. The directory stays, since no check makes one; the unit removes it at its stop."""
+    try:
+        os.makedirs(host.hardware(folder), exist_ok=True)
+    except OSError as error:
+        raise ReadError(folder, "cannot be made: %s" % error.strerror) from error
 
 
 def _write(host: Host, path: str, value: str) -> None:

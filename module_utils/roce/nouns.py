@@ -17,7 +17,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, 
 
 from ..core import advice
 from ..core.check import Check
-from ..core.host import Host, ParseError, ReadError, ToolMissing
+from ..core.host import Host, ParseError, ReadError
 from ..machine import netdev, rdma
 from ..machine.pci import parse_decimal
 from . import dcb, mlnx_qos
@@ -414,59 +414,26 @@ def _tos_path(port: Port) -> str:
     return "%s/%s/ports/%d/default_roce_tos" % (CONFIGFS, port.rdma, port.rdma_port)
 
 
-def _cma_roce_tos(port: Port) -> Tuple[str, ...]:
-    """OFED's script for the same file. It mounts configfs, and ends with 0 also where a write has failed."""
-    return ("cma_roce_tos", "-d", port.rdma or "", "-p", str(port.rdma_port))
-
-
 def _read_tos(host: Host, state: State, want: Want) -> State:
-    port, path = state.port, _tos_path(state.port)
-    by_tool = not os.path.isdir(host.hardware(CONFIGFS))
-    try:
-        if by_tool:
-            value = parse_decimal(host.ask(_cma_roce_tos(port)).strip())
-        else:
-            with in_configfs(host, port.rdma or ""):
-                value = _number(host, path)
-    except ToolMissing:
+    """rdma_cm shows a device in the directory of its name, which a run makes when it writes. To read it makes none."""
+    path = _tos_path(state.port)
+    if not os.path.isdir(host.hardware(CONFIGFS)):
         problem = "%s is not there: rdma_cm is not loaded, or configfs not mounted" % CONFIGFS
-    except (ParseError, ReadError) as error:
-        problem = str(error)
-    else:
-        return replace(state, tos_by_tool=by_tool, numbers={**state.numbers, path: value})
-    fix = "modprobe rdma_cm && mount -t configfs none /sys/kernel/config, as far as either is missing"
-    raise Unread(Gap("unknown", problem, path, fix))
-
-
-@contextlib.contextmanager
-def in_configfs(host: Host, device: str) -> Iterator[None]:
-    """rdma_cm shows a device as long as somebody has made a directory of its name; the values stay without it.
-
-    Raises ReadError where the directory cannot be made.
-    """
-    folder = "%s/%s" % (CONFIGFS, device)
-    made = False
-    try:
-        os.mkdir(host.hardware(folder))
-        made = True
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise ReadError(folder, "cannot be made: %s" % error.strerror) from error
-    try:
-        yield
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                os.rmdir(host.hardware(folder))
+        fix = "modprobe rdma_cm && mount -t configfs none /sys/kernel/config, as far as either is missing"
+        raise Unread(Gap("unknown", problem, path, fix))
+    if not os.path.isdir(host.hardware("%s/%s" % (CONFIGFS, state.port.rdma))):
+        return state
+    with _or_unread(path):
+        return replace(state, numbers={**state.numbers, path: _number(host, path)})
 
 
 def _tos(state: State, want: Want) -> Answer:
-    port, value = state.port, str(want.chain.tos)
-    have = state.numbers.get(_tos_path(port))
-    calls = ((*_cma_roce_tos(port), "-t", value),) if state.tos_by_tool else ()
-    writes = () if state.tos_by_tool else ((_tos_path(port), value),)
-    return Answer(have == want.chain.tos, value, str(have), calls, writes)
+    path, value = _tos_path(state.port), str(want.chain.tos)
+    have = state.numbers.get(path)
+    said = (
+        "not shown: rdma_cm has no directory for the device; the kernel's default is 0" if have is None else str(have)
+    )
+    return Answer(have == want.chain.tos, value, said, writes=((path, value),))
 
 
 TRAFFIC_CLASS = Check(

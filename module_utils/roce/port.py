@@ -102,14 +102,12 @@ class State:
 
     tool: mlnx_qos or dcb, whose words ``dcb`` holds; "" where neither was asked or is there.
     numbers: path of an attribute in sysfs or configfs -> its value. A forced traffic class is -1 for none.
-    tos_by_tool: the ToS is cma_roce_tos's to read and write, because configfs is not mounted.
     """
 
     port: Port
     tool: str = ""
     dcb: Dcb = field(default_factory=Dcb)
     numbers: Mapping[str, int] = field(default_factory=dict)
-    tos_by_tool: bool = False
     pause: Optional[Pause] = None
     gaps: Mapping[str, Gap] = field(default_factory=dict)
 

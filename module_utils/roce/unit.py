@@ -12,18 +12,17 @@ Sources: systemd.device(5), systemd.unit(5), udev(7), host.md 3.2.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..change import apply
+from ..change import apply, written
 from ..core import advice, bundle
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import Host, Problem, attempt
+from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Command, FileChange, Plan
-from . import boot
+from . import boot, chain
 from .boot import Intent, Result
 from .nouns import asked
 from .port import Port
@@ -50,6 +49,8 @@ BindsTo=busbar-roce_qos-%i.device
 After=busbar-roce_qos-%i.device
 # They bring the RDMA device, and what tells rdma_cm the ToS.
 After=openibd.service rdma-load-modules@rdma.service rdma-load-modules@roce.service sys-kernel-config.mount
+# At its stop: a device that has a directory in configfs keeps rdma_cm loaded.
+PartOf=openibd.service
 # Storage and jobs find the port as it has to be.
 Before=network-online.target slurmd.service kubelet.service
 
@@ -59,6 +60,7 @@ RemainAfterExit=yes
 TimeoutStartSec=300
 ExecStartPre=-/sbin/modprobe --quiet rdma_cm
 ExecStart=/usr/bin/python3 -I -S /usr/local/lib/busbar/roce_qos.py /etc/busbar/roce_qos.json %i
+ExecStop=-/bin/sh -c 'cd /sys/kernel/config/rdma_cm && rmdir $$(ls /sys/bus/pci/devices/%i/infiniband)'
 ProtectSystem=full
 ProtectHome=yes
 PrivateTmp=yes
@@ -81,7 +83,7 @@ _THEN = 'TAG+="systemd", ENV{SYSTEMD_ALIAS}+="/busbar/roce_qos/$id", ENV{SYSTEMD
 _SCRIPT_HEAD = """\
 #!/usr/bin/python3 -IS
 # Written by Busbar (role roce_qos): what busbar-roce-qos@.service runs.
-# Python modules of the collection busbar.fabric without their comments; sha256 of what follows this line: %s
+# Python modules of the collection busbar.fabric without their comments.
 """
 _MAIN = """\
 from %s.roce import boot
@@ -140,6 +142,33 @@ def intent(
     )
 
 
+def with_unset(
+    text: Optional[str], roce: Optional[Mapping[str, Any]], settings: Mapping[str, Any]
+) -> Tuple[Mapping[str, Any], Mapping[str, Any], List[str]]:
+    """Take what the inventory does not set from the node's own INTENT, which it does not have to lose then.
+
+    roce, settings: as the module is given them; None is not set, and an empty ``roce`` that nothing else is wanted.
+    Returns both as the unit has to have them, and notes.
+    """
+    plain: Mapping[str, Any] = roce or {}
+    if text is None or roce == {}:
+        return plain, settings, []
+    try:
+        stored = boot.parse_intent(text)
+        unset = {key: value for key, value in settings.items() if value in (None, "", {})}
+        kept = {key: value for key, value in stored.settings.items() if key in unset and value not in (None, "", {})}
+        merged = {**settings, **kept}
+        Want.of(chain.resolve(stored.roce if roce is None else roce, merged), merged)
+    except (ParseError, TypeError):
+        return plain, settings, []
+    names = sorted(kept) + (["busbar_roce"] if roce is None and stored.roce else [])
+    said = "%s sets %s, which the inventory does not: not judged; busbar_roce: {} removes it" % (
+        INTENT,
+        ", ".join(names),
+    )
+    return stored.roce if roce is None else roce, merged, [said] if names else []
+
+
 def read(host: Host, wanted: Optional[Intent]) -> Have:
     """Raises ReadError where a file of ours cannot be read."""
     files = {path: host.read_system(path) for path in OWN}
@@ -178,11 +207,13 @@ def render(wanted: Intent) -> Dict[str, str]:
     """Path -> text of OWN."""
     addresses = sorted(wanted.ports)
     physical = "|".join("*PCI_SLOT_NAME=%s*" % one for one in addresses)
+    rule = _RULE_TEXT % {"ports": "|".join(addresses), "physical": physical, "then": _THEN}
+    intent = json.dumps({written.KEY: written.HEAD, **asdict(wanted)}, sort_keys=True, indent=1) + "\n"
     return {
         SCRIPT: _script(),
-        INTENT: json.dumps(asdict(wanted), sort_keys=True, indent=1) + "\n",
-        UNIT: _UNIT_TEXT,
-        RULE: _RULE_TEXT % {"ports": "|".join(addresses), "physical": physical, "then": _THEN},
+        INTENT: written.seal(INTENT, intent),
+        UNIT: written.seal(UNIT, _UNIT_TEXT, ""),
+        RULE: written.seal(RULE, rule, addresses),
     }
 
 
@@ -190,7 +221,7 @@ def render(wanted: Intent) -> Dict[str, str]:
 def _script() -> str:
     """The same for every intent; a run asks for it before and after what it does."""
     code = bundle.plain(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
-    return _SCRIPT_HEAD % hashlib.sha256(code.encode("utf-8")).hexdigest() + code
+    return written.seal(SCRIPT, _SCRIPT_HEAD + code, "")
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -215,7 +246,7 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
         found = _unit("unknown", have="not judged while a rail is missing", fix=missing.fix, because=missing)
         return Plan((found, *results), commands=again)
     texts = render(wanted) if wanted is not None else {}
-    changes = tuple(
+    files = written.compare(
         FileChange(
             path,
             have.files[path],
@@ -225,12 +256,11 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
             shown=(_head(have.files[path]), _head(texts.get(path))) if path == SCRIPT else None,
         )
         for path in OWN
-        if have.files[path] != texts.get(path) or (path in texts and have.modes[path] != 0o644)
     )
     reload = Command(("systemctl", "daemon-reload"), "systemd has to know the unit")
-    commands = (reload,) if have.systemctl and UNIT in [change.path for change in changes] else ()
-    if changes:
-        own = [_unit("drift", have=", ".join(map(_described, changes)))]
+    commands = (reload,) if have.systemctl and UNIT in [change.path for change in files.changes] else ()
+    if files.wrong:
+        own = [_unit("drift", have=files.wrong, severity=files.severity)]
     elif texts and have.masked:
         name = have.masked[0].rpartition("/")[2]
         text = "%s stands in front of it: the port gets nothing" % ", ".join(have.masked)
@@ -239,7 +269,7 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
         own = [_unit("not_owned", have=text, fix=fix)]
     else:
         own = [_unit("ok", have="as written")] if texts else []
-    return Plan((*own, *results), changes, commands + again)
+    return Plan((*own, *results), files.changes, commands + again, notes=files.notes)
 
 
 def execute(host: Host, planned: Plan) -> None:
@@ -283,9 +313,3 @@ def _head(script: Optional[str]) -> str:
 
 def _instance(address: str) -> str:
     return "busbar-roce-qos@%s.service" % address
-
-
-def _described(change: FileChange) -> str:
-    if change.before is not None and change.before == change.after:
-        return "%s has mode %04o" % (change.path, change.mode_before or 0)
-    return change.described("written")

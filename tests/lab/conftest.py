@@ -100,7 +100,7 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             # A record is of one moment, and so would be what the note says of its age.
             arguments |= {"tool_timeout": patience, "record": False}
         elif name == "ofed":
-            arguments["repository_top"] = values["mofed_repository_url"]
+            arguments["repository_top"] = values.get("mofed_repository_url", "file:/nowhere")
         elif name == "netdev_mtu":
             arguments["mtu"] = values.get("busbar_mtu")
         elif name == "multirail":
@@ -109,10 +109,10 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             arguments |= {"asked": values.get("busbar_lldp", "auto"), "mtu": values.get("busbar_mtu")}
             arguments["roce"] = values.get("busbar_roce", {})
         elif name == "roce_qos":
-            arguments["roce"] = values.get("busbar_roce", {})
+            arguments["roce"] = values.get("busbar_roce")
         elif name == "nccl_conf":
             arguments |= {
-                "nccl_version": values["busbar_nccl_version"],
+                "nccl_version": values.get("busbar_nccl_version", ""),
                 "dscp": values.get("busbar_roce", {}).get("dscp"),
             }
         return run_module(name, check_mode, **(arguments | more))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
@@ -250,3 +255,102 @@ def test_a_run_mends_what_it_owns(converged: Path, on_node: Answer, name: str) -
     assert [f["id"] for f in predicted["findings"]] == predicted["repaired"]
     assert done["findings"] == []
     assert on_node("nccl_conf", "node01")["changed"] is False
+
+
+SEAL = re.compile(r"Written by Busbar (\S+), intent (\w{12}), sha256 (\w{32})")
+
+
+def aged(text: str) -> str:
+    """The same file, as an earlier release would have written it: with other words in its head."""
+    found = SEAL.search(text)
+    assert found is not None
+    basis = f"0.0.9, intent {found[2]}"
+    before, after = text[: found.start()], text[found.end() :].replace("(role", "(by the role", 1)
+    total = hashlib.sha256(f"{basis}{before}Written by Busbar{after}".encode()).hexdigest()[:32]
+    return f"{before}Written by Busbar {basis}, sha256 {total}{after}"
+
+
+def own_files(converged: Path, node: str) -> dict[Path, str]:
+    paths = [path for path in (converged / node / "sys").rglob("*") if path.is_file() and not path.is_symlink()]
+    texts = {path: path.read_text(errors="replace") for path in paths if path.stat().st_size < 1 << 20}
+    return {path: text for path, text in texts.items() if SEAL.search(text) and not path.name.endswith("~")}
+
+
+@pytest.mark.parametrize("node", PLATFORMS)
+def test_an_upgrade_is_a_note_and_an_edit_without_effect_is_minor(
+    converged: Path, audit: Audit, on_node: Answer, heard: dict[str, dict[str, Any]], node: str
+) -> None:
+    files = own_files(converged, node)
+    assert len(files) >= {"node01": 12, "node02": 20, "node03": 9}[node], sorted(files)
+    for older in (True, False):
+        for path, text in files.items():
+            commented = text if path.suffix == ".json" else text + "# mine\n"
+            path.write_text(aged(text) if older else commented)
+        found = audit(node)[0]
+        notes = " ".join(note for result in heard.values() for note in result.get("notes", []))
+        if older:
+            assert found == []
+            assert [path for path in files if str(path).partition(f"{node}/sys")[2] not in notes] == []
+        else:
+            programs = {one["check"] for one in found if one["severity"] != "minor"}
+            assert programs <= {"roce_qos.unit", "pcie_path.unit"}
+            assert {one["state"] for one in found} == {"drift"}
+        for module in [module for module in MODULES if heard[module]["changed"]]:
+            done = on_node(module, node)
+            assert (done["findings"], done["changed"], on_node(module, node)["changed"]) == ([], True, False)
+        assert own_files(converged, node) == files
+
+
+UNSET = [
+    *(("node01", name) for name in ("mofed_version", "busbar_nccl_version", "")),
+    *(("node02", name) for name in ("busbar_roce", "busbar_mtu", "multirail_policy", "roce_qos_traffic_class", "")),
+]
+
+
+@pytest.mark.parametrize(("node", "name"), UNSET)
+def test_a_value_that_is_not_set_any_more_removes_nothing(
+    converged: Path, audit: Audit, heard: dict[str, dict[str, Any]], node: str, name: str
+) -> None:
+    """name: of the value, "" for all but those without which a run stops."""
+    kept = ("busbar_platform", "busbar_fabric", "busbar_hardware_root", "busbar_system_root")
+    paths = [converged / "inventory" / part for part in ("hosts.yml", "group_vars/gpu_nodes.yml")]
+    before = {path: path.read_text() for path in paths}
+    try:
+        for path, text in before.items():
+            data = yaml.safe_load(text)
+            values = data if "gpu_nodes" not in data else data["gpu_nodes"]["hosts"][node]
+            for gone in [one for one in values if one == name or (not name and one not in kept)]:
+                del values[gone]
+            path.write_text(yaml.safe_dump(data))
+        found = audit(node)[0]
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+    assert {module: result["diff"] for module, result in heard.items() if result["changed"]} == {}
+    assert [one["id"] for one in found if one["state"] not in ("unknown", "not_owned")] == []
+
+
+@pytest.mark.parametrize("node", PLATFORMS)
+def test_a_check_writes_nothing_but_the_record_and_no_limit_of_the_run_changes_what_it_finds(
+    converged: Path, on_node: Answer, node: str
+) -> None:
+    def tree_of(top: Path) -> dict[str, tuple[int, bytes]]:
+        found = {}
+        for path in top.rglob("*"):
+            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            found[str(path.relative_to(top))] = (path.lstat().st_mode, content)
+        return found
+
+    before = tree_of(converged / node)
+    for module in MODULES:
+        more = {"record": True} if module == "node_health" else {}
+        results = [on_node(module, node, True, **more)]
+        if "max_disruption" in sys.modules[f"{LIBRARY}.{module}"].SPEC:
+            results += [on_node(module, node, True, max_disruption=most) for most in ("none", "reboot")]
+        assert all(result == results[0] | {"invocation": result["invocation"]} for result in results), module
+    after = tree_of(converged / node)
+    record = "sys/var/lib/busbar/health"
+    assert {path for path in {*before, *after} if before.get(path) != after.get(path)} <= {
+        *("sys/var/lib/busbar", "sys/var/lib", "sys/var", record, f"{record}/last.json"),
+    }
+    assert f"{record}/last.json" in after

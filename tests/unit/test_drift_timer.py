@@ -82,7 +82,7 @@ def test_what_is_right_is_left_alone() -> None:
     [
         ({"timer": {**RUNS, "ActiveState": "inactive"}}, "enabled", "enabled, inactive", STARTED),
         ({"timer": {**RUNS, "UnitFileState": "disabled"}}, "enabled", "disabled, active", STARTED),
-        ({"files": {**RIGHT.files, TIMER: "x"}}, "units", f"{TIMER} is not as rendered", ("daemon-reload", *STARTED)),
+        ({"files": {**RIGHT.files, TIMER: "x"}}, "units", f"{TIMER} is not as written", ("daemon-reload", *STARTED)),
         ({"missing": (("/srv/site/inventory", "it is not there"),)}, "input", "it is not there", ()),
         ({"service": {**NEVER, "Result": "exit-code", "ExecMainStatus": "4"}}, "last_run", "exit-code, status 4", ()),
         ({"service": {**NEVER, "Result": "resources"}}, "last_run", "resources, status 0", ()),

@@ -310,9 +310,12 @@ def state(**more: Any) -> str:
 
 
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(node: Node, tmp_path: Path) -> None:
-    host, nothing = Host(str(tmp_path), str(tmp_path)), gate.Want()
+    host, nothing = Host(str(tmp_path), str(tmp_path)), gate.Want(())
     assert not gate.plan(gate.read(host, nothing), nothing).findings
     node()
+    # Nobody has said that they are not wanted.
+    undecided = gate.plan(gate.read(host, gate.Want()), gate.Want())
+    assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
     found = gate.plan(gate.read(host, nothing), nothing)
     assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in gate.own()]
     gate.execute(host, found)

@@ -18,8 +18,9 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
-from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, intent, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "inventory_hostname": "node01"}
 
@@ -94,6 +95,29 @@ def test_the_role_has_its_arguments_where_the_audit_has_them_and_nowhere_else(ro
         assert path.stem in ("own", "copy") or "when" not in task, path
         each = f"{{{{ __{role}_each }}}}" if suite.AUDITED[role].each else None
         assert (task.get("loop"), task.get("loop_control", {}).get("loop_var", "")) == (each, suite.AUDITED[role].each)
+
+
+OF_RUN = [name for name, value in VALUES.items() if value.of_run]
+
+
+def another(name: str) -> Any:
+    value = VALUES[name]
+    other = {"bool": not value.default, "int": 77, "float": 0.5, "list": [7], "str": "x", "path": "/x"}[value.type]
+    return next((choice for choice in value.choices if choice != value.default), other)
+
+
+@pytest.mark.parametrize("name", OF_RUN)
+def test_a_variable_of_the_run_reaches_no_file_and_no_digest(name: str) -> None:
+    assert {"busbar_findings_path", "busbar_max_disruption", "nccl_benchmark_results_path"} <= set(OF_RUN)
+    site = {**SITE, "gate_stages": ["health"], "busbar_drain": "slurm"}
+    asked = []
+    for given in (site, {**site, name: another(name)}):
+        question = host_audit.question_of([*suite.AUDITED], given, Templar(loader=DataLoader(), variables=given))
+        # What a run may cost a node decides what is blocked, where there is something to mend; the lock is the run's.
+        of_run = ("max_disruption", "backup")
+        kept = [{k: v for k, v in step["arguments"].items() if k not in of_run} for step in question.steps[1:]]
+        asked.append((kept, intent.digest(question.wanted)))
+    assert asked[0] == asked[1]
 
 
 def test_hosts_that_are_alike_share_their_question(kept: Path) -> None:

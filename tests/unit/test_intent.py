@@ -171,7 +171,7 @@ def test_a_test_that_cannot_be_is_named(variables: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"multirail_policy": "gcp"}, "multirail_policy is 'gcp', expected one of oci, nvidia, custom"),
+        ({"multirail_policy": "gcp"}, "multirail_policy is 'gcp', expected one of oci, nvidia, none, custom"),
         ({"multirail_values": {"rp_filter": 2}}, "multirail: no policy is set; values and source routing are .*custom"),
         ({"multirail_policy": "oci", "multirail_source_routing": True}, "multirail: policy oci has its own values; .*"),
         (

@@ -356,17 +356,17 @@ def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> No
     assert [command.argv for command in plan.commands] == [("netplan", "generate")]
 
 
-def test_without_a_policy_nothing_is_judged_and_our_files_go(tmp_path: Path) -> None:
-    nothing = Want(multirail.policy("", {}, False))
+def test_without_a_policy_nothing_is_judged_and_our_files_go_by_none_alone(tmp_path: Path) -> None:
+    nothing = Want(multirail.policy("none", {}, False))
+    unset = Want(multirail.policy("", None, None))
     host = Host(str(tmp_path), str(tmp_path))
     assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
     put(tmp_path, multirail.SYSCTL_FILE, "net/ipv4/conf/ens1/arp_ignore = 1\n")
     put(tmp_path, "/etc/netplan/90-busbar-multirail-3.yaml", "x\n")
+    plan = multirail.plan(multirail.read(host, {}, unset.policy), unset)
+    assert (plan.findings, plan.changes, len(plan.notes)) == ((), (), 1)
     plan = multirail.plan(multirail.read(host, {}, nothing.policy), nothing)
-    assert [(f.check, f.want) for f in plan.findings] == [
-        ("multirail.sysctl", "no such file (no policy is set)"),
-        ("multirail.rules", "no such file (no policy is set)"),
-    ]
+    assert [(f.check, f.state) for f in plan.findings] == [("multirail.sysctl", "drift"), ("multirail.rules", "drift")]
     apply.execute(host, Plan(plan.findings, plan.changes))
     assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
 
@@ -410,8 +410,8 @@ def test_a_rule_of_others_that_comes_first_is_named() -> None:
 
 
 def test_networkd_gets_its_sections_in_a_drop_in() -> None:
-    assert rail().owner.claims[0].with_table(multirail.table_of(rail(), "first")) == (
-        "# Written by Busbar (role multirail): a table for what comes from this rail's address.\n"
+    text = rail().owner.claims[0].with_table(multirail.table_of(rail(), "first"))
+    assert text.partition("\n")[2] == (
         "[RoutingPolicyRule]\nFrom=10.0.0.1\nTable=1000\nPriority=1000\n\n"
         "[Route]\nDestination=10.0.0.0/24\nScope=link\nPreferredSource=10.0.0.1\nTable=1000\n"
     )
@@ -590,7 +590,8 @@ def test_source_routing_is_set_now_and_for_the_boot_and_goes_with_the_policy(cal
     dropin = lab / "sys/etc/systemd/network/10-rail3.network.d/90-busbar-multirail.conf"
     assert "From=10.19.0.2\nTable=1003\n" in dropin.read_text()
     assert call(check_mode=True, policy="nvidia", max_disruption="link")["changed"] is False
-    gone = call()
+    assert call()["changed"] is False
+    gone = call(policy="none")
     assert (len(gone["diff"]), gone["findings"], dropin.exists()) == (9, [], False)
 
 

@@ -25,7 +25,7 @@ KEPT = {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"}
 
 
 def read(text: str | None, cloud: str = "Azure") -> Image:
-    return image_conf.read(text, HEADER[0], cloud, version=NEW)
+    return image_conf.read(text, cloud, version=NEW)
 
 
 def rendered(topology: Topology, profile: Profile, want: Want) -> str:

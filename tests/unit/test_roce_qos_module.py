@@ -501,30 +501,19 @@ def test_an_attribute_that_is_not_there_is_not_made(call: Run, node: Node) -> No
     assert [path for path in gone if (node.path / "hw" / path).exists()] == []
 
 
-def test_the_directory_made_in_configfs_is_gone_again(call: Run, node: Node) -> None:
+def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
     folder = node.path / "hw/sys/kernel/config/rdma_cm"
     shutil.rmtree(folder)
     folder.mkdir()
     result = call(check=True)
-    assert (states(result)["tos"], list(folder.iterdir())) == ({"unknown"}, [])
-    folder.rmdir()
+    assert (states(result)["tos"], list(folder.iterdir())) == ({"drift"}, [])
+    call()
+    assert {path.name for path in folder.iterdir()} == {port.rdma for port in node.ports[:2]}
+    shutil.rmtree(folder)
     result = call(check=True)
     tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
     assert "rdma_cm is not loaded" in tos["have"]
     assert "modprobe rdma_cm" in tos["fix"]
-
-
-def test_where_configfs_is_not_mounted_the_tos_is_asked_of_the_tool_that_mounts_it(call: Run, node: Node) -> None:
-    shutil.rmtree(node.path / "hw/sys/kernel/config")
-    script = '[ "$5" = -t ] && echo "$6" > "$0.$2"\ncat "$0.$2" 2>/dev/null || echo 0'
-    trees.tool(node.path / "sys", "/usr/local/sbin/cma_roce_tos", script)
-    first, second = call(), call()
-    assert f"cma_roce_tos -d {node.ports[1].rdma} -p 1 -t 106" in first["commands"]
-    assert (first["findings"], second["findings"], second["changed"]) == ([], [], False)
-    script = "echo Module rdma_cm is not loaded or does not support configfs\nexit 1"
-    trees.tool(node.path / "sys", "/usr/local/sbin/cma_roce_tos", script)
-    tos = next(finding for finding in call()["findings"] if finding["check"] == "roce_qos.tos")
-    assert (tos["state"], "Module rdma_cm is not loaded" in tos["have"]) == ("unknown", True)
 
 
 def test_on_infiniband_nothing_is_asked_for(call: Run) -> None:
@@ -573,6 +562,7 @@ def virtual_function(node: Node) -> tuple[topology.Topology, rails.Rails]:
 def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
     found, match = virtual_function(node)
     (port,) = ports(found, match)
+    node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
     plan = roce_qos.plan(roce_qos.read(node.host, (port,), WANT), WANT)
     seen = {finding.check: finding.state for finding in plan.findings}
     assert (seen["roce_qos.pfc"], seen["roce_qos.ecn"], plan.changed) == ("unsupported", "unsupported", False)
