@@ -586,6 +586,6 @@ def _persisted(
         return Plan()
     # Earlier releases left SrcValid, which slows nothing.
     former = written.compare(candidates, lambda path, text: written.effect(path, text.replace("0x1C, 0)", "0x1D, 0)")))
-    severity = files.severity if former.wrong else "minor"
+    severity = former.severity if former.wrong else "minor"
     found = _unit(files.state, have=files.wrong or "set at boot", severity=severity)
     return Plan((found,), files.changes, notes=files.notes)
