@@ -74,6 +74,8 @@ def test_the_nightly_question_finds_what_site_yml_finds_in_check_mode(lab: Path,
         host["findings"] = [finding for finding in host["findings"] if finding not in of_pairs]
         host["passed_ids"] = [passed for passed in host["passed_ids"] if not passed.startswith(OF_PAIRS)]
         host["intent"] = alone["hosts"][name]["intent"]
+    site["checked"].remove("verify")
+    assert alone["off"].pop("verify") == "busbar_verify"
     assert alone == site
     assert not (lab / "node01/sys/etc/nccl.conf").exists()
 
