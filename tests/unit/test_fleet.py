@@ -32,7 +32,7 @@ def rail(number: int, host: int, **changes: Any) -> RailInfo:
         rate_gbps=400.0,
         address=f"10.{16 + number}.0.{host}",
         mtu=9000,
-        firmware="28.43.2026",
+        firmware="28.43.8002",
         psid="MT_0000000838",
         qos=QOS,
         addresses=(f"10.{16 + number}.0.{host}/24",),
@@ -260,7 +260,7 @@ def test_a_value_that_could_not_be_read_is_unknown_on_that_host_alone() -> None:
     assert bad([*fleet(2), Member("lost", "hgx-h200 ethernet", None)]) == {"lost": [("host", "unknown")]}
 
 
-DECLARED = {table.MTU.id: ["9000"], table.QOS.id: [QOS], table.FIRMWARE.id: ["28.43.2026"]}
+DECLARED = {table.MTU.id: ["9000"], table.QOS.id: [QOS], table.FIRMWARE.id: ["28.43.8002"]}
 ALL_ROLES = frozenset({"platform", "mtu", "roce_qos", "mofed"})
 
 
