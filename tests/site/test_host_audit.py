@@ -23,7 +23,7 @@ FAULTS = {
 # Only a run that may reboot nodes has something to say of these.
 OF_A_RUN = ("reboot.", "drain.")
 # Only where the inventory asks for a proof between nodes.
-OF_PAIRS = ("consistency.", "rail_ping.", "perftest.", "counters.")
+OF_PAIRS = ("rail_ping.", "perftest.", "counters.")
 
 
 def found(path: Path) -> dict[str, Any]:
