@@ -112,7 +112,9 @@ class ActionModule(ActionBase):
         wanted = variables.get("busbar_intent") or {}
         off = expected.off(wanted) if "values" in wanted else {}
         hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
-        judged = verdict.judge({host: results}, roles, partial=False, off={host: off}).scrubbed(hidden)
+        entries = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
+        judged = verdict.judge({host: results}, roles, partial=False, off={host: off})
+        judged = verdict.accept(judged, {host: entries}, accepted.today()).scrubbed(hidden)
         # That a role which is off has judged nothing is in order.
         if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
             return {"changed": False, "ok": True}
