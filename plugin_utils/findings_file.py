@@ -8,9 +8,10 @@ import base64
 import datetime
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import UNSUPPORTED
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 # A file of another format is refused by whoever reads it.
@@ -82,6 +83,12 @@ def compacted(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
+def _of(known: Evidence, passed: Iterable[str]) -> Evidence:
+    """Return what passed checks have read, and what the hardware cannot have."""
+    cannot = [name for name, (value, _source) in known.items() if value.startswith(UNSUPPORTED)]
+    return {name: known[name] for name in (*passed, *cannot) if name in known}
+
+
 def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterator[str]:
     """The file in pieces, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
 
@@ -91,6 +98,6 @@ def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterat
     yield ', "hosts": {'
     for number, (host, of_host) in enumerate(data["hosts"].items()):
         known = evidence(host)
-        whole = {**of_host, "evidence": {name: known[name] for name in of_host["passed_ids"] if name in known}}
+        whole = {**of_host, "evidence": _of(known, of_host["passed_ids"])}
         yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(whole, sort_keys=True)}"
     yield "\n}}\n"

@@ -268,6 +268,24 @@ def _xml(machine: Machine, gpus: list[Gpu]) -> str:
     return "\n".join([*lines, "</nvidia_smi_log>"]) + "\n"
 
 
+def _architecture(gpu: Gpu) -> str:
+    return "Blackwell" if float(gpu.nvlink_gbps) > 40 else "Hopper"
+
+
+_FABRIC_HEALTH = {
+    "Hopper": dict.fromkeys(
+        ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery"), "N/A"
+    ),
+    "Blackwell": {
+        "summary": "Healthy",
+        "bandwidth": "Full",
+        "route_recovery_in_progress": "False",
+        "route_unhealthy": "False",
+        "access_timeout_recovery": "False",
+    },
+}
+
+
 def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
     function = machine.function(gpu.address)
     now_gen, now_width = _link(function.link)
@@ -282,7 +300,7 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
         f'\t<gpu id="{_bus_id(gpu)}">',
         element(2, "product_name", gpu.name),
         element(2, "product_brand", "NVIDIA"),
-        element(2, "product_architecture", "Blackwell" if float(gpu.nvlink_gbps) > 40 else "Hopper"),
+        element(2, "product_architecture", _architecture(gpu)),
         *gpu_health.lines(gpu, gpu_health.FIRST),
         element(2, "serial", gpu.serial),
         element(2, "uuid", gpu.uuid),
@@ -319,10 +337,7 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
         element(3, "cliqueId", clique if registered else "N/A"),
         element(3, "clusterUuid", cluster if registered else "N/A"),
         "\t\t\t<health>",
-        element(4, "bandwidth", "N/A"),
-        element(4, "route_recovery_in_progress", "N/A"),
-        element(4, "route_unhealthy", "N/A"),
-        element(4, "access_timeout_recovery", "N/A"),
+        *(element(4, name, value) for name, value in _FABRIC_HEALTH[_architecture(gpu)].items()),
         "\t\t\t</health>",
         "\t\t</fabric>",
         "\t</gpu>",

@@ -80,6 +80,11 @@ class Finding:
         return self.state == "ok"
 
     @property
+    def inapplicable(self) -> bool:
+        """Whether this hardware cannot have it and nothing is wanted: neither a fault nor a passed check."""
+        return self.state == "unsupported" and self.want is None
+
+    @property
     def identity(self) -> str:
         """The part of the subject that lasts: names after the PCI address move between boots."""
         return identity(self.subject)

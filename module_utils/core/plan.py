@@ -16,6 +16,8 @@ from .finding import DISRUPTIONS, Finding
 
 # Characters of a value, and of a source, that a passed check carries.
 EVIDENCE = 300
+# Before the reason of what this hardware cannot have.
+UNSUPPORTED = "unsupported: "
 Result = Dict[str, Any]
 
 
@@ -156,13 +158,19 @@ class Plan:
 def judged(findings: Iterable[Finding], before: Optional[Result] = None) -> Result:
     """Return a result's keys for these findings: what is not ok as ``findings``, the ids of what is ok as ``passed``.
 
-    ``evidence`` is, for each of these ids, the value and the source that it was read from.
+    ``evidence`` is, for each of these ids, the value and the source that it was read from. What this hardware cannot
+    have is there alone.
     before: a result that they are added to.
     """
     some, base = [finding.scrubbed(()) for finding in findings], before or {}
-    good = {finding.id: [_brief(finding.have or ""), _brief(finding.source)] for finding in some if finding.ok}
+    bad = [finding for finding in some if not finding.ok and not finding.inapplicable]
+    good = {}
+    for finding in some:
+        if finding.ok or finding.inapplicable:
+            text = (UNSUPPORTED if finding.inapplicable else "") + (finding.have or "")
+            good[finding.id] = [_brief(text), _brief(finding.source)]
     return {
-        "findings": [*base.get("findings", ()), *(finding.to_dict() for finding in some if not finding.ok)],
+        "findings": [*base.get("findings", ()), *(finding.to_dict() for finding in bad)],
         "passed": [*base.get("passed", ()), *(finding.id for finding in some if finding.ok)],
         "evidence": {**base.get("evidence", {}), **good},
     }

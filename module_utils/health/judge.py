@@ -69,6 +69,7 @@ RECORD = Check(
 )
 "Can the counters of the last night be read, and those of this one be kept"
 
+_FABRIC = "%s, fabric" % " ".join(smi.COMMAND)
 # Words of fabric/health that mean nothing is wrong; others that we know do.
 _WELL = ("full", "false", "no", "none", "healthy", "normal")
 _ILL = ("degraded", "true", "yes", "unhealthy", "limited capacity")
@@ -97,15 +98,12 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     fastest = max((speed or 0 for links in (have.speeds or {}).values() for speed in links.values()), default=0)
     for pci, gpu in (have.gpus or {}).items():
         name, growth = names.get(pci, pci), grown(have, now, gpu.uuid)
-        found += judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci), troubles.get(fallen))
-        speeds = (have.speeds or {}).get(gpu.uuid or "")
-        if speeds:
-            found.append(judge_gpu.speeds(gpu, name, speeds, fastest))
-        if (have.errors or {}).get(gpu.uuid or ""):
-            found.append(judge_gpu.link_errors(gpu, name, growth))
+        own = judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci), troubles.get(fallen))
+        own += _links(have, gpu, name, growth, fastest)
+        found += judge_gpu.explained([*own, *_fabric_of(gpu, name, wanted.profile.gpus.nvlink_fabric)])
     found += _nvlinks(have)
     domain = wanted.profile.nvlink_domain
-    found += _fabric(have, topology, domain is None)
+    found += _fabric(have, topology, wanted.profile)
     if domain is not None:
         found += imex.judge_membership(have.gpus or {}, names)
     if domain is not None and have.imex is not None:
@@ -135,11 +133,6 @@ def notes(have: Have) -> List[str]:
     young = have.before is None or have.now - have.before.at < record.SHORTEST
     if young and have.unkept is None:
         said.append("no counters of this boot are kept yet: growth is judged from the next run on")
-    silent = [
-        uuid for uuid, links in (have.speeds or {}).items() if any(links.values()) and not (have.errors or {}).get(uuid)
-    ]
-    if silent and have.errors is not None:
-        said.append("nvidia-smi nvlink -e tells no error counters of %d GPUs with NVLinks" % len(silent))
     return said
 
 
@@ -152,6 +145,8 @@ def counters(have: Have) -> record.Record:
             counts.update({"slowed " + name: n for name, n in gpu.slowed_us.items()})
             if gpu.replays is not None:
                 counts["replays"] = gpu.replays
+            if None not in gpu.retired:
+                counts[judge_gpu.PAGES] = sum(count or 0 for count in gpu.retired)
             for link, values in (have.errors or {}).get(gpu.uuid, {}).items():
                 counts.update({"link %d %s" % (link, name): n for name, n in values.items()})
             gpus[gpu.uuid] = counts
@@ -199,6 +194,19 @@ def grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
     return record.grown(before.gpus.get(uuid, {}), now.gpus.get(uuid, {})), have.now - before.at
 
 
+def _links(have: Have, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) -> List[Finding]:
+    """Judge the NVLinks of a GPU; nothing if nvidia-smi nvlink lists no links at all, which platform.nvlinks judges."""
+    found, active = [], 0
+    if any((have.speeds or {}).values()):
+        links = (have.speeds or {}).get(gpu.uuid or "")
+        active = sum(speed is not None for speed in (links or {}).values())
+        found.append(judge_gpu.speeds(gpu, name, links, fastest, platform.NVLINKS.at(name)))
+    if have.errors is not None and (active or any(have.errors.values())):
+        counted = have.errors.get(gpu.uuid or "")
+        found.append(judge_gpu.link_errors(gpu, name, counted, growth, active))
+    return found
+
+
 def _nvlinks(have: Have) -> List[Finding]:
     """What nvidia-smi nvlink did not answer. Where nothing at all answered, that is told already."""
     found = []
@@ -234,45 +242,50 @@ def _aer(have: Have, topology: Topology, profile: Profile, logged: Sequence[Find
             most = "%.0f a minute at most" % (limits.AER_CORRECTABLE * 60)
             found.append(AER.judge(name, "drift", most, text, source, severity="minor"))
         else:
-            found.append(AER.judge(name, "ok", have=counts(grown) or "no new errors", source=source))
+            text = counts(totals) + " in all" + ("; %s%s" % (counts(grown), within(seconds)) if grown else "")
+            found.append(AER.judge(name, "ok", "no growth", text, source))
     return found
 
 
 # -- the fabric ------------------------------------------------------------------------------------------------------
 
 
-def _fabric(have: Have, topology: Topology, alone: bool) -> List[Finding]:
-    """alone: NVLinks do not lead to other nodes; where they do, imex.domain says of which fabric a GPU is."""
+def _fabric(have: Have, topology: Topology, profile: Profile) -> List[Finding]:
+    """Judge whether all GPUs are in one NVLink fabric; across nodes imex.domain does."""
     found = []
     if have.fabric_manager is not None:
         found.append(_fabric_manager(have.fabric_manager, topology.driver.version if topology.driver else None))
     gpus = list((have.gpus or {}).values())
-    names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
-    source = "%s, fabric" % " ".join(smi.COMMAND)
-    for gpu in gpus:
-        ill = {}
-        for element, said in gpu.fabric_health.items():
-            word = said.lower()
-            well = word in _WELL if element != _ASSIGNED else word in ("true", "yes", "false", "no")
-            if not well:
-                ill[element] = said
-        if ill:
-            text = ", ".join("%s: %s" % pair for pair in sorted(ill.items()))
-            state = "drift" if any(said.lower() in _ILL for said in ill.values()) else "unknown"
-            found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), state, "healthy", text, source))
-        else:
-            have_text = ", ".join("%s: %s" % pair for pair in sorted(gpu.fabric_health.items()))
-            have_text = have_text or gpu.fabric.get("state") or "no NVLink fabric"
-            found.append(FABRIC_STATE.judge(names.get(gpu.pci, gpu.pci), "ok", have=have_text, source=source))
     ids = {
         (gpu.fabric.get("clusterUuid"), gpu.fabric.get("cliqueId"))
         for gpu in gpus
         if gpu.fabric.get("state", "").lower() == "completed"
     }
-    if alone and len(ids) > 1:
+    if profile.nvlink_domain is None and len(ids) > 1:
         text = "; ".join(sorted("cluster %s, clique %s" % one for one in ids))
-        found.append(FABRIC_STATE.judge("nvlink fabric", "drift", "all GPUs in one", text, source))
+        found.append(FABRIC_STATE.judge("nvlink fabric", "drift", "all GPUs in one", text, _FABRIC))
     return found
+
+
+def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
+    """wanted: the profile has an NVLink fabric. Without one only what the GPU reports as wrong is a finding."""
+    ill = {}
+    for element, value in gpu.fabric_health.items():
+        word = value.lower()
+        if not (word in _WELL if element != _ASSIGNED else word in ("true", "yes", "false", "no")):
+            ill[element] = value
+    state, status = gpu.fabric.get("state"), gpu.fabric.get("status")
+    if ill:
+        text = ", ".join("%s: %s" % pair for pair in sorted(ill.items()))
+        known = any(value.lower() in _ILL for value in ill.values())
+        return [FABRIC_STATE.judge(name, "drift" if known else "unknown", "healthy", text, _FABRIC)]
+    if not wanted:
+        return []
+    have = ", ".join("%s: %s" % pair for pair in (*gpu.fabric.items(), *gpu.fabric_health.items())) or None
+    if state is not None and (state.lower(), (status or "success").lower()) != ("completed", "success"):
+        because = platform.NVLINK_FABRIC.at("nvlink fabric")
+        return [FABRIC_STATE.judge(name, "drift", "Completed, Success", have, _FABRIC, because=because)]
+    return [judge_gpu.settle(FABRIC_STATE, gpu, name, "Completed, Success, healthy", have, _FABRIC)]
 
 
 def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) -> Finding:
@@ -345,7 +358,7 @@ def _record(have: Have) -> List[Finding]:
     if not have.boot_id:
         fix = "read /proc/sys/kernel/random/boot_id on the node and mend what keeps it from being read"
         return [RECORD.judge(record.FILE, "unknown", "the boot's id", "not read", "boot_id", fix)]
-    return [RECORD.judge(record.FILE, "ok", have="boot %s" % have.boot_id)]
+    return [RECORD.judge(record.FILE, "ok", "the boot's id", have.boot_id, record.FILE)]
 
 
 def keep(host: Host, have: Have, found: Plan) -> Plan:

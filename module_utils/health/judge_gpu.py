@@ -1,32 +1,40 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judges one GPU by what nvidia-smi says of it, and by what its counters have grown since an earlier night.
+"""Judge one GPU by what nvidia-smi reports and by the growth of its counters since an earlier run.
 
-An idle GPU's clocks, its power state and its PCIe speed are no findings, nor is persistence mode: each finding is a
-state that no load explains, or growth, never a total. Sources: limits.py.
+An idle GPU's clocks, power state and PCIe speed are not findings, nor is persistence mode: each finding is a state that
+no load explains, or growth, never a total. A check is ok only if every element that it needs has a value; what the GPU
+cannot have is unsupported. Sources: limits.py, gpu_elements.py.
 """
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Tuple
+from dataclasses import replace
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import limits, nvlink, record, smi
+from . import gpu_elements, limits, nvlink, record, smi
 
 RECHECK = "then run site.yml --tags node_health for this host again"
-RESET = "drain the node and run nvidia-smi --gpu-reset -i {0} (without -i where it refuses: all at once), or reboot;"
+# One finding is printed for all GPUs that have it: its advice holds for each of them.
+EACH = "with the address of each GPU of this finding as ADDRESS"
+RESET = (
+    "drain the node and run nvidia-smi --gpu-reset -i ADDRESS, %s (without -i where it refuses: all at once),"
+    " or reboot;" % EACH
+)
 REPLACE = "drain the node, keep nvidia-bug-report.sh's archive, and have the GPU replaced; busbar rma has its serial"
 # Growth of a GPU's counters, and over how many seconds; ({}, 0) where nothing can be compared.
 Growth = Tuple[Mapping[str, int], float]
 
 GPU_ANSWERS = Check(
     "node_health.gpu_answers",
-    why="a GPU that cannot be asked may be lost, and nothing is proven of what it does not say",
-    fix="run nvidia-smi -q on the node; where a GPU is lost or wants a reset, drain the node and reboot it",
+    why="a GPU whose values cannot be read may be lost, and nothing is proven of what was not read",
+    fix="run nvidia-smi -q on the node; if a GPU is lost or requires a reset, drain the node and reboot it; otherwise"
+    " reinstall the driver (nvidia-smi and kernel module of one version); " + RECHECK,
     severity="critical",
 )
-"Does nvidia-smi say of each GPU all that it should"
+"Does nvidia-smi report of each GPU every value that this GPU and its driver have"
 RECOVERY = Check(
     "node_health.recovery_action",
     why="the driver itself says that the GPU needs this before it works right again",
@@ -40,9 +48,9 @@ ECC = Check(
 "Is ECC on, without uncorrected errors since the driver was loaded, and do corrected errors not pile up"
 ROW_REMAP = Check(
     "node_health.row_remap",
-    why="a defective memory row is replaced by a spare one at the next reset; where none is left the GPU has to go",
+    why="a defective memory row or page is taken out of use at the next reset; without a spare left the GPU has to go",
 )
-"Is no memory row waiting to be remapped, and were all that had to be"
+"""Is no memory row (before Ampere: page) waiting to be remapped, did no remapping fail, and are they few"""
 REPAIR = Check(
     "node_health.memory_repair",
     why="the driver counts memory as beyond repair, or waits for a reset to repair it",
@@ -97,7 +105,7 @@ NVLINK_STATE = Check(
     why="one NVLink at a lower speed sets the pace of the whole board",
     severity="critical",
 )
-"Do all active NVLinks run at their full speed (how many there are is `platform.nvlinks`)"
+"Do all active NVLinks run at their full speed (`platform.nvlinks` judges how many are active)"
 NVLINK_ERRORS = Check(
     "node_health.nvlink_errors",
     why="a link that recovers again and again loses bandwidth now and the GPU within days",
@@ -105,16 +113,25 @@ NVLINK_ERRORS = Check(
 "Have the errors and recoveries of no NVLink grown since the last night"
 
 _REBOOT = "drain the node and reboot it;"
+_WHEN_IDLE = "jobs that run may go on: when the node is idle run nvidia-smi --gpu-reset -i ADDRESS, %s; %s" % (
+    EACH,
+    RECHECK,
+)
+# Counter of the record.
+PAGES = "retired pages"
 # What gpu_recovery_action may say, in lower case, beside "none": what to do.
 _RECOVERY = {
     "reset": RESET,
     "gpu reset required": RESET,
     "node reboot required": _REBOOT,
     "reboot": _REBOOT,
-    "drain p2p": "let the jobs of this GPU end and give it none that use peer access, then reset it:"
-    " nvidia-smi --gpu-reset -i {0};",
+    "drain p2p": "let the jobs of the GPU end and give it none that use peer access, then run"
+    " nvidia-smi --gpu-reset -i ADDRESS, %s;" % EACH,
     "drain and reset": RESET,
 }
+
+
+_UNREAD = "fabric_state"  # Judged where the profile has an NVLink fabric: judge.py.
 
 
 def judge(
@@ -125,46 +142,85 @@ def judge(
     trouble: Optional[Finding],
     lost: Optional[Finding] = None,
 ) -> List[Finding]:
-    """name: the subject.   power_limit: watts that the site asks for.   trouble: its Xid, that others follow from.
+    """Return the findings of one GPU.
 
+    name: the subject.   power_limit: watts that the site declares.   trouble: its Xid, which causes others.
     lost: the Xid of a GPU that has fallen off the bus: the driver then asks all others for the node's reboot.
     """
     cause = trouble if trouble is not None and not trouble.ok else None
     reboots = _RECOVERY.get((gpu.recovery or "").lower()) == _REBOOT
-    found = [_recovery(gpu, name, cause or (lost if reboots else None))]
-    if not found[0].ok and found[0].because is None:
-        cause = found[0]
-    source = " ".join(smi.COMMAND)
-    if gpu.lost:
-        found.append(GPU_ANSWERS.judge(name, "unknown", "values", "; ".join(gpu.lost[:5]), source, because=cause))
-    else:
-        found.append(GPU_ANSWERS.judge(name, "ok", have="every value", source=source))
-    ecc = _ecc(gpu, name, growth, cause)
-    found += [ecc, _rows(gpu, name, cause or ecc), _repair(gpu, name, cause), _throttle(gpu, name, growth)]
-    found += [_power(gpu, name, power_limit), _clocks(gpu, name), _temperature(gpu, name), _mig(gpu, name)]
-    return [*found, _confidential(gpu, name), _replays(gpu, name, growth)]
+    recovery = _recovery(gpu, name, cause or (lost if reboots else None))
+    if recovery.state == "drift" and recovery.because is None:
+        cause = recovery
+    ecc, mig = _ecc(gpu, name, growth, cause), _mig(gpu, name)
+    found = [ecc, _rows(gpu, name, growth, cause or ecc, mig), _repair(gpu, name, cause or ecc), mig]
+    found += [_power(gpu, name, power_limit), _clocks(gpu, name), _temperature(gpu, name), _confidential(gpu, name)]
+    found += [_replays(gpu, name, growth)] + ([] if gpu.reasons is None else [_throttle(gpu, name, growth)])
+    return [recovery, _answers(gpu, name, cause), *found]
+
+
+def explained(found: Sequence[Finding]) -> List[Finding]:
+    """Return the findings of one GPU, in which what is unknown is caused by the values that were not read."""
+    answers = next(one for one in found if one.check == GPU_ANSWERS.id)
+    return [
+        replace(one, because=answers.id)
+        if one.state == "unknown" and not one.because and not answers.ok and one is not answers
+        else one
+        for one in found
+    ]
+
+
+def _answers(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
+    source, want = " ".join(smi.COMMAND), "a value of every element"
+    explained = {"row_remap"} if gpu.mig else set()
+    explained |= {"ecc", "memory_repair"} if gpu.ecc is False else set()
+    missing = [path for check, paths in gpu.unread.items() if check not in {_UNREAD, *explained} for path in paths]
+    if gpu.lost or missing:
+        failed = [text.partition(": ")[0] for text in gpu.lost]
+        text = _first([*gpu.lost, *("%s: no value" % path for path in dict.fromkeys(missing) if path not in failed)])
+        severity = "critical" if gpu.lost else "major"
+        return GPU_ANSWERS.judge(name, "unknown", want, text, source, because=cause, severity=severity)
+    return GPU_ANSWERS.judge(name, "ok", want, "%d elements" % len(gpu_elements.ELEMENTS), source)
+
+
+def _first(texts: Sequence[str], most: int = 5) -> str:
+    more = ", and %d more" % (len(texts) - most) if len(texts) > most else ""
+    return "; ".join(texts[:most]) + more
+
+
+def settle(
+    check: Check, gpu: smi.Gpu, name: str, want: str, have: Optional[str], source: str, cause: Optional[Finding] = None
+) -> Finding:
+    """Return ok with the value if all that the check needs was read, else unsupported or unknown.
+
+    have: what was read; None: nothing.   cause: of an element without a value.
+    """
+    needed = gpu.unread.get(check.id.partition(".")[2])
+    if needed is None and have is None:
+        text = "%s with driver %s has none" % (gpu.product, gpu.driver or "unknown")
+        return check.judge(name, "unsupported", None, text, source, "nothing is to be done")
+    if have is None or needed:
+        text = _first(["%s: no value" % path for path in needed or ()]) or "no value"
+        return check.judge(name, "unknown", want, text, source, GPU_ANSWERS.fix, cause)
+    return check.judge(name, "ok", want, have, source)
 
 
 def _recovery(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
     said, element = gpu.recovery, "gpu_recovery_action"
     if said is None:
-        # Drivers before 565.
+        # Drivers before 570.
         element = "gpu_reset_status"
-        said = "Reset" if gpu.flags.get("reset_required") else "None"
+        said = "Reset" if gpu.flags.get("reset_required") else None
         said = "Drain and Reset" if gpu.flags.get("drain_and_reset") else said
-    word = said.lower()
-    state, fix = "drift", ""
+        if said is None and "reset_required" in gpu.flags:
+            said = "None"
+    word, source = (said or "none").lower(), "%s, %s" % (" ".join(smi.COMMAND), element)
     if word == "none":
-        state = "ok"
-    elif word in _RECOVERY:
-        fix = "%s %s" % (_RECOVERY[word].format(gpu.pci), RECHECK)
-    else:
-        state = "unknown"
-        fix = "look up what the driver means by it (nvidia-smi -q -i %s, GPU Recovery Action) and do that; %s" % (
-            gpu.pci,
-            RECHECK,
-        )
-    return RECOVERY.judge(name, state, "None", said, "%s, %s" % (" ".join(smi.COMMAND), element), fix, cause)
+        return settle(RECOVERY, gpu, name, "None", said, source, cause)
+    if word in _RECOVERY:
+        return RECOVERY.judge(name, "drift", "None", said, source, "%s %s" % (_RECOVERY[word], RECHECK), cause)
+    fix = "look up what the driver means (nvidia-smi -q, GPU Recovery Action) and do that; %s" % RECHECK
+    return RECOVERY.judge(name, "unknown", "None", said, source, fix, cause)
 
 
 def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> Finding:
@@ -172,13 +228,13 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
     lost = {kind: n for kind, n in gpu.volatile.items() if "uncorrectable" in kind and n}
     if lost:
         text = "%s since the driver was loaded" % counts(lost)
-        fix = "%s %s" % (RESET.format(gpu.pci), RECHECK)
+        fix = "%s %s" % (RESET, RECHECK)
         return ECC.judge(name, "drift", "no uncorrected errors", text, source, fix, cause)
     if gpu.ecc is False or gpu.ecc_pending is False:
         text = "off" if gpu.ecc is False else "off after the next reset"
         if gpu.ecc is False and gpu.ecc_pending:
             text = "off, on after the next reset"
-        fix = "drain the node, nvidia-smi -i %s -e 1, then reset the GPU or reboot; %s" % (gpu.pci, RECHECK)
+        fix = "drain the node, run nvidia-smi -i ADDRESS -e 1, %s, then reset the GPUs or reboot; %s" % (EACH, RECHECK)
         return ECC.judge(name, "drift", "on", text, source, fix)
     days = max(seconds, limits.DAY) / limits.DAY
     many = {
@@ -189,27 +245,37 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
     if many:
         fix = "run dcgmi diag -r 3 on the drained node; where it fails, or they go on, have the GPU replaced"
         return ECC.judge(name, "drift", "few corrected errors", counts(many) + within(seconds), source, fix)
-    return ECC.judge(name, "ok", have="on" if gpu.ecc else "no uncorrected errors", source=source)
+    have = "on, no uncorrected errors since the driver was loaded" if gpu.ecc and gpu.ecc_pending else None
+    return settle(ECC, gpu, name, "on, no uncorrected errors", have, source)
 
 
-def _rows(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
-    source = "%s, remapped_rows" % " ".join(smi.COMMAND)
+def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig: Finding) -> Finding:
+    (grown, seconds), source = growth, "%s, remapped_rows and retired_pages" % " ".join(smi.COMMAND)
+    single, double = gpu.retired
+    pages, more = (single or 0) + (double or 0), grown.get(PAGES, 0)
+    text = "" if single is None else "%d pages retired for single bit errors, %d for double bit" % (single, double or 0)
+    worn = ""
     if gpu.flags.get("row_failure"):
-        return ROW_REMAP.judge(
-            name, "drift", "no failure", "a row could not be remapped", source, REPLACE, severity="critical"
+        worn = "a row could not be remapped"
+    elif gpu.rows is not None and gpu.rows >= limits.ROWS:
+        worn = "%d rows are remapped for uncorrectable errors" % gpu.rows
+    elif pages >= limits.RETIRED:
+        worn = text
+    if worn:
+        want = "no failure, fewer than %d rows or %d pages" % (limits.ROWS, limits.RETIRED)
+        return ROW_REMAP.judge(name, "drift", want, worn, source, REPLACE, severity="critical")
+    if pages >= limits.RETIRED_MANY or (double or 0) >= limits.RETIRED_DOUBLE or more:
+        fix = (
+            "run dcgmi diag -r 3 on the drained node; where it fails, or more pages are retired, have the GPU replaced"
         )
-    if gpu.rows is not None and gpu.rows >= limits.ROWS:
-        text = "%d rows are remapped for uncorrectable errors" % gpu.rows
-        return ROW_REMAP.judge(name, "drift", "fewer than %d" % limits.ROWS, text, source, REPLACE, severity="critical")
+        want = "fewer than %d, %d for double bit, none new" % (limits.RETIRED_MANY, limits.RETIRED_DOUBLE)
+        text += "; %d new%s" % (more, within(seconds)) if more else ""
+        return ROW_REMAP.judge(name, "drift", want, text, source, fix, cause)
     if gpu.flags.get("row_pending") or gpu.flags.get("retirement_pending"):
-        fix = "jobs that run may go on: reset the GPU when the node is idle, nvidia-smi --gpu-reset -i %s; %s" % (
-            gpu.pci,
-            RECHECK,
-        )
-        return ROW_REMAP.judge(
-            name, "drift", "none pending", "a row waits to be remapped", source, fix, cause, severity="minor"
-        )
-    return ROW_REMAP.judge(name, "ok", have="%d rows remapped" % (gpu.rows or 0), source=source)
+        what = "row waits to be remapped" if gpu.flags.get("row_pending") else "page waits to be retired"
+        return ROW_REMAP.judge(name, "drift", "none pending", "a " + what, source, _WHEN_IDLE, cause, severity="minor")
+    text = text if gpu.rows is None else "%d rows remapped, none pending, no failure" % gpu.rows
+    return settle(ROW_REMAP, gpu, name, "none pending, no failure", text or None, source, None if mig.ok else mig)
 
 
 def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
@@ -219,10 +285,11 @@ def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         return REPAIR.judge(name, "drift", "none", text, source, REPLACE, severity="critical")
     waiting = [word for word in ("channel", "tpc") if gpu.flags.get(word + "_pending")]
     if waiting:
-        fix = "reset the GPU when the node is idle, nvidia-smi --gpu-reset -i %s; %s" % (gpu.pci, RECHECK)
         text = "repair of %s waits for a reset" % " and ".join(waiting)
-        return REPAIR.judge(name, "drift", "none pending", text, source, fix, cause, severity="minor")
-    return REPAIR.judge(name, "ok", have="none pending", source=source)
+        return REPAIR.judge(name, "drift", "none pending", text, source, _WHEN_IDLE, cause, severity="minor")
+    flags = ("sram_threshold", "unrepairable", "channel_pending", "tpc_pending")
+    have = ", ".join("%s: No" % flag for flag in flags if flag in gpu.flags) or None
+    return settle(REPAIR, gpu, name, "none pending", have, source, None if gpu.ecc is not False else cause)
 
 
 def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
@@ -237,16 +304,21 @@ def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
             slowed.append("%s for %.0f min" % (reason, held / 60))
     if slowed:
         return THROTTLE.judge(name, "drift", "not slowed", ", ".join(slowed) + within(seconds), source + "_counters")
-    return THROTTLE.judge(name, "ok", have="not slowed", source=source)
+    have = "not slowed now" + "".join(", %s for %.0f s" % (of, us / 1e6) for of, us in sorted(gpu.slowed_us.items()))
+    return settle(THROTTLE, gpu, name, "not slowed", have, source)
 
 
-def _power(gpu: smi.Gpu, name: str, asked: Optional[float]) -> Finding:
+def _power(gpu: smi.Gpu, name: str, declared: Optional[float]) -> Finding:
     source = "%s, gpu_power_readings" % " ".join(smi.COMMAND)
-    limit, want = gpu.power_limit, asked or gpu.power_default
+    limit, want = gpu.power_limit, declared or gpu.power_default
     if limit is None or want is None or abs(limit - want) < 1:
-        return POWER_LIMIT.judge(name, "ok", have="%g W" % limit if limit else "no limit", source=source)
-    fix = "nvidia-smi -i %s -pl %g; look for what set it at boot (a unit, a script, the BMC)" % (gpu.pci, want)
-    if asked is None:
+        have = None if limit is None or want is None else "%g W" % limit
+        return settle(POWER_LIMIT, gpu, name, "the default" if want is None else "%g W" % want, have, source)
+    fix = "run nvidia-smi -i ADDRESS -pl %g, %s; look for what set it at boot (a unit, a script, the BMC)" % (
+        want,
+        EACH,
+    )
+    if declared is None:
         fix += ", or set node_health_power_limit where the site means it"
     return POWER_LIMIT.judge(name, "drift", "%g W" % want, "%g W" % limit, source, fix + "; " + RECHECK)
 
@@ -254,38 +326,41 @@ def _power(gpu: smi.Gpu, name: str, asked: Optional[float]) -> Finding:
 def _clocks(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, applications_clocks" % " ".join(smi.COMMAND)
     if gpu.clock is None or gpu.clock_default is None or gpu.clock >= gpu.clock_default:
-        return CLOCKS.judge(name, "ok", have="%g MHz" % gpu.clock if gpu.clock else "no limit", source=source)
-    fix = "nvidia-smi -i %s -rac; %s" % (gpu.pci, RECHECK)
+        have = None if gpu.clock is None or gpu.clock_default is None else "%g MHz" % gpu.clock
+        return settle(CLOCKS, gpu, name, "%g MHz" % (gpu.clock_default or 0) if have else "the default", have, source)
+    fix = "run nvidia-smi -i ADDRESS -rac, %s; %s" % (EACH, RECHECK)
     return CLOCKS.judge(name, "drift", "%g MHz" % gpu.clock_default, "%g MHz" % gpu.clock, source, fix)
 
 
 def _temperature(gpu: smi.Gpu, name: str) -> Finding:
-    source = "%s, temperature" % " ".join(smi.COMMAND)
-    if gpu.margin is not None and gpu.margin[0] <= gpu.margin[1]:
-        want, text = "T.Limit above %g C" % gpu.margin[1], "%g C" % gpu.margin[0]
-        return TEMPERATURE.judge(name, "drift", want, text, source)
-    if gpu.temperature is not None and gpu.temperature[0] >= gpu.temperature[1]:
-        want, text = "below %g C" % gpu.temperature[1], "%g C" % gpu.temperature[0]
-        return TEMPERATURE.judge(name, "drift", want, text, source)
-    return TEMPERATURE.judge(name, "ok", have="%g C" % (gpu.temperature or gpu.margin or (0.0,))[0], source=source)
+    source, have, want = "%s, temperature" % " ".join(smi.COMMAND), None, "below where it slows down"
+    if gpu.margin is not None:
+        want, have = "T.Limit above %g C" % gpu.margin[1], "T.Limit %g C" % gpu.margin[0]
+        if gpu.margin[0] <= gpu.margin[1]:
+            return TEMPERATURE.judge(name, "drift", want, have, source)
+    if gpu.temperature is not None:
+        want, have = "below %g C" % gpu.temperature[1], "%g C" % gpu.temperature[0]
+        if gpu.temperature[0] >= gpu.temperature[1]:
+            return TEMPERATURE.judge(name, "drift", want, have, source)
+    return settle(TEMPERATURE, gpu, name, want, have, source)
 
 
 def _mig(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, mig_mode" % " ".join(smi.COMMAND)
     if not gpu.mig and not gpu.mig_pending:
-        return MIG.judge(name, "ok", have="off", source=source)
+        return settle(MIG, gpu, name, "off", None if gpu.mig is None else "off", source)
     text = "on" if gpu.mig else "on after the next reset"
     if gpu.mig and gpu.mig_pending is False:
         text = "on, off after the next reset"
-    fix = "drain the node, nvidia-smi -i %s -mig 0, then reset the GPU; %s" % (gpu.pci, RECHECK)
+    fix = "drain the node, run nvidia-smi -i ADDRESS -mig 0, %s, then reset the GPUs; %s" % (EACH, RECHECK)
     return MIG.judge(name, "drift", "off", text, source, fix)
 
 
 def _confidential(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, cc_protected_memory_usage" % " ".join(smi.COMMAND)
-    if not gpu.protected_mib:
-        return CONFIDENTIAL.judge(name, "ok", have="off", source=source)
-    return CONFIDENTIAL.judge(name, "drift", "off", "%d MiB are protected" % gpu.protected_mib, source)
+    if gpu.protected_mib:
+        return CONFIDENTIAL.judge(name, "drift", "off", "%d MiB are protected" % gpu.protected_mib, source)
+    return settle(CONFIDENTIAL, gpu, name, "off", None if gpu.protected_mib is None else "0 MiB are protected", source)
 
 
 def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
@@ -293,47 +368,66 @@ def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     n = grown.get("replays", 0)
     # Of a generation that is not known, what the fastest may.
     most = limits.REPLAYS.get(gpu.gen or 0, max(limits.REPLAYS.values())) * (gpu.width or 16) / 16.0
+    want = "%g a minute at most" % most
     if seconds < record.SHORTEST or n <= most * seconds / 60:
-        return PCIE_REPLAY.judge(name, "ok", have="+%d" % n, source=source)
+        have = None if gpu.replays is None else "%d in all" % gpu.replays
+        if have and seconds >= record.SHORTEST:
+            have += ", %d%s" % (n, within(seconds))
+        return settle(PCIE_REPLAY, gpu, name, want, have, source)
     text = "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / seconds)
-    return PCIE_REPLAY.judge(name, "drift", "%g a minute at most" % most, text, source)
+    return PCIE_REPLAY.judge(name, "drift", want, text, source)
 
 
 # -- NVLinks ---------------------------------------------------------------------------------------------------------
 
 
-def speeds(gpu: smi.Gpu, name: str, links: Mapping[int, Optional[float]], fastest: float) -> Finding:
-    """links: GB/s of each.   fastest: of all links of the node, which are of one kind."""
+def speeds(
+    gpu: smi.Gpu, name: str, links: Optional[Mapping[int, Optional[float]]], fastest: float, because: str
+) -> Finding:
+    """Judge the speed of a GPU's active NVLinks.
+
+    links: GB/s of each; None: nvidia-smi does not list the GPU.   fastest: of all links of the node, which are of one
+    kind.   because: id of the finding of links that are down.
+    """
     least = max(limits.NVLINK_GBPS.get(gpu.architecture or "", 0), fastest * 0.99)
-    slow = {link: speed for link, speed in links.items() if speed is not None and speed < least}
-    command = " ".join(nvlink.STATUS)
-    if not slow:
-        return NVLINK_STATE.judge(name, "ok", have="%d links" % len(links), source=command)
-    text = ", ".join("link %d %g GB/s" % pair for pair in sorted(slow.items()))
-    fix = "%s %s" % (RESET.format(gpu.pci), RECHECK)
-    return NVLINK_STATE.judge(name, "drift", "%g GB/s or more" % least, text, command, fix)
+    active = {link: speed for link, speed in (links or {}).items() if speed is not None}
+    slow = {link: speed for link, speed in active.items() if speed < least}
+    command, want = " ".join(nvlink.STATUS), "%g GB/s or more" % least
+    if slow:
+        text = ", ".join("link %d %g GB/s" % pair for pair in sorted(slow.items()))
+        return NVLINK_STATE.judge(name, "drift", want, text, command, "%s %s" % (RESET, RECHECK))
+    if not active:
+        text, cause = ("no active link", because) if links is not None else ("not listed", None)
+        return NVLINK_STATE.judge(name, "unknown", want, text, command, "run %s on the node" % command, cause)
+    if gpu.architecture is None:
+        # All links may be equally slow.
+        return NVLINK_STATE.judge(name, "unknown", want, "the GPU's architecture: no value", command, GPU_ANSWERS.fix)
+    text = "%d links of %g GB/s or more" % (len(active), min(active.values()))
+    return NVLINK_STATE.judge(name, "ok", want, text, command)
 
 
-def link_errors(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
+def link_errors(gpu: smi.Gpu, name: str, links: Optional[nvlink.LinkErrors], growth: Growth, active: int) -> Finding:
+    """Judge the growth of a GPU's NVLink errors.   links: its counters by link.   active: links that need counters."""
     command, (grown, seconds) = " ".join(nvlink.ERRORS), growth
-    links = {key: n for key, n in grown.items() if key.startswith("link ") and n and seconds >= record.SHORTEST}
-    if not links:
-        return NVLINK_ERRORS.judge(name, "ok", have="no growth", source=command)
-    recoveries = sum(n for key, n in links.items() if key.endswith("recoveries"))
-    failed = any(key.endswith(("failed recoveries", "replays")) for key in links)
-    rates = [n / seconds for key, n in links.items() if key.endswith(("CRC errors", "effective errors"))]
+    read = {link: values for link, values in (links or {}).items() if values}
+    worse = {key: n for key, n in grown.items() if key.startswith("link ") and n and seconds >= record.SHORTEST}
+    if not worse:
+        if gpu.uuid is None or len(read) < max(active, 1):
+            text = "counters of %d of %d links" % (len(read), active)
+            return NVLINK_ERRORS.judge(name, "unknown", "counters", text, command, "run %s on the node" % command)
+        text = "no growth on %d links" % len(read) if seconds else "counters of %d links, first run" % len(read)
+        return NVLINK_ERRORS.judge(name, "ok", "no growth", text, command)
+    recoveries = sum(n for key, n in worse.items() if key.endswith("recoveries"))
+    failed = any(key.endswith(("failed recoveries", "replays")) for key in worse)
+    rates = [n / seconds for key, n in worse.items() if key.endswith(("CRC errors", "effective errors"))]
     bad = failed or recoveries >= limits.RECOVERIES or max(rates, default=0) >= limits.CRC_PER_SECOND
-    worst = sorted(links.items(), key=lambda item: -item[1])
+    worst = sorted(worse.items(), key=lambda item: -item[1])
     text = ", ".join("%s +%d" % item for item in worst[:6]) + within(seconds)
     if len(worst) > 6:
         text += ", and %d more counters" % (len(worst) - 6)
-    fix = "watch it: no more than this is no reason to act; the same link night after night is, then " + (
-        RESET.format(gpu.pci)
-    )
+    fix = "watch it: no more than this is no reason to act; the same link night after night is, then " + RESET
     if bad:
-        fix = "%s where it comes again run dcgmi diag -r 3, and have the GPU or the board replaced;" % RESET.format(
-            gpu.pci
-        )
+        fix = "%s where it comes again run dcgmi diag -r 3, and have the GPU or the board replaced;" % RESET
     return NVLINK_ERRORS.judge(
         name, "drift", "no growth", text, command, "%s %s" % (fix, RECHECK), severity="major" if bad else "minor"
     )

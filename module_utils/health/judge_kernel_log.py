@@ -56,18 +56,17 @@ _COUNTS = (
     "; the line counts for a day, or until the node is booted, the driver loaded anew, or what Xid 154 asks for done"
 )
 _ACTIONS = {
-    xid.SUPPORT: "keep nvidia-bug-report.sh's archive and ask NVIDIA's support what the number means on this GPU ({0}),"
+    xid.SUPPORT: "keep nvidia-bug-report.sh's archive and ask NVIDIA's support what the number means on this GPU,"
     " drain the node and reboot it;",
     xid.RESET: RESET,
     xid.WORKFLOW: "keep nvidia-bug-report.sh's archive for the vendor's support; " + RESET,
-    xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it"
-    " ({0});",
-    xid.VM: "restart the virtual machine ({0});",
-    xid.POWER: "power the node off and see that the power cables of the GPU at {0} are connected;",
+    xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it;",
+    xid.VM: "restart the virtual machine;",
+    xid.POWER: "power the node off and see that the power cables of each GPU of this finding are connected;",
 }
 _SWITCH = (
     "drain the node and run nvidia-smi --gpu-reset without -i, which resets all GPUs and NVSwitches, or reboot; where"
-    " it comes back, have the NVSwitch at {0} or its board replaced;"
+    " it comes back, have the NVSwitch or its board replaced;"
 )
 
 
@@ -287,7 +286,7 @@ def _xid(one: xid.Trouble, names: Mapping[str, str], log: Log, cause: Optional[F
         where = "the Fabric Manager User Guide" if root.switch else "NVIDIA's Xid catalog (docs.nvidia.com)"
         fix = "look %s %d up in %s, do as it says, or drain the node and reboot it;" % (what, root.number, where)
     else:
-        fix = (_SWITCH if root.switch else _ACTIONS[one.action]).format(one.pci)
+        fix = _SWITCH if root.switch else _ACTIONS[one.action]
     subject = names.get(one.pci, "%s NVSwitch" % one.pci if root.switch else one.pci)
     want = "no Xid that outlasts its program"
     fix = "%s %s%s" % (fix, RECHECK, _COUNTS)

@@ -14,6 +14,9 @@ DAY = 86400.0
 CORRECTED: Mapping[str, int] = {"dram_correctable": 20_000_000, "sram_correctable": 10_000}
 # Rows remapped for uncorrectable errors, at which DCGM fails a GPU.
 ROWS = 512
+# Retired pages of both kinds at which DCGM fails a GPU, and from which it does if more are added every week; pages of
+# double bit errors at which facebookresearch/gcm fails it.
+RETIRED, RETIRED_MANY, RETIRED_DOUBLE = 60, 15, 10
 # Share of the time that a reason has held the clocks down. DCGM's watch of the power brake was raised on 69 % of 288
 # healthy nodes (NVIDIA/NVSentinel#1666), most for moments; a real one lasted 36 hours. The share is own.
 SLOWED: Mapping[str, float] = {

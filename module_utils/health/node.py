@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt
 from ..machine import pci
@@ -154,25 +154,22 @@ def _kept(host: Host) -> Tuple[Optional[record.Kept], Optional[Problem]]:
 
 
 def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float], None]]) -> Dict[str, smi.Gpu]:
-    """Raises ReadError, ParseError. Asked again only where a GPU is slowed: for a moment any may be.
+    """Query again if a GPU is slowed: for a moment any GPU may be. Raises ReadError, ParseError.
 
-    pause: None where nobody waits to look again, and nothing is said of it.
+    pause: None: what slows a GPU is not judged.
     """
     found = _listed(host, timeout)
     if pause is None:
-        return {pci: replace(gpu, reasons=frozenset()) for pci, gpu in found.items()}
+        return {pci: replace(gpu, reasons=None) for pci, gpu in found.items()}
     looks = [found]
     while len(looks) < _POLLS and any(gpu.reasons for gpu in looks[-1].values()):
         pause(_APART)
         looks.append(_listed(host, timeout))
     return {
-        pci: replace(gpu, reasons=frozenset.intersection(*(_reasons(look, pci) for look in looks)))
-        for pci, gpu in found.items()
+        pci: replace(gpu, reasons=frozenset.intersection(*(look[pci].reasons or frozenset() for look in looks)))
+        for pci, gpu in looks[-1].items()
+        if all(pci in look for look in looks)
     }
-
-
-def _reasons(look: Mapping[str, smi.Gpu], pci: str) -> FrozenSet[str]:
-    return look[pci].reasons if pci in look else frozenset()
 
 
 def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:

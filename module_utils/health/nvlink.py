@@ -38,7 +38,8 @@ COUNTERS = {
 
 # By UUID and number of the link.
 Speeds = Mapping[str, Mapping[int, Optional[float]]]
-Errors = Mapping[str, Mapping[int, Mapping[str, int]]]
+LinkErrors = Mapping[int, Mapping[str, int]]
+Errors = Mapping[str, LinkErrors]
 
 
 def parse_status(text: str) -> Speeds:

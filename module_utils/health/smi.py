@@ -1,35 +1,39 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What ``nvidia-smi -q -x`` says of the health of each GPU, by drivers 535 to 595.
+"""Parse the health of each GPU in ``nvidia-smi -q -x`` of drivers 535 to 610.
 
-Three answers are not the same: an element that a driver does not have, one that says N/A, and one that says that the
-GPU does not answer. The first two are None here, the third is in ``lost``: nobody knows what it would have said.
-Sources: captured outputs of drivers 570 and 580; the documents of NVML for the names of other drivers.
+An element without a value is None, whether it is absent, N/A, not supported or deprecated. One that failed
+(``Unknown Error``) or has another form is in ``lost``, too. ``unread`` has what a check needs and lacks.
+Sources: gpu_elements.py.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Mapping, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 from xml.etree.ElementTree import Element
 
 from ..core.finding import printable
 from ..core.host import ParseError
-from ..machine.gpu import parse_markup
+from ..core.number import whole
+from ..machine.gpu import ABSENT, FAILED, parse_markup
 from ..machine.pci import parse_address
+from . import gpu_elements
 
 COMMAND = ("nvidia-smi", "-q", "-x")
 # GPUs of one node, and characters of a value that is quoted.
 _GPUS, _TEXT = 64, 80
-_NOTHING = ("", "n/a", "[n/a]", "not supported", "requested functionality has been deprecated", "not available")
-_UNREAD = ("unknown error", "gpu is lost", "gpu requires reset", "err!", "insufficient permissions")
-_NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,6})?")
-_YES, _NO = ("yes", "active", "enabled", "true"), ("no", "not active", "disabled", "false")
+_NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,6})?( [A-Za-z%]{1,4})?")
+# More than this is a counter that no GPU reaches: all-ones of 64 bits stand for a count that failed.
+_LARGEST = (1 << 64) - 1
+_YES = dict.fromkeys(("yes", "active", "enabled", "true"), True)
+_NO = dict.fromkeys(("no", "not active", "disabled", "false"), False)
+T = TypeVar("T")
 
 # Reasons that slow a GPU for a cause outside of the job, as the elements of every driver end.
 SLOWED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# The cumulative ones of them: the name of the counter's element -> the reason. Driver 580 has them, 570 has not.
+# The cumulative ones of them: the name of the counter's element -> the reason. Drivers before 575 have none.
 _COUNTERS = {
     "sw_power_cap": "sw_power_cap",
     "sw_therm_slowdown": "sw_thermal_slowdown",
@@ -45,6 +49,7 @@ _FLAGS = {
     "ecc_errors/channel_repair_pending": "channel_pending",
     "ecc_errors/tpc_repair_pending": "tpc_pending",
     "retired_pages/pending_retirement": "retirement_pending",
+    "retired_pages/pending_blacklist": "retirement_pending",
     "gpu_reset_status/reset_required": "reset_required",
     "gpu_reset_status/drain_and_reset_recommended": "drain_and_reset",
 }
@@ -56,12 +61,16 @@ _ECC = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One <gpu>; None, or no key, where the driver has no such element or says N/A.
+    """One <gpu>; None, or no key, if there is no value.
+
+    driver: its version.   unread: check -> elements that it needs and that have no value. A check without a key needs
+        none: this GPU or its driver cannot have them.
 
     recovery: what the driver asks for (gpu_recovery_action), as it words it.
-    flags: values of _FLAGS that are said -> whether they are set.
+    flags: values of _FLAGS that were read -> whether they are set.
     ecc, ecc_pending: whether ECC is on now, and after the next reset.   volatile, aggregate: its counters.
-    rows: rows remapped for uncorrectable errors.   reasons: those of SLOWED that are active now.
+    rows: rows remapped for uncorrectable errors.   retired: pages retired for single and for double bit errors.
+    reasons: those of SLOWED that are active now; None: not judged.
     slowed_us: reason -> microseconds since the driver was loaded.
     power_limit, power_default: watts.   clock, clock_default: MHz of the application clock.
     temperature: degrees Celsius, and of what it may be: (is, at most). With ``margin`` the two are distances to the
@@ -69,8 +78,8 @@ class Gpu:
     replays: of PCIe, since the GPU was reset.   gen, width: what its PCIe link can, which an idle one does not show.
     protected_mib: memory that confidential computing protects.   fabric: state, status, cliqueId, clusterUuid.
     fabric_health: element -> value.   persistence: persistence mode.
-    lost: "element: what it said" of each that could not be asked.
-    serial, part, firmware: as whoever replaces the GPU is asked for them; firmware is the VBIOS.
+    lost: "element: its text" of each that failed or has another form.
+    serial, part, firmware: as the vendor wants them for a replacement; firmware is the VBIOS.
     """
 
     pci: str
@@ -87,7 +96,8 @@ class Gpu:
     volatile: Mapping[str, int] = field(default_factory=dict)
     aggregate: Mapping[str, int] = field(default_factory=dict)
     rows: Optional[int] = None
-    reasons: FrozenSet[str] = frozenset()
+    retired: Tuple[Optional[int], Optional[int]] = (None, None)
+    reasons: Optional[FrozenSet[str]] = frozenset()
     slowed_us: Mapping[str, int] = field(default_factory=dict)
     power_limit: Optional[float] = None
     power_default: Optional[float] = None
@@ -105,81 +115,96 @@ class Gpu:
     fabric_health: Mapping[str, str] = field(default_factory=dict)
     persistence: Optional[bool] = None
     lost: Tuple[str, ...] = ()
+    driver: str = ""
+    unread: Mapping[str, Tuple[str, ...]] = field(default_factory=lambda: gpu_elements.unread((), None, ()))
 
 
 def parse(text: str) -> List[Gpu]:
     """In the order of nvidia-smi; [] where it lists none. Raises ParseError for what is no answer at all."""
-    found = parse_markup(text, "nvidia_smi_log").findall("gpu")
+    root = parse_markup(text, "nvidia_smi_log")
+    # Drivers from 610 on have both.
+    driver = printable((root.findtext("driver_version") or root.findtext("kmd_version") or "").strip()[:_TEXT])
+    found = root.findall("gpu")
     if len(found) > _GPUS:
         raise ParseError("the XML lists %d GPUs, expected %d at most" % (len(found), _GPUS))
-    return [_gpu(element) for element in found]
+    return [_gpu(element, driver) for element in found]
 
 
 class _Reader:
-    """Values of one element, by path; what it does not understand or may not say is kept in ``lost``."""
+    """Read values of one element by path.
+
+    values: the paths that have a value.   lost: "path: text" of each that failed or is not understood.
+    """
 
     def __init__(self, element: Element) -> None:
         self._element = element
+        self.values: Set[str] = set()
         self.lost: List[str] = []
 
-    def text(self, *paths: str) -> Optional[str]:
-        """Of the first of these elements that says something."""
+    def _parsed(self, paths: Sequence[str], parse: Callable[[str], Optional[T]]) -> Optional[T]:
+        """Return the first of these elements that has a value; None if it has another form."""
         for path in paths:
-            said = (self._element.findtext(path) or "").strip()
-            word = said.lower().strip("[]")
-            if word in _UNREAD:
-                self._miss(path, said)
-                return None
-            if word not in _NOTHING:
-                return printable(said[:_TEXT])
+            text = (self._element.findtext(path) or "").strip()
+            word = text.lower().strip("[]")
+            if word in ABSENT:
+                continue
+            value = None if word in FAILED else parse(text)
+            if value is None:
+                self.lost.append(printable("%s: %s" % (path, text[:_TEXT])))
+            else:
+                self.values.add(path)
+            return value
         return None
+
+    def text(self, *paths: str) -> Optional[str]:
+        return self._parsed(paths, _text)
 
     def number(self, *paths: str) -> Optional[float]:
         """Without its unit."""
-        said = self.text(*paths)
-        if said is None:
-            return None
-        match = _NUMBER.match(said)
-        if match is None:
-            self._miss(paths[0], said)
-            return None
-        return float(match.group(0))
+        return self._parsed(paths, lambda text: float(text.split(" ")[0]) if _NUMBER.fullmatch(text) else None)
 
     def count(self, *paths: str) -> Optional[int]:
         """A counter: exact up to 64 bits, which a float is not."""
-        said = self.text(*paths)
-        word = (said or "").split(" ")[0].rstrip("x")
-        if said is not None and not (word.isascii() and word.isdigit() and len(word) < 20):
-            self._miss(paths[0], said)
-            return None
-        return None if said is None else int(word)
+        return self._parsed(paths, _count)
 
     def flag(self, path: str) -> Optional[bool]:
-        said = self.text(path)
-        word = (said or "").lower()
-        if said is not None and word not in _YES + _NO:
-            self._miss(path, said)
-            return None
-        return None if said is None else word in _YES
+        return self._parsed([path], lambda text: {**_YES, **_NO}.get(text.lower()))
 
     def children(self, path: str) -> Dict[str, str]:
-        """Elements of one that hold no others and say something."""
+        """Elements of one that hold no others and have a value."""
         names = [child.tag for child in self._element.findall(path + "/*") if not len(child)][:_GPUS]
-        said = {name: self.text("%s/%s" % (path, name)) for name in names}
-        return {name: value for name, value in said.items() if value is not None}
-
-    def _miss(self, path: str, said: str) -> None:
-        self.lost.append(printable("%s: %s" % (path, said[:_TEXT])))
+        texts = {name: self._parsed(["%s/%s" % (path, name)], _FORMS.get(name, _text)) for name in names}
+        return {name: value for name, value in texts.items() if value is not None}
 
 
-def _gpu(element: Element) -> Gpu:
+def _text(text: str) -> str:
+    return printable(text[:_TEXT])
+
+
+# Elements whose values GPUs and nodes are compared by.
+_FORMS: Mapping[str, Callable[[str], Optional[str]]] = {
+    "cliqueId": lambda text: None if whole(text) is None else text,
+    "clusterUuid": lambda text: text if re.fullmatch(r"[0-9a-fA-F-]{36}", text) else None,
+}
+
+
+def _count(text: str) -> Optional[int]:
+    """``12``, ``12 us`` or ``16x``. All-ones of 64 bits are not a count."""
+    number, _blank, unit = text.partition(" ")
+    found = whole(number[:-1] if number.endswith("x") else number)
+    return None if found is None or found >= _LARGEST or not (unit.isalpha() or not unit) else found
+
+
+def _gpu(element: Element, driver: str) -> Gpu:
     said = _Reader(element)
-    flags = {name: said.flag(path) for path, name in _FLAGS.items()}
+    flags: Dict[str, bool] = {}
+    for path, name in _FLAGS.items():
+        flag = said.flag(path)
+        if flag is not None:
+            flags[name] = flag or flags.get(name, False)
     pair = ("temperature/gpu_temp_tlimit", "temperature/gpu_temp_slow_tlimit_threshold")
     absolute = ("temperature/gpu_temp", "temperature/gpu_temp_slow_threshold")
-    power = ("gpu_power_readings/", "power_readings/")
-    limits = ("current_power_limit", "power_limit")
-    return Gpu(
+    gpu = Gpu(
         pci=parse_address(element.get("id", "")),
         uuid=said.text("uuid"),
         product=said.text("product_name"),
@@ -188,16 +213,20 @@ def _gpu(element: Element) -> Gpu:
         firmware=said.text("vbios_version"),
         architecture=said.text("product_architecture"),
         recovery=said.text("gpu_recovery_action"),
-        flags={name: value for name, value in flags.items() if value is not None},
+        flags=flags,
         ecc=said.flag("ecc_mode/current_ecc"),
         ecc_pending=said.flag("ecc_mode/pending_ecc"),
         volatile=_ecc(said, "volatile"),
         aggregate=_ecc(said, "aggregate"),
         rows=said.count("remapped_rows/remapped_row_unc"),
+        retired=(
+            said.count("retired_pages/multiple_single_bit_retirement/retired_count"),
+            said.count("retired_pages/double_bit_retirement/retired_count"),
+        ),
         reasons=_reasons(said),
         slowed_us=_slowed(said),
-        power_limit=said.number(*(group + name for group in power for name in limits)),
-        power_default=said.number(*(group + "default_power_limit" for group in power)),
+        power_limit=said.number(*gpu_elements.POWER_LIMIT),
+        power_default=said.number(*gpu_elements.POWER_DEFAULT),
         clock=said.number("applications_clocks/graphics_clock"),
         clock_default=said.number("default_applications_clocks/graphics_clock"),
         temperature=_pair(said, absolute),
@@ -211,8 +240,11 @@ def _gpu(element: Element) -> Gpu:
         fabric=said.children("fabric"),
         fabric_health=said.children("fabric/health"),
         persistence=said.flag("persistence_mode"),
-        lost=tuple(said.lost),
+        driver=driver,
     )
+    lacks = gpu_elements.lacking(gpu.product, gpu.architecture)
+    unread = gpu_elements.unread(lacks, gpu_elements.version(driver), said.values)
+    return replace(gpu, lost=tuple(said.lost), unread=unread)
 
 
 def _pair(said: _Reader, paths: Tuple[str, str]) -> Optional[Tuple[float, float]]:

@@ -27,8 +27,9 @@ XML = ("nvidia-smi", "-q", "-x")
 NVLINK = ("nvidia-smi", "nvlink", "-s")
 
 _VENDOR = 0x10DE
-# What nvidia-smi prints in place of a value. The CSV puts these and others in brackets.
-_NO_VALUE = ("", "n/a", "unknown error", "gpu is lost", "gpu requires reset", "err!")
+# What nvidia-smi prints in place of a value, in lower case; the CSV, and the XML at times, in brackets.
+ABSENT = ("", "n/a", "not supported", "not available", "requested functionality has been deprecated")
+FAILED = ("unknown error", "gpu is lost", "gpu requires reset", "err!", "insufficient permissions")
 # Drivers before 530 or so do not know fabric.state.
 _OLD_DRIVER = "is not a valid field to query"
 
@@ -59,7 +60,7 @@ class Gpu:
     in_driver: bool  # listed below /proc/driver/nvidia/gpus
     nvlinks_active: Optional[int]
     nvlinks_total: Optional[int]
-    fabric_state: Optional[str]  # "Completed", "In Progress", "Not Started", "Not Supported"; None: not read
+    fabric_state: Optional[str]  # "Completed", "In Progress", "Not Started"; None: not read, or not supported
     fabric_status: Optional[str]  # "Success" or the error
     sources: Tuple[str, ...]  # files and commands that answered
 
@@ -213,7 +214,7 @@ def _lines(text: str) -> List[str]:
 def _value(text: Optional[str]) -> Optional[str]:
     text = (text or "").strip()
     in_brackets = text.startswith("[") and text.endswith("]")
-    return None if in_brackets or text.lower() in _NO_VALUE else text
+    return None if in_brackets or text.lower() in ABSENT + FAILED else text
 
 
 def _quote(text: str) -> str:

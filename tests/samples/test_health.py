@@ -5,15 +5,18 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     fabric_manager,
     judge,
+    judge_gpu,
     judge_ports,
     kernel_log,
     nvlink,
@@ -29,6 +32,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import GpuProfile, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+
+from tests import smi_answers
 
 NIGHT = 86400.0
 
@@ -49,6 +54,29 @@ def bad(have: Have, topology: Topology, links: int) -> list[Finding]:
     after = replace(have, before=replace(judge.counters(have), at=have.now - NIGHT))
     plans = [judge.plan(one, topology, Wanted(profile)) for one in (have, after)]
     return [finding for plan in plans for finding in plan.findings if not finding.ok]
+
+
+@pytest.mark.parametrize(
+    ("name", "many"), [("h200x1/nvidia-smi-q.xml", 42), ("misc/*.xml.gz", 39), ("h200x2-phases/nvidia-smi-q.xml", 46)]
+)
+def test_no_check_is_ok_without_a_value_that_it_needs(samples: Path, name: str, many: int) -> None:
+    (path,) = samples.glob(name)
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    # The clocks that it can have, and all GPUs but the first.
+    text = re.sub(r"(?s)<(supported_clocks|processes)>.*?</\1>", "", text)
+    text = re.sub(r"(?s)(</gpu>).*</gpu>", r"\1", text)
+    fabric = "<state>Completed" in text
+
+    def judged(text: str) -> list[Finding]:
+        gpus = listed(text)
+        profile = Profile("captured", "", GpuProfile(1, (), 0, fabric, None, ()), ())
+        have = Have(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
+        found = judge.plan(have, machine(gpus, "x", True), Wanted(profile)).findings
+        return [one for one in found if one.identity in gpus]
+
+    assert all(one.ok and one.have and one.source for one in judged(text))
+    elements, left = smi_answers.silent(text, lambda text: {one.check: one.state for one in judged(text)})
+    assert (elements, left) == (many, [])
 
 
 def listed(text: str) -> dict[str, smi.Gpu]:
@@ -90,7 +118,10 @@ def test_nvlinks_of_eight_h200_and_of_a100s(samples: Path) -> None:
             for n, uuid in enumerate(speeds)
         }
         have = Have(now=1e9, boot_id="b", gpus=gpus, speeds=speeds, log=kernel_log.Log(uptime=1e5))
-        assert bad(have, machine(gpus, "580.159.04", guest=True), links=links) == []
+        profile = Profile("captured", "", GpuProfile(8, (), links, False, None, ()), ())
+        plan = judge.plan(have, machine(gpus, "580.159.04", guest=True), Wanted(profile))
+        states = [one for one in plan.findings if one.check == judge_gpu.NVLINK_STATE.id]
+        assert {(one.state, one.have) for one in states} == {("ok", f"{links} links of {speed:g} GB/s or more")}
 
 
 def test_no_line_of_a_kernel_log_that_is_well_is_a_finding(samples: Path) -> None:

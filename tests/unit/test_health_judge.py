@@ -36,8 +36,10 @@ def addresses(topology: Topology) -> list[str]:
     return [gpu.pci for gpu in topology.gpus]
 
 
-def gpus(topology: Topology, changes: dict[int, dict[str, str | None]] | None = None) -> dict[str, smi.Gpu]:
-    return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(addresses(topology), changes))}
+def gpus(
+    topology: Topology, changes: dict[int, dict[str, str | None]] | None = None, driver: str = "580.159.04"
+) -> dict[str, smi.Gpu]:
+    return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(addresses(topology), changes, driver))}
 
 
 def healthy(topology: Topology, **more: Any) -> Have:
@@ -67,9 +69,12 @@ def bad(have: Have, topology: Topology, profile: Profile, **wanted: Any) -> list
 
 
 def one(have: Have, topology: Topology, profile: Profile, **wanted: Any) -> Finding:
+    """The one that nothing else of the plan causes."""
     found = bad(have, topology, profile, **wanted)
-    assert len(found) == 1, [finding.id for finding in found]
-    return found[0]
+    ids = {finding.id for finding in found}
+    roots = [finding for finding in found if finding.because not in ids]
+    assert len(roots) == 1, [finding.id for finding in roots]
+    return roots[0]
 
 
 def said(topology: Topology, number: int, age: float = 3600.0, gpu: int = 2, text: str = "pid=1") -> xid.Event:
@@ -140,8 +145,6 @@ def test_one_odd_value_of_one_gpu_is_one_finding(
         {EVENTS + "gpu_idle": "Not Active", EVENTS + "sw_power_cap": "Active", "clocks/graphics_clock": "1400 MHz"},
         {EVENTS + "sync_boost": "Active"},
         {"persistence_mode": "Disabled"},
-        # A lone GPU that was passed through, and one without NVLink.
-        {f"fabric/{name}": "N/A" for name in ("state", "status", "cliqueId", "clusterUuid")},
         # HGX B200: the GPUs are registered, and say so in more words.
         {
             "fabric/health/summary": "Healthy",
@@ -153,25 +156,119 @@ def test_one_odd_value_of_one_gpu_is_one_finding(
         {"ecc_errors/aggregate/dram_correctable": "123456789", "pci/replay_counter": "4096"},
         {"ecc_errors/volatile/dram_correctable": "40000"},
         {"remapped_rows/remapped_row_unc": "12"},
-        # A board with neither MIG nor ECC.
-        {"mig_mode/current_mig": "N/A", "mig_mode/pending_mig": "N/A"},
-        {"ecc_mode/current_ecc": "N/A", "ecc_mode/pending_ecc": "N/A"},
-        # Driver 535: no recovery action, no counters of reasons, other names of some elements.
-        {"gpu_recovery_action": None, "gpu_reset_status/reset_required": "No"},
-        {
-            "gpu_recovery_action": None,
-            "gpu_reset_status/reset_required": "Requested functionality has been deprecated",
-            "ecc_errors/volatile/sram_uncorrectable_parity": None,
-            "ecc_errors/volatile/sram_uncorrectable": "0",
-            "temperature/gpu_temp_tlimit": None,
-            "temperature/gpu_temp_slow_threshold": "87 C",
-        },
     ],
 )
 def test_what_is_normal_is_no_finding(infiniband: Topology, hgx_h100: Profile, change: dict[str, str | None]) -> None:
     have = healthy(infiniband, gpus=gpus(infiniband, dict.fromkeys(range(8), change)))
     assert bad(have, infiniband, hgx_h100) == []
     assert bad(after(have), infiniband, hgx_h100) == []
+
+
+@pytest.mark.parametrize("layout", smi_answers.LAYOUTS)
+def test_no_check_is_ok_without_a_value_that_it_needs(infiniband: Topology, hgx_h100: Profile, layout: str) -> None:
+    driver, changes = smi_answers.LAYOUTS[layout]
+    alone = replace(infiniband, gpus=infiniband.gpus[:1])
+    text = smi_answers.xml(addresses(alone), {0: changes}, driver)
+    fabric = "<state>Completed" in text
+    profile = replace(hgx_h100, gpus=replace(hgx_h100.gpus, nvlink_fabric=fabric))
+
+    def judged(text: str) -> list[Finding]:
+        have = healthy(alone, gpus={gpu.pci: gpu for gpu in smi.parse(text)})
+        found = judge.plan(replace(have, fabric_manager=None, speeds=None, errors=None), alone, Wanted(profile))
+        return [finding for finding in found.findings if finding.identity == alone.gpus[0].pci]
+
+    found = judged(text)
+    assert [finding for finding in found if not finding.ok and not finding.inapplicable] == []
+    assert all(finding.have and finding.source for finding in found)
+    elements, left = smi_answers.silent(text, lambda text: {one.check: one.state for one in judged(text)})
+    assert elements >= (26 if "T4" in layout else 30)
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "checks"),
+    [
+        ("H200, 580", set()),
+        ("A100, 535", {"confidential_computing", "memory_repair"}),
+        ("T4, 595", {"application_clocks", "memory_repair", "mig"}),
+        ("L40S, 595", {"application_clocks", "mig"}),
+        ("GB200, 610", {"application_clocks"}),
+    ],
+)
+def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(
+    infiniband: Topology, hgx_h100: Profile, layout: str, checks: set[str]
+) -> None:
+    driver, changes = smi_answers.LAYOUTS[layout]
+    (gpu,) = smi.parse(smi_answers.xml(addresses(infiniband)[:1], {0: changes}, driver))
+    profile = replace(hgx_h100, gpus=replace(hgx_h100.gpus, nvlink_fabric=gpu.fabric.get("state") == "Completed"))
+    plan = judge.plan(healthy(infiniband, gpus={gpu.pci: gpu}), infiniband, Wanted(profile))
+    found = {one.check for one in plan.findings if one.state == "unsupported"}
+    assert found == {f"node_health.{check}" for check in checks}
+    assert not found & {one["check"] for one in plan.result()["findings"]}
+    assert not found & {one.partition("[")[0] for one in plan.result()["passed"]}
+
+
+def test_an_empty_gpu_has_one_cause_and_nothing_ok(infiniband: Topology, hgx_h100: Profile) -> None:
+    have = healthy(infiniband)
+    (empty,) = smi.parse(f'<nvidia_smi_log><gpu id="{addresses(infiniband)[3]}"></gpu></nvidia_smi_log>')
+    have = replace(have, gpus={**(have.gpus or {}), empty.pci: empty})
+    assert one(have, infiniband, hgx_h100).check == "node_health.gpu_answers"
+    found = [f for f in judge.plan(have, infiniband, Wanted(hgx_h100)).findings if f.identity == empty.pci]
+    # The kernel's log and AER are other sources.
+    assert {f.check for f in found if f.ok} == {"node_health.xid", "node_health.aer"}
+    assert {f.state for f in found if not f.ok} == {"unknown"}
+
+
+def test_power_limits_of_driver_610_are_read(infiniband: Topology, hgx_h100: Profile) -> None:
+    _driver, changes = smi_answers.LAYOUTS["GB200, 610"]
+    nested = {path: text for path, text in changes.items() if path.startswith("gpu_power_readings/")}
+    capped = {**nested, "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit": "700.00 W"}
+    finding = one(healthy(infiniband, gpus=gpus(infiniband, {3: capped})), infiniband, hgx_h100)
+    assert (finding.check, finding.want, finding.have) == ("node_health.power_limit", "1200 W", "700 W")
+
+
+@pytest.mark.parametrize(
+    ("single", "double", "before", "severity"),
+    [
+        ("2", "1", 3, ""),
+        ("59", "1", 60, "critical"),
+        ("12", "3", 15, "major"),
+        ("0", "10", 10, "major"),
+        ("2", "2", 3, "major"),
+    ],
+)
+def test_retired_pages_are_judged(
+    infiniband: Topology, hgx_h100: Profile, single: str, double: str, before: int, severity: str
+) -> None:
+    driver, changes = smi_answers.LAYOUTS["T4, 595"]
+    counts = {
+        "retired_pages/multiple_single_bit_retirement/retired_count": single,
+        "retired_pages/double_bit_retirement/retired_count": double,
+    }
+    text = smi_answers.xml(addresses(infiniband), {n: {**changes, **counts} for n in range(8)}, driver)
+    have = healthy(infiniband, gpus={gpu.pci: gpu for gpu in smi.parse(text)})
+    now = judge.counters(have).gpus
+    have = after(have, gpus={uuid: {**values, "retired pages": before} for uuid, values in now.items()})
+    found = [f for f in judge.plan(have, infiniband, Wanted(hgx_h100)).findings if f.check == "node_health.row_remap"]
+    assert {f.severity for f in found if not f.ok} == ({severity} if severity else set())
+
+
+def test_advice_for_several_gpus_names_none_of_them(infiniband: Topology, hgx_h100: Profile) -> None:
+    change: dict[str, str | None] = {
+        "gpu_power_readings/current_power_limit": "500.00 W",
+        "applications_clocks/graphics_clock": "1200 MHz",
+        "mig_mode/current_mig": "Enabled",
+        "ecc_mode/current_ecc": "Disabled",
+        "remapped_rows/remapped_row_pending": "Yes",
+        "ecc_errors/tpc_repair_pending": "Yes",
+        "gpu_recovery_action": "Drain P2P",
+    }
+    slow = nvlink.parse_status(smi_answers.status(8, odd=dict.fromkeys(((n, 3) for n in range(8)), "20.000 GB/s")))
+    have = healthy(infiniband, speeds=slow, gpus=gpus(infiniband, dict.fromkeys(range(8), change)))
+    found = bad(have, infiniband, hgx_h100)
+    assert len({f.check for f in found}) == 8
+    assert len({(f.check, f.fix) for f in found}) == 8
+    assert not [f.fix for f in found if f.identity in f.fix]
 
 
 def test_a_cap_that_the_site_means_is_asked_for(infiniband: Topology, hgx_h100: Profile) -> None:
@@ -233,7 +330,8 @@ def test_a_gpu_that_only_nvidia_smi_lacks_is_told(infiniband: Topology, hgx_h100
 def test_a_driver_that_says_nothing_of_recovery_ends_no_xid(
     infiniband: Topology, hgx_h100: Profile, number: int
 ) -> None:
-    old = gpus(infiniband, {2: {"gpu_recovery_action": None}})
+    change: dict[str, str | None] = {"gpu_recovery_action": None, "gpu_reset_status/reset_required": "No"}
+    old = gpus(infiniband, {2: {**change, "gpu_reset_status/drain_and_reset_recommended": "No"}}, "550.90.12")
     have = healthy(infiniband, gpus=old, events=(said(infiniband, number),))
     assert one(have, infiniband, hgx_h100).check == "node_health.xid"
 

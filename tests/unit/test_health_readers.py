@@ -37,7 +37,7 @@ def test_values_by_their_old_names() -> None:
     change["gpu_power_readings/current_power_limit"] = change["gpu_power_readings/default_power_limit"] = None
     change["power_readings/power_limit"] = change["power_readings/default_power_limit"] = "400.00 W"
     (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
-    assert (set(gpu.reasons), gpu.power_limit, gpu.power_default) == ({"hw_slowdown"}, 400.0, 400.0)
+    assert (gpu.reasons, gpu.power_limit, gpu.power_default) == (frozenset({"hw_slowdown"}), 400.0, 400.0)
 
 
 def test_absent_is_not_zero_and_a_gpu_that_does_not_answer_is_neither() -> None:
