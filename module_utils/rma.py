@@ -182,7 +182,10 @@ def _nic(host: Host, device: rdma.RdmaDevice, problems: List[Problem]) -> Nic:
     if netdev is not None:
         asked = ("ethtool", "-m", netdev)
         cable = attempt(lambda: parse_module(host.ask(asked)), " ".join(asked), problems) or {}
-    counted = nic_counters.read(host, device.name, 1, netdev or "")
+    # Reading those of a device that manages NVSwitches fills the kernel's log with errors.
+    counted = (
+        nic_counters.Counters({}) if device.manages_nvswitch else nic_counters.read(host, device.name, 1, netdev or "")
+    )
     problems += counted.problems
     return Nic(
         device=device.name,

@@ -411,6 +411,7 @@ _CATALOGUE = (
         "platform.nvlink_fabric",
         said("nvlink fabric"),
         _fabric,
+        consequences=("node_health.fabric_state",),
         platforms=ALL,
     ),
     _broken_tool("smi-missing", "nvidia-smi is not installed", "missing"),

@@ -113,12 +113,12 @@ class Host:
         """Where /sys or /proc path ``path`` lies on this machine."""
         return _under(self.hardware_root, path)
 
-    def read(self, path: str) -> Optional[str]:
+    def read(self, path: str, errors: str = "strict") -> Optional[str]:
         """Text of a file below the hardware root, stripped; None where there is none.
 
-        Raises ReadError when it is there and cannot be read, is not text, or is empty of everything but blanks.
+        errors: as bytes.decode takes it. Raises ReadError when it is there and cannot be read, is not text, or is empty of everything but blanks.
         """
-        text = _read_text(self.hardware(path), path)
+        text = _read_text(self.hardware(path), path, errors=errors)
         if text is None:
             return None
         text = text.strip()

@@ -52,8 +52,11 @@ def _umad(reading: Reading) -> List[Finding]:
     want = "an active InfiniBand port"
     if not reading.ports:
         infiniband = [port for port in reading.local if port.link_layer == "InfiniBand"]
+        bridges = [port for port in infiniband if port.of_nvswitch]
         if infiniband:
-            have = "none is active: %s" % ", ".join(map(str, infiniband))
+            rails = [port for port in infiniband if not port.of_nvswitch]
+            have = "none is active: %s" % ", ".join(map(str, rails)) if rails else "none"
+            have += "; %s manage NVSwitches" % ", ".join(map(str, bridges)) if bridges else ""
             fix = "look at ibstat on the host, or take it out of busbar_fabric_hosts"
             return [*found, UMAD.judge("InfiniBand ports", "unknown", want=want, have=have, fix=fix)]
         have = "Ethernet alone: %s" % ", ".join(map(str, reading.local)) if reading.local else "no RDMA device"
@@ -65,6 +68,9 @@ def _umad(reading: Reading) -> List[Finding]:
         if port.link_layer not in (None, "InfiniBand"):
             fix = "take %s out of what is swept through" % name
             found.append(UMAD.judge(name, "unsupported", want=want, have=port.link_layer or "", fix=fix))
+        elif port.of_nvswitch:
+            fix = "take %s out of what is swept through" % name
+            found.append(UMAD.judge(name, "unsupported", want=want, have="manages NVSwitches", fix=fix))
         elif name in refused:
             found.append(UMAD.judge(name, "unknown", want="a management device that opens", have=refused[name]))
         else:

@@ -44,12 +44,16 @@ _NO_UMAD = re.compile(
 
 @dataclass(frozen=True)
 class LocalPort:
-    """link_layer, active: None where they were not read, as of a port that was asked for by its name."""
+    """link_layer, active: None where they were not read, as of a port that was asked for by its name.
+
+    of_nvswitch: its device manages the NVSwitches of the board, and leads to no other node.
+    """
 
     device: str
     port: int
     link_layer: Optional[str] = None
     active: Optional[bool] = None
+    of_nvswitch: bool = False
 
     def __str__(self) -> str:
         return "%s:%d" % (self.device, self.port)
@@ -99,7 +103,9 @@ def local_ports(host: Host, problems: List[Problem]) -> Tuple[LocalPort, ...]:
         problems.append(error.problem)
     except ParseError as error:
         problems.append(Problem(rdma.DEVICES, str(error)))
-    return tuple(found)
+    ethernet = {one.device for one in found if one.link_layer != "InfiniBand"}
+    bridges = rdma.nvswitch_bridges(host, sorted({one.device for one in found} - ethernet))
+    return tuple(replace(one, of_nvswitch=one.device in bridges) for one in found)
 
 
 def read(
@@ -122,7 +128,7 @@ def read(
     by_name = {(one.device, one.port): one for one in local}
     ports = tuple(by_name.get((one.device, one.port), one) for one in ports)
     if not ports:
-        ports = tuple(one for one in local if one.link_layer == "InfiniBand" and one.active)
+        ports = tuple(one for one in local if one.link_layer == "InfiniBand" and one.active and not one.of_nvswitch)
     about = Reading(ports=ports, local=local, problems=tuple(problems))
     wanted = [name for name in TOOLS if counters or name != "ibqueryerrors"]
     missing = _missing(host, [name for name in wanted if partitions or name != "smpquery"])
@@ -168,7 +174,7 @@ class _Planes:
         planes: Dict[str, LocalPort] = {}
         alone: List[LocalPort] = []
         for port in about.ports:
-            if port.link_layer not in (None, "InfiniBand"):
+            if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
                 continue
             master = self._master(port)
             if master is None or master in self.known:

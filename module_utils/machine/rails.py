@@ -185,7 +185,7 @@ def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], m
 
 def _eligible(topology: Topology) -> List[Nic]:
     """RDMA NICs that can be a rail at all. In a guest every NIC may be a virtual function; on bare metal none is."""
-    out = ("efa", "management", "bond") if topology.virtualization.is_vm else ("efa", "management", "bond", "vf")
+    out = ("efa", "nvswitch", "management", "bond", *(() if topology.virtualization.is_vm else ("vf",)))
     return [nic for nic in topology.nics if nic.rdma is not None and nic.role not in out]
 
 

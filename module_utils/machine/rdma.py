@@ -2,22 +2,29 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """RDMA devices, their ports and GIDs, from /sys/class/infiniband.
 
-Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband.
+Boards of HGX B200 and B300 manage their NVSwitches through two to four ConnectX-7 functions. These bridges are no
+rails: no job, sweep or comparison uses them, and reading their counters fills the kernel's log with errors.
+Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA Fabric Manager User Guide, Blackwell HGX (VPD).
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import IPv6Address
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..core.number import whole
 from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
 
 DEVICES = "/sys/class/infiniband"
+# Hopper and older show their NVSwitches here.
+_NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
+# Of a bridge: its type, its VPD, and the type of the rails of HGX B300, on which no rail has the former.
+_BRIDGE_TYPE, _BRIDGE_VPD, _B300_RAIL_TYPE = "MT4129", "SW_MNG", "MT4131"
 # What the kernel prints after the number (drivers/infiniband/core/sysfs.c).
 _STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 _PHYS_STATES = (
@@ -89,6 +96,7 @@ class RdmaDevice:
     board_id: Optional[str]
     ports: Tuple[Port, ...]
     source: str
+    manages_nvswitch: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,7 +199,29 @@ def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
         names = sorted(host.listdir(DEVICES), key=natural_key)
     except ReadError as error:
         return (), (error.problem,)
-    return tuple(_device(host, name, problems) for name in names), tuple(problems)
+    devices = [_device(host, name, problems) for name in names]
+    infiniband = [one.name for one in devices if all(port.link_layer == "InfiniBand" for port in one.ports)]
+    bridges = nvswitch_bridges(host, infiniband)
+    return tuple(replace(device, manages_nvswitch=device.name in bridges) for device in devices), tuple(problems)
+
+
+def nvswitch_bridges(host: Host, infiniband: Sequence[str]) -> FrozenSet[str]:
+    """Return the devices that manage NVSwitches.   infiniband: names of the devices without an Ethernet port.
+
+    Their VPD decides; if it cannot be read, as without root, a ConnectX-7 beside ConnectX-8 rails is taken for one.
+    """
+    if attempt(lambda: host.listdir(_NVSWITCHES), _NVSWITCHES, []):
+        return frozenset()
+    paths = ["%s/%s" % (DEVICES, name) for name in attempt(lambda: host.listdir(DEVICES), DEVICES, []) or ()]
+    types = {path: attempt(partial(host.read, path + "/hca_type"), path, []) for path in paths}
+    found = set()
+    for name in infiniband:
+        path = "%s/%s" % (DEVICES, name)
+        if types.get(path) == _BRIDGE_TYPE:
+            vpd = attempt(partial(host.read, path + "/device/vpd", "replace"), path, [])
+            if _B300_RAIL_TYPE in types.values() if vpd is None else _BRIDGE_VPD in vpd:
+                found.add(name)
+    return frozenset(found)
 
 
 def _device(host: Host, name: str, problems: List[Problem]) -> RdmaDevice:

@@ -21,7 +21,7 @@ from .virtualization import Virtualization
 # Without the host bridge in between: GPUDirect RDMA is used by default.
 _NEAR = ("X", "PIX", "PXB")
 # What a NIC is for, decided from facts in this order; the first that applies wins.
-ROLES = ("efa", "vf", "management", "bond", "down", "compute", "storage")
+ROLES = ("efa", "nvswitch", "vf", "management", "bond", "down", "compute", "storage")
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def join(
         where = "nearest GPU %s (%s)" % (nearest.pci, path) if nearest else "no GPU on this machine"
         role, reason = (
             _foreign(device)
+            or _bridge(rdma_device)
             or _vf(device)
             or _management(interfaces, carried)
             or _bond(rdma_device, interfaces, bonds)
@@ -214,6 +215,11 @@ def _carried(routes: Sequence[DefaultRoute], netdevs: Sequence[Netdev]) -> Dict[
 
 def _foreign(device: PciDevice) -> Optional[Tuple[str, str]]:
     return ("efa", "an Elastic Fabric Adapter, which is neither InfiniBand nor RoCE") if is_efa(device) else None
+
+
+def _bridge(device: Optional[RdmaDevice]) -> Optional[Tuple[str, str]]:
+    bridge = device is not None and device.manages_nvswitch
+    return ("nvswitch", "manages the board's NVSwitches, which is no way to another node") if bridge else None
 
 
 def _vf(device: PciDevice) -> Optional[Tuple[str, str]]:

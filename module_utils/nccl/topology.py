@@ -175,6 +175,8 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
             said.append("%s: is a compute NIC (%s) that NCCL does not list" % (nic.label, nic.reason))
     for net in nccl.nets:
         own = _nic_of(net, topology)
+        if own is not None and own.role == "nvswitch":
+            said.append("%s: NCCL uses it, and it %s" % (own.label, own.reason))
         for listed in nccl.gpus:
             have = topology.paths.get((listed.busid, own.pci)) if own else None
             path = nccl.paths[listed.busid, net.label]

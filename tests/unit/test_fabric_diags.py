@@ -85,6 +85,18 @@ def test_two_planes_are_two_sweeps(node: Node) -> None:
     assert (second.device, second.plane) == ("mlx5_1", "0008f10500100099")
 
 
+def test_ports_that_manage_nvswitches_are_never_swept(node: Node, tmp_path: Path) -> None:
+    host = node(ports=4)
+    for number in (0, 1):
+        trees.line(tmp_path / f"sys/class/infiniband/mlx5_{number}/hca_type", "MT4131")
+        trees.line(tmp_path / f"sys/class/infiniband/mlx5_{number}/ports/1/state", "1: DOWN")
+    for devices in ((), ("mlx5_2:1",)):
+        reading = diags.read(host, devices)
+        assert reading.sweeps == ()
+        assert not (tmp_path / "called").exists() or not [call for call in called(tmp_path) if "mlx5_" in call]
+        assert set(states(asked.judge(reading)).values()) == {"unsupported" if devices else "unknown"}
+
+
 def test_what_is_not_wanted_is_not_asked(node: Node, tmp_path: Path) -> None:
     [found] = diags.read(node(), ["mlx5_1:1"], counters=False, partitions=True).sweeps
     assert found.device == "mlx5_1"

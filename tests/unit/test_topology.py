@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 
 from tests.trees import GEN5_X16, interface, line, link, pci_function, rdma_device
@@ -89,6 +91,40 @@ def role(found: Topology, name: str) -> tuple[str, str]:
 def problems(found: Topology) -> list[str]:
     """Without the one that every tree here has: there is no NVIDIA driver."""
     return [str(problem) for problem in found.problems if "nvidia" not in problem.source]
+
+
+@pytest.mark.parametrize(
+    ("rails", "vpd", "nvswitches", "expected"),
+    [
+        # HGX B200: rails are of the same type, and the VPD decides.
+        ("MT4129", "\x82\0\x90SMDL=SW_MNG\xff", False, True),
+        ("MT4129", "\x82\0\x90PN MCX75310AAS-NEAT", False, False),
+        ("MT4129", None, False, False),
+        # HGX B300: rails are ConnectX-8.
+        ("MT4131", None, False, True),
+        ("MT4131", "SMDL=SW_MNG", False, True),
+        ("MT4131", "PN MCX75310AAS-NEAT", False, False),
+        # HGX H100 shows its NVSwitches.
+        ("MT4129", "SMDL=SW_MNG", True, False),
+    ],
+)
+def test_a_nic_that_manages_nvswitches_is_no_rail(
+    tmp_path: Path, hgx_h100: Profile, rails: str, vpd: str | None, nvswitches: bool, expected: bool
+) -> None:
+    hgx(tmp_path)
+    for number in range(8):
+        line(tmp_path / f"sys/class/infiniband/mlx5_{number}/hca_type", rails)
+    # Behind the switch of GPU 3 and its rail.
+    where = pair(tmp_path, 3)[1].replace("0000:44:00.0", "0000:44:00.1")
+    rdma(tmp_path, "mlx5_8", function(tmp_path, where, IB_NIC, 0))
+    line(tmp_path / "sys/class/infiniband/mlx5_8/hca_type", "MT4129")
+    if vpd is not None:
+        (tmp_path / "sys/devices" / where / "vpd").write_bytes(vpd.encode("latin-1"))
+    if nvswitches:
+        line(tmp_path / "proc/driver/nvidia-nvswitch/devices/0000:c1:00.0", "x")
+    found = read(tmp_path)
+    assert nic(found, "mlx5_8").role == ("nvswitch" if expected else "compute")
+    assert len(match(found, hgx_h100).nics) == (8 if expected else 7)
 
 
 STORAGE = "pci0000:a0/0000:a0:01.0/0000:a1:00.0"
