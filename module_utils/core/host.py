@@ -116,7 +116,7 @@ class Host:
     def read(self, path: str, errors: str = "strict") -> Optional[str]:
         """Text of a file below the hardware root, stripped; None where there is none.
 
-        errors: as bytes.decode takes it. Raises ReadError when it is there and cannot be read, is not text, or is empty of everything but blanks.
+        errors: as bytes.decode takes it. Raises ReadError where it cannot be read, is not text, or holds blanks alone.
         """
         text = _read_text(self.hardware(path), path, errors=errors)
         if text is None:
