@@ -24,8 +24,28 @@ _WANTS = ("/etc/systemd/system", "/run/systemd/generator", "/run/systemd/system"
 _TARGETS = ("multi-user", "network-online", "sysinit")
 
 
+def mask_of(host: Host, unit: str) -> str:
+    """Return the path of the empty file, or link to /dev/null, that masks a unit; "" for none. Raises ReadError."""
+    for path in ("%s/%s" % (folder, unit) for folder in UNITS):
+        text = host.read_system(path)
+        if text is not None:
+            return "" if text else path
+    return ""
+
+
+def start(unit: str, mask: str) -> str:
+    """Advise how to start a unit for good; a masked one only after its owner was asked.   mask: as of mask_of."""
+    command = "systemctl enable --now %s" % unit
+    if not mask:
+        return command
+    unmask = "systemctl unmask %s%s" % ("--runtime " if mask.startswith("/run/") else "", unit)
+    return "ask who masked %s (%s), and why; if it shall run, %s, then %s" % (unit, mask, unmask, command)
+
+
 def unit_files(host: Host, name: str) -> Dict[str, str]:
-    """Path -> text. Raises ReadError."""
+    """Path -> text; {} of a unit that is masked, which nothing starts. Raises ReadError."""
+    if mask_of(host, name):
+        return {}
     paths = ["%s/%s" % (folder, name) for folder in UNITS]
     # Drop-ins of all services, and those of this one, which hide them.
     kinds = ("%s.d" % name, "%s.d" % name.rpartition(".")[2])
@@ -60,7 +80,9 @@ def by_name(host: Host, folders: Sequence[str], suffix: str) -> List[Tuple[str, 
 
 
 def wanted_at_boot(host: Host, unit: str) -> bool:
-    """Whether a target of the boot wants the unit. Raises ReadError."""
+    """Whether a target of the boot wants the unit, and it is not masked. Raises ReadError."""
+    if mask_of(host, unit):
+        return False
     folders = ["%s/%s.target.wants" % (folder, target) for folder in _WANTS for target in _TARGETS]
     return any(unit in host.listdir_system(folder) for folder in folders)
 

@@ -16,6 +16,7 @@ from ..core import mounts, os_release
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ToolMissing, attempt, read_each
 from ..core.mounts import Mount
+from ..core.systemd_files import mask_of
 from ..machine.pci import parse_text, read_value
 from . import dkms, kernels, module_file, packages
 from .dkms import Build
@@ -60,7 +61,7 @@ class Have:
 
     peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
     umad: ib_umad is loaded.   lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.
-    systemd, openibd: the node has them.
+    systemd: the node has it.   openibd: the node has it, and no administrator has masked it.
     system, packages, builds: None where not known.
     """
 
@@ -128,7 +129,8 @@ def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
         lustre_loaded=bool(host.listdir("/sys/module/ko2iblnd")),
         masked=host.read_system(_MASKED) == "",
         systemd=host.has("systemctl"),
-        openibd=any(host.mode_system(path) is not None for path in OPENIBD_PLACES),
+        openibd=any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
+        and mask_of(host, OPENIBD) in ("", _MASKED),
         problems=tuple(dict.fromkeys(problems)),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
-from ..core.systemd_files import unit_files, wanted_at_boot
+from ..core.systemd_files import mask_of, unit_files, wanted_at_boot
 
 UNIT = "nvidia-fabricmanager.service"
 _SHOWN = "--property=ActiveState,SubState,Result"
@@ -28,6 +28,7 @@ class FabricManager:
     """installed: there is a unit.   active, enabled: now, and at boot.   state: as systemd words it.
 
     version: of the program; None: not read.   problem: why something is not known.
+    mask: the file that masks the unit.
     """
 
     installed: Optional[bool] = None
@@ -36,6 +37,7 @@ class FabricManager:
     state: str = ""
     version: Optional[str] = None
     problem: Optional[Problem] = None
+    mask: str = ""
 
 
 def parse_version(text: str) -> str:
@@ -48,8 +50,8 @@ def parse_version(text: str) -> str:
 
 def read(host: Host) -> FabricManager:
     try:
-        installed = bool(unit_files(host, UNIT))
-        if not installed:
+        mask = mask_of(host, UNIT)
+        if not mask and not unit_files(host, UNIT):
             return FabricManager(installed=False)
         active, state = running(host, UNIT)
         enabled = wanted_at_boot(host, UNIT)
@@ -64,7 +66,7 @@ def read(host: Host) -> FabricManager:
         problem = error.problem
     except ParseError as error:
         problem = Problem(" ".join(TOOL), str(error))
-    return FabricManager(True, active, enabled, state, version, problem)
+    return FabricManager(True, active, enabled, state, version, problem, mask)
 
 
 def running(host: Host, name: str) -> Tuple[bool, str]:

@@ -13,14 +13,14 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
-from ..core.systemd_files import unit_files, wanted_at_boot
+from ..core.systemd_files import mask_of, start, unit_files, wanted_at_boot
 from ..driver import nvidia_options
 from ..machine.platform import NVLINK_FABRIC
 from ..machine.profile import NvlinkDomain
@@ -42,10 +42,11 @@ _RECHECK = "then run site.yml --tags node_health for this host again"
 SERVICE = Check(
     "imex.service",
     why="without IMEX on every node of the NVLink domain, jobs over several nodes cannot use NVLink between them",
-    fix="install nvidia-imex of the driver's version, then systemctl enable --now %s; %s" % (UNIT, _RECHECK),
+    fix="install nvidia-imex of the driver's version, then %s; %s" % (start(UNIT, ""), _RECHECK),
     severity="critical",
 )
-"Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot"
+"""Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot; where jobs start IMEX of their own
+(`imex: job`): does the host not start it"""
 NODES_CONFIG = Check(
     "imex.nodes",
     why="IMEX reaches the nodes of this list and no others; it is read when the service starts",
@@ -98,7 +99,8 @@ class Domain:
 
 @dataclass(frozen=True)
 class Have:
-    """installed, active, enabled: of the service; None: not known.   nodes: the list, None where there is none.
+    """installed, active, enabled: of the service; None: not known.   mask: the file that masks it.
+    nodes: the list, None where there is none.
 
     domain: None where it was not asked or gave no answer.   channel: what is wrong with it, "" for nothing.
     asked: whether the domain's state is asked for.   off: the driver was loaded without channel 0.
@@ -115,6 +117,7 @@ class Have:
     asked: bool = True
     off: bool = False
     problems: Dict[str, Problem] = field(default_factory=dict)
+    mask: str = ""
 
 
 def parse_nodes(text: str) -> Tuple[str, ...]:
@@ -163,33 +166,33 @@ def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
     channel = _channel(host, problems)
     loaded = attempt(lambda: host.read(nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
     off = re.search(r"(?m)^%s: 0$" % _OPTION, loaded) is not None
+    service = _service(host, problems)
     if domain.imex == "job":
-        return Have(channel=channel, off=off, problems=problems)
-    installed, active, enabled, state = _service(host, problems)
+        return replace(service, channel=channel, off=off, problems=problems)
     unread: List[Problem] = []
     text = attempt(lambda: host.read_system(NODES), NODES, unread)
     nodes = attempt(lambda: parse_nodes(text or ""), NODES, unread) if text is not None else None
     if unread:
         problems["nodes"] = unread[0]
     seen = None
-    if active and ask:
+    if service.active and ask:
         said: List[Problem] = []
         seen = attempt(lambda: parse_domain(host.ask(TOOL, TIMEOUT)), " ".join(TOOL), said)
         if said:
             problems["state"] = said[0]
-    return Have(installed, active, enabled, state, nodes, seen, channel, ask, off, problems)
+    return replace(service, nodes=nodes, domain=seen, channel=channel, asked=ask, off=off, problems=problems)
 
 
-def _service(host: Host, problems: Dict[str, Problem]) -> Tuple[Optional[bool], Optional[bool], Optional[bool], str]:
-    """(installed, active, enabled, as systemd words it)."""
+def _service(host: Host, problems: Dict[str, Problem]) -> Have:
     try:
-        if not unit_files(host, UNIT):
-            return False, False, False, "not installed"
+        mask = mask_of(host, UNIT)
+        if not mask and not unit_files(host, UNIT):
+            return Have(False, False, False, "not installed")
         active, state = running(host, UNIT)
-        return True, active, wanted_at_boot(host, UNIT), state
+        return Have(True, active, wanted_at_boot(host, UNIT), state, mask=mask)
     except ReadError as error:
         problems["service"] = error.problem
-    return None, None, None, ""
+    return Have()
 
 
 def _channel(host: Host, problems: Dict[str, Problem]) -> str:
@@ -217,7 +220,7 @@ def judge(have: Have, domain: NvlinkDomain, driver: Optional[str], options: Sequ
     """driver: its version, None where it is not known.   options: of the driver, that the profile asks for."""
     found = [_judge_channel(have, _OPTION in options)]
     if domain.imex != "rack":
-        return found
+        return found + _judge_owner(have)
     service = _judge_service(have)
     found += [service, _judge_nodes(have, domain, service)]
     return found + _judge_state(have, driver, service) if have.asked else found
@@ -232,23 +235,40 @@ def _judge_channel(have: Have, by_driver: bool) -> Finding:
     return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
 
 
+def _judge_owner(have: Have) -> List[Finding]:
+    """Judge the host's own service where jobs start IMEX; a job may have started this very unit."""
+    want, source = "not started by the host: jobs do that", "systemctl show %s" % UNIT
+    if "service" in have.problems:
+        said = str(have.problems["service"])
+        return [SERVICE.judge(UNIT, "unknown", want, said, source, "run %s on the node" % source, severity="major")]
+    if have.enabled:
+        said = "%s, enabled: it holds the port and the channels that a job's IMEX needs" % have.state
+        fix = "systemctl disable --now %s (where ComputeDomains start IMEX, also systemctl mask %s); %s"
+        fix %= (UNIT, UNIT, _RECHECK)
+        return [SERVICE.judge(UNIT, "drift", want, said, source, fix, severity="major")]
+    known = have.active is not None
+    text = "%s, %s" % (have.state, "masked" if have.mask else "not enabled")
+    return [SERVICE.judge(UNIT, "ok", want, text, source)] if known else []
+
+
 def _judge_service(have: Have) -> Finding:
     want, source = "active and enabled", "systemctl show %s" % UNIT
     if "service" in have.problems:
         said = str(have.problems["service"])
         return SERVICE.judge(UNIT, "unknown", want, said, source, "run %s on the node" % source)
+    begin = start(UNIT, have.mask)
+    if not have.active and have.mask:
+        said = "masked: %s" % have.mask
+        fix = "where jobs (Slurm, ComputeDomains) start IMEX, set imex: job in the profile's nvlink_domain; else %s; %s"
+        return SERVICE.judge(UNIT, "unknown", want, said, source, fix % (begin, _RECHECK), severity="major")
     if not have.active:
         fix = None
         if have.installed:
-            fix = "read journalctl -u %s and /var/log/nvidia-imex.log, then systemctl start %s; %s" % (
-                UNIT,
-                UNIT,
-                _RECHECK,
-            )
+            fix = "read journalctl -u %s and /var/log/nvidia-imex.log, then %s; %s" % (UNIT, begin, _RECHECK)
         return SERVICE.judge(UNIT, "drift", want, have.state, source, fix)
     if not have.enabled:
-        fix = "systemctl enable %s; %s" % (UNIT, _RECHECK)
-        said = "active, not enabled: it does not come back after a reboot"
+        fix = "%s; %s" % (begin, _RECHECK)
+        said = "active, %s: it does not come back after a reboot" % ("masked" if have.mask else "not enabled")
         return SERVICE.judge(UNIT, "drift", want, said, source, fix, severity="major", aspect="persisted")
     return SERVICE.judge(UNIT, "ok", want, want, source)
 
@@ -257,7 +277,7 @@ def _judge_nodes(have: Have, domain: NvlinkDomain, service: Finding) -> Finding:
     want = "one address a line, of %d nodes at most" % domain.nodes
     if "nodes" in have.problems:
         return NODES_CONFIG.judge(NODES, "unknown", want, str(have.problems["nodes"]), NODES)
-    because = service if have.installed is False else None
+    because = service if have.installed is False or (have.mask and not have.active) else None
     if not have.nodes:
         return NODES_CONFIG.judge(
             NODES, "drift", want, "no address" if have.nodes is not None else "absent", because=because
@@ -276,8 +296,9 @@ def _judge_state(have: Have, driver: Optional[str], service: Finding) -> List[Fi
         problem = have.problems.get("state")
         said = str(problem) if problem else "not asked: the service does not run"
         because = None if have.active else service
+        severity = "major" if have.mask and not have.active else None
         fix = None if problem is None else "run %s on the node; where it hangs, restart %s" % (source, UNIT)
-        return [STATE.judge(subject, "unknown", want, said, source, fix, because)]
+        return [STATE.judge(subject, "unknown", want, said, source, fix, because, severity=severity)]
     away = ["%s %s" % (host, status or "?") for host, status, _version in have.domain.nodes if status != "READY"]
     if have.domain.state != "UP" or away:
         more = ": %s%s" % (away[0], " and %d more" % (len(away) - 1) if away[1:] else "") if away else ""
@@ -340,10 +361,12 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
             found.append(MEMBERSHIP.judge(name, "ok", want, "%s, clique %s" % pair, source))
             continue
         state = gpu.fabric.get("state", "").lower()
+        unread = "clusterUuid" not in gpu.fabric or "cliqueId" not in gpu.fabric
         said = "UUID %s, clique %s" % tuple(gpu.fabric.get(key, "not shown") for key in ("clusterUuid", "cliqueId"))
         # Before it is registered it has neither.
         because = None if state == "completed" else NVLINK_FABRIC.at("nvlink fabric")
-        found.append(MEMBERSHIP.judge(name, "drift" if state else "unknown", want, said, source, because=because))
+        how = "unknown" if not state or (unread and state == "completed") else "drift"
+        found.append(MEMBERSHIP.judge(name, how, want, said, source, because=because))
     if len(pairs) > 1:
         said = "; ".join("%s, clique %s: %d GPUs" % (*pair, count) for pair, count in sorted(pairs.items()))
         found.append(MEMBERSHIP.judge("gpus", "drift", "one domain for all GPUs", said, source))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence
 
+from ..core import systemd_files
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, ReadError
@@ -291,9 +292,10 @@ def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
 def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) -> Finding:
     subject, want = "nvidia-fabricmanager", "active, in the driver's version %s" % (driver or "(not loaded)")
     source = "systemctl show %s" % fabric_manager.UNIT
-    fix = "install the nvidia-fabricmanager package of version %s, then systemctl enable --now %s; %s" % (
+    start = systemd_files.start(fabric_manager.UNIT, there.mask)
+    fix = "install the nvidia-fabricmanager package of version %s, then %s; %s" % (
         driver or "of the driver",
-        fabric_manager.UNIT,
+        start,
         RECHECK,
     )
     if there.installed is None:
@@ -301,14 +303,19 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
         return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, "run %s on the node" % source)
     if not there.installed:
         return FABRIC_MANAGER.judge(subject, "drift", want, "not installed", source, fix)
+    if there.mask and not there.active:
+        # Its owner may run another one, as a container; platform.nvlink_fabric judges what it achieves.
+        text = "masked: %s" % there.mask
+        fix = "%s; if a container runs the Fabric Manager, list this in busbar_accepted; %s" % (start, RECHECK)
+        return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, fix, severity="major")
     # Of another version it does not start: that is the cause then, and not that it is stopped.
     if there.version is not None and driver is not None and there.version != driver:
         text = "%s, version %s" % (there.state, there.version)
         return FABRIC_MANAGER.judge(subject, "drift", want, text, " ".join(fabric_manager.TOOL), fix)
     if not there.active:
-        fix = "read journalctl -u %s and /var/log/fabricmanager.log, then systemctl start %s; %s" % (
+        fix = "read journalctl -u %s and /var/log/fabricmanager.log, then %s; %s" % (
             fabric_manager.UNIT,
-            fabric_manager.UNIT,
+            start,
             RECHECK,
         )
         return FABRIC_MANAGER.judge(subject, "drift", want, there.state, source, fix)
@@ -318,8 +325,8 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
             subject, "unknown", want, text, " ".join(fabric_manager.TOOL), "run %s on the node" % fabric_manager.TOOL[0]
         )
     if not there.enabled:
-        fix = "systemctl enable %s; %s" % (fabric_manager.UNIT, RECHECK)
-        text = "active, not enabled: it does not come back after a reboot"
+        fix = "%s; %s" % (start, RECHECK)
+        text = "active, %s: it does not come back after a reboot" % ("masked" if there.mask else "not enabled")
         return FABRIC_MANAGER.judge(subject, "drift", want, text, source, fix, severity="major", aspect="persisted")
     return FABRIC_MANAGER.judge(subject, "ok", want, "%s, version %s" % (there.state, there.version), source)
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.finding import printable
-from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
+from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from ..core.systemd_files import mask_of
 
 LLDPCLI = ("lldpcli", "-f", "json0", "show", "neighbors", "details")
 NETWORKCTL = ("networkctl", "lldp", "--json=short")
 # Characters of a name: an LLDP text has at most 255 bytes. TLVs that are kept of one neighbour, and its largest.
 TEXT, TLVS, TLV = 255, 64, 507
+UNIT = "lldpd.service"
 # Organisation of IEEE 802.1, whose TLVs lldpd hands on as they are.
 _IEEE_8021 = "00,80,C2"
 _BYTES = re.compile(r"([0-9A-Fa-f]{2}(,[0-9A-Fa-f]{2})*)?")
@@ -58,7 +60,7 @@ class Neighbour:
 class Heard:
     """What the host's LLDP agent tells.
 
-    source: its command; "" where there is none that answers, and then ``silent`` says why.
+    source: its command; "" where there is none that answers, and then ``silent`` says why.   mask: what masks lldpd.
     tlvs: it hands on what the switch says of itself, not only who it is.
     problem: of an agent that is there, and whose answer is none.
     """
@@ -68,6 +70,7 @@ class Heard:
     silent: str = ""
     tlvs: bool = True
     problem: Optional[Problem] = None
+    mask: str = ""
 
 
 def read(host: Host) -> Heard:
@@ -93,7 +96,8 @@ def read(host: Host) -> Heard:
             return Heard(source=command, problem=error.problem)
         except ParseError as error:
             return Heard(source=command, problem=Problem(command, str(error)))
-    return Heard(silent=printable("; ".join(silent)))
+    mask = attempt(lambda: mask_of(host, UNIT), UNIT, []) or ""
+    return Heard(silent=printable("; ".join([*silent, *(["%s is masked" % UNIT] if mask else [])])), mask=mask)
 
 
 def parse_lldpcli(text: str) -> List[Neighbour]:

@@ -15,13 +15,14 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import ParseError
 from ..core.plan import Plan
+from ..core.systemd_files import start
 from ..machine.profile import Profile
 from ..machine.rails import Rails, ethernet
 from ..machine.topology import Topology
 from ..roce.port import ports
 from ..roce.want import Want
 from . import dcbx
-from .neighbour import Heard, Neighbour
+from .neighbour import UNIT, Heard, Neighbour
 
 # What is asked of a host: what it hears is judged, that it hears it is asked for, or nothing.
 ASKED = ("auto", "none", "required")
@@ -32,8 +33,8 @@ HEADER = 14
 AGENT = Check(
     "lldp.agent",
     why="without it nobody hears what the switches say: into which port a rail is plugged, and how that is set up",
-    fix="install lldpd and start it (systemctl enable --now lldpd), or let systemd-networkd 256 or later have the rails"
-    " (LLDP=yes); where neither can be, busbar_lldp: none",
+    fix="install lldpd, then %s; or let systemd-networkd 256 or later have the rails (LLDP=yes); where neither can"
+    " be, set busbar_lldp: none" % start(UNIT, ""),
 )
 "Does lldpd, or systemd-networkd, give an answer"
 
@@ -138,7 +139,9 @@ def plan(heard: Heard, own: Sequence[Port], want: Asked) -> Plan:
     if not heard.source:
         if want.asked == AUTO:
             return Plan()
-        return Plan((AGENT.judge("lldp", "unknown", "lldpd or systemd-networkd", heard.silent, "lldpcli, networkctl"),))
+        fix = AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
+        agents = "lldpd or systemd-networkd"
+        return Plan((AGENT.judge("lldp", "unknown", agents, heard.silent, "lldpcli, networkctl", fix),))
     findings = [AGENT.judge("lldp", "ok", "an answer", heard.source, heard.source)]
     of_port = {port: _switches(heard, port) for port in own}
     if want.asked == AUTO and not any(of_port.values()):

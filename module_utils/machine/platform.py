@@ -80,7 +80,8 @@ NVLINKS = Check(
 NVLINK_FABRIC = Check(
     "platform.nvlink_fabric",
     why="until the fabric is registered CUDA does not start on NVSwitch machines",
-    fix="start nvidia-fabricmanager (of the driver's version; NVL72: on the switch trays), read its log; " + _RECHECK,
+    fix="see that nvidia-fabricmanager of the driver's version runs (NVL72: on the switch trays) and is not masked"
+    " (node_health.fabric_manager), read its log; " + _RECHECK,
     severity="critical",
 )
 "Is the NVSwitch fabric registered"

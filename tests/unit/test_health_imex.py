@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import systemd_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.health import imex, page_size
+from ansible_collections.busbar.fabric.plugins.module_utils.health import fabric_manager, imex, judge, page_size
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import Domain, Have
 from ansible_collections.busbar.fabric.plugins.module_utils.health.smi import Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NvlinkDomain
@@ -99,6 +101,43 @@ def test_a_service_that_cannot_be_asked_is_unknown() -> None:
     assert [one.split(":")[0] for one in bad(have)] == ["imex.service unknown", "imex.state unknown because"]
 
 
+@pytest.mark.parametrize(
+    ("mask", "running", "domain", "expected"),
+    [
+        ("/etc", False, RACK, ("unknown", "major")),
+        ("/run", False, RACK, ("unknown", "major")),
+        # A job has started it, or the mask came later.
+        ("/etc", True, RACK, ("drift", "major")),
+        ("/etc", False, JOB, ("ok", "critical")),
+        ("", True, JOB, ("drift", "major")),
+        ("", True, RACK, ("ok", "critical")),
+    ],
+)
+def test_a_masked_service_is_never_started(
+    tmp_path: Path, mask: str, running: bool, domain: NvlinkDomain, expected: tuple[str, str]
+) -> None:
+    for unit in (imex.UNIT, fabric_manager.UNIT):
+        put_all(tmp_path, {f"/usr/lib/systemd/system/{unit}": "[Unit]\n"})
+        put_all(tmp_path, {f"/etc/systemd/system/multi-user.target.wants/{unit}": "[Unit]\n"})
+        if running:
+            put_all(tmp_path, {f"/sys/fs/cgroup/system.slice/{unit}/cgroup.procs": "12\n"})
+        if mask:
+            link = tmp_path / mask[1:] / "systemd/system" / unit
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to("/dev/null")
+    host = Host(str(tmp_path), str(tmp_path))
+    have = imex.read(host, domain, ask=False)
+    (service,) = (one for one in imex.judge(have, domain, None) if one.check == imex.SERVICE.id)
+    assert (service.state, service.severity) == expected
+    manager = judge._fabric_manager(replace(fabric_manager.read(host), version="1.2.3"), "1.2.3")
+    assert manager.state == ("unknown" if mask and not running else "drift" if mask else "ok")
+    for finding in (service, manager):
+        at = finding.fix.find("enable")
+        assert at < 0 or not mask or 0 <= finding.fix.find("systemctl unmask") < at
+    assert systemd_files.wanted_at_boot(host, imex.UNIT) == (not mask)
+    assert bool(systemd_files.unit_files(host, imex.UNIT)) == (not mask)
+
+
 def test_where_jobs_start_their_own_only_the_channel_is_asked_for() -> None:
     assert bad(Have(), JOB) == []
     assert bad(Have(channel="there is none"), JOB) == ["imex.channel drift: there is none"]
@@ -128,7 +167,7 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     assert have.domain == Domain("UP", (("10.0.0.1", "READY", "580.95.05"),))
     assert (have.channel, have.off, have.problems) == ("", False, {})
     assert imex.read(host, RACK, ask=False).domain is None
-    assert imex.read(host, JOB) == Have()
+    assert imex.read(host, JOB) == Have(True, True, True, "active (running)")
     put_all(tmp_path, {imex.NODES: "node01\n", "/proc/driver/nvidia/params": "CreateImexChannel0: 0\n"})
     (tmp_path / "dev/nvidia-caps-imex-channels/channel0").unlink()
     have = imex.read(host, RACK)
@@ -177,7 +216,7 @@ def test_each_gpu_has_to_be_in_one_domain() -> None:
     assert membership(gpu("a", UUID, "32766"), gpu("b", UUID.upper(), "32766")) == []
     assert membership(gpu("a", UUID, "0")) == []
     assert membership(gpu("a", imex.ZEROS, "0")) == [("a", "drift", False)]
-    assert membership(gpu("a", UUID, None)) == [("a", "drift", False)]
+    assert membership(gpu("a", UUID, None)) == [("a", "unknown", False)]
     assert membership(gpu("a", "N/A", "N/A", "In Progress")) == [("a", "drift", True)]
     assert membership(gpu("a", None, None, "")) == [("a", "unknown", True)]
     assert membership(gpu("a", UUID, "1"), gpu("b", UUID, "2")) == [("gpus", "drift", False)]

@@ -153,6 +153,10 @@ def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: 
     assert says in ports.notes(found, [port()], WANT)[0]
     assert wrong(found, replace(WANT, asked="required")) == [("lldp.agent", "unknown", found.silent)]
     assert ports.notes(found, [port()], replace(WANT, asked="required")) == []
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/lldpd.service").symlink_to("/dev/null")
+    (finding,) = ports.plan(neighbour.read(node(tmp_path)), [port()], replace(WANT, asked="required")).findings
+    assert 0 < finding.fix.find("systemctl unmask lldpd.service") < finding.fix.find("enable --now")
 
 
 @pytest.mark.parametrize(
