@@ -600,8 +600,13 @@ def _pages(arguments: argparse.Namespace, data: Mapping[str, Any], nights: Histo
         print(arguments.rma / name)
     if left_out:
         print(f"and {left_out} more devices: --rma writes {rma_page.PAGES} pages of a night")
+    unknown = rma_page.not_judged(data, nights.hosts(data["run"]["id"])[0])
     if not pages:
-        print("nothing is wrong with any device of that night: no page was written")
+        what = "no device has a finding" if unknown else "nothing is wrong with any device"
+        print(f"{what} in that run: no page was written")
+    for line in unknown:
+        # The paths alone go to a script.
+        print(f"not judged: {printable(line)}", file=sys.stderr if pages else sys.stdout)
 
 
 def _commit(path: Path) -> str | None:

@@ -16,44 +16,88 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, identity
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, rma_record
 
 from . import health, html
 from .beside import Beside, moment
 from .history import History
-from .run import Run
+from .report import OPEN
+from .run import HostResult, Run
 
 # Pages of a night; nights and attempts of a page; counters of a night; bytes of a record.
 PAGES, NIGHTS, ATTEMPTS, COUNTERS, BYTES = 200, 60, 100, 6, 4 << 20
-_CHECKS = "node_health."
+# Checks of a device itself, not of how it is set up; those of ``_ABSENT`` name a device without an address.
+_CHECKS = (
+    "node_health.",
+    *(
+        check.id
+        for check in (
+            *(platform.GPU_DRIVER, platform.GPU_PCIE, platform.NVLINKS, platform.PCIE_LINK),
+            *(platform.RAIL_STATE, platform.RAIL_RATE, platform.RAIL_PCIE),
+        )
+    ),
+)
+_ABSENT = (platform.GPU_COUNT.id, platform.RAIL_DEVICE.id)
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# Devices of a host that are named.
+_NAMED = 8
 _PARTS = ("product", "serial", "part", "revision", "firmware", "slot", "guid", "psid", "uuid")
 _NAMES = {"part": "part number", "serial": "serial number", "guid": "GUID", "psid": "PSID", "uuid": "UUID"}
 
 
 @dataclass(frozen=True)
 class Device:
-    """One part of a node, by its PCI address."""
+    """One part of a node, by its PCI address; one that has none any more by what the finding names."""
 
     host: str
     pci: str
 
     @property
     def file(self) -> str:
-        return f"{rma_record.safe(self.host)}-{self.pci.replace(':', '-').replace('.', '-')}.html"
+        return f"{rma_record.safe(self.host)}-{re.sub('[^A-Za-z0-9]', '-', self.pci)}.html"
 
 
 def wrong(data: Mapping[str, Any]) -> list[Device]:
-    """The devices that something is wrong with in a report, by host and address."""
+    """Return the devices that have a finding in a report, by host and address."""
     found = {
-        Device(host, pci): None
+        Device(host, identity(one["subject"])): None
         for host, said in data["hosts"].items()
         for one in said["findings"]
-        if one["check"].startswith(_CHECKS) and one["state"] == "drift"
-        # Of what is no device the whole subject is what lasts.
-        for pci in [identity(one["subject"])]
-        if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", pci)
+        if _is_of_device(one) and (one["state"] == "drift" or _is_lost(one))
     }
     return sorted(found, key=lambda device: (device.host, device.pci))
+
+
+def _is_of_device(finding: Mapping[str, Any]) -> bool:
+    # Of what is no device the whole subject is what lasts.
+    named = _ADDRESS.fullmatch(identity(finding["subject"])) is not None
+    check = str(finding["check"])
+    return check in _ABSENT or (named and check.startswith(_CHECKS))
+
+
+def _is_lost(finding: Mapping[str, Any]) -> bool:
+    """Whether nvidia-smi itself reports that a GPU failed to answer."""
+    return (finding["check"], finding["severity"]) == (judge_gpu.GPU_ANSWERS.id, "critical")
+
+
+def not_judged(data: Mapping[str, Any], hosts: Mapping[str, HostResult]) -> list[str]:
+    """Return what no page says anything about: hosts whose devices were not judged, and devices without a verdict."""
+    found = []
+    for host, said in data["hosts"].items():
+        checks = {one["check"] for one in said["findings"]} | set(hosts[host].passed)
+        devices = {
+            identity(one["subject"]): None
+            for one in said["findings"]
+            if _is_of_device(one) and one["state"] == "unknown" and not _is_lost(one)
+        }
+        if said["class"] in OPEN[:3] or not any(name.startswith(_CHECKS[0]) for name in checks):
+            found.append(f"{host}: {said['class'].replace('_', ' ')}, its devices were not checked")
+        elif devices:
+            more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
+            found.append(f"{host}: some checks of {', '.join([*devices][:_NAMED])}{more} are unknown")
+    return found
 
 
 def page(device: Device, run: Run, nights: History, beside: Beside) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def devices(host: Host, have: Have, topology: Topology, profile: Profile, findin
         grown, seconds = judge.grown(have, now, gpu.uuid) if gpu is not None else ({}, 0.0)
         errors, since = _errors(have, pci)
         counts = {name: n for name, n in (*grown.items(), *errors.items()) if n and name != _NORMAL}
-        if not counts and pci not in wrong:
+        links = (have.speeds or {}).get((gpu.uuid if gpu else None) or "", {})
+        if not counts and pci not in wrong and None not in links.values():
             continue
         found.append(
             {

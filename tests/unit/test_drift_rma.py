@@ -17,7 +17,7 @@ from busbar.cli import main
 from busbar.drift import health
 from busbar.drift.beside import Beside
 from busbar.drift.history import History
-from busbar.drift.rma_page import Device, page, wrong
+from busbar.drift.rma_page import Device, not_judged, page, wrong
 from busbar.drift.run import HostResult
 
 from .test_drift_history import GPU5, night
@@ -140,7 +140,11 @@ def test_the_command_writes_a_page_for_each_device_and_what_nodes_said_stays_tex
     assert "&lt;script&gt;" in text
     assert (site / "pages" / files[1]).stat().st_mode & 0o777 == 0o600
     assert main([*arguments, "--run", "1"]) == 0
-    assert "no page was written" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no page was written" in said
+    # No check of a device is in the history of that run.
+    assert "nothing is wrong" not in said
+    assert "not judged: n1" in said
 
 
 def test_the_report_has_the_section_and_names_the_command(site: Path) -> None:
@@ -150,12 +154,32 @@ def test_the_report_has_the_section_and_names_the_command(site: Path) -> None:
     assert "busbar report --run 3 --rma DIRECTORY" in text
 
 
-def test_only_devices_with_an_address_have_a_page() -> None:
-    said = {"check": "node_health.kernel_log", "state": "drift", "subject": "../../etc/passwd"}
-    other = {"check": "nccl_conf.file", "state": "drift", "subject": f"{PCI} x"}
-    unknown = {"check": "node_health.ecc", "state": "unknown", "subject": f"{PCI} GPU5"}
-    assert wrong({"hosts": {"n1": {"findings": [said, other, unknown]}}}) == []
-    assert Device("../n1", PCI).file.startswith("n1-") or "/" not in Device("../n1", PCI).file
+@pytest.mark.parametrize(
+    ("check", "state", "subject", "listed"),
+    [
+        ("platform.nvlinks", "drift", f"{PCI} GPU5", True),
+        ("platform.gpu_driver", "drift", f"{PCI} GPU5", True),
+        ("platform.rail_state", "drift", f"{PCI} mlx5_3 ens1", True),
+        ("platform.pcie_link", "drift", f"{PCI} below 0000:99:00.0", True),
+        ("platform.rail_device", "drift", "rail 3", True),
+        ("platform.gpu_count", "drift", "gpus", True),
+        ("node_health.gpu_answers", "unknown", f"{PCI} GPU5", True),
+        ("node_health.ecc", "unknown", f"{PCI} GPU5", False),
+        # How a device is set up.
+        ("roce_qos.pfc", "drift", f"{PCI} mlx5_3", False),
+        ("nccl_conf.file", "drift", f"{PCI} x", False),
+        ("node_health.kernel_log", "drift", "../../etc/passwd", False),
+    ],
+)
+def test_each_device_with_a_finding_is_listed(check: str, state: str, subject: str, listed: bool) -> None:
+    one = {"check": check, "state": state, "subject": subject, "severity": "critical"}
+    data = {"hosts": {"../n1": {"findings": [one], "class": "drift"}}}
+    assert len(wrong(data)) == listed
+    assert all("/" not in device.file for device in wrong(data))
+    # What was not judged is never left out.
+    unknown = not_judged(data, {"../n1": HostResult("n1", "complete", (), frozenset({"node_health.mig[live]@x"}))})
+    assert bool(unknown) == (state == "unknown" and not listed)
+    assert not_judged(data, {"../n1": HostResult("n1", "complete")}) or check.startswith("node_health.")
 
 
 def test_a_rails_port_is_told_with_its_nic_and_traffic_is_no_growth() -> None:
