@@ -368,7 +368,9 @@ def _rows(verdict: Verdict) -> list[_Row]:
                 continue
             alone = shared[finding.id, finding.have] == 1
             have = nodeset.nameless(finding.have, host.host) if alone else finding.have
-            key = (finding.check, finding.subject, finding.state, finding.aspect, finding.severity, finding.want, have)
+            kind = (finding.check, finding.subject, finding.state, finding.aspect, finding.severity, finding.want)
+            # What differs in what is to be done is never one row.
+            key = (*kind, nodeset.nameless(finding.fix, host.host), have)
             hosts.setdefault(key, []).append(host.host)
             first.setdefault(key, replace(finding, have=have))
             key_of[finding.id] = key

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
@@ -16,6 +17,8 @@ from .waivers import Waiver
 
 # A check that reads something else on every host is one group of many values, and not as many groups.
 VARIETY = 5
+# A word of a subject that names a device: ``0000:1b:00.0``, ``mlx5_0``, ``ens1f0np0``.
+_DEVICE = re.compile(r"(?=.*[A-Za-z:])(?=.*[0-9])[\w.:-]{4,}")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def fold(rows: Iterable[Row]) -> list[Group]:
     buckets: dict[tuple[object, ...], dict[tuple[str | None, str | None], list[Row]]] = {}
     for row in rows:
         finding = row.finding
-        kind = (finding.check, finding.aspect, finding.state, finding.severity, row.waiver)
+        kind = (finding.check, finding.aspect, finding.state, finding.severity, row.waiver, _advice(row))
         buckets.setdefault(kind, {}).setdefault((finding.want, _have(row)), []).append(row)
     groups = []
     for values in buckets.values():
@@ -100,8 +103,10 @@ def fold(rows: Iterable[Row]) -> list[Group]:
 
 
 def _group(rows: list[Row], have: str | None, many: bool) -> Group:
-    finding = rows[0].finding
-    told = (finding.check, finding.aspect, finding.state, finding.want, "" if many else have)
+    finding, advice = rows[0].finding, _advice(rows[0])
+    told = (finding.check, finding.aspect, finding.state, finding.want, "" if many else have, advice)
+    if len({(row.host, row.finding.subject) for row in rows}) > 1:
+        finding = replace(finding, fix=advice)
     fingerprint = hashlib.sha256(repr(told).encode()).hexdigest()[:10]
     if rows[0].waiver:
         fingerprint += "w"
@@ -111,6 +116,17 @@ def _group(rows: list[Row], have: str | None, many: bool) -> Group:
 def _have(row: Row) -> str | None:
     """Without the host's own name, which would make every host a group of its own."""
     return nodeset.nameless(row.finding.have, row.host)
+
+
+def _advice(row: Row) -> str:
+    """Return what the finding advises in words that hold for each subject: without the names of its own."""
+    fix = nodeset.nameless(row.finding.fix, row.host) or ""
+    if row.finding.identity == row.finding.subject:
+        return fix
+    for word in filter(_DEVICE.fullmatch, row.finding.subject.split(" ")):
+        instead = "ADDRESS" if ":" in word else "NAME"
+        fix = re.sub(rf"(?<![\w.:-]){re.escape(word)}(?![\w:-])", instead, fix)
+    return fix
 
 
 def by_fingerprint(groups: Iterable[Group]) -> Mapping[str, Group]:

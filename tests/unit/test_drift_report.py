@@ -67,6 +67,26 @@ def test_one_fault_on_900_hosts_is_one_group_and_what_follows_is_counted() -> No
     )
 
 
+def test_the_advice_of_a_group_holds_for_each_of_its_subjects() -> None:
+    rails = [
+        replace(BAD, check="roce_qos.mtu", subject=f"0000:{n}b:00.0 mlx5_{n} ens{n}f0np0", fix=f"{tool}{n}{end}")
+        for n in range(8)
+        for tool, end in (("mstflint -d 0000:", "b:00.0 q"), ("ip link set ens", "f0np0 mtu 9000"))
+    ]
+    data = report(*[ill(f"n{i}", *rails[i % 2 :: 2]) for i in range(4)])
+    assert sorted(group["fix"] for group in data["groups"]) == ["ip link set NAME mtu 9000", "mstflint -d ADDRESS q"]
+    assert [(group["count"], len(group["subjects"])) for group in data["groups"]] == [(2, 8), (2, 8)]
+    # Where one subject alone has it, its name stays.
+    (group,) = report(ill("n1", rails[0]))["groups"]
+    assert group["fix"] == rails[0].fix
+    # What differs in what is to be done is never one group, whatever was read.
+    kinds = [
+        replace(BAD, check="node_health.xid", subject=f"0000:0{n:x}:00.0 GPU{n}", have=f"Xid {n}") for n in range(16)
+    ]
+    kinds = [replace(one, fix="reboot" if n % 2 else "reset") for n, one in enumerate(kinds)]
+    assert sorted(group["fix"] for group in report(ill("n1", *kinds))["groups"]) == ["reboot", "reset"]
+
+
 def test_values_of_each_host_do_not_make_a_group_of_each_host() -> None:
     data = report(*[ill(f"n{i}", replace(BAD, have=f"n{i} says {i % 90}")) for i in range(900)])
     (group,) = data["groups"]
