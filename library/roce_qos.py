@@ -201,9 +201,9 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     missing = platform.missing(machine, asked, platform.RAIL_DEVICE) if is_roce else None
 
     def look_at_boot() -> Plan:
-        # Nothing is removed unless the inventory says so.
-        asked_for = at_boot is not None or roce == {}
-        return unit.plan(unit.read(host, at_boot), at_boot, ports, missing) if asked_for else Plan()
+        if at_boot is None and roce != {}:
+            return Plan()
+        return unit.plan(unit.read(host, at_boot), at_boot, ports, missing)
 
     have = qos.read(host, ports, want)
     live, files = permit(qos.plan(have, want)), look_at_boot()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .change import apply, written
@@ -127,8 +127,7 @@ class Want:
     """command: argv of busbar, the first an absolute path. inventory: below ``directory`` where not absolute.
 
     options: of busbar drift. notify: argv. webhook: file with the address, empty for none.
-    measure_schedule, measure_options: of busbar measure, which has no timer where the first is empty; None: one that
-        is there stays.
+    measure_schedule, measure_options: of busbar measure, which has no timer where the first is ""; None: it stays.
     """
 
     schedule: str
@@ -152,7 +151,6 @@ class Have:
 
     timer, service: properties as systemctl show gives them. missing: paths that the service needs, and what is wrong.
     measure: the same two of busbar measure, None where nobody asks for it and there is none.
-    undecided: it is there, and the inventory does not say whether it is wanted.
     """
 
     files: Mapping[str, Optional[str]]
@@ -162,7 +160,6 @@ class Have:
     config: bool = False
     missing: Tuple[Tuple[str, str], ...] = ()
     measure: Optional[Tuple[Mapping[str, str], Mapping[str, str]]] = None
-    undecided: bool = False
 
 
 def wanted(given: Mapping[str, Any]) -> Optional[Want]:
@@ -200,14 +197,8 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
             raise ParseError("environment has %r, which is no name of a variable" % name)
         if redaction.named(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
-    texts = [
-        want.schedule,
-        want.measure_schedule or "",
-        want.delay,
-        want.directory,
-        want.webhook,
-        *environment.values(),
-    ]
+    texts = [want.schedule, want.measure_schedule or "", want.delay, want.directory, want.webhook]
+    texts += environment.values()
     for text in (*texts, *want.command, *want.inventory, *want.options, *want.measure_options, *want.notify):
         if printable(text) != text:
             raise ParseError("%s is no text for a unit" % ascii(text))
@@ -218,10 +209,8 @@ def read(host: Host, want: Optional[Want]) -> Have:
     """Raises ReadError, and ParseError for a time that systemd does not take."""
     files = {path: host.read_system(path) for path in OWN}
     timer, service = _units(host, DRIFT)
-    there = any(files[path] is not None for path in MEASURE.paths)
-    undecided = there and want is not None and want.measure_schedule is None
     asked_for = want is not None and want.measure_schedule
-    measure = _units(host, MEASURE) if asked_for or (there and not undecided) else None
+    measure = _units(host, MEASURE) if asked_for or any(files[path] is not None for path in MEASURE.paths) else None
     if want is None:
         return Have(files, timer, service, measure=measure)
     times = [("schedule", "calendar", want.schedule), ("delay", "timespan", want.delay)]
@@ -241,7 +230,6 @@ def read(host: Host, want: Optional[Want]) -> Have:
         config=host.mode_system("%s/ansible.cfg" % want.directory) is not None,
         missing=tuple(_missing(host, want)),
         measure=measure,
-        undecided=undecided,
     )
 
 
@@ -331,9 +319,11 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
     starts: List[Command] = []
     findings: List[Finding] = []
     changes: List[FileChange] = []
-    notes = [_UNDECIDED % MEASURE.timer] if have.undecided else []
+    notes: List[str] = []
     for job, there in ((DRIFT, (have.timer, have.service)), (MEASURE, have.measure)):
-        if there is None:
+        undecided = job is MEASURE and want is not None and want.measure_schedule is None
+        if there is None or undecided:
+            notes += [_UNDECIDED % MEASURE.timer] if there else []
             continue
         files = written.compare(FileChange(path, have.files[path], texts.get(path)) for path in job.paths)
         changed = files.changes
@@ -341,8 +331,8 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
         notes += files.notes
         asked_for = job.service in texts
         wants = "a service and its timer as asked for" if asked_for else "no timer"
-        severity = files.severity
-        findings.append(_judged(UNITS, job.service, files.wrong, wants, aspect="persisted", severity=severity))
+        found = _judged(UNITS, job.service, files.wrong, wants, aspect="persisted")
+        findings.append(replace(found, severity=files.severity or found.severity))
         unit, (timer, service) = "%s.timer" % job.name, there
         enabled, active = timer["UnitFileState"] == "enabled", timer["ActiveState"] == "active"
         if asked_for:
@@ -399,15 +389,8 @@ def _last(job: Job, service: Mapping[str, str]) -> List[Finding]:
 
 
 def _judged(
-    check: Check,
-    subject: str,
-    wrong: str,
-    want: str,
-    fix: Optional[str] = None,
-    aspect: str = "live",
-    severity: Optional[str] = None,
+    check: Check, subject: str, wrong: str, want: str, fix: Optional[str] = None, aspect: str = "live"
 ) -> Finding:
     """wrong: what is not as it should be; empty where it is."""
     source = subject if subject.startswith("/") else "systemctl show" if check is not USER else "getent passwd"
-    state, have = "drift" if wrong else "ok", wrong or "as wanted"
-    return check.judge(subject, state, want, have, source, fix, severity=severity, aspect=aspect)
+    return check.judge(subject, "drift" if wrong else "ok", want, wrong or "as wanted", source, fix, aspect=aspect)

@@ -278,7 +278,7 @@ def _compared(path: str, have: Have, want: Want) -> Tuple[FileChange, str]:
     same = before is not None and total(path, before) == wanted
     status = written.SAME if same else written.OLDER if found and path != INTENT else written.DIFFERENT
     if same and path == INTENT:
-        status = written.EDITED if found is None else written.OLDER if found.release != written.RELEASE else status
+        status = written.EDITED if found is None else written.OLDER if found[0] != written.RELEASE else status
         status = written.DIFFERENT if want.node and named(before or "") != want.node else status
     after = before if status == written.SAME else want.texts.get(path, "")
     # Only the sums are shown: the program has 400 KB, the intent is the inventory's.

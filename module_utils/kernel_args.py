@@ -222,7 +222,11 @@ def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Che
     Raises ParseError for an argument that GRUB cannot pass on.
     """
     changes, commands = _mend(boot, args)
-    files = _renewed(boot) if not changes else written.collect([])
+    ours = boot.stored if boot.kind == "grub" and not changes else None
+    text = grub_settings.render_dropin(grub_settings.parse_dropin(ours)) if ours else None
+    files = written.compare([FileChange(DROPIN, ours, text)] if ours else [])
+    # What came from before there were seals stays.
+    files = written.collect([]) if files.wrong and not files.severity else files
     findings: List[Finding] = list(files.edited(check))
     reboot: List[str] = []
     for arg in args:
@@ -232,15 +236,6 @@ def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Che
         if not active and (persisted.ok or persisted.state == "drift"):
             reboot.append("kernel argument %s is not active before a reboot" % arg)
     return Plan(tuple(findings), (*changes, *files.changes), commands, tuple(reboot), files.notes)
-
-
-def _renewed(boot: Boot) -> written.Files:
-    """Compare our drop-in with what it would be now; nothing where it came from before there were seals."""
-    if boot.kind != "grub" or not boot.stored:
-        return written.collect([])
-    text = grub_settings.render_dropin(grub_settings.parse_dropin(boot.stored))
-    files = written.compare([FileChange(DROPIN, boot.stored, text)])
-    return files if files.severity or not files.wrong else written.collect([])
 
 
 def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...]]:

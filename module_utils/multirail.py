@@ -76,7 +76,7 @@ READABLE = Check("multirail.readable", why="what cannot be read cannot be judged
 class Policy:
     """values: kernel setting -> value, for every rail. sources: where each is from. routing: a table for each rail.
 
-    has_values, has_routing: whether the inventory says so; where it does not, Busbar's files for it stay.
+    has_values, has_routing: whether the inventory says so; else Busbar's files for it stay.
     """
 
     name: str
@@ -106,9 +106,6 @@ POLICIES = {
 }
 
 
-_UNDECIDED = "%s: not judged, since the inventory does not say whether it is wanted; multirail_policy: none removes it"
-
-
 def undecided(policy: Policy, asked: Profile) -> List[str]:
     """What a reader should know where nothing is asked for. One rail alone needs no policy."""
     if policy.name or roce_rails(asked) < 2:
@@ -129,13 +126,14 @@ def policy(name: str, values: Optional[Mapping[str, Any]], routing: Optional[boo
             said = "policy %s has its own values" % name if name else "no policy is set"
             raise ParseError("multirail: %s; values and source routing are those of policy custom" % said)
         return POLICIES[name] if name else Policy("", {}, {}, False, has_values=False, has_routing=False)
-    of_values, has_values, values = dict.fromkeys(values or {}, "the inventory"), values is not None, values or {}
-    for key, value in values.items():
+    given = dict(values or {})
+    for key, value in given.items():
         if key not in KEYS:
             raise ParseError("multirail: %r is not one of %s" % (key, ", ".join(KEYS)))
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST[key]:
             raise ParseError("multirail: %s is %r, expected a number from 0 to %d" % (key, value, _LARGEST[key]))
-    return Policy("custom", dict(values), of_values, bool(routing), has_values, routing is not None)
+    sources = dict.fromkeys(given, "the inventory")
+    return Policy("custom", given, sources, bool(routing), values is not None, routing is not None)
 
 
 @dataclass(frozen=True)
@@ -335,10 +333,10 @@ def plan(have: Have, want: Want) -> Plan:
         findings += [finding, _kept_sysctl(rail, wrong, left, want.policy, because)]
     findings += files.edited(SETTINGS) if needed else ()
     changes += files.changes if needed else ()
-    undecided: List[str] = []
+    notes = list(files.notes)
     for path, text in have.leftover.items():
         if not (want.policy.has_values if path == SYSCTL_FILE else want.policy.has_routing):
-            undecided.append(path)
+            notes.append("%s is not judged, and stays; multirail_policy: none would remove it" % path)
             continue
         changes.append(FileChange(path, text, None))
         check = SETTINGS if path == SYSCTL_FILE else SOURCE_ROUTING
@@ -351,8 +349,7 @@ def plan(have: Have, want: Want) -> Plan:
     findings += [READABLE.unreadable(problem) for problem in have.problems]
     if any(change.path.startswith(netplan.FOLDER) for change in changes):
         commands.insert(0, netplan.GENERATE)
-    notes = (*files.notes, *routing.notes, *([_UNDECIDED % ", ".join(undecided)] if undecided else ()))
-    return Plan(tuple(findings), tuple(changes), tuple(commands), notes=notes)
+    return Plan(tuple(findings), tuple(changes), tuple(commands), notes=(*notes, *routing.notes))
 
 
 def _wanted_text(policy: Policy) -> str:

@@ -29,9 +29,7 @@ FLAVOURS = ("doca-ofed", "mlnx-ofed", "inbox")
 MASK = Command(("systemctl", "mask", "--runtime", OPENIBD), "packages must not restart the driver")
 UNMASK = Command(("systemctl", "unmask", "--runtime", OPENIBD), "openibd may be started again")
 RESTART = Command(("systemctl", "restart", OPENIBD), "load the driver that is installed", "driver", 300.0)
-UMAD_TEXT = written.seal(
-    UMAD_LIST, "# Written by Busbar (role mofed): the fabric manager needs it on this platform.\nib_umad\n"
-)
+UMAD_TEXT = written.seal(UMAD_LIST, "# Written by Busbar (role mofed) for the fabric manager.\nib_umad\n")
 # In DKMS: of Debian's packages and of EL's.
 _KERNEL_MODULES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
 # The packages that bring the driver.
@@ -238,7 +236,7 @@ def _installed(case: _Case) -> Plan:
     package, missing = _package(case)
     names = [*([_spec(case)] if missing else []), *more]
     ready = want.manage and not refused and all(f.state in ("ok", "drift") for f in repository.findings)
-    lists = ready and (names or (repository.changes and want.flavour != "inbox"))
+    lists = ready and (names or (want.flavour != "inbox" and not all(f.ok for f in repository.findings)))
     first = [packages.refresh(case.system)] if lists else []
     work = []
     if ready and superfluous:
@@ -271,7 +269,8 @@ def _repository(case: _Case) -> Plan:
             fix = "set %s in the inventory (docs/mofed.md), or mofed_manage: false where OFED is managed otherwise"
             return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "the vendor's", said, fix=fix % missing),))
         pins = {want.package: "%s*" % want.version}
-        wanted = packages.render(case.system, packages.Repository(REPOSITORY, want.repository, want.key, pins))
+        texts = packages.render(case.system, packages.Repository(REPOSITORY, want.repository, want.key, pins))
+        wanted = {path: written.seal(path, text) for path, text in texts.items()}
     unread = [path for path in paths if path not in have.files]
     if unread:
         fix = "look at %s" % unread[0]

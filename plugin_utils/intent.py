@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as 
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, PARTS, VALUES, Value, of_role
 
 
 class WrongIntent(ParseError):
@@ -143,7 +143,7 @@ def _of_nccl(name: Any) -> bool:
 
 def of_no_host(name: str) -> bool:
     """Whether a variable of the suite says nothing of what a host has to be: it is the run's, or the control node's."""
-    return name.startswith("drift_timer_") or (name in VALUES and VALUES[name].of_run)
+    return name.startswith("drift_timer_") or name in OF_RUN
 
 
 def mine(name: str) -> bool:

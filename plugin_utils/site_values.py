@@ -51,7 +51,6 @@ class Value:
         braces of templates: Ansible would evaluate them in argument specs.
     decision: where a site has to decide, why.
     private: it may hold secrets whatever its names are: neither printed nor quoted, see intent.shown.
-    of_run: it says how a run works, and nothing of what a node has to be: no file, digest or comparison depends on it.
     """
 
     type: str
@@ -63,7 +62,6 @@ class Value:
     says: str = ""
     decision: Decision | None = None
     private: bool = False
-    of_run: bool = False
 
 
 _HEALTHY = Decision("they say what a healthy node is", "the run stops")
@@ -95,7 +93,6 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=DISRUPTIONS,
             says="Most that a run may cost a node.",
             decision=Decision("what a run may cost a node", "nothing that stops traffic is done"),
-            of_run=True,
         ),
         "busbar_accepted": Value(
             "list",
@@ -107,7 +104,7 @@ PARTS: dict[str, dict[str, Value]] = {
             of_run=True,
         ),
         "busbar_findings_path": Value(
-            "path", "", says="File on the control node that takes all findings as JSON; of mode 0600.", of_run=True
+            "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
         ),
         "busbar_role_verdict": Value(
             "bool",
@@ -123,13 +120,9 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=("ssh", "slurm"),
             says="Who asks the nodes of `busbar drift`: `ssh`, or Slurm by one step over all of them (`docs/slurm.md`);"
             " the same for all nodes.",
-            of_run=True,
         ),
         "busbar_engine_overlap": Value(
-            "bool",
-            False,
-            says="With `busbar_engine: slurm`, also ask nodes on which jobs run, where Slurm lets it.",
-            of_run=True,
+            "bool", False, says="With `busbar_engine: slurm`, also ask nodes on which jobs run, where Slurm lets it."
         ),
         "busbar_hardware_root": Value(
             "path", "/", says="Where `/sys` and `/proc` are; another directory is a simulated node."
@@ -141,7 +134,6 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Seconds for one task on one node in `site.yml` and `verify.yml`; what takes longer (a node that"
             " hangs, or answers byte by byte) fails on that node alone. More than any of the time limits of"
             " builds and benchmarks.",
-            of_run=True,
         ),
         "busbar_audit_first": Value(
             "bool",
@@ -149,20 +141,15 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Whether `site.yml` asks every host everything in one question before it plays roles, and plays only"
             " those that have something to do; without, it plays all roles on all hosts, which finds the same and"
             " takes a fleet that is well a hundred times as long.",
-            of_run=True,
         ),
         "busbar_lock_minutes": Value(
-            "int",
-            240,
-            says="Age in minutes from which on the lock of another control node's run does not count.",
-            of_run=True,
+            "int", 240, says="Age in minutes from which on the lock of another control node's run does not count."
         ),
         "busbar_lock_break": Value(
             "str",
             "",
             says="Id of a run whose locks do not count, as the finding `lock.held` names it; for the command line"
             " (`-e`).",
-            of_run=True,
         ),
     },
     "platform": {
@@ -345,19 +332,19 @@ PARTS: dict[str, dict[str, Value]] = {
             "dict",
             keys={key: Value("int") for key in multirail.KEYS},
             says="With `custom`, and only then: `arp_ignore`, `arp_announce`, `rp_filter`, `accept_local`, each with a"
-            " number; empty removes Busbar's sysctl file, unset: it stays.",
+            " number; unset: Busbar's file stays.",
         ),
         "multirail_source_routing": Value(
             "bool",
             says="With `custom`, and only then: a routing table for each rail, and a rule that leads to it from the"
-            " rail's address; `false` removes Busbar's files for that, unset: they stay.",
+            " rail's address; unset: Busbar's files stay.",
         ),
         "multirail_gateway": Value(
             "str",
             "",
             choices=("", *multirail.GATEWAYS),
             says="Default gateway in each rail's table: the `first` or the `last` address of the rail's subnet, or"
-            " `none`; empty: none is added, and one that is there stays.",
+            " `none`; empty leaves what is there.",
         ),
     },
     "roce_qos": {
@@ -372,8 +359,7 @@ PARTS: dict[str, dict[str, Value]] = {
             },
             says="RoCE fabrics only: `dscp` (0 to 63) and `priority` (0 to 7; else `dscp` / 8) of the lossless queue,"
             " `cnp_dscp` (48) and `cnp_priority` (6) of congestion notifications, `address_family` of the rails"
-            " (`ipv4`, `ipv6`). The chain is explained in `docs/roce.md`. Unset: not judged, and what Busbar has"
-            " written stays; empty removes it.",
+            " (`ipv4`, `ipv6`): `docs/roce.md`. Unset: not judged, Busbar's files stay; `{}` removes them.",
             decision=Decision(
                 "RoCE: DSCP, priority and PFC are those of the switches", "a note; PFC, ECN and DSCP are not judged"
             ),
@@ -467,13 +453,10 @@ PARTS: dict[str, dict[str, Value]] = {
             "str", "", says="Interface for NCCL's bootstrap; else that of the default route."
         ),
         "nccl_conf_path": Value("path", "/etc/nccl.conf", says="The file; NCCL itself reads no other place."),
-        "nccl_conf_backup": Value(
-            "bool", True, says="Keep a dated copy beside every file that is replaced.", of_run=True
-        ),
+        "nccl_conf_backup": Value("bool", True, says="Keep a dated copy beside every file that is replaced."),
         "nccl_conf_extra": Value(
             "dict",
-            says="The site's own variables, name to value; linted like the rest. Unset: those that Busbar has written"
-            " stay; empty removes them.",
+            says="The site's own variables, name to value; linted. Unset: what the file has stays; `{}` removes it.",
         ),
         "nccl_conf_accepted": Value(
             "dict",
@@ -554,14 +537,12 @@ PARTS: dict[str, dict[str, Value]] = {
             "int",
             1200,
             says="Seconds that a node has to come back from a reboot (only with `busbar_max_disruption: reboot`).",
-            of_run=True,
         ),
         "busbar_reboot_batches": Value(
             "list",
             [1, "10%"],
             elements="raw",
             says="How many nodes are rebooted at once, batch by batch; taken from the command line (`-e`).",
-            of_run=True,
         ),
     },
     "drain": {
@@ -573,7 +554,7 @@ PARTS: dict[str, dict[str, Value]] = {
             " order.",
         ),
         "drain_timeout": Value(
-            "int", 0, says="Seconds to wait for the jobs on a node; 0: a node with jobs is not drained.", of_run=True
+            "int", 0, says="Seconds to wait for the jobs on a node; 0: a node with jobs is not drained."
         ),
         "drain_slurm_host": Value("str", "", says="Host on which `scontrol` works; empty: the node itself."),
         "drain_slurm_node": Value("str", "", says="The node's name in Slurm; empty: its short name in the inventory."),
@@ -584,29 +565,23 @@ PARTS: dict[str, dict[str, Value]] = {
             0.05,
             says="Most of the nodes of `gpu_nodes` that remediation acts on or keeps out at once, as a share, 0 to 1;"
             " one node in any case.",
-            of_run=True,
         ),
         "busbar_remediate_batches": Value(
             "list",
             [1, "10%"],
             elements="raw",
             says="How many nodes are acted on at once, batch by batch; taken from the command line (`-e`).",
-            of_run=True,
         ),
         "busbar_remediate_max_attempts": Value(
-            "int", 2, says="How often the same finding of the same node is tried within the window.", of_run=True
+            "int", 2, says="How often the same finding of the same node is tried within the window."
         ),
         "busbar_remediate_window_days": Value(
-            "int",
-            14,
-            says="Days for which attempts count, and for which what comes back goes to a person.",
-            of_run=True,
+            "int", 14, says="Days for which attempts count, and for which what comes back goes to a person."
         ),
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
             says="Drain a node for what no role can mend, with a record for the vendor; only with `busbar_drain`.",
-            of_run=True,
         ),
     },
     "perftest": {
@@ -644,7 +619,6 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "busbar-results/verify",
             says="Directory on the control node for figures and counters, from where the run was started; empty: none.",
-            of_run=True,
         ),
     },
     "ib_fabric": {
@@ -769,7 +743,6 @@ PARTS: dict[str, dict[str, Value]] = {
             0,
             says="Node-minutes that `busbar measure` may spend on idle nodes in a night (`docs/measure.md`); 0: it"
             " measures nothing. The same for all nodes.",
-            of_run=True,
         ),
         "nccl_benchmark_when": Value(
             "str",
@@ -792,7 +765,6 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "busbar-results",
             says="Directory on the control node for results and plots, from where the run was started; empty: none.",
-            of_run=True,
         ),
         "nccl_benchmark_scope": Value(
             "str",
@@ -895,6 +867,14 @@ PARTS: dict[str, dict[str, Value]] = {
         "drift_timer_measure_options": Value("list", [], says="More options of `busbar measure`."),
     },
 }
+# They say how a run works, and nothing of what a node has to be: no file, digest or comparison depends on them.
+OF_RUN = frozenset(
+    ("busbar_max_disruption", "busbar_findings_path", "busbar_engine", "busbar_engine_overlap", "busbar_task_timeout")
+    + ("busbar_audit_first", "busbar_lock_minutes", "busbar_lock_break", "busbar_measure_budget")
+    + tuple(name for name in PARTS["remediate"])
+    + ("busbar_reboot_batches", "reboot_timeout", "drain_timeout")
+    + ("perftest_results_path", "nccl_benchmark_results_path", "nccl_conf_backup")
+)
 VALUES: dict[str, Value] = {name: value for part in PARTS.values() for name, value in part.items()}
 
 

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Compare files that Busbar has written by their effect, so that neither an upgrade nor a comment is drift.
 
-Each file carries the release, a hash of the intent that it implements, and a hash of all its text: in a comment at its
-head, in JSON in a key. A text whose hash is right was written by Busbar; any other was edited.
+The head of each (a comment; a key of JSON) has the release, a hash of the intent that the file implements, and one of
+all its text. A text whose hash is right was written by Busbar; any other was edited.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.plan import FileChange
 
-# As in pyproject.toml.
 RELEASE = "0.1.0"
 # Of these an intact text of another release counts as long as it was made of the same intent.
 PROGRAMS = re.compile(r"/usr/local/.*|.*\.(service|timer|rules)|.*/(multi-user\.target|openibd\.service)\.d/.*")
@@ -33,19 +32,10 @@ Effect = Callable[[str, str], object]
 
 
 @dataclass(frozen=True)
-class Seal:
-    """release: of the Busbar that wrote the text.   intent: hash of what the text implements."""
-
-    release: str
-    intent: str
-
-
-@dataclass(frozen=True)
 class Files:
-    """What comes of a comparison. changes: with all that a run renews.   notes: on files of another release.
+    """changes: what a run renews.   wrong: what a finding says of files that are not as written, "" for none.
 
-    wrong: what a finding says of files that were edited or are not as written, "" for none.
-    severity: "minor" where no setting differs, None for that of the check.
+    severity: "minor" where no setting differs, None for that of the check.   notes: on files of another release.
     """
 
     changes: Tuple[FileChange, ...]
@@ -59,30 +49,23 @@ class Files:
 
     def edited(self, check: Check) -> Tuple[Finding, ...]:
         """Return a minor finding of ``check`` where a text was edited and no setting differs."""
-        if self.severity is None:
-            return ()
-        path, want = self.changes[0].path, "as Busbar has written it"
-        return (check.judge(path, "drift", want, self.wrong, severity=self.severity, aspect="persisted"),)
+        have, want, as_is = self.wrong, "as Busbar has written it", {"severity": self.severity, "aspect": "persisted"}
+        return (check.judge(self.changes[0].path, "drift", want, have, **as_is),) if self.severity else ()
 
 
 def seal(path: str, text: str, intent: object = None) -> str:
-    """Put release and hashes behind HEAD. A text without HEAD, such as a key, stays as it is.
-
-    intent: plain data that the text was made of, needed of PROGRAMS only; else its settings.
-    """
+    """Put release and hashes behind HEAD. intent: data that one of PROGRAMS is made of; of others their effect."""
     basis = "%s, intent %.12s" % (RELEASE, _hash(repr(effect(path, text) if intent is None else intent)))
     return text.replace(HEAD, "%s %s, sha256 %.32s" % (HEAD, basis, _hash(basis + text)), 1)
 
 
-def seal_of(text: Optional[str]) -> Optional[Seal]:
-    """Return the seal of a text that is as Busbar has written it; None where there is none, or the text was edited."""
+def seal_of(text: Optional[str]) -> Optional[Tuple[str, str]]:
+    """Return release and hash of the intent of a text as Busbar has written it; None of one without, or edited."""
     found = _SEAL.search(text or "")
     if text is None or found is None:
         return None
-    release, intent, given = found.groups()
-    plain = text[: found.start()] + HEAD + text[found.end() :]
-    good = given == _hash("%s, intent %s%s" % (release, intent, plain))[:32]
-    return Seal(release, intent) if good else None
+    basis = "%s, intent %s%s%s%s" % (found[1], found[2], text[: found.start()], HEAD, text[found.end() :])
+    return (found[1], found[2]) if found[3] == _hash(basis)[:32] else None
 
 
 def _hash(text: str) -> str:
@@ -96,7 +79,10 @@ def effect(path: str, text: str) -> object:
         # Root runs it: of a program only the head has no effect.
         return [line for line in lines if not line.startswith("# " + HEAD)]
     if path.endswith(".json"):
-        return _json(text)
+        try:
+            return {name: value for name, value in dict(json.loads(text)).items() if name != KEY}
+        except (ValueError, TypeError, RecursionError):
+            return text
     words = [line.rstrip() for line in lines if not line.lstrip().startswith(("#", ";"))]
     if path.endswith((".service", ".timer", ".repo")) or re.match(r"/etc/systemd/sys[^/]*/.*\.conf$", path):
         return _ini(words)
@@ -118,32 +104,18 @@ def _ini(lines: Iterable[str]) -> List[Tuple[str, str, str]]:
     return sorted(found, key=lambda one: one[:2])
 
 
-def _json(text: str) -> object:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return {name: value for name, value in data.items() if name != KEY} if isinstance(data, dict) else data
-
-
 def compare(candidates: Iterable[FileChange], effect: Effect = effect) -> Files:
-    """Say what of files that Busbar writes differs, and how much that matters.
-
-    candidates: a change for each file, also where nothing differs; texts are sealed.
-    """
+    """Compare each of these files, also where nothing differs, with its new text, which is sealed."""
     return collect((change, _status(change, effect)) for change in candidates)
 
 
 def _status(change: FileChange, effect: Effect) -> str:
-    before, after = change.before, change.after
-    if before == after and change.mode_before in (None, change.mode):
-        return SAME
-    if before is None or after is None or before == after:
-        return DIFFERENT
+    before, after, good_mode = change.before, change.after, change.mode_before in (None, change.mode)
+    if before is None or after is None or before == after or not good_mode:
+        return SAME if before == after and good_mode else DIFFERENT
     found, wanted = seal_of(before), seal_of(after)
     same = effect(change.path, before) == effect(change.path, after)
-    by_intent = found and wanted and found.intent == wanted.intent and PROGRAMS.fullmatch(change.path)
-    if found is not None and (same or by_intent):
+    if found and (same or (wanted and found[1] == wanted[1] and PROGRAMS.fullmatch(change.path))):
         return OLDER
     # Before there were seals the head had no release.
     return DIFFERENT if not same else OLDER if HEAD + " (role" in before else EDITED
@@ -151,21 +123,13 @@ def _status(change: FileChange, effect: Effect) -> str:
 
 def collect(judged: Iterable[Tuple[FileChange, str]]) -> Files:
     """Sum up changes and their status."""
-    changes: List[FileChange] = []
-    wrong: List[str] = []
-    older: List[str] = []
-    only_edited = True
-    for change, status in judged:
-        if status == SAME:
-            continue
-        changes.append(change)
-        if status == OLDER:
-            found = seal_of(change.before)
-            older.append("%s (%s)" % (change.path, found.release if found else "before 0.1"))
-            continue
-        only_edited = only_edited and status == EDITED
-        text = "%s was edited, without effect" % change.path
-        wrong.append(text if status == EDITED else change.described("written"))
-    notes = ["another version of Busbar has written %s; the next run of site.yml renews it" % ", ".join(older)]
-    severity = "minor" if wrong and only_edited else None
-    return Files(tuple(changes), ", ".join(wrong), severity, tuple(notes if older else ()))
+    found = [(change, status) for change, status in judged if status != SAME]
+    older = ["%s (%s)" % (one.path, (seal_of(one.before) or ("?", ""))[0]) for one, status in found if status == OLDER]
+    wrong = [
+        "%s was edited, without effect" % change.path if status == EDITED else change.described("written")
+        for change, status in found
+        if status != OLDER
+    ]
+    severity = "minor" if wrong and all(status != DIFFERENT for _change, status in found) else None
+    notes = ("another version of Busbar has written %s; the next run of site.yml renews it" % ", ".join(older),)
+    return Files(tuple(change for change, _status in found), ", ".join(wrong), severity, notes if older else ())

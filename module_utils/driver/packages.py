@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
-from ..change import written
 from ..core import os_release
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Command
@@ -161,7 +160,7 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
             "gpgkey=file://%s\n# Before the distribution's RDMA packages, which do not fit beside it.\npriority=50\n"
             % (repository.name, repository.name, repository.url, files[0])
         )
-        return _sealed(files, texts)
+        return dict(zip(files, texts))
     texts.append(
         "# Written by Busbar (role mofed).\nTypes: deb\nURIs: %s\nSuites: ./\nSigned-By: %s\n"
         % (repository.url, files[0])
@@ -174,11 +173,7 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
         "# Written by Busbar (role mofed): before the distribution's RDMA packages, which do not fit beside it.\n"
         'Package: *\nPin: origin "%s"\nPin-Priority: 600\n%s' % (url.hostname or "", pins)
     )
-    return _sealed(files, texts)
-
-
-def _sealed(files: Sequence[str], texts: Sequence[str]) -> Dict[str, str]:
-    return {path: written.seal(path, text) for path, text in zip(files, texts)}
+    return dict(zip(files, texts))
 
 
 def refresh(system: System) -> Command:

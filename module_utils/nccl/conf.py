@@ -13,7 +13,7 @@ import re
 import textwrap
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core import advice
@@ -140,7 +140,7 @@ class Want:
 
     gpudirect: str = "auto"  # auto, peermem, dmabuf, off
     dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only; -1 for none
-    address_family: str = ""  # of the rails' RoCE v2 addresses; ipv4 where it is empty
+    address_family: str = "ipv4"  # of the rails' RoCE v2 addresses; "": not set
     management_interface: str = ""
     extra: Optional[Mapping[str, str]] = None
     image: Image = field(default_factory=Image)  # what the cloud's image has set
@@ -279,23 +279,16 @@ def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
 
     text: of nccl.conf.
     """
-    plain = replace(want, extra=want.extra or {}, dscp=want.dscp if want.dscp != -1 else None)
-    if text is None or written.HEAD not in text:
-        return plain, []
-    there = grammar.settings(grammar.parse(text))
-    extra = image_conf.marked(text, EXTRA) if want.extra is None else {}
-    names = list(extra)
-    if extra:
-        plain = replace(plain, extra=extra)
+    ours = text if text and written.HEAD in text else ""
+    there = grammar.settings(grammar.parse(ours))
     dscps = {str(traffic_class(dscp)): dscp for dscp in range(64)}
-    if want.dscp is None and there.get("NCCL_IB_TC") in dscps:
-        plain = replace(plain, dscp=dscps[there["NCCL_IB_TC"]])
-        names.append("NCCL_IB_TC")
-    if not want.address_family and there.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6":
-        plain = replace(plain, address_family="ipv6")
-        names.append("NCCL_IB_ADDR_FAMILY")
-    said = "nccl.conf keeps %s, which the inventory does not set: not judged; an empty nccl_conf_extra or busbar_roce"
-    return plain, [(said + " removes it") % ", ".join(names)] if names else []
+    extra = image_conf.marked(ours, EXTRA) if want.extra is None else want.extra
+    dscp = dscps.get(there.get("NCCL_IB_TC", "")) if want.dscp is None else want.dscp if want.dscp >= 0 else None
+    family = want.address_family or ("ipv6" if "NCCL_IB_ADDR_FAMILY" in there else "ipv4")
+    names = [*(extra if want.extra is None else ()), *(["NCCL_IB_TC"] if dscp not in (None, want.dscp) else ())]
+    names += ["NCCL_IB_ADDR_FAMILY"] if family == "ipv6" and not want.address_family else []
+    said = "nccl.conf keeps %s, not set in the inventory: not judged; nccl_conf_extra: {}, busbar_roce: {} remove it"
+    return replace(want, extra=extra, dscp=dscp, address_family=family), [said % ", ".join(names)] if names else []
 
 
 def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
@@ -361,7 +354,7 @@ def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[V
     variables: List[Variable] = []
     blockers: List[Finding] = []
     if any(version < DYNAMIC_GID for version in versions):
-        found, blocked = _gid_index(rails, want.address_family or "ipv4", versions)
+        found, blocked = _gid_index(rails, want.address_family, versions)
         variables.extend(found)
         blockers.extend(blocked)
     elif want.address_family == "ipv6":
@@ -485,12 +478,12 @@ def plan(
     unsafe += [f for f in findings if f.check == PROOF.id and f.state == "drift"]
     # What an image's maker has put there is not taken away before somebody has said so.
     unsafe += [f for f in findings if f.check == nccl_topo_file.TOPO_FILE.id and f.source == nccl_topo_file.CONF]
-    names, severity = _difference(have.text or "", text), files.severity
-    if have.text is not None and names and names <= {one.name for one in derivation.variables if one.reason == EXTRA}:
-        severity = "major"
-    described = "absent" if have.text is None else "as rendered" if files.state == "ok" else "differs in %s"
-    said = described.replace("%s", ", ".join(sorted(names)) or "comments or layout")
-    ours = [FILE.judge(path, files.state, want="as rendered", have=said, severity=severity)]
+    names = _difference(have.text or "", text)
+    of_site = {one.name for one in derivation.variables if one.reason == EXTRA}
+    severity = "major" if have.text is not None and names and of_site.issuperset(names) else files.severity
+    differs = "differs in %s" % (", ".join(names) or "comments or layout")
+    described = "absent" if have.text is None else "as rendered" if files.state == "ok" else differs
+    ours = [FILE.judge(path, files.state, want="as rendered", have=described, severity=severity)]
     if have.mode is not None:
         state = "ok" if have.mode == MODE else "drift"
         ours.append(FILE_MODE.judge(path, state, want="mode %04o" % MODE, have="mode %04o" % have.mode))
@@ -512,10 +505,10 @@ def _effect(path: str, text: str) -> object:
     return sorted(line for line in set(text.split("\n")) if line.strip() and (line[0] != "#" or "=" in line))
 
 
-def _difference(old: str, new: str) -> Set[str]:
-    """Names of the variables that are not the same in both texts."""
+def _difference(old: str, new: str) -> List[str]:
+    """Return the names of the variables that are not the same in both texts."""
     have, want = (grammar.settings(grammar.parse(text)) for text in (old, new))
-    return {name for name in set(have) | set(want) if have.get(name) != want.get(name)}
+    return [name for name in sorted(set(have) | set(want)) if have.get(name) != want.get(name)]
 
 
 def _proof_finding(library: str, proof: Proof, path: str) -> Finding:

@@ -53,24 +53,16 @@ def _do(host: Host, step: Step) -> None:
     """Raises ReadError."""
     if not step.path:
         apply.run(host, step)
-    elif step.path.startswith(CONFIGFS):
-        _show_device(host, "%s/%s" % (CONFIGFS, step.path[len(CONFIGFS) + 1 :].partition("/")[0]))
-        _write(host, step.path, step.value)
     else:
         _write(host, step.path, step.value)
-
-
-def _show_device(host: Host, folder: str) -> None:
-    """Have rdma_cm show a device. The directory stays, since no check makes one; the unit removes it at its stop."""
-    try:
-        os.makedirs(host.hardware(folder), exist_ok=True)
-    except OSError as error:
-        raise ReadError(folder, "cannot be made: %s" % error.strerror) from error
 
 
 def _write(host: Host, path: str, value: str) -> None:
     """Never makes the file: an attribute that is not there is an error."""
     try:
+        if path.startswith(CONFIGFS):
+            # So rdma_cm shows the device. The directory stays, since no check makes one; the unit's stop removes it.
+            os.makedirs(host.hardware("/".join(path.split("/")[: CONFIGFS.count("/") + 2])), exist_ok=True)
         flags = os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(host.hardware(path), flags), "w", encoding="ascii") as stream:
             stream.write(value)

@@ -38,6 +38,7 @@ _SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/9
 # Where a file for one port comes before the unit of all.
 _IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
 _RUN = advice.run("roce_qos")
+_UNSET = (None, "", {})
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0
 _UNIT_TEXT = """\
@@ -143,30 +144,24 @@ def intent(
 
 
 def with_unset(
-    text: Optional[str], roce: Optional[Mapping[str, Any]], settings: Mapping[str, Any]
+    text: Optional[str], roce: Optional[Mapping[str, Any]], given: Mapping[str, Any]
 ) -> Tuple[Mapping[str, Any], Mapping[str, Any], List[str]]:
-    """Take what the inventory does not set from the node's own INTENT, which it does not have to lose then.
+    """Return roce and settings, in which what the inventory does not set is as the node's own INTENT has it, and notes.
 
-    roce, settings: as the module is given them; None is not set, and an empty ``roce`` that nothing else is wanted.
-    Returns both as the unit has to have them, and notes.
+    text: of INTENT.   roce, given: as the module has them; an empty ``roce`` says that nothing else is wanted.
     """
-    plain: Mapping[str, Any] = roce or {}
     if text is None or roce == {}:
-        return plain, settings, []
+        return roce or {}, given, []
     try:
         stored = boot.parse_intent(text)
-        unset = {key: value for key, value in settings.items() if value in (None, "", {})}
-        kept = {key: value for key, value in stored.settings.items() if key in unset and value not in (None, "", {})}
-        merged = {**settings, **kept}
-        Want.of(chain.resolve(stored.roce if roce is None else roce, merged), merged)
-    except (ParseError, TypeError):
-        return plain, settings, []
-    names = sorted(kept) + (["busbar_roce"] if roce is None and stored.roce else [])
-    said = "%s sets %s, which the inventory does not: not judged; busbar_roce: {} removes it" % (
-        INTENT,
-        ", ".join(names),
-    )
-    return stored.roce if roce is None else roce, merged, [said] if names else []
+        kept = {name: value for name, value in stored.settings.items() if value not in _UNSET and given[name] in _UNSET}
+        whole, settings = stored.roce if roce is None else roce, {**given, **kept}
+        Want.of(chain.resolve(whole, settings), settings)
+    except (ParseError, TypeError, KeyError):
+        return roce or {}, given, []
+    names = sorted(kept) + (["busbar_roce"] if whole is not roce and whole else [])
+    said = "%s sets %s, which the inventory does not: not judged; busbar_roce: {} drops it, or to remove the file"
+    return whole, settings, [said % (INTENT, ", ".join(names))] if names else []
 
 
 def read(host: Host, wanted: Optional[Intent]) -> Have:

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, intent, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, VALUES
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "inventory_hostname": "node01"}
 
@@ -97,18 +97,15 @@ def test_the_role_has_its_arguments_where_the_audit_has_them_and_nowhere_else(ro
         assert (task.get("loop"), task.get("loop_control", {}).get("loop_var", "")) == (each, suite.AUDITED[role].each)
 
 
-OF_RUN = [name for name, value in VALUES.items() if value.of_run]
-
-
 def another(name: str) -> Any:
     value = VALUES[name]
     other = {"bool": not value.default, "int": 77, "float": 0.5, "list": [7], "str": "x", "path": "/x"}[value.type]
     return next((choice for choice in value.choices if choice != value.default), other)
 
 
-@pytest.mark.parametrize("name", OF_RUN)
+@pytest.mark.parametrize("name", sorted(OF_RUN))
 def test_a_variable_of_the_run_reaches_no_file_and_no_digest(name: str) -> None:
-    assert {"busbar_findings_path", "busbar_max_disruption", "nccl_benchmark_results_path"} <= set(OF_RUN)
+    assert {"busbar_findings_path", "busbar_max_disruption", "nccl_benchmark_results_path"} <= OF_RUN
     site = {**SITE, "gate_stages": ["health"], "busbar_drain": "slurm"}
     asked = []
     for given in (site, {**site, name: another(name)}):

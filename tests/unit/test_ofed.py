@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -46,7 +47,8 @@ def _loaded(srcversion: str) -> dict[str, str]:
 
 def healthy(**changes: Any) -> Have:
     files: dict[str, str | None] = dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST])
-    files.update(packages.render(APT, packages.Repository("mofed", URL, KEY, {"doca-ofed": "3.2.1*"})))
+    texts = packages.render(APT, packages.Repository("mofed", URL, KEY, {"doca-ofed": "3.2.1*"}))
+    files.update((path, written.seal(path, text)) for path, text in texts.items())
     have = Have(
         system=APT,
         packages=Packages(
@@ -351,7 +353,8 @@ def on_el(**changes: Any) -> Have:
     names = {"doca-ofed": "3.2.1-044000.el9", "mlnx-ofa_kernel": "25.10-1", "mlnx-ofa_kernel-dkms": "25.10-1"}
     names[packages.VERSIONLOCK_PLUGIN] = "4.3.0-13.el9"
     files: dict[str, str | None] = dict.fromkeys([*packages.paths(DNF, "mofed"), ofed_state.UMAD_LIST])
-    files.update(packages.render(DNF, packages.Repository("mofed", URL, KEY, {})))
+    texts = packages.render(DNF, packages.Repository("mofed", URL, KEY, {}))
+    files.update((path, written.seal(path, text)) for path, text in texts.items())
     builds = [replace(b, name=b.name.replace("mlnx-ofed-kernel", "mlnx-ofa_kernel")) for b in healthy().builds or ()]
     locked = ("doca-ofed", "mlnx-ofa_kernel", "mlnx-ofa_kernel-dkms")
     known = {"system": DNF, "packages": Packages(names, locked, locked), "builds": tuple(builds), "files": files}
