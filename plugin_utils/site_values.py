@@ -101,7 +101,6 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Deviations that are accepted: `check` (an id or a pattern such as `platform.*`), `reason`, `owner`"
             " and `until` (the last day, YYYY-MM-DD) of each, and a `subject` where not all are meant. They are shown"
             " and counted, and fail no run (`docs/drift.md`).",
-            of_run=True,
         ),
         "busbar_findings_path": Value(
             "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
@@ -112,7 +111,6 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Whether a role prints its findings at its end and fails on what is not ok. The suite's playbooks set"
             " it to `false` and give one verdict on all roles; a playbook that does so ends with"
             " `busbar.fabric.verdict`.",
-            of_run=True,
         ),
         "busbar_engine": Value(
             "str",
@@ -870,6 +868,7 @@ PARTS: dict[str, dict[str, Value]] = {
 # They say how a run works, and nothing of what a node has to be: no file, digest or comparison depends on them.
 OF_RUN = frozenset(
     ("busbar_max_disruption", "busbar_findings_path", "busbar_engine", "busbar_engine_overlap", "busbar_task_timeout")
+    + ("busbar_accepted", "busbar_role_verdict")
     + ("busbar_audit_first", "busbar_lock_minutes", "busbar_lock_break", "busbar_measure_budget")
     + tuple(name for name in PARTS["remediate"])
     + ("busbar_reboot_batches", "reboot_timeout", "drain_timeout")

@@ -364,7 +364,7 @@ def test_without_a_policy_nothing_is_judged_and_our_files_go_by_none_alone(tmp_p
     put(tmp_path, multirail.SYSCTL_FILE, "net/ipv4/conf/ens1/arp_ignore = 1\n")
     put(tmp_path, "/etc/netplan/90-busbar-multirail-3.yaml", "x\n")
     plan = multirail.plan(multirail.read(host, {}, unset.policy), unset)
-    assert (plan.findings, plan.changes, len(plan.notes)) == ((), (), 1)
+    assert (plan.findings, plan.changes, len(plan.notes)) == ((), (), 2)
     plan = multirail.plan(multirail.read(host, {}, nothing.policy), nothing)
     assert [(f.check, f.state) for f in plan.findings] == [("multirail.sysctl", "drift"), ("multirail.rules", "drift")]
     apply.execute(host, Plan(plan.findings, plan.changes))
