@@ -20,7 +20,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.args.get("scheduler") == "none":
             # Nobody has to be reached for that.
-            result.update(Plan().result(), drained=False, jobs=[], ours=False, notes=[], repaired=[])
+            result.update(Plan().result(), drained=False, jobs=[], ours=False, repaired=[])
             return result
         arguments = {**self._task.args, "run": node_lock.this_run().id}
         result.update(

@@ -129,7 +129,7 @@ def main() -> None:
         if given["state"] == "released":
             if not module.check_mode:
                 node_lock.release(host, run)
-            module.exit_json(**Plan().result(), held=False, holder=None, notes=[])
+            module.exit_json(**Plan().result(), held=False, holder=None)
         by = node_lock.to_allocation(given["allocation"])
         dry = bool(module.check_mode)
         answer = node_lock.acquire(host, run, given["minutes"], given["over"], given["dead"], dry, by)
@@ -143,8 +143,8 @@ def main() -> None:
         notes = [] if answer.holder is None else ["%s works on the node" % answer.holder]
         answer = node_lock.Answer(True)
     holder = answer.holder.run if answer.holder is not None and not answer.held else None
-    result = Plan((node_lock.judge(answer),)).result()
-    module.exit_json(**result, held=answer.held, holder=holder.to_dict() if holder else None, notes=notes)
+    result = Plan((node_lock.judge(answer),), notes=tuple(notes)).result()
+    module.exit_json(**result, held=answer.held, holder=holder.to_dict() if holder else None)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def main() -> None:
     )
     given = module.params
     if given["scheduler"] == "none":
-        module.exit_json(**Plan().result(), drained=False, jobs=[], ours=False, notes=[], repaired=[])
+        module.exit_json(**Plan().result(), drained=False, jobs=[], ours=False, repaired=[])
     host = Host(given["hardware_root"], given["system_root"], timeout=float(given["timeout"]))
     wanted = (given["node"], given["state"], given["reason"], given["run"], given["wait"])
     have = slurm.read(host, given["node"])

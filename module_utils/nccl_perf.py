@@ -77,6 +77,8 @@ class Asked:
     def said(self, plan: Plan, directory: str) -> Dict[str, Any]:
         """directory: of the run, "" where nothing was run."""
         result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
+        # Notes are those on the stored results.
+        del result["notes"]
         record = perf_stored.record_path(directory) if directory else ""
         return dict(result, run_directory=directory, record=record)
 

@@ -81,9 +81,9 @@ def from_dict(data: Mapping[str, Any]) -> HostInfo:
     return HostInfo(
         data["product"],
         data["driver"],
-        tuple(RailInfo(**one) for one in data["rails"]),
+        tuple(RailInfo(**{**one, "addresses": tuple(one.get("addresses", ()))}) for one in data["rails"]),
         {int(number): why for number, why in data["missing"].items()},
-        data.get("gpus", ()),
+        tuple(data.get("gpus", ())),
     )
 
 

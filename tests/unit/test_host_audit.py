@@ -99,6 +99,8 @@ def test_the_role_has_its_arguments_where_the_audit_has_them_and_nowhere_else(ro
 
 def another(name: str) -> Any:
     value = VALUES[name]
+    if name == "busbar_accepted":
+        return [{"check": "run.host", "reason": "r", "owner": "o", "until": "2099-01-01"}]
     other = {"bool": not value.default, "int": 77, "float": 0.5, "list": [7], "str": "x", "path": "/x"}[value.type]
     return next((choice for choice in value.choices if choice != value.default), other)
 

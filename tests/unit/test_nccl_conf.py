@@ -259,7 +259,7 @@ def test_an_unreadable_file_is_unknown_and_is_not_overwritten(
 def test_long_reasons_are_wrapped_into_whole_comment_lines() -> None:
     lines = render([Variable("A", "1", "because " * 40)]).splitlines()
     assert lines[-1] == "A=1"
-    assert all(line.startswith("#") and len(line) <= 110 for line in lines[:-1])
+    assert all(line.startswith("#") and len(line) <= 160 for line in lines[:-1])
 
 
 @pytest.mark.parametrize(
