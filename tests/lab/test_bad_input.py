@@ -401,7 +401,7 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("nccl_conf", {"nccl_version": "abc"}, "nccl_version"),
     ("nccl_conf", {"nccl_version": "2.27.7\n"}, "nccl_version"),
     ("nccl_conf", {"dscp": 64}, "dscp"),
-    ("nccl_conf", {"dscp": -1}, "dscp"),
+    ("nccl_conf", {"dscp": -2}, "dscp"),
     ("nccl_conf", {"dscp": "ef"}, "dscp"),
     ("nccl_conf", {"gpudirect": "maybe"}, "gpudirect"),
     ("nccl_conf", {"containers": ["podman"]}, "containers"),
