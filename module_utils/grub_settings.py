@@ -133,10 +133,16 @@ def _evaluated(word: str, values: Dict[str, Optional[str]], export: bool) -> Opt
 
 
 def _apply(values: Dict[str, Optional[str]], args: Sequence[Arg]) -> None:
-    """Do what our drop-in does. Which of the two variables has an argument is no matter."""
-    first, second = values[LINUX], values[DEFAULT]
-    if first is not None and second is not None:
-        values[LINUX], values[DEFAULT] = edit("%s %s" % (first, second), args, in_grub=True), ""
+    """Do what our drop-in does."""
+    for arg in args:
+        lines = [values[LINUX], values[DEFAULT]]
+        first, second = (line or "" for line in lines)
+        both = "%s %s" % (first, second)
+        if None not in lines and edit(both, [arg], in_grub=True) != both:
+            if arg.exclusive or not arg.present:
+                gone = Arg(arg.name, None if arg.exclusive else arg.value, present=False)
+                first, second = edit(first, [gone], in_grub=True), edit(second, [gone], in_grub=True)
+            values[LINUX], values[DEFAULT] = edit(first, [arg], in_grub=True), second
 
 
 def arguments(files: Sequence[Tuple[str, str]]) -> Optional[str]:
