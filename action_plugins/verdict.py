@@ -29,6 +29,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     intent,
     leftovers,
     reboot,
+    results_folder,
     suite,
     terminal,
     verdict,
@@ -319,7 +320,9 @@ def _write(path: str, data: dict[str, Any], evidence: Callable[[str], findings_f
     """Whole or not at all: a reader never sees half a findings file."""
     folder = os.path.dirname(path) or "."
     leftovers.sweep(folder, _UNFINISHED)
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".busbar-", delete=False, encoding="utf-8") as stream:
-        stream.writelines(findings_file.text(data, evidence))
-    # Of mode 0600, as it was made: findings tell a site's addresses and versions, and quote what tools said.
-    os.replace(stream.name, path)
+    descriptor, new = tempfile.mkstemp(dir=folder, prefix=".busbar-")
+    with results_folder.removed_unless_written(new):
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.writelines(findings_file.text(data, evidence))
+        # Of mode 0600, as it was made: findings tell a site's addresses and versions, and quote what tools said.
+        os.replace(new, path)

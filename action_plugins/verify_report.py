@@ -16,7 +16,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
 
 display = Display()
 
@@ -102,10 +102,11 @@ def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
         },
     }
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f"{stamp}-", suffix=".json", delete=False) as stream:
+    descriptor, made = tempfile.mkstemp(dir=folder, prefix=f"{stamp}-", suffix=".json")
+    path = Path(made)
+    with results_folder.removed_unless_written(path), open(descriptor, "w", encoding="utf-8") as stream:
         json.dump(data, stream, indent=1, sort_keys=True)
         stream.write("\n")
-    path = Path(stream.name)
     new = folder / f".{path.name}"
     new.symlink_to(path.name)
     os.replace(new, folder / LATEST)

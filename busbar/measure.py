@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
 
 from . import ansible_process, private
@@ -56,9 +57,10 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def _minutes(text: str) -> float:
-    if not text.isascii() or not text.isdigit():
+    minutes = whole(text)
+    if minutes is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of node-minutes")
-    return float(text)
+    return float(minutes)
 
 
 def run(arguments: argparse.Namespace) -> int:

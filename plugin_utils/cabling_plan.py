@@ -304,10 +304,11 @@ def node(text: str, where: str, column: str) -> str:
 
 def port(text: str, where: str, column: str) -> int | str:
     """A port's number, else its name as it stands. Raises ParseError."""
-    if text.isascii() and text.isdigit():
-        if not 1 <= int(text[:9]) <= PORT_LIMIT:
+    if text.isascii() and text.isdecimal():
+        number = whole(text)
+        if number is None or not 1 <= number <= PORT_LIMIT:
             raise ParseError(f"{where}: {column} is {text[:20]}: ports of a cable have numbers from 1 to {PORT_LIMIT}")
-        return int(text)
+        return number
     return name(text, where, column)
 
 

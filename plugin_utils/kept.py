@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
+
 # Path -> what this process has read there. So many at most: hosts of which each is given something else fill no memory.
 _READ: dict[str, Any] = {}
 # What was made of an object that many hosts share, by what for and the object's id; with the object, so that it lives.
@@ -56,9 +58,10 @@ def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
         except TypeError:
             return made
         descriptor, new = tempfile.mkstemp(dir=folder)
-        with open(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(new, path)
+        with results_folder.removed_unless_written(new):
+            with open(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.replace(new, path)
         return _remember(path, json.loads(text))
 
 
@@ -97,9 +100,10 @@ def kept_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
         if text is None:
             text = make()
             descriptor, new = tempfile.mkstemp(dir=folder)
-            with open(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
-            os.replace(new, path)
+            with results_folder.removed_unless_written(new):
+                with open(descriptor, "w", encoding="utf-8") as stream:
+                    stream.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+                os.replace(new, path)
             by_age = sorted(folder.glob("*.txt"), key=lambda one: one.stat().st_mtime)
             for old in by_age[:-_TEXTS]:
                 old.unlink(missing_ok=True)

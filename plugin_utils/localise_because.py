@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_repeats
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_judge, localise_judge, slowed_by
@@ -115,9 +116,10 @@ def _may_follow(finding: Finding) -> bool:
 def _cause(finding: Finding, health: Sequence[Finding], rails: Mapping[int, str]) -> Finding | None:
     if not _may_follow(finding):
         return None
-    kind, _blank, number = finding.subject.partition(" ")
-    if kind == "gpu" and number.isdecimal():
-        return slowed_by.of_gpu(health, int(number))
-    if kind == "rail" and number.isdecimal():
-        return slowed_by.of_rail(health, int(number), rails.get(int(number), ""))
+    kind, _blank, digits = finding.subject.partition(" ")
+    number = whole(digits)
+    if kind == "gpu" and number is not None:
+        return slowed_by.of_gpu(health, number)
+    if kind == "rail" and number is not None:
+        return slowed_by.of_rail(health, number, rails.get(number, ""))
     return slowed_by.of_node(health)

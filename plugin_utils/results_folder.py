@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -27,10 +28,22 @@ def new(parent: Path, now: float) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     folder = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=parent))
-    yield folder
-    link = folder / ".latest"
-    link.symlink_to(folder.name)
-    os.replace(link, parent / "latest")
+    with removed_unless_written(folder):
+        yield folder
+        link = folder / ".latest"
+        link.symlink_to(folder.name)
+        os.replace(link, parent / "latest")
+
+
+@contextlib.contextmanager
+def removed_unless_written(path: str | Path) -> Iterator[None]:
+    """Remove the new file or folder where the body cannot write it: no part of it stays on a full disk."""
+    try:
+        yield
+    except OSError:
+        with contextlib.suppress(OSError):
+            (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
+        raise
 
 
 def latest(path: Path, kind: str, name: str) -> Path:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
 FORMAT = 1
@@ -80,7 +81,7 @@ def write(results: str | Path, data: Mapping[str, Any]) -> Path:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             continue
-        with open(descriptor, "w", encoding="utf-8") as stream:
+        with results_folder.removed_unless_written(path), open(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text + "\n")
             stream.flush()
             os.fsync(stream.fileno())

@@ -16,6 +16,7 @@ import importlib.util
 import json
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,6 +73,8 @@ _FORMATS = {
     "markdown": "for a chat",
     "html": "one file for a browser",
 }
+# What a report takes from other runs' records.
+_BESIDE = ("cluster", "localised", "fabric", "actions")
 # Seconds from the first question of a merged night to its last answer.
 WITHIN = 12 * 3600
 # What report takes with --merge only.
@@ -400,7 +403,12 @@ def keep(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequ
     again = again or _report_of(nights, run.id)
     data = report.build(_assemble(run, hosts, marks, past, past, None, nights, again))
     classes = {host: said["class"] for host, said in data["hosts"].items()}
-    nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
+    try:
+        nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
+    except sqlite3.Error:
+        # What was found is told, though no later command can show it.
+        print(text.rendered({**dict.fromkeys(_BESIDE), **data}), end="", flush=True)
+        raise
     return data
 
 

@@ -59,6 +59,7 @@ def test_what_spreadsheets_make_of_it_is_the_same_plan(change: object, tmp_path:
         (HEADER + "leaf03,1,leaf03,1,\n", "line 2: leaf03 port 1 is connected to itself"),
         (HEADER + "leaf03,,spine01,3,\n", "line 2: a_port is empty"),
         (HEADER + "leaf03,0,spine01,3,\n", "a_port is 0"),
+        (HEADER + f"leaf03,{'0' * 5000}1,spine01,3,\n", "ports of a cable have numbers from 1 to 254"),
         (HEADER + f"leaf03,{'9' * 5000},spine01,3,\n", "ports of a cable have numbers from 1 to 254"),
         (HEADER + "leaf03,1,spine01,3,x\n", "rail is 'x'"),
         (HEADER + "leaf03,1,spine01,3,-1\n", "rail is '-1'"),

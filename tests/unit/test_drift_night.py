@@ -126,6 +126,16 @@ def test_a_signal_at_any_time_is_told(
     signal.signal(number, inherited)
 
 
+def test_a_night_that_the_history_has_no_room_for_is_printed(
+    night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    bad = {"n1": replace(HOSTS["n1"], findings=(BAD,)), "n2": HOSTS["n2"]}
+    monkeypatch.setattr(runner, "run", lambda *_: bad)
+    monkeypatch.setattr(History, "finish", raising(sqlite3.OperationalError("database or disk is full")))
+    assert night.run() == 1
+    assert BAD.check in capsys.readouterr().out
+
+
 def test_a_report_that_cannot_be_written_is_told_with_the_night(night: Night, capsys: Any) -> None:
     assert night.run("--html", f"{night.folder}/no/where.html") == 1
     assert night.state()[0] == "done"

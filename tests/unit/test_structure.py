@@ -351,3 +351,26 @@ def test_a_limit_of_seconds_in_a_test_is_a_wait_for_the_slowest_machine() -> Non
                 if isinstance(limit, int | float) and 1 <= limit < 300:
                     tight.append(f"{path.relative_to(ROOT)}:{call.lineno}: {limit} s")
     assert tight == []
+
+
+# The reader itself, and those that bound the length of ASCII text or bytes first; multirail does not yet.
+DIGITS_GUARDED = {
+    *("module_utils/core/number.py", "module_utils/health/nvlink.py", "module_utils/multirail.py"),
+    *("module_utils/nccl_log/pairs.py", "module_utils/nccl_log/table.py"),
+}
+
+
+def test_digits_are_made_a_number_by_one_reader() -> None:
+    """``str.isdigit`` accepts what ``int`` refuses: core/number.py reads digits. Names in /proc are the kernel's."""
+    guard, makes = re.compile(r"\.is(digit|decimal|numeric)\(\)"), re.compile(r"\bint\b[(,)]")
+    guarded = set()
+    for folder in ("module_utils", "plugin_utils", "action_plugins", "library", "busbar"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.is_relative_to(ROOT / "busbar" / "lab"):
+                continue
+            lines = path.read_text().splitlines()
+            for number, line in enumerate(lines):
+                # The guard, and the two lines that it guards.
+                if guard.search(line) and makes.search(" ".join(lines[number : number + 3])) and "/proc" not in line:
+                    guarded.add(str(path.relative_to(ROOT)))
+    assert guarded <= DIGITS_GUARDED
