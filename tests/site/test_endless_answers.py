@@ -90,7 +90,12 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
     assert time.monotonic() - begin < LIMIT + 60
     assert most[0] < MOST
     hosts = json.loads(mixed.read_text())["hosts"]
-    assert json.loads(honest.read_text())["hosts"] == {name: hosts[name] for name in ("node01", "node02")}
+    alone = json.loads(honest.read_text())["hosts"]
+    for of_run in (alone, hosts):
+        for host in of_run.values():
+            # How many hosts were compared is a note; the values of counters are of one run.
+            del host["notes"], host["evidence"]
+    assert alone == {name: hosts[name] for name in ("node01", "node02")}
     said = {name: hosts[name]["findings"][0]["have"].removeprefix("failed: ") for name in ANSWERS}
     assert said == {
         "endless": "its answer is not valid: more than 1 MiB",
