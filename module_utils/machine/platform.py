@@ -629,11 +629,12 @@ def _one_cause_for_no_nic(topology: Topology, profile: Profile, findings: Sequen
     absent = [f for f in findings if f.check == RAIL_DEVICE.id and not f.ok]
     if len(absent) < 2 or len(absent) < len(profile.rails) or any(nic.rdma for nic in topology.nics):
         return tuple(findings)
+    bare = len(topology.without_rdma)
     root = RAIL_DEVICE.judge(
         "rails",
         "drift",
         "%d RDMA NICs" % len(profile.rails),
-        "no RDMA device; %d NICs that could have one are on the bus" % len(topology.without_rdma),
+        "no RDMA device at all" + (", and %d NICs without one on the bus" % bare if bare else ""),
         "/sys/class/infiniband",
         fix="load the RDMA driver (mlx5_core, mlx5_ib); if this node has no RDMA NIC, give it a profile without rails",
     )
