@@ -169,8 +169,11 @@ def test_the_comparison_of_all_hosts(said: Any) -> None:
         return compare([fleet.member(host, {}, True) for host in HOSTS]).judged
 
     found = compared(variables(said))
-    assert set(found) == set(HOSTS)
-    if host_variables.of_host(variables(said)["bad"]) is None:
+    info = host_variables.of_host(variables(said)["bad"])
+    # A host without rails, of a product of its own, has nothing that could be compared.
+    alone = {"bad"} if info is not None and not info.rails else set()
+    assert set(found) | alone == set(HOSTS)
+    if info is None:
         assert {host: found[host] for host in HOSTS[1:]} == {host: compared(NOTHING)[host] for host in HOSTS[1:]}
         assert not all(one.finding.ok for one in found["bad"])
 
