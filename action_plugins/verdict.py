@@ -158,7 +158,7 @@ class _Found:
 
         What is compared between hosts is in their results then. variables: of the run.
         """
-        roles = self.fleet.join(self.results, roles, variables)
+        roles = self.fleet.join(self.results, roles, variables, self.off)
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
@@ -28,6 +29,7 @@ ROLE = "fleet"
 _NOUN = "consistency."
 # Roles whose results hold facts.
 _WITH_FACTS = ("platform", "mofed", "node_health", "nccl_conf")
+_ROLES = {row.check.id: row.role for row in TABLE}
 _CAUSES = {(row.check.id, row.subject): row.causes for row in TABLE}
 Results = MutableMapping[str, dict[str, Any]]
 
@@ -68,10 +70,17 @@ class Fleet:
         if info is not None:
             self.rails[host] = info
 
-    def join(self, results: Results, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
+    def join(
+        self,
+        results: Results,
+        roles: Sequence[str],
+        variables: Mapping[str, Any],
+        off: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> list[str]:
         """Add what the comparisons find to the results. Return the roles, and ROLE where hosts were compared.
 
-        results: host -> role -> result. variables: of the run.
+        results: host -> role -> result. roles: those that tags leave in. variables: of the run. off: host -> roles that
+        its own values turn off.
         """
         if lldp_fleet.ROLE in roles:
             lldp_fleet.join(results, self.files)
@@ -81,7 +90,10 @@ class Fleet:
             imex_fleet.join(results)
         groups: Mapping[str, Sequence[str]] = variables.get("groups") or {}
         check_mode = bool(variables.get("ansible_check_mode"))
-        members = [self.member(host, of_host, check_mode) for host, of_host in results.items()]
+        by_tags = {row.role for row in TABLE} - {*roles}
+        members = [
+            self.member(host, one, check_mode, by_tags.union(off.get(host, ()))) for host, one in results.items()
+        ]
         there = {member.host for member in members if member.info is not None}
         if len(there) < 2:
             return [*roles]
@@ -97,8 +109,12 @@ class Fleet:
             of_host[ROLE] = _result(host, of_host, found, there, len(expected))
         return [*roles, ROLE]
 
-    def member(self, host: str, of_host: Mapping[str, Any], check_mode: bool) -> Member:
-        """Return the host as it is compared. of_host: role -> result. In check mode no role has changed anything."""
+    def member(self, host: str, of_host: Mapping[str, Any], check_mode: bool, left_out: Collection[str] = ()) -> Member:
+        """Return the host as it is compared. of_host: role -> result. In check mode no role has changed anything.
+
+        left_out: roles that are not to work on it: what is declared for them is not judged, and hosts are compared as
+        they are.
+        """
         platform = of_host.get("platform") or {}
         read = platform.get("rail_info")
         info = self.rails.get(host)
@@ -109,11 +125,12 @@ class Fleet:
             given = (of_host.get(role) or {}).get("facts")
             facts |= given if given and answer.is_valid(answer.facts, given) else {}
         declared = self.declared.get(host) or {}
+        judged = {key: of for key, of in declared.get("declared", {}).items() if _ROLES.get(key) not in left_out}
         # The verdict says so of a result that is none.
         worked = {role: one for role, one in of_host.items() if isinstance(one, Mapping) and "findings" in one}
         changed = frozenset(role for role, one in worked.items() if one.get("changed") and not check_mode)
         kind = declared.get("kind", "")
-        return Member(host, kind, info, facts, declared.get("declared", {}), frozenset(worked), changed)
+        return Member(host, kind, info, facts, judged, frozenset(worked), changed)
 
 
 def _result(

@@ -365,6 +365,26 @@ def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody(
     assert [host for host, of_host in found.items() if "2 of 5 hosts" in str(of_host["notes"])] == ["node01", "node02"]
 
 
+@pytest.mark.parametrize(
+    ("roles", "off", "rows"),
+    [
+        (["platform", "mtu"], {}, ["consistency.mtu"]),
+        # Left out by tags, or by the host's own values: nobody is to bring the host to what is declared.
+        (["platform"], {}, []),
+        (["platform", "mtu"], {"node01": {"mtu": "off"}}, []),
+    ],
+)
+def test_a_declaration_is_judged_where_its_role_works(
+    roles: list[str], off: dict[str, dict[str, str]], rows: list[str]
+) -> None:
+    members = [declared(member(1, always(mtu=1500)), qos=[]), replace(member(2), kind="hgx-h100 infiniband")]
+    found = {one.host: results(one) for one in members}
+    fleet_stage = stage.Fleet({one.host: {"kind": one.kind, "declared": dict(one.declared)} for one in members})
+    fleet_stage.join(found, roles, {}, off)
+    wrong = [one["check"] for one in found["node01"][stage.ROLE]["findings"]]
+    assert [check for check in wrong if check == table.MTU.id] == rows
+
+
 def test_a_difference_follows_from_what_the_host_itself_says() -> None:
     cause = Finding("ofed.loaded", "mlx5_core", "drift", "major", "a", "b", "c", "d", fix="e")
     members = [*fleet(2), of_info(member(3), driver="mlx5_core 6.8.0-60-generic")]
