@@ -130,6 +130,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    driver_library,
     imex,
     judge,
     judge_kernel_log,
@@ -162,8 +163,9 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     machine = topology.read(host, ask_nvidia_smi=False)
     have = node.read(host, machine, asked, timeout, given["states_only"])
     wanted = judge.Wanted(asked, given["power_limit"] or None)
-    pages = Plan(tuple(page_size.judge(host, asked.page_size)))
-    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), pages)
+    version = machine.driver.version if machine.driver else None
+    system = Plan((*page_size.judge(host, asked.page_size), *driver_library.judge(host, version)))
+    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), system)
     found = merge(found, judge_modules.plan(have, found.findings))
     if given["record"]:
         found = judge.keep(host, have, found)

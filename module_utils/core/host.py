@@ -162,8 +162,17 @@ class Host:
 
     def mode_system(self, path: str) -> Optional[int]:
         """Permission bits of a file below the system root; None where there is none."""
+        found = self._stat_system(path)
+        return None if found is None else stat.S_IMODE(found.st_mode)
+
+    def size_system(self, path: str) -> Optional[int]:
+        """Bytes of a file below the system root; None where there is none."""
+        found = self._stat_system(path)
+        return None if found is None else found.st_size
+
+    def _stat_system(self, path: str) -> Optional[os.stat_result]:
         try:
-            return stat.S_IMODE(os.stat(self.system(path)).st_mode)
+            return os.stat(self.system(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

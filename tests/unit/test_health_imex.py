@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import systemd_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.health import fabric_manager, imex, judge, page_size
+from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    driver_library,
+    fabric_manager,
+    imex,
+    judge,
+    page_size,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import Domain, Have
 from ansible_collections.busbar.fabric.plugins.module_utils.health.smi import Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NvlinkDomain
@@ -276,3 +282,23 @@ def test_page_size(tmp_path: Path, said: str | None, asked: int | None, state: s
         (tmp_path / "usr/bin/getconf").chmod(0o755)
     found = page_size.judge(Host(str(tmp_path), str(tmp_path)), asked)
     assert [one.state for one in found] == ([state] if state else [])
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({"lib64/libcuda.so.570.124.06": "ELF", "lib64/libnvidia-ml.so.570.124.06": "ELF"}, "ok"),
+        ({"lib64/libcuda.so.570.124.06": "ELF", "lib64/libnvidia-ml.so.570.124.06": ""}, "drift"),
+        ({"lib/aarch64-linux-gnu/libcuda.so.570.124.06": ""}, "drift"),
+        # An older driver's files that nobody loads; a driver from a container.
+        ({"lib64/libcuda.so.570.124.06": "ELF", "lib64/libcuda.so.535.54.03": ""}, "ok"),
+        ({"lib64/libcuda.so.5701124106": "", "lib64/libnccl.so.2": ""}, None),
+    ],
+)
+def test_libraries_of_the_running_driver_are_not_empty(
+    tmp_path: Path, files: dict[str, str], state: str | None
+) -> None:
+    put_all(tmp_path, {f"/usr/{path}": text for path, text in files.items()})
+    host = Host(str(tmp_path), str(tmp_path))
+    assert [one.state for one in driver_library.judge(host, "570.124.06")] == ([state] if state else [])
+    assert driver_library.judge(host, None) == []
