@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
-from busbar.lab import store
 from tests.conftest import ANSIBLES_OUTPUT
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -67,17 +66,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 @pytest.fixture
-def converged(demo: Demo, lab: Path) -> Path:
-    """The lab as a run of site.yml leaves it: what the demo's run has written, in a lab of this test's own."""
-    for node in store.nodes(lab):
-        for part in ("hw", "sys"):
-            shutil.rmtree(lab / node / part)
-            shutil.copytree(demo.lab / node / part, lab / node / part, symlinks=True)
-        # What runs at boot names the tree that stands for the hardware. Compiled shims say where they came from.
-        for path in (lab / node / "sys").rglob("*"):
-            if path.is_file() and not path.is_symlink() and path.suffix != ".pyc":
-                path.write_bytes(path.read_bytes().replace(bytes(demo.lab), bytes(lab)))
-    return lab
+def converged(demo: Demo) -> Path:
+    """The lab as a run of site.yml leaves it: the demo's own, at its path, which files that were written may name."""
+    pristine = demo.lab.with_name("pristine")
+    if not pristine.exists():
+        shutil.copytree(demo.lab, pristine, symlinks=True)
+    shutil.rmtree(demo.lab)
+    shutil.copytree(pristine, demo.lab, symlinks=True)
+    return demo.lab
 
 
 @pytest.fixture

@@ -46,6 +46,11 @@ def timeless(host: dict[str, Any]) -> None:
     """Takes away what depends on how long ago the counters of the node were kept: within a minute nothing is judged."""
     del host["passed"]
     host["passed_ids"] = [name for name in host["passed_ids"] if not name.startswith("node_health.port_")]
+    host["evidence"] = {
+        name: [re.sub(r" in [0-9.]+ h\b", "", text) for text in texts]
+        for name, texts in host.pop("evidence", {}).items()
+        if not name.startswith("node_health.port_")
+    }
     of_counters = ("of this boot are kept yet", "began anew since the last night")
     host["notes"] = [note for note in host["notes"] if not any(said in note for said in of_counters)]
     host["health"] = [{**one, "seconds": None} for one in host["health"]]
