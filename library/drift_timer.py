@@ -130,7 +130,9 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 
 SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -157,9 +159,12 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     want = drift_timer.wanted(given)
-    return apply.converge(
-        host, check_mode, lambda: drift_timer.plan(drift_timer.read(host, want), want), drift_timer.execute
-    )
+
+    def look() -> Plan:
+        units = effective_unit.overrides(host, drift_timer.UNITS, drift_timer.OWN if want else ())
+        return merge(drift_timer.plan(drift_timer.read(host, want), want), units)
+
+    return apply.converge(host, check_mode, look, drift_timer.execute)
 
 
 if __name__ == "__main__":

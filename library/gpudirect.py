@@ -93,6 +93,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options, peermem
@@ -120,6 +121,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     def look() -> Plan:
         have = gpudirect.read(host, given["mode"])
         found = gpudirect.plan(have, given["mode"], failed)
+        names = [gpudirect.LOADER] if have.own.get(gpudirect.LIST) is not None else []
+        found = merge(found, effective_unit.overrides(host, gpudirect.PERSISTED, gpudirect.OWN, names))
         if asked or host.read_system(nvidia_options.FILE) is not None:
             found = merge(found, nvidia_options.plan(nvidia_options.read(host), asked))
         plans.append(found.limit(given["max_disruption"]))

@@ -91,8 +91,9 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
 
 SPEC = {
@@ -118,7 +119,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
 
     def look() -> Plan:
         seen.append(pcie_path.read(host, machine, nics))
-        return pcie_path.plan(seen[-1], want, missing)
+        units = effective_unit.overrides(host, pcie_path.AT_BOOT, pcie_path.OWN)
+        return merge(pcie_path.plan(seen[-1], want, missing), units)
 
     found = apply.converge(host, check_mode, look, pcie_path.execute, apply.either)
     return dict(found, notes=[*found["notes"], *pcie_path.notes(seen[0], want)])

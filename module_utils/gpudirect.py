@@ -25,6 +25,8 @@ from .machine.pci import parse_text, read_value
 
 LEGACY = "nv_peer_mem"
 LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
+# What loads the modules of LIST.
+LOADER = "systemd-modules-load.service"
 UNIT = "/etc/systemd/system/busbar-nvidia-peermem.service"
 # A drop-in and no link below multi-user.target.wants: it is a plain file like the rest of a plan.
 DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-nvidia-peermem.conf"

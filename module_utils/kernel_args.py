@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import grub, grub_settings, grubby, tuned
+from . import grub, grub_settings, grubby
 from .change import written
+from .core import tuned
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError

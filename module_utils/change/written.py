@@ -12,8 +12,9 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Callable, Iterable, List, Optional, Tuple
+from typing import Callable, Iterable, Optional, Tuple
 
+from ..core import ini
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.plan import FileChange
@@ -85,23 +86,14 @@ def effect(path: str, text: str) -> object:
             return text
     words = [line.rstrip() for line in lines if not line.lstrip().startswith(("#", ";"))]
     if path.endswith((".service", ".timer", ".repo")) or re.match(r"/etc/systemd/sys[^/]*/.*\.conf$", path):
-        return _ini(words)
+        found = [(one.section, one.key, one.value) for one in ini.settings(text) if one.key not in _NO_EFFECT]
+        # Values of one key stay in their order.
+        return sorted(found, key=lambda one: one[:2])
     if path.startswith(("/etc/apt/", "/etc/pki/")):
         return "\n".join(words).strip()
     if path.endswith((".yaml", ".yml", ".rules", ".fstab", ".args", ".cfg")) or "/systemd/network/" in path:
         return [line for line in words if line]
     return sorted({re.sub(r" *= *", "=", " ".join(line.split())) for line in words if line})
-
-
-def _ini(lines: Iterable[str]) -> List[Tuple[str, str, str]]:
-    found, section = [], ""
-    for line in lines:
-        key, _equals, value = map(str.strip, line.partition("="))
-        section = key if key.startswith("[") else section
-        if key and key not in _NO_EFFECT:
-            found.append((section, key, value))
-    # Values of one key stay in their order.
-    return sorted(found, key=lambda one: one[:2])
 
 
 def compare(candidates: Iterable[FileChange], effect: Effect = effect) -> Files:

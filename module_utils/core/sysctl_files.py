@@ -2,16 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Files of sysctl settings, and which of their lines counts at boot.
 
-Sources: sysctl.d(5) and systemd-sysctl of 252.
+Sources: sysctl.d(5) and systemd-sysctl of 252; tuned's plugin_sysctl 2.20; ufw-framework(8); rc-local.service.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+from . import tuned
 from .host import Host
 from .systemd_files import by_name
 
@@ -22,16 +23,20 @@ MAIN = "/etc/sysctl.conf"
 
 @dataclass(frozen=True)
 class Assignment:
-    """One line of a sysctl file. key: with slashes, below /proc/sys. value: None excludes the key from globs."""
+    """One line of a sysctl file. key: with slashes, below /proc/sys. value: None excludes the key from globs.
+
+    line: 0 where it is not known. program: what sets it after systemd-sysctl has run; "" for systemd-sysctl itself.
+    """
 
     key: str
     value: Optional[str]
     path: str
     line: int
+    program: str = ""
 
     @property
     def place(self) -> str:
-        return "%s:%d" % (self.path, self.line)
+        return "%s:%s" % (self.path, self.line or self.key)
 
 
 def normalized(key: str) -> str:
@@ -59,24 +64,67 @@ def parse(text: str, path: str) -> List[Assignment]:
 
 
 def read(host: Host) -> Tuple[List[Assignment], List[Assignment]]:
-    """Lines in the order in which systemd-sysctl reads them at boot, and those of MAIN where it does not read that.
+    """Lines in the order in which a boot applies them, and those of MAIN where it does not read that.
 
     Raises ReadError.
     """
     paths = [path for _name, path in by_name(host, FOLDERS, ".conf")]
     linked = any(path.endswith("/99-sysctl.conf") for path in paths)
     at_boot = [one for path in paths for one in _lines(host, path)]
-    return at_boot, [] if linked else _lines(host, MAIN)
+    main = _lines(host, MAIN)
+    for name, lines in LATER:
+        at_boot += [replace(one, program=name) for one in lines(host, [*at_boot, *main])]
+    return at_boot, [] if linked else main
 
 
 def _lines(host: Host, path: str) -> List[Assignment]:
     return parse(host.read_system(path) or "", path)
 
 
+def _tuned(host: Host, lines: Sequence[Assignment]) -> List[Assignment]:
+    """Return what tuned sets. Where it reapplies the administrator's lines, those count more than its own."""
+    again = ("/etc/sysctl.d/", "/run/sysctl.d/", MAIN) if tuned.reapplies_sysctl(host) else ()
+    theirs = {one.key for one in lines if one.path.startswith(again)}
+    found = [
+        Assignment(normalized(key), value.strip("\"'"), path, 0)
+        for key, (value, path) in tuned.settings(host, "sysctl").items()
+    ]
+    return [one for one in found if one.key not in theirs]
+
+
+def _ufw(host: Host, _lines_before: Sequence[Assignment]) -> List[Assignment]:
+    enabled = re.search(r"(?m)^\s*ENABLED=[\"']?yes", host.read_system("/etc/ufw/ufw.conf") or "")
+    return _lines(host, "/etc/ufw/sysctl.conf") if enabled else []
+
+
+def _rc_local(host: Host, _lines_before: Sequence[Assignment]) -> List[Assignment]:
+    """Return what ``sysctl -w KEY=VALUE`` sets in a script that the boot runs where it may be executed."""
+    found = []
+    for path in ("/etc/rc.local", "/etc/rc.d/rc.local"):
+        lines = (host.read_system(path) or "").split("\n") if (host.mode_system(path) or 0) & 0o100 else []
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            if words and words[0].rpartition("/")[2] == "sysctl":
+                pairs = [word.strip("\"'").partition("=") for word in words[1:] if "=" in word]
+                found += [Assignment(normalized(key), value, path, number) for key, _sign, value in pairs]
+    return found
+
+
+# Everything that sets a kernel setting after systemd-sysctl, in the order of a boot. A new program needs one row.
+LATER: Tuple[Tuple[str, Callable[[Host, Sequence[Assignment]], List[Assignment]]], ...] = (
+    ("ufw", _ufw),
+    ("tuned", _tuned),
+    ("rc.local", _rc_local),
+)
+
+
 def effective(assignments: Sequence[Assignment], key: str) -> Optional[Assignment]:
     """The line that counts for one setting. One that names it wins over globs, wherever they are."""
+    later = [one for one in assignments if one.program and one.key == key]
+    if later:
+        return later[-1]
     table: Dict[str, Assignment] = {}
-    for one in assignments:
+    for one in (one for one in assignments if not one.program):
         if one.key in table and table[one.key].value == one.value:
             continue  # said already: it keeps its place
         table.pop(one.key, None)

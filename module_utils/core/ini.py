@@ -8,7 +8,7 @@ Sources: systemd.syntax(7), nm-settings-keyfile(5).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List
+from typing import List, Tuple
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,17 @@ def settings(text: str, continued: bool = True) -> List[Setting]:
     """All settings, in the text's order. continued: a backslash at a line's end joins it with the next, as for systemd
     and not in a keyfile."""
     return [one for one in _ini(text, continued) if one.key != _HEADING]
+
+
+def blocks(text: str, continued: bool = True) -> List[Tuple[str, List[Setting]]]:
+    """Return each heading with its settings; a section that is there twice comes twice."""
+    found: List[Tuple[str, List[Setting]]] = [("", [])]
+    for setting in _ini(text, continued):
+        if setting.key == _HEADING:
+            found.append((setting.section, []))
+        else:
+            found[-1][1].append(setting)
+    return found[1:]
 
 
 def sections(text: str) -> List[str]:

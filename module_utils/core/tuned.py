@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Tuple
 
-from .core.host import Host
-from .owner import ini
+from . import effective_unit, ini
+from .host import Host
 
 ACTIVE = "/etc/tuned/active_profile"
 FOLDER = "/etc/tuned"
@@ -19,9 +19,13 @@ _FOLDERS = ("/etc/tuned/profiles", FOLDER, "/usr/lib/tuned/profiles", "/usr/lib/
 
 
 def settings(host: Host, section: str) -> Dict[str, Tuple[str, str]]:
-    """Return key -> (value, file) of one section: a profile overrides those that it includes. Raises ReadError."""
+    """Return key -> (value, file) of one section: a profile overrides those that it includes. Raises ReadError.
+
+    Nothing where tuned is not installed, or does not start at boot.
+    """
     found: Dict[str, Tuple[str, str]] = {}
-    names = (host.read_system(ACTIVE) or "").split() if host.has("tuned-adm") else []
+    used = host.has("tuned-adm") and not effective_unit.read(host, "tuned.service").idle
+    names = (host.read_system(ACTIVE) or "").split() if used else []
     read: List[str] = []
     while names:
         name = names.pop()
@@ -35,6 +39,13 @@ def settings(host: Host, section: str) -> Dict[str, Tuple[str, str]]:
                 elif line.section == section:
                     found.setdefault(line.key, (line.value, path))
     return found
+
+
+def reapplies_sysctl(host: Host) -> bool:
+    """Tell whether it applies the administrator's files of sysctl after its own, as by default. Raises ReadError."""
+    text = host.read_system("/etc/tuned/tuned-main.conf") or ""
+    values = [one.value.lower() for one in ini.settings(text, continued=False) if one.key == "reapply_sysctl"]
+    return values[-1:] not in (["0"], ["false"], ["no"], ["off"])
 
 
 def kernel_arguments(host: Host) -> Tuple[Tuple[str, str], ...]:

@@ -1,0 +1,118 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What systemd will run for a unit at the next boot: masks, files in front, drop-ins of others, and who wants it.
+
+Sources: systemd.unit(5), systemd.exec(5), systemctl(1) of systemd 252.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Collection, Dict, Optional, Tuple
+
+from . import ini
+from .check import Check
+from .finding import Finding
+from .host import Host
+from .plan import Plan
+from .systemd_files import UNITS, by_name
+
+_WANTS = (*UNITS, "/run/systemd/generator", "/run/systemd/generator.late")
+_OFF = ("", "no", "false", "0", "off")
+# Settings after which a unit does something else, or can do less. Limits, logging and order change nothing.
+_EFFECTIVE = (
+    *("ExecStart", "ExecCondition", "Type", "User", "DynamicUser", "RootDirectory", "RootImage", "PrivateDevices"),
+    *("ProtectKernelTunables", "ProtectKernelModules", "ReadOnlyPaths", "InaccessiblePaths", "PrivateNetwork"),
+    *("PrivateUsers", "CapabilityBoundingSet", "SystemCallFilter", "RestrictAddressFamilies"),
+    *("OnCalendar", "OnBootSec", "OnActiveSec", "Unit"),
+)
+_PATHS = ("PathExists", "PathIsDirectory", "FileNotEmpty", "PathIsReadWrite", "FileIsExecutable")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Describe a unit of systemd.
+
+    path: its file, "" where there is none. masked: it is empty. parts: (path, text) of it and of its drop-ins.
+
+    wanted: something of the boot wants it, or its socket or timer.
+    """
+
+    name: str
+    path: str
+    masked: bool
+    parts: Tuple[Tuple[str, str], ...]
+    wanted: bool
+
+    @property
+    def idle(self) -> str:
+        """Say why the boot does not start it; "" where it does, or where its file is not there to know that by."""
+        if self.masked:
+            return "%s is masked (%s)" % (self.name, self.path)
+        installs = any(one.section == "Install" for _path, text in self.parts for one in ini.settings(text))
+        return "" if self.wanted or not installs else "%s is disabled: nothing wants it at boot" % self.name
+
+
+def read(host: Host, name: str) -> Unit:
+    """Read a unit.   name: also of an instance, as ``a@b.service``. Raises ReadError."""
+    stem, _dot, kind = name.rpartition(".")
+    names = [name, "%s@.%s" % (stem.partition("@")[0], kind)] if "@" in stem else [name]
+    places = ["%s/%s" % (folder, one) for one in names for folder in UNITS]
+    path, text = next(((one, text) for one in places for text in [host.read_system(one)] if text is not None), ("", ""))
+    words = stem.partition("@")[0].split("-")
+    prefixes = ["%s-.%s" % ("-".join(words[:end]), kind) for end in range(len(words) - 1, 0, -1)]
+    folders = ["%s/%s.d" % (folder, one) for one in (*names, *prefixes, kind) for folder in UNITS]
+    parts = [(one, host.read_system(one) or "") for _name, one in by_name(host, folders, ".conf")]
+    return Unit(name, path, bool(path) and not text.strip(), ((path, text), *parts), _wanted(host, stem))
+
+
+def _wanted(host: Host, stem: str) -> bool:
+    starts = ["%s.%s" % (stem, kind) for kind in ("service", "socket", "timer", "path")]
+    targets = ["%s/%s" % (folder, target) for folder in _WANTS for target in host.listdir_system(folder)]
+    places = [target for target in targets if target.endswith((".wants", ".requires"))]
+    return any(name in starts for place in places for name in host.listdir_system(place))
+
+
+def overrides(host: Host, check: Check, own: Collection[str], names: Collection[str] = ()) -> Plan:
+    """Judge what files of others make of our units that are there: one finding for each file that changes them.
+
+    own: paths of our files. names: other units, and instances of ours, that have to run as they are.
+    """
+    findings: Dict[str, Finding] = {}
+    for name in [*names, *(path.rpartition("/")[2] for path in own if path.endswith((".service", ".timer")))]:
+        unit = read(host, name)
+        # Whoever has instances knows which of them may be masked.
+        if unit.masked and "@" not in name:
+            fix = "see who has masked it and why; then systemctl unmask %s" % name
+            findings[unit.path] = check.judge(unit.path, "not_owned", "%s runs" % name, "it is masked", fix=fix)
+        for path, text in unit.parts if unit.path in own or name in names else ():
+            if path not in (*own, unit.path):
+                judged = [_judge(host, check, name, path, one) for one in ini.settings(text)]
+                findings.update((path, finding) for finding in judged if finding is not None)
+    return Plan(tuple(findings.values()))
+
+
+def _judge(host: Host, check: Check, name: str, path: str, setting: ini.Setting) -> Optional[Finding]:
+    """Return None for a setting after which the unit does the same."""
+    key, value = setting.key, setting.value
+    state, said = "not_owned", "it sets %s=%s" % (key, value)
+    if setting.section == "Unit" and key.startswith(("Condition", "Assert")):
+        holds = _holds(host, key.replace("Assert", "Condition")[len("Condition") :], value)
+        state = "unknown" if holds is None else "ok" if holds else state
+        said += ", and whether that holds is not known" if holds is None else ", which does not hold"
+    elif key not in _EFFECTIVE or (value.lower() in _OFF and not key.startswith("Exec")):
+        return None
+    fix = "take %s= out of %s, then systemctl daemon-reload" % (key, path)
+    return None if state == "ok" else check.judge(path, state, "%s runs as written" % name, said, path, fix)
+
+
+def _holds(host: Host, kind: str, value: str) -> Optional[bool]:
+    """Tell whether a condition is met; None where that is not known here."""
+    wanted, text = value[:1] != "!", value.lstrip("!")
+    if kind in _PATHS and text.startswith("/"):
+        look = host.realpath if text.startswith(("/sys/", "/proc/")) else host.mode_system
+        return (look(text) is not None) == wanted
+    if kind == "KernelCommandLine":
+        words = (host.read("/proc/cmdline") or "").split()
+        return any(text in (word, word.partition("=")[0]) for word in words) == wanted
+    return None if value else True

@@ -1,0 +1,156 @@
+"""What files of others make of our units, and what else sets a port's DCB values at boot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, setters
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Port
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import RULE
+from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+
+from tests.trees import put, put_all
+
+OURS = "/etc/systemd/system/busbar-pcie-path.service"
+TEXT = "[Unit]\nDescription=ours\n[Service]\nExecStart=/usr/local/ours\n"
+DROPIN = "/etc/systemd/system/%s.d/50-site.conf"
+CHECK = Check("pcie_path.unit", why="a test", fix="look", aspect="persisted")
+PCI = "0000:1b:00.0"
+BOOT_UNIT = "/etc/systemd/system/site-qos.service"
+WANTED = "/etc/systemd/system/multi-user.target.wants/site-qos.service"
+
+
+def host(root: Path, files: dict[str, str]) -> Host:
+    (root / f"sys/bus/pci/devices/{PCI}/net/ens1").mkdir(parents=True)
+    put(root, "/proc/cmdline", "ro quiet iommu=pt\n")
+    put_all(root, files)
+    for path in (root / "etc").rglob("*.sh"):
+        path.chmod(0o755)
+    return Host(str(root), str(root))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "state"),
+    [
+        (DROPIN % "busbar-pcie-path.service", "[Service]\nExecStart=\n", "not_owned"),
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=/etc/allowed\n", "not_owned"),
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=!/proc/cmdline\n", "not_owned"),
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nAssertKernelCommandLine=no-such\n", "not_owned"),
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionVirtualization=vm\n", "unknown"),
+        (DROPIN % "busbar-.service", "[Service]\nUser=nobody\n", "not_owned"),
+        (DROPIN % "service", "[Service]\nPrivateDevices=yes\n", "not_owned"),
+        # Legal: limits, order, conditions that hold, settings that are off, another unit.
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nAfter=x.service\n[Service]\nNice=5\nLimitNOFILE=9\n", None),
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionKernelCommandLine=iommu\n", None),
+        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=/proc/cmdline\n", None),
+        (DROPIN % "service", "[Service]\nPrivateDevices=no\n", None),
+        (DROPIN % "other.service", "[Service]\nExecStart=\n", None),
+    ],
+)
+def test_a_file_of_others_that_changes_our_unit_is_found(
+    tmp_path: Path, path: str, text: str, state: str | None
+) -> None:
+    found = effective_unit.overrides(host(tmp_path, {OURS: TEXT, path: text}), CHECK, (OURS,)).findings
+    assert [(f.subject, f.state) for f in found] == ([] if state is None else [(path, state)])
+    assert effective_unit.overrides(Host(str(tmp_path), str(tmp_path / "none")), CHECK, (OURS,)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "idle"),
+    [
+        ({}, False),
+        ({"/etc/systemd/system/a.service": ""}, True),
+        ({"/run/systemd/system/a.service": "", "/etc/systemd/system/a.service": TEXT}, False),
+        ({"/usr/lib/systemd/system/a.service": TEXT}, False),
+        ({"/usr/lib/systemd/system/a.service": TEXT + "[Install]\nWantedBy=x.target\n"}, True),
+        (
+            {
+                "/usr/lib/systemd/system/a.service": TEXT + "[Install]\nWantedBy=x.target\n",
+                "/etc/systemd/system/x.target.wants/a.service": "",
+            },
+            False,
+        ),
+        (
+            {
+                "/usr/lib/systemd/system/a.service": TEXT + "[Install]\nAlso=a.socket\n",
+                "/etc/systemd/system/sockets.target.wants/a.socket": "",
+            },
+            False,
+        ),
+    ],
+)
+def test_a_unit_that_the_boot_does_not_start_is_told_from_one_without_a_file(
+    tmp_path: Path, files: dict[str, str], idle: bool
+) -> None:
+    assert bool(effective_unit.read(host(tmp_path, files), "a.service").idle) is idle
+
+
+@pytest.mark.parametrize(
+    ("rule", "state"),
+    [
+        ('SUBSYSTEM=="net", KERNEL=="ens*", ENV{SYSTEMD_WANTS}="site.service"', "not_owned"),
+        ('SUBSYSTEM=="net", KERNELS=="0000:1b:00.0", TAG-="systemd"', "not_owned"),
+        ('ACTION=="add|change", NAME=="ens1", TAG="seat"', "not_owned"),
+        ('SUBSYSTEM=="net", KERNEL=="ens*", ENV{SYSTEMD_WANTS}+="site.service", TAG+="systemd"', None),
+        ('SUBSYSTEM=="net", KERNEL=="eno*", ENV{SYSTEMD_WANTS}="site.service"', None),
+        ('SUBSYSTEM=="block", ENV{SYSTEMD_WANTS}="site.service"', None),
+        ('SUBSYSTEM=="net", GOTO="end"\nSUBSYSTEM=="net", ENV{SYSTEMD_WANTS}="x"\nLABEL="end"', None),
+    ],
+)
+def test_a_later_rule_that_takes_ours_back_is_found(tmp_path: Path, rule: str, state: str | None) -> None:
+    later = "/etc/udev/rules.d/95-site.rules"
+    node = host(tmp_path, {RULE: "# ours\n", later: rule + "\n", "/etc/udev/rules.d/10-a.rules": 'TAG="x"\n'})
+    found = setters.overrides(node, Intent({PCI: True}, {}, {})).findings
+    assert [(f.subject, f.state) for f in found] == ([] if state is None else [(later, state)])
+
+
+QOS = "mlnx_qos -i ens1 --trust %s --pfc %s\n"
+GOOD, BAD = QOS % ("dscp", "0,0,0,1,0,0,0,0"), QOS % ("dscp", "0,0,0,0,1,0,0,0")
+HOOK = "/etc/NetworkManager/dispatcher.d/30-qos.sh"
+SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi-user.target\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "states"),
+    [
+        ({}, ["ok", "ok"]),
+        ({HOOK: "#!/bin/sh\n" + GOOD}, ["ok", "ok"]),
+        ({HOOK: "#!/bin/sh\n" + BAD.replace("ens1", "eno9")}, ["ok", "ok"]),
+        ({HOOK.replace(".sh", ".bak"): BAD}, ["ok", "ok"]),
+        ({BOOT_UNIT: SITE}, ["ok", "ok"]),
+        ({"/usr/lib/systemd/system/lldpad.service": "[Install]\nWantedBy=x.target\n"}, ["ok", "ok"]),
+        ({HOOK: "#!/bin/sh\n" + BAD}, ["ok", "not_owned"]),
+        ({HOOK: "/usr/bin/" + BAD.replace("--pfc ", "--pfc=").replace("ens1", '"$1"')}, ["ok", "not_owned"]),
+        ({HOOK: QOS % ("pcp", "$PFC")}, ["ok", "not_owned", "unknown"]),
+        ({"/etc/infiniband/post-start-hook.sh": "cma_roce_tos -d mlx5_0 -t 96\n"}, ["ok", "not_owned"]),
+        ({BOOT_UNIT: SITE, WANTED: ""}, ["ok", "not_owned"]),
+        (
+            {BOOT_UNIT: "[Service]\nExecStart=/opt/qos\n[Install]\nWantedBy=x\n", "/opt/qos": BAD, WANTED: ""},
+            ["ok", "not_owned"],
+        ),
+        (
+            {
+                "/usr/lib/systemd/system/lldpad.service": "[Install]\nWantedBy=x.target\n",
+                "/etc/systemd/system/sockets.target.wants/lldpad.socket": "",
+            },
+            ["not_owned", "ok"],
+        ),
+    ],
+)
+def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str, str], states: list[str]) -> None:
+    port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
+    want = Want.of(chain.resolve({}, {"trust": "dscp", "pfc": [3], "tos": 106}), {})
+    assert [f.state for f in setters.findings(host(tmp_path, files), (port,), want)] == states
+
+
+def test_a_new_place_of_commands_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda _host: [("/opt/site", 7, BAD)]))
+    port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
+    want = Want.of(chain.resolve({}, {"pfc": [3]}), {})
+    found = setters.findings(host(tmp_path, {}), (port,), want)
+    assert [f.subject for f in found if not f.ok] == ["/opt/site:7"]
