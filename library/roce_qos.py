@@ -153,7 +153,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.health import record
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, setters, unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS, Want
 
 _NUMBERS = {"type": "list", "elements": "int"}
@@ -203,10 +203,11 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     def look_at_boot() -> Plan:
         if at_boot is None and roce != {}:
             return Plan()
-        return unit.plan(unit.read(host, at_boot), at_boot, ports, missing)
+        return merge(unit.plan(unit.read(host, at_boot), at_boot, ports, missing), setters.overrides(host, at_boot))
 
     have = qos.read(host, ports, want)
-    live, files = permit(qos.plan(have, want)), look_at_boot()
+    others = Plan(tuple(setters.findings(host, ports, want)))
+    live, files = merge(permit(qos.plan(have, want)), others), look_at_boot()
     planned = after = merge(live, files)
     steps: List[Command] = list(planned.commands)
     if planned.changed and not check_mode:
@@ -216,7 +217,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         unit.execute(host, files)
         steps = [*done, *files.commands]
         # What counts is what is there now, not what was meant to be.
-        live = permit(qos.plan(qos.read(host, ports, want), want, failed))
+        live = merge(permit(qos.plan(qos.read(host, ports, want), want, failed)), others)
         after = merge(live, look_at_boot())
     found = apply.result(planned, after, apply.either)
     found.update(changed=bool(steps or files.changes), commands=[str(step) for step in steps])

@@ -193,7 +193,7 @@ def _lldpad(have: Have, wanted: Want) -> Optional[Finding]:
         want="not running",
         have="running: it sends what it has been told" if runs else "not running",
         source="/proc",
-        fix="systemctl disable --now lldpad, or set PFC, ETS and the map there",
+        fix="systemctl disable --now lldpad.service lldpad.socket",
     )
 
 

@@ -177,7 +177,7 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
         systemctl=host.has("systemctl"),
         masked=tuple(
             path
-            for path in ("%s/%s" % (top, _instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
+            for path in ("%s/%s" % (top, instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
             # Empty, or a link to /dev/null; another text is somebody's own unit.
             if host.read_system(path) == ""
         ),
@@ -233,7 +233,7 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
         return Plan((_unit("unsupported", have=text, fix=way_out),))
     results = _results(have, wanted, ports) if wanted is not None and have.files[SCRIPT] is not None else []
     again = tuple(
-        Command(("systemctl", "restart", _instance(finding.identity)), "run it again", timeout=_START_TIMEOUT)
+        Command(("systemctl", "restart", instance(finding.identity)), "run it again", timeout=_START_TIMEOUT)
         for finding in results
         if finding.state == "drift" and have.systemctl
     )
@@ -295,7 +295,7 @@ def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]
                 want="its last run left the port as asked for",
                 have="all is as asked for" if state == "ok" else printable(text)[:300],
                 source=boot.result_path(port.pci),
-                fix="look at journalctl -b -u %s, then %s" % (_instance(port.pci), _RUN),
+                fix="look at journalctl -b -u %s, then %s" % (instance(port.pci), _RUN),
                 aspect="live",
             )
         )
@@ -306,5 +306,5 @@ def _head(script: Optional[str]) -> str:
     return "".join((script or "").splitlines(True)[: _SCRIPT_HEAD.count("\n")])
 
 
-def _instance(address: str) -> str:
+def instance(address: str) -> str:
     return "busbar-roce-qos@%s.service" % address

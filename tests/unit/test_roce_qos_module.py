@@ -308,7 +308,7 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
     assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
     nouns = {check.partition("[")[0] for check in second["passed"]}
-    assert nouns == {f"roce_qos.{noun}" for noun in (*NOUNS, "unit")}
+    assert nouns == {f"roce_qos.{noun}" for noun in (*NOUNS, "unit", "boot_setter")}
 
 
 def test_the_same_by_dcb(call: Run, node: Node) -> None:

@@ -1,0 +1,138 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What else sets a port's DCB values at boot: lldpad, and scripts, hooks and units that run mlnx_qos or cma_roce_tos.
+
+Sources: host.md 1.2, 1.5, 3.2; lldpad(8); NetworkManager-dispatcher(8); mlnx_qos of mlnx-tools.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from ..core import effective_unit, udev_rules
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ReadError
+from ..core.plan import Plan, merge
+from ..core.systemd_files import UNITS
+from ..machine import pci
+from . import unit
+from .boot import Intent
+from .nouns import DCBX
+from .port import Port
+from .want import Want
+
+BOOT_SETTER = Check(
+    "roce_qos.boot_setter",
+    why="which of two programs sets a port last is chance; the port may have other values after each boot",
+    aspect="persisted",
+)
+"Does no script, hook or unit of others set PFC, trust or ToS of a rail's port at boot to something else"
+
+Line = Tuple[str, int, str]
+_FILES = ("/etc/rc.local", "/etc/rc.d/rc.local", "/etc/infiniband/post-start-hook.sh")
+_FOLDERS = (
+    *("/etc/NetworkManager/dispatcher.d", "/etc/NetworkManager/dispatcher.d/pre-up.d", "/etc/network/if-up.d"),
+    *("/etc/network/if-pre-up.d", "/etc/networkd-dispatcher/routable.d", "/etc/networkd-dispatcher/configured.d"),
+)
+_PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
+
+
+def _scripts(host: Host) -> List[Line]:
+    paths = [*_FILES, *("%s/%s" % (folder, name) for folder in _FOLDERS for name in host.listdir_system(folder))]
+    return [line for path in paths if (host.mode_system(path) or 0) & 0o100 for line in _lines(host, path)]
+
+
+def _units(host: Host) -> List[Line]:
+    """Return commands of the administrator's units that the boot wants, and lines of the scripts that they run."""
+    found: List[Line] = []
+    for name in host.listdir_system(UNITS[0]):
+        if name.endswith(".service") and not name.startswith("busbar-"):
+            lines = [line for line in _lines(host, "%s/%s" % (UNITS[0], name)) if line[2].startswith("Exec")]
+            called = [script for line in lines for script in _PATH.findall(line[2])]
+            lines = [(path, number, text.partition("=")[2].lstrip("-+!@:")) for path, number, text in lines]
+            lines += [line for script in called for line in _lines(host, script)]
+            is_setter = any(_options(text) for _path, _number, text in lines)
+            found += lines if is_setter and not effective_unit.read(host, name).idle else []
+    return found
+
+
+# Where commands that a boot runs may be. A new place needs one row.
+PLACES: Tuple[Callable[[Host], List[Line]], ...] = (_scripts, _units)
+
+
+def _lines(host: Host, path: str) -> List[Line]:
+    try:
+        text = host.read_system(path, errors="replace") or ""
+    except ReadError:
+        return []  # a folder, or a device
+    return [(path, number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
+
+
+_OPTIONS = {
+    "mlnx_qos": {"-i": "port", "--interface": "port", "-f": "pfc", "--pfc": "pfc", "--trust": "trust"},
+    "cma_roce_tos": {"-d": "port", "-t": "tos"},
+}
+
+
+def _options(line: str) -> Dict[str, str]:
+    """Return what a line that runs one of the tools sets; nothing of another line."""
+    words = re.split(r"[\s=\"';|&]+", line) if not line.startswith("#") else []
+    names = [word.rpartition("/")[2] for word in words]
+    known = next((_OPTIONS[name] for name in names if name in _OPTIONS), {})
+    return {known[option]: value for option, value in zip(words, words[1:]) if option in known}
+
+
+def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
+    """Judge the lines that a boot runs. Raises ReadError."""
+    chain = wanted.chain
+    pfc = None if chain.pfc is None else ",".join(str(int(number in chain.pfc)) for number in range(8))
+    expected = {"pfc": pfc, "trust": chain.trust or None, "tos": None if chain.tos is None else str(chain.tos)}
+    names = {name for port in ports for name in (port.netdev, port.rdma) if name}
+    if not names or not any(expected.values()):
+        return []
+    found = [] if wanted.dcbx == "firmware" else _lldpad(host)
+    for path, number, text in [line for place in PLACES for line in place(host)]:
+        options = _options(text)
+        port = options.pop("port", "")
+        if port not in names and "$" not in port:
+            continue
+        for name, value in options.items():
+            want = expected.get(name)
+            if want is not None and value != want:
+                state = "unknown" if "$" in value else "not_owned"
+                fix = "remove line %d of %s, or write %s there" % (number, path, want)
+                wanted_text, have = "%s %s" % (name, want), "%s %s for %s" % (name, value, port)
+                found.append(BOOT_SETTER.judge("%s:%d" % (path, number), state, wanted_text, have, path, fix))
+    if all(finding.check != BOOT_SETTER.id for finding in found):
+        found.append(BOOT_SETTER.judge("boot", "ok", "no other values", "none in scripts, hooks and units", UNITS[0]))
+    return found
+
+
+def overrides(host: Host, intent: Optional[Intent]) -> Plan:
+    """Judge what files of others make of our unit, and of our rule: later ones of udev can take back what it sets."""
+    ports = sorted(intent.ports) if intent is not None else []
+    found = effective_unit.overrides(host, unit.AT_BOOT, unit.OWN, [unit.instance(address) for address in ports[:1]])
+    rules = [rule for rule in udev_rules.read(host) if rule.path.rpartition("/")[2] > unit.RULE.rpartition("/")[2]]
+    keys = ("ENV{SYSTEMD_WANTS}", "ENV{SYSTEMD_ALIAS}", "TAG")
+    judged: Dict[str, Finding] = {}
+    for address in ports if rules and host.read_system(unit.RULE) else ():
+        for name in host.listdir("%s/%s/net" % (pci.DEVICES, address)):
+            facts = udev_rules.facts(name, "", "", address, {})
+            found_rules = [(key, *one) for key in keys for one in udev_rules.assignments(rules, key, facts)]
+            for key, sign, value, path in found_rules:
+                if sign in ("=", ":=") or (sign, value) == ("-=", "systemd"):
+                    have, fix = "it sets %s%s" % (key, sign), "write += there, then udevadm control --reload"
+                    judged[path] = unit.AT_BOOT.judge(path, "not_owned", "our rule counts", have, path, fix)
+    return merge(found, Plan(tuple(judged.values())))
+
+
+def _lldpad(host: Host) -> List[Finding]:
+    """Judge whether the boot starts lldpad; that it runs now is the live finding."""
+    lldpad = effective_unit.read(host, "lldpad.service")
+    starts = bool(lldpad.path) and not lldpad.masked and lldpad.wanted
+    have = "enabled: it takes the ports over at boot" if starts else lldpad.idle or "nothing starts it at boot"
+    fix = "systemctl disable --now lldpad.service lldpad.socket"
+    state = "not_owned" if starts else "ok"
+    return [DCBX.judge("lldpad", state, "not started at boot", have, lldpad.path or UNITS[0], fix, aspect="persisted")]
